@@ -1,0 +1,21 @@
+"""What the user can fix, told in one sentence."""
+
+from collections.abc import Iterable
+from difflib import get_close_matches
+
+
+class Mistake(ValueError):
+    """A user's mistake: the message names the value, the rule and the fix; the command exits with 2."""
+
+
+class RunFailed(RuntimeError):
+    """A run that started and could not finish: the message is the root cause; the command exits with 1."""
+
+
+def unknown(kind: str, name: str, choices: Iterable[str], see: str = "") -> Mistake:
+    """Say that ``name`` is no ``kind``, what was probably meant and what there is."""
+    known = sorted(choices)
+    near = get_close_matches(name, known, n=1, cutoff=0.5)
+    guess = f"; did you mean {near[0]!r}?" if near else "; choose one of them:"
+    more = f"; see {see!r}" if see else ""
+    return Mistake(f"unknown {kind} {name!r}{guess} ({', '.join(known)}{more})")

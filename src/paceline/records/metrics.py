@@ -1,0 +1,48 @@
+"""What an evaluation found."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+
+@dataclass(frozen=True)
+class Scores:
+    """Means over the training samples since the last evaluation, and over the test data."""
+
+    train_loss: float
+    test_loss: float
+    metrics: Mapping[str, float]
+
+    @classmethod
+    def from_sums(cls, sums: Sequence[float], names: Sequence[str]) -> Self:
+        """Read [train loss, train samples, test loss, test samples, one sum a metric], summed over samples."""
+        train_loss, trained, test_loss, tested, *values = sums
+        return cls(
+            train_loss=train_loss / trained if trained else float("nan"),
+            test_loss=test_loss / tested,
+            metrics={name: value / tested for name, value in zip(names, values, strict=True)},
+        )
+
+
+@dataclass(frozen=True)
+class Row:
+    """One evaluation: when, and how good the model that counts was."""
+
+    step: int
+    epoch: float
+    scores: Scores
+    learning_rate: float
+    seconds: float
+    """Seconds since the run began: wall time live, simulated time otherwise."""
+
+    def to_json(self) -> dict[str, Any]:
+        """One flat line of ``metrics.jsonl``."""
+        return {
+            "step": self.step,
+            "epoch": round(self.epoch, 6),
+            "train_loss": self.scores.train_loss,
+            "test_loss": self.scores.test_loss,
+            **self.scores.metrics,
+            "learning_rate": self.learning_rate,
+            "seconds": self.seconds,
+        }

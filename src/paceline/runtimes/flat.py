@@ -1,0 +1,82 @@
+"""Flat state: a model's parameters, gradients and buffers as views into one tensor each."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import Mistake
+
+CONTROL = 16
+"""Elements in front of the parameters and of the gradients that travel with every reduction of the whole vector:
+the weight and the vote to stop. Sixteen keep the vector behind them aligned to a cache line."""
+
+
+@dataclass(frozen=True, eq=False)
+class Flat:
+    """Parameters and gradients, each one tensor with a few control elements in front."""
+
+    params_storage: Tensor
+    grad_storage: Tensor
+    parameters: tuple[nn.Parameter, ...]
+    """The model's own parameters, in order; their memory is ``params`` and their gradients' is ``grad``."""
+    offsets: tuple[int, ...]
+    """Where each parameter starts in ``params``; one more than parameters, the last is the length."""
+
+    @property
+    def params(self) -> Tensor:
+        """The flat parameters."""
+        return self.params_storage[CONTROL:]
+
+    @property
+    def grad(self) -> Tensor:
+        """The flat gradient."""
+        return self.grad_storage[CONTROL:]
+
+
+def flatten_parameters(model: nn.Module) -> Flat:
+    """Move the trainable parameters and their gradients into two flat tensors; the model goes on as before."""
+    parameters = tuple(p for p in model.parameters() if p.requires_grad)
+    if not parameters:
+        raise Mistake("the model has no trainable parameter; a job needs at least one")
+    kinds = {(p.dtype, p.device) for p in parameters}
+    if len(kinds) > 1:
+        dtypes = ", ".join(sorted(str(dtype) for dtype, _ in kinds))
+        raise Mistake(f"the model's parameters are of several types ({dtypes}); convert the model to one with .to()")
+    ((dtype, device),) = kinds
+    offsets = [0]
+    for parameter in parameters:
+        offsets.append(offsets[-1] + parameter.numel())
+    flat = Flat(
+        params_storage=torch.zeros(CONTROL + offsets[-1], dtype=dtype, device=device),
+        grad_storage=torch.zeros(CONTROL + offsets[-1], dtype=dtype, device=device),
+        parameters=parameters,
+        offsets=tuple(offsets),
+    )
+    params, grad = flat.params, flat.grad
+    with torch.no_grad():
+        for parameter, start, stop in zip(parameters, offsets, offsets[1:], strict=False):
+            view = params[start:stop].view(parameter.shape)
+            view.copy_(parameter)
+            parameter.data = view
+            parameter.grad = grad[start:stop].view(parameter.shape)
+    return flat
+
+
+def flatten_buffers(model: nn.Module) -> Tensor:
+    """Move the floating-point buffers into one flat float32 tensor; counters stay where they are."""
+    found = [
+        (module, name, buffer)
+        for module in model.modules()
+        for name, buffer in module.named_buffers(recurse=False)
+        if buffer.dtype == torch.float32
+    ]
+    device = found[0][2].device if found else torch.device("cpu")
+    flat = torch.zeros(sum(buffer.numel() for _, _, buffer in found), device=device)
+    start = 0
+    for module, name, buffer in found:
+        view = flat[start : start + buffer.numel()].view(buffer.shape)
+        view.copy_(buffer)
+        module._buffers[name] = view
+        start += buffer.numel()
+    return flat

@@ -1,0 +1,23 @@
+"""The job's optimizer on the flat vector, where that is the same mathematics."""
+
+from collections.abc import Callable, Iterable
+
+from torch import nn, optim
+
+from paceline.runtimes.flat import Flat
+
+ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
+    {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
+)
+"""Optimizers that treat every element alike: one call on the whole vector does what a call a parameter would do."""
+
+
+def flat_optimizer(factory: Callable[[Iterable[nn.Parameter]], optim.Optimizer], flat: Flat) -> optim.Optimizer:
+    """Build the optimizer on one flat parameter if it is elementwise with one group; else on the model's own."""
+    optimizer = factory(flat.parameters)
+    if type(optimizer) not in ELEMENTWISE or len(optimizer.param_groups) > 1:
+        return optimizer
+    whole = nn.Parameter(flat.params)
+    assert whole.data_ptr() == flat.params.data_ptr()
+    whole.grad = flat.grad
+    return factory([whole])

@@ -1,0 +1,139 @@
+"""One worker's model, gradient, optimizer, data and randomness, on flat buffers; the same in both runtimes."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.jobs.job import Batch, Job
+from paceline.jobs.sharding import Shards
+from paceline.runtimes.flat import Flat, flatten_buffers, flatten_parameters
+from paceline.runtimes.optimizers import flat_optimizer
+
+
+class Replica:
+    """The real mathematics of one worker.
+
+    ``params``, ``grad`` and ``buffers`` are the memory that the model itself uses: writing to them changes the model.
+    """
+
+    def __init__(self, job: Job, shards: Shards, rank: int, seed: int, device: torch.device) -> None:
+        self.job, self.shards, self.rank, self.device = job, shards, rank, device
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            self.model = job.model().to(device).train()
+            torch.manual_seed(_mix(seed, rank))
+            self.rng = torch.get_rng_state()
+        self.flat: Flat = flatten_parameters(self.model)
+        self.buffers: Tensor = flatten_buffers(self.model)
+        self.optimizer = flat_optimizer(job.optimizer, self.flat)
+        self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self.loss_sum = 0.0
+        self.loss_samples = 0
+
+    @contextmanager
+    def randomness(self) -> Iterator[None]:
+        """Draw random numbers from this worker's own stream; for runtimes that host several workers."""
+        outside = torch.get_rng_state()
+        torch.set_rng_state(self.rng)
+        try:
+            yield
+        finally:
+            self.rng = torch.get_rng_state()
+            torch.set_rng_state(outside)
+
+    def draw(self, step: int) -> Batch:
+        """This worker's mini-batch of a step, on its device; possibly empty where an epoch ends unevenly."""
+        inputs, targets = self.job.train.take(self.shards.indices(self.rank, step))
+        return inputs.to(self.device), targets.to(self.device)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """The mean loss of a mini-batch."""
+        inputs, targets = batch
+        return self.job.loss(self.model(inputs), targets)
+
+    def backward(self, loss: Tensor, samples: int, share: float) -> None:
+        """Leave ``share`` times the gradient in ``flat.grad``: with the shares of all workers adding up to 1, the sum
+        of their gradients is the mean over all samples.
+        """
+        loss.backward(torch.full_like(loss, share))  # type: ignore[no-untyped-call]
+        self.loss_sum += loss.item() * samples
+        self.loss_samples += samples
+
+    def apply(self, epoch: float) -> None:
+        """The optimizer's step, at the learning rate of this epoch."""
+        factor = self.job.schedule(epoch)
+        for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * factor
+        self.optimizer.step()
+
+    def learning_rate(self, epoch: float) -> float:
+        """The first group's rate at an epoch."""
+        return float(self.base_rates[0] * self.job.schedule(epoch))
+
+    @torch.no_grad()
+    def evaluate(self, params: Tensor, buffers: Tensor, part: int, parts: int, batch: int = 500) -> Tensor:
+        """Sums over one of ``parts`` shares of the test data, laid out as ``Scores.from_sums`` reads them."""
+        size = len(self.job.test)
+        start, stop = size * part // parts, size * (part + 1) // parts
+        sums = torch.zeros(4 + len(self.job.metrics), dtype=torch.float64)
+        sums[0], sums[1], sums[3] = self.loss_sum, self.loss_samples, stop - start
+        self.loss_sum, self.loss_samples = 0.0, 0
+        with self._standing_in(params, buffers):
+            for first in range(start, stop, batch):
+                inputs, targets = self.job.test.take(torch.arange(first, min(first + batch, stop)))
+                outputs, targets = self.model(inputs.to(self.device)), targets.to(self.device)
+                sums[2] += self.job.loss(outputs, targets).item() * len(inputs)
+                for place, metric in enumerate(self.job.metrics.values(), start=4):
+                    sums[place] += float(metric(outputs, targets))
+        return sums
+
+    @contextmanager
+    def _standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:
+        """Evaluate with other parameters and buffers, then put this worker's own back."""
+        own = self.flat.params.clone(), self.buffers.clone()
+        self.flat.params.copy_(params)
+        self.buffers.copy_(buffers)
+        self.model.eval()
+        try:
+            yield
+        finally:
+            self.model.train()
+            self.flat.params.copy_(own[0])
+            self.buffers.copy_(own[1])
+
+    def export(self, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
+        """The model's state by name, with the given parameters and buffers."""
+        with self._standing_in(params, buffers):
+            return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes while training; tensors and numbers only. ``load`` is its inverse."""
+        return {
+            "params": self.flat.params,
+            "model": {name: value for name, value in self.model.named_buffers()},
+            "optimizer": self.optimizer.state_dict()["state"],
+            "rng": torch.get_rng_state(),
+            "loss": [self.loss_sum, self.loss_samples],
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Become the replica that was saved; the random stream becomes the process's own."""
+        with torch.no_grad():
+            self.flat.params.copy_(state["params"])
+            for name, value in self.model.named_buffers():
+                value.copy_(state["model"][name])
+        groups = self.optimizer.state_dict()["param_groups"]
+        slots = {int(index): slot for index, slot in state["optimizer"].items()}
+        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+        torch.set_rng_state(state["rng"])
+        self.loss_sum, self.loss_samples = state["loss"]
+
+
+def _mix(seed: int, rank: int) -> int:
+    """One seed a worker: streams of neighbouring ranks and seeds have nothing in common."""
+    return (seed * 1_000_003 + rank + 1) * 2_654_435_761 % 2**63
+
+

@@ -1,0 +1,146 @@
+"""A worker's whole life as one program: the strategy's own, and what happens where the workers meet.
+
+Both runtimes run this, so a run evaluates, saves and stops at the same points on real processes and in virtual time.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from paceline.jobs.sharding import Shards
+from paceline.records.metrics import Row, Scores
+from paceline.runtimes.agenda import Agenda, Due
+from paceline.strategies.base import Meets, Strategy, Worker
+from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
+
+Ending = Literal["budget", "target", "interrupted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluate:
+    """Score these parameters and buffers on this worker's share of the test data.
+
+    Answered with a vector of sums, laid out as ``Scores.from_sums`` reads it, so that workers can add theirs up.
+    """
+
+    params: Tensor
+    buffers: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Save:
+    """Write a checkpoint of everything that this worker holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Export:
+    """Keep the model that counts, for use after the run."""
+
+    params: Tensor
+    buffers: Tensor
+
+
+@dataclass(slots=True)
+class Position:
+    """How far the run has come, as every worker knows it at a meeting; saved in checkpoints."""
+
+    progress: int = 0
+    """Steps a worker; their mean where workers differ."""
+    seen: int = 0
+    """Samples that all workers together have trained on, as of the last reduction; kept where workers differ."""
+    met: int = 0
+    """The progress at the last meeting that was due."""
+    reached: float | None = None
+    """Seconds into the run at which the target accuracy was first met."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """One worker's session: its strategy, its dates and who is told."""
+
+    strategy: Strategy
+    me: Worker
+    agenda: Agenda
+    shards: Shards
+    position: Position
+    metrics: Sequence[str]
+    target: float | None
+    learning_rate: Callable[[float], float]
+    """The rate at an epoch, for the rows."""
+    report: Callable[[Row], None]
+    """Told of every evaluation."""
+    stopping: Callable[[], bool]
+    """Whether the workers have agreed to stop early; alike on all workers at a meeting."""
+
+    def program(self) -> Program:
+        """Train until the last date, the target or an agreed stop; return how it ended."""
+        me, position = self.me, self.position
+        by_step = self.strategy.meets is Meets.STEP
+        if me.clock == 0:
+            yield Broadcast(me.params)
+            yield Broadcast(me.buffers)
+        strategy = self.strategy.worker(me)
+        effect = next(strategy)
+        date = self.agenda.next(position.progress)
+        while True:
+            kind = type(effect)
+            if kind is Gradient:
+                if by_step:
+                    position.progress = me.clock
+                if position.progress >= date or self.stopping():
+                    ending: Ending | None = yield from self._meet()
+                    if ending:
+                        return ending
+                    date = self.agenda.next(position.progress)
+            answer = yield effect
+            if kind is AllReduce and effect.tensor is me.params and not by_step:
+                position.seen += round(me.total_weight)
+                position.progress = position.seen // self.shards.global_batch
+            effect = strategy.send(answer)
+
+    def _meet(self) -> Program:
+        due = self.agenda.due(self.position.met, self.position.progress)
+        self.position.met = self.position.progress
+        interrupted = self.stopping()
+        if interrupted:
+            due = Due(evaluate=False, checkpoint=True, stop=True)
+        on_target = False
+        if due.evaluate or (due.stop and not interrupted):
+            on_target = yield from self._look(due)
+        if due.checkpoint or on_target:
+            yield Save()
+        if interrupted:
+            return "interrupted"
+        return "target" if on_target else "budget" if due.stop else None
+
+    def _look(self, due: Due) -> Program:
+        """Evaluate the model that counts, and export it if this is the end; return whether the target is met."""
+        params = yield from self.strategy.central(self.me)
+        buffers = self.me.buffers
+        if buffers.numel():
+            buffers = buffers.clone()
+            yield AllReduce(buffers)
+        on_target = False
+        if due.evaluate:
+            sums = yield Evaluate(params, buffers)
+            yield AllReduce(sums, op="sum")
+            row = self._row(Scores.from_sums(sums.tolist(), self.metrics))
+            self.report(row)
+            on_target = self.target is not None and row.scores.metrics["accuracy"] >= self.target
+            if on_target and self.position.reached is None:
+                self.position.reached = self.me.now
+        if due.stop or on_target:
+            yield Export(params, buffers)
+        return on_target
+
+    def _row(self, scores: Scores) -> Row:
+        epoch = self.agenda.epoch(self.position.progress)
+        return Row(
+            step=self.position.progress,
+            epoch=epoch,
+            scores=scores,
+            learning_rate=self.learning_rate(epoch),
+            seconds=self.me.now,
+        )

@@ -1,0 +1,102 @@
+"""One run, resolved: everything that decides its result, and nothing that depends on where it runs."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal, Self
+
+from paceline.errors import Mistake
+from paceline.jobs.spec import JobSpec
+
+
+@dataclass(frozen=True)
+class Every:
+    """A cadence: every so many steps or epochs, or never."""
+
+    count: int
+    unit: Literal["steps", "epochs"] = "epochs"
+
+    @classmethod
+    def parse(cls, text: str, option: str) -> Self:
+        """Read "500 steps", "2 epochs", "2" (epochs) or "never"."""
+        words = text.split()
+        if words in (["never"], ["0"]):
+            return cls(0)
+        unit = words[1].rstrip("s") + "s" if len(words) == 2 else "epochs"
+        if len(words) not in (1, 2) or not words[0].isdigit() or unit not in ("steps", "epochs"):
+            raise Mistake(f"{text!r} is not a value for {option}: write '500 steps', '2 epochs' or 'never'")
+        return cls(int(words[0]), unit)  # type: ignore[arg-type]
+
+    def in_steps(self, steps_per_epoch: int) -> int:
+        """The cadence in steps; 0 is never."""
+        return self.count if self.unit == "steps" else self.count * steps_per_epoch
+
+    def __str__(self) -> str:
+        return f"{self.count} {self.unit}" if self.count else "never"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """What is trained, how the workers agree and when to stop; the same for both runtimes."""
+
+    job: JobSpec
+    strategy: str = "all-reduce"
+    batch_sizes: tuple[int, ...] = (32, 32)
+    """One mini-batch size a worker."""
+    epochs: int | None = None
+    iterations: int | None = None
+    """Steps a worker; where workers differ, their mean."""
+    target_accuracy: float | None = None
+    seed: int = 1
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """Rank to factor: a rank with 2.5 takes 2.5 times as long to compute."""
+    evaluate: Every = Every(1)
+    checkpoint: Every = Every(1)
+    keep: int = 3
+    """How many checkpoints are kept."""
+    buffers: Literal["average", "rank0"] = "average"
+    """Batch-norm statistics: averaged when the model is looked at, or rank 0's, broadcast at every step."""
+
+    def __post_init__(self) -> None:
+        workers = len(self.batch_sizes)
+        if workers < 1:
+            raise Mistake("0 workers cannot train: --workers must be at least 1")
+        if bad := [size for size in self.batch_sizes if size < 1]:
+            raise Mistake(f"a batch size of {bad[0]} is too small: --batch-size must be at least 1")
+        if (self.epochs is None) == (self.iterations is None):
+            raise Mistake("give either --epochs or --iterations, not both")
+        for option, count in (("--epochs", self.epochs), ("--iterations", self.iterations), ("--keep", self.keep)):
+            if count is not None and count < 1:
+                raise Mistake(f"{option} {count} is too small: it must be at least 1")
+        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
+            raise Mistake(f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1, for example 0.97")
+        for rank, factor in self.slow.items():
+            if not 0 <= rank < workers:
+                raise Mistake(f"--slow {rank}={factor:g}: there is no rank {rank}; ranks are 0 to {workers - 1}")
+            if not 1 <= factor < float("inf"):
+                raise Mistake(f"--slow {rank}={factor:g}: the factor must be at least 1, for example {rank}=2.5")
+
+    @property
+    def workers(self) -> int:
+        """How many workers train."""
+        return len(self.batch_sizes)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain document; ``from_json`` reads it back."""
+        return {
+            **asdict(self),
+            "batch_sizes": list(self.batch_sizes),
+            "slow": {str(rank): factor for rank, factor in self.slow.items()},
+            "evaluate": str(self.evaluate),
+            "checkpoint": str(self.checkpoint),
+        }
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` wrote."""
+        values = dict(document)
+        values["job"] = JobSpec(**values["job"])
+        values["batch_sizes"] = tuple(values["batch_sizes"])
+        values["slow"] = {int(rank): factor for rank, factor in values["slow"].items()}
+        values["evaluate"] = Every.parse(values["evaluate"], "evaluate")
+        values["checkpoint"] = Every.parse(values["checkpoint"], "checkpoint")
+        return cls(**values)

@@ -1,0 +1,33 @@
+from dataclasses import dataclass
+
+from paceline.strategies.base import Meets, Worker
+from paceline.strategies.effects import Apply, Gradient, Mean, Program
+from paceline.units import Size
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllReduceSGD:
+    """Average the gradients of all workers at every step (synchronous SGD)."""
+
+    bucket: Size = Size(25 * 2**20)
+    """Bytes sent at once; smaller hides more of the traffic behind backward, larger sends fewer messages."""
+
+    first_bucket: Size = Size(2**20)
+    """Bytes of the first bucket; smaller starts the traffic earlier."""
+
+    @property
+    def meets(self) -> Meets:
+        """All workers take every step together."""
+        return Meets.STEP
+
+    def worker(self, me: Worker) -> Program:
+        """Compute a gradient, average it on the way, step."""
+        mean = Mean(first_bucket=int(self.first_bucket), bucket=int(self.bucket))
+        while True:
+            yield Gradient(reduce=mean)
+            yield Apply()
+
+    def central(self, me: Worker) -> Program:
+        """Any replica: they are all the same."""
+        return me.params
+        yield

@@ -1,0 +1,86 @@
+"""What a strategy is, and what it sees of the worker or server that it drives."""
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+from paceline.strategies.effects import Program
+
+
+@dataclass(slots=True, eq=False)
+class Worker:
+    """One worker, as its program sees it. The runtime owns it and brings it up to date after every effect.
+
+    A program may be dropped and started anew wherever it asks for its next gradient (that is how a run resumes from
+    a checkpoint), so whatever must survive lives here and not in the program's variables.
+    """
+
+    rank: int
+    workers: int
+    params: Tensor
+    """The flat parameters; a program may read and write them."""
+    grad: Tensor
+    """The flat gradient of the last mini-batch."""
+    buffers: Tensor
+    """The flat floating-point buffers, batch-norm statistics for one; empty where a model has none."""
+    clock: int = 0
+    """Steps finished."""
+    now: float = 0.0
+    """Seconds since the run began, as of the last effect."""
+    samples: int = 0
+    """Samples in the last mini-batch."""
+    samples_apart: int = 0
+    """Samples since ``params`` were last reduced."""
+    total_weight: float = 0.0
+    """The sum of the weights in the last reduction."""
+    state: dict[str, Tensor] = field(default_factory=dict)
+    """The strategy's own state by name; saved in checkpoints."""
+
+
+@dataclass(slots=True, eq=False)
+class Server:
+    """One server, as its program sees it."""
+
+    rank: int
+    workers: int
+    params: Tensor
+    now: float = 0.0
+    state: dict[str, Tensor] = field(default_factory=dict)
+
+
+class Meets(Enum):
+    """When all workers of a strategy stand at the same point, so that they can evaluate, save or stop together."""
+
+    STEP = "step"
+    """Whenever a worker asks for its next gradient: all workers take the same number of steps."""
+    ROUND = "round"
+    """Right after each AllReduce; between two of them some workers take more steps than others."""
+
+
+class Strategy(Protocol):
+    """How workers agree. A frozen, keyword-only dataclass; its fields are its settings."""
+
+    @property
+    def meets(self) -> Meets:
+        """When the workers can act together."""
+
+    def worker(self, me: Worker) -> Program:
+        """Train without end; the runtime decides when to stop."""
+
+    def central(self, me: Worker) -> Program:
+        """Return the flat parameters that count: those that are evaluated, saved and exported.
+
+        Run by every worker at a meeting. It must leave ``me.params`` as they are.
+        """
+
+
+@runtime_checkable
+class Served(Protocol):
+    """A strategy that also keeps parameters on servers."""
+
+    servers: int
+
+    def server(self, me: Server) -> Program:
+        """Serve without end; every worker's last message is Left."""
