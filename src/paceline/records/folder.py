@@ -1,0 +1,59 @@
+"""The run folder: the one class that knows the names of its files."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """``runs/<utc>-<name>/``, as both runtimes write it and every report reads it."""
+
+    path: Path
+
+    @property
+    def config(self) -> Path:
+        """The resolved settings."""
+        return self.path / "config.json"
+
+    @property
+    def env(self) -> Path:
+        """Versions and the machine."""
+        return self.path / "env.json"
+
+    @property
+    def metrics(self) -> Path:
+        """One line an evaluation."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def system(self) -> Path:
+        """CPU, memory and network, about once a second."""
+        return self.path / "system.jsonl"
+
+    @property
+    def summary(self) -> Path:
+        """How the run ended."""
+        return self.path / "summary.json"
+
+    @property
+    def model(self) -> Path:
+        """The model that counts, exported at the end."""
+        return self.path / "model.tensors"
+
+    @property
+    def checkpoints(self) -> Path:
+        """One folder a saved step."""
+        return self.path / "checkpoints"
+
+    @property
+    def tensorboard(self) -> Path:
+        """TensorBoard's event files."""
+        return self.path / "tensorboard"
+
+    def events(self, rank: int) -> Path:
+        """One worker's spans."""
+        return self.path / "events" / f"rank-{rank}.jsonl"
+
+    def checkpoint(self, step: int, rank: int) -> Path:
+        """One worker's part of the checkpoint of a step."""
+        return self.checkpoints / f"step-{step:08d}" / f"rank-{rank}.tensors"

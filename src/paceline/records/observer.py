@@ -1,0 +1,67 @@
+"""Who is told while a run goes on; only rank 0 talks."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.records.metrics import Row
+from paceline.records.summary import Summary
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """What is about to run."""
+
+    name: str
+    job: str
+    parameters: int
+    strategy: str
+    batch_sizes: tuple[int, ...]
+    transport: str
+    """How workers talk: "gloo", or the simulated cluster in a few words."""
+    last_step: int
+    steps_per_epoch: int
+    first_step: int = 0
+    """Where a resumed run goes on."""
+    target: float | None = None
+    folder: str | None = None
+
+
+class Observer(Protocol):
+    """What a person or a program sees of a run."""
+
+    def started(self, run: Started) -> None:
+        """Before the first step."""
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        """After every step of rank 0: progress in steps, samples of all workers in it, rank 0's loss, time so far.
+
+        Called in the training loop: must return within microseconds.
+        """
+
+    def evaluated(self, row: Row) -> None:
+        """After every evaluation."""
+
+    def noted(self, sentence: str) -> None:
+        """Something worth saying: a refused checkpoint, a request to stop."""
+
+    def finished(self, summary: Summary) -> None:
+        """After the last step, or when the run was interrupted."""
+
+
+class Silent:
+    """Tells nobody."""
+
+    def started(self, run: Started) -> None:
+        """Say nothing."""
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        """Say nothing."""
+
+    def evaluated(self, row: Row) -> None:
+        """Say nothing."""
+
+    def noted(self, sentence: str) -> None:
+        """Say nothing."""
+
+    def finished(self, summary: Summary) -> None:
+        """Say nothing."""
