@@ -1,0 +1,42 @@
+# Two commands on a fresh machine: `make train` and `make test`. Both set up .venv first.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+
+.PHONY: help setup train test lint format benchmarks clean
+
+help:
+	@echo "make train       train the embedded digits on 2 local workers"
+	@echo "make test        run the tests"
+	@echo "make lint        ruff, mypy --strict and the import contract"
+	@echo "make format      let ruff format the code"
+	@echo "make benchmarks  measure every figure that the docs state (slow)"
+
+$(VENV)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[dev]'
+	@touch $@
+
+setup: $(VENV)/.ready
+
+train: setup
+	$(BIN)/paceline train
+
+test: setup
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+benchmarks: setup
+	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+
+clean:
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build src/*.egg-info
