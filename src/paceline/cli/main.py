@@ -1,0 +1,71 @@
+"""The command's front door: which commands there are, and what an error looks like.
+
+Nothing here imports torch: each command is imported when it is called, so help is quick.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import App, CycloptsError
+
+from paceline import __version__
+from paceline.errors import Mistake, RunFailed, unknown
+
+DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+COMMANDS = {
+    "train": ("paceline.cli.train:train", "Train for real: on this machine, or on several."),
+    "simulate": ("paceline.cli.simulate:simulate", "Run the same training in virtual time, on a cluster that nobody owns."),
+    "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),
+    "models": ("paceline.cli.lists:models", "List the models that ship."),
+    "data": ("paceline.cli.lists:data", "List the data sets that ship or are found in a folder."),
+    "optimizers": ("paceline.cli.lists:optimizers", "List the optimizers."),
+    "schedules": ("paceline.cli.lists:schedules", "List the learning-rate schedules."),
+}
+
+
+def make_app() -> App:
+    """The command with its sub-commands, none of them imported yet."""
+    app = App(
+        name="paceline",
+        help="How should I spread this PyTorch training over several workers, and how fast will it go?",
+        version=__version__,
+        version_flags=["--version"],
+        help_flags=["--help", "-h"],
+        help_epilogue="Start with 'paceline train': it trains the embedded digits on two local workers.",
+        result_action="return_value",
+    )
+    for name, (path, help_line) in COMMANDS.items():
+        app.command(path, name=name, help=help_line)
+    return app
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return its exit code: 0 done, 1 the run failed, 2 bad usage, 130 interrupted."""
+    arguments = list(sys.argv[1:] if arguments is None else arguments)
+    try:
+        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
+            raise unknown("command", arguments[0], COMMANDS, see="paceline --help")
+        code = make_app()(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        return _complain(_one_sentence(error), BAD_USAGE)
+    except Mistake as mistake:
+        return _complain(str(mistake), BAD_USAGE)
+    except RunFailed as failure:
+        return _complain(str(failure), FAILED)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return DONE
+    return code if isinstance(code, int) else DONE
+
+
+def _complain(sentence: str, code: int) -> int:
+    sys.stderr.write(f"paceline: {sentence}\n")
+    return code
+
+
+def _one_sentence(error: CycloptsError) -> str:
+    words = " ".join(str(error).split())
+    return f"{words[:1].lower()}{words[1:].rstrip('.')} (see 'paceline --help')" if words else "bad usage"

@@ -1,0 +1,135 @@
+"""The options that training and simulating share, and how they become settings."""
+
+from dataclasses import dataclass, fields
+from typing import Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from paceline.errors import Mistake
+from paceline.jobs.spec import JobSpec
+from paceline.runtimes.settings import Every, Settings
+
+JOB = Group("What is trained", sort_key=1)
+AGREE = Group("How the workers agree", sort_key=2)
+LENGTH = Group("How long", sort_key=3)
+WHERE = Group("Where", sort_key=4)
+RECORD = Group("What is kept and shown", sort_key=5)
+
+DEFAULT_BATCH = "32"
+DEFAULT_EPOCHS = 30
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class RunOptions:
+    """None means that an option was not given."""
+
+    job: Annotated[str | None, Parameter(group=JOB)] = None
+    """Your own job by import path, such as my_module:build, instead of the parts below."""
+    data: Annotated[str | None, Parameter(group=JOB)] = None
+    """The data (default digits); see 'paceline data'."""
+    data_dir: Annotated[str | None, Parameter(group=JOB)] = None
+    """The folder that holds the data's files."""
+    model: Annotated[str | None, Parameter(group=JOB)] = None
+    """The model (default cnn); see 'paceline models'."""
+    optimizer: Annotated[str | None, Parameter(group=JOB)] = None
+    """The optimizer (default sgd), such as sgd:lr=0.05,momentum=0.9; see 'paceline optimizers'."""
+    lr: Annotated[float | None, Parameter(name=["--lr", "--learning-rate"], group=JOB)] = None
+    """The optimizer's learning rate, for short."""
+    schedule: Annotated[str | None, Parameter(group=JOB)] = None
+    """The learning-rate schedule (default constant); see 'paceline schedules'."""
+    strategy: Annotated[str | None, Parameter(group=AGREE)] = None
+    """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
+    batch_size: Annotated[str | None, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
+    """Samples a worker and step (default 32); 48,16 gives each worker its own."""
+    slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
+    """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
+    buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
+    """Batch-norm statistics: averaged when the model is evaluated or saved (default), or rank 0's, sent at every step."""
+    epochs: Annotated[int | None, Parameter(group=LENGTH)] = None
+    """Passes over the training data (default 30)."""
+    iterations: Annotated[int | None, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
+    """Steps a worker, instead of epochs."""
+    target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
+    """Stop as soon as an evaluation reaches this accuracy, such as 0.97."""
+    seed: Annotated[int | None, Parameter(group=LENGTH)] = None
+    """Decides the first weights and the order of the data (default 1)."""
+    evaluate_every: Annotated[str | None, Parameter(group=RECORD)] = None
+    """'1 epoch' (default), '500 steps' or 'never'."""
+    checkpoint_every: Annotated[str | None, Parameter(group=RECORD)] = None
+    """'1 epoch' (default), '500 steps' or 'never'."""
+    keep: Annotated[int | None, Parameter(group=RECORD)] = None
+    """How many checkpoints are kept (default 3)."""
+
+    def given(self) -> list[str]:
+        """The options that were given, as the user writes them."""
+        return [f"--{field.name.replace('_', '-')}" for field in fields(self) if getattr(self, field.name) is not None]
+
+    def settings(self, workers: int) -> Settings:
+        """Resolve the options for so many workers."""
+        epochs = self.epochs
+        if epochs is None and self.iterations is None:
+            epochs = DEFAULT_EPOCHS
+        return Settings(
+            job=self._job(),
+            strategy=self.strategy or "all-reduce",
+            batch_sizes=parse_batch_sizes(self.batch_size or DEFAULT_BATCH, workers),
+            epochs=epochs,
+            iterations=self.iterations,
+            target_accuracy=self.target_accuracy,
+            seed=1 if self.seed is None else self.seed,
+            slow=parse_slow(self.slow or []),
+            evaluate=Every.parse(self.evaluate_every or "1 epoch", "--evaluate-every"),
+            checkpoint=Every.parse(self.checkpoint_every or "1 epoch", "--checkpoint-every"),
+            keep=3 if self.keep is None else self.keep,
+            buffers=self.buffers or "average",
+        )
+
+    def _job(self) -> JobSpec:
+        parts = {
+            name: value
+            for name in ("data", "data_dir", "model", "optimizer", "schedule")
+            if (value := getattr(self, name)) is not None
+        }
+        if self.lr is not None:
+            parts["optimizer"] = _with_rate(self.optimizer or "sgd", self.lr)
+        if self.job is None:
+            return JobSpec(**parts)
+        if parts:
+            option = "--lr" if self.lr is not None else f"--{next(iter(parts)).replace('_', '-')}"
+            raise Mistake(f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out")
+        return JobSpec(path=self.job)
+
+
+def _with_rate(optimizer: str, rate: float) -> str:
+    if "lr=" in optimizer:
+        raise Mistake(f"--lr {rate:g} and --optimizer {optimizer} both set the learning rate; leave one out")
+    return f"{optimizer}{',' if ':' in optimizer else ':'}lr={rate!r}"
+
+
+def parse_batch_sizes(text: str, workers: int) -> tuple[int, ...]:
+    """Read "32", for all workers alike, or "48,16", one a worker."""
+    pieces = text.split(",")
+    if not all(piece.strip().lstrip("-").isdigit() for piece in pieces):
+        raise Mistake(f"--batch-size {text}: write a whole number, or one a worker such as 48,16")
+    sizes = tuple(int(piece) for piece in pieces)
+    if len(sizes) == 1:
+        return sizes * workers
+    if len(sizes) != workers:
+        raise Mistake(f"--batch-size {text} gives {len(sizes)} sizes for {workers} workers; give one, or one a worker")
+    return sizes
+
+
+def parse_slow(texts: list[str]) -> dict[int, float]:
+    """Read "1=2.5" as rank to factor."""
+    slow: dict[int, float] = {}
+    for piece in (piece for text in texts for piece in text.split(",")):
+        rank, _, factor = piece.partition("=")
+        try:
+            key, value = int(rank), float(factor)
+        except ValueError:
+            raise Mistake(f"--slow {piece}: write RANK=FACTOR, such as 1=2.5") from None
+        if key in slow:
+            raise Mistake(f"--slow names rank {key} twice; give one factor a rank")
+        slow[key] = value
+    return slow

@@ -1,0 +1,57 @@
+"""Specs are how users name strategies; a setting that is misread or ignored trains something else than they asked for."""
+
+import pytest
+
+from paceline.errors import Mistake
+from paceline.specs import build, describe, show, split
+from paceline.strategies import STRATEGIES
+from paceline.strategies.local_sgd import LocalSGD
+from paceline.strategies.periods import Seconds, Steps
+
+
+def make(text):
+    return build(text, STRATEGIES, "strategy")
+
+
+def test_settings_reach_the_strategy():
+    assert make("local-sgd:period=4") == LocalSGD(period=Steps(4))
+    assert make("local-sgd:period=0.5s") == LocalSGD(period=Seconds(0.5))
+    assert make("all-reduce:bucket=1MiB,first-bucket=2 kB").first_bucket == 2000
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_a_shown_spec_makes_the_same_strategy(name):
+    thing = make(name)
+    assert make(show(name, thing)) == thing
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("local-sdg", "unknown strategy 'local-sdg'; did you mean 'local-sgd'?"),
+        ("local-sgd:perod=4", "unknown setting of strategy 'local-sgd' 'perod'; did you mean 'period'?"),
+        ("local-sgd:period", "'period' in 'local-sgd:period' is not a setting"),
+        ("local-sgd:period=4,period=5", "'period' is set twice"),
+        ("local-sgd:period=0", "at least 1"),
+        ("local-sgd:period=0s", "more than 0 s"),
+        ("local-sgd:period=x", "'x' is not a period"),
+        ("all-reduce:bucket=0", "at least 1 B"),
+        ("all-reduce:bucket=5 parsec", "'5 parsec' is not a size"),
+    ],
+)
+def test_a_bad_spec_is_one_clear_sentence(text, words):
+    with pytest.raises(Mistake) as mistake:
+        make(text)
+    assert words in str(mistake.value)
+    assert "\n" not in str(mistake.value)
+
+
+def test_split_keeps_values_whole():
+    assert split("synthetic:shape=3x32x32, classes=10") == ("synthetic", {"shape": "3x32x32", "classes": "10"})
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_every_setting_says_which_way_it_turns(name):
+    line, settings = describe(STRATEGIES[name])
+    assert line
+    assert all(setting.help and setting.default for setting in settings)
