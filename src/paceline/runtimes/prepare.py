@@ -1,0 +1,47 @@
+"""Settings made into the objects that a run needs; whatever is wrong with them is found here, before anything starts."""
+
+from dataclasses import dataclass
+
+import torch
+
+from paceline import specs
+from paceline.errors import Mistake
+from paceline.jobs.build import build_job
+from paceline.jobs.job import Job
+from paceline.jobs.sharding import Shards
+from paceline.runtimes.agenda import Agenda
+from paceline.runtimes.settings import Settings
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Strategy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """One run, ready to start in either runtime."""
+
+    settings: Settings
+    job: Job
+    strategy: Strategy
+    shards: Shards
+    agenda: Agenda
+
+
+def prepare(settings: Settings) -> Prepared:
+    """Build the strategy, the job and the shards, or raise a Mistake."""
+    strategy: Strategy = specs.build(settings.strategy, STRATEGIES, "strategy")
+    job = build_job(settings.job)
+    if settings.target_accuracy is not None and "accuracy" not in job.metrics:
+        raise Mistake(
+            f"--target-accuracy {settings.target_accuracy:g} needs a metric named 'accuracy', and job {job.name!r} has none; "
+            "add one to its metrics"
+        )
+    shards = Shards(samples=len(job.train), batch_sizes=settings.batch_sizes, seed=settings.seed)
+    return Prepared(
+        settings=settings, job=job, strategy=strategy, shards=shards, agenda=Agenda(settings, shards.steps_per_epoch)
+    )
+
+
+def count_parameters(job: Job) -> int:
+    """The trainable parameters of the job's model, built without memory."""
+    with torch.device("meta"):
+        return sum(p.numel() for p in job.model().parameters() if p.requires_grad)
