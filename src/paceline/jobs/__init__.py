@@ -1,0 +1,68 @@
+"""What is trained. One file a part; these tables are the only other place that knows of them.
+
+Nothing here imports torch until a name is asked for.
+"""
+
+from collections.abc import Mapping
+from importlib import import_module
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
+
+from paceline.jobs.spec import JobSpec
+
+if TYPE_CHECKING:
+    from paceline.jobs.build import build_job
+    from paceline.jobs.data.tensors import TensorData
+    from paceline.jobs.job import Data, Job
+
+DATA: Mapping[str, str] = MappingProxyType(
+    {
+        "cifar10": "paceline.jobs.data.cifar10:Cifar10",
+        "digits": "paceline.jobs.data.digits:Digits",
+        "fashion-mnist": "paceline.jobs.data.idx:FashionMnist",
+        "mnist": "paceline.jobs.data.idx:Mnist",
+        "svhn": "paceline.jobs.data.svhn:Svhn",
+        "synthetic": "paceline.jobs.data.synthetic:Synthetic",
+    }
+)
+
+MODELS: Mapping[str, str] = MappingProxyType(
+    {
+        "cnn": "paceline.jobs.models.cnn:Cnn",
+        "mlp": "paceline.jobs.models.mlp:Mlp",
+        "resnet18": "paceline.jobs.models.resnet:ResNet18",
+    }
+)
+
+OPTIMIZERS: Mapping[str, str] = MappingProxyType(
+    {
+        "adam": "paceline.jobs.optimizers:Adam",
+        "adamw": "paceline.jobs.optimizers:AdamW",
+        "sgd": "paceline.jobs.optimizers:Sgd",
+    }
+)
+
+SCHEDULES: Mapping[str, str] = MappingProxyType(
+    {
+        "constant": "paceline.jobs.schedules:Constant",
+        "cosine": "paceline.jobs.schedules:Cosine",
+        "step": "paceline.jobs.schedules:Step",
+    }
+)
+
+__all__ = ["DATA", "MODELS", "OPTIMIZERS", "SCHEDULES", "Data", "Job", "JobSpec", "TensorData", "build_job"]
+
+_LATE = MappingProxyType(
+    {
+        "Data": "paceline.jobs.job",
+        "Job": "paceline.jobs.job",
+        "TensorData": "paceline.jobs.data.tensors",
+        "build_job": "paceline.jobs.build",
+    }
+)
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_LATE[name]), name)

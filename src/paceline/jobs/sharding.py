@@ -1,0 +1,102 @@
+"""Which samples each worker sees in each step; pure arithmetic on the seed."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
+from itertools import accumulate
+
+import torch
+from torch import Tensor
+
+from paceline.errors import Mistake
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Every epoch is a fresh permutation of the samples, cut into global batches, cut into one part a worker.
+
+    The order depends on the seed and the epoch alone, so N workers of batch B/N see what one worker of batch B
+    sees. Steps count from 0 and run on through the epochs. The last global batch of an epoch may be smaller; it is
+    split in proportion to the batch sizes, so a worker may get nothing in it.
+    """
+
+    samples: int
+    batch_sizes: tuple[int, ...]
+    """One a worker."""
+    seed: int
+
+    def __post_init__(self) -> None:
+        assert self.batch_sizes, "at least one worker"
+        assert min(self.batch_sizes) > 0, "every worker has a batch size"
+        if self.global_batch > self.samples:
+            parts = f" ({' + '.join(map(str, self.batch_sizes))})" if 1 < len(self.batch_sizes) <= 8 else ""
+            raise Mistake(
+                f"a batch of {self.global_batch:,} samples over all workers{parts} is larger than the training "
+                f"data ({self.samples:,} samples); choose a smaller --batch-size or fewer --workers"
+            )
+
+    @cached_property
+    def global_batch(self) -> int:
+        """Samples of all workers in one full step."""
+        return sum(self.batch_sizes)
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """Steps until every sample was seen once."""
+        return -(-self.samples // self.global_batch)
+
+    def size(self, worker: int, step: int) -> int:
+        """Samples of one worker in a step."""
+        if (step + 1) % self.steps_per_epoch:
+            return self.batch_sizes[worker]
+        return self._last_cuts[worker + 1] - self._last_cuts[worker]
+
+    def total(self, step: int) -> int:
+        """Samples of all workers in a step."""
+        return self.global_batch if (step + 1) % self.steps_per_epoch else self._last_cuts[-1]
+
+    def samples_through(self, step: int) -> int:
+        """Samples that all workers have trained on after ``step`` steps."""
+        epochs, rest = divmod(step, self.steps_per_epoch)
+        return epochs * self.samples + rest * self.global_batch
+
+    def indices(self, worker: int, step: int) -> Tensor:
+        """The samples of one worker in a step; a view that must not be written to."""
+        epoch, batch = divmod(step, self.steps_per_epoch)
+        cuts = self._cuts if batch + 1 < self.steps_per_epoch else self._last_cuts
+        start = batch * self.global_batch
+        return self._permutation(epoch)[start + cuts[worker] : start + cuts[worker + 1]]
+
+    @cached_property
+    def _cuts(self) -> Sequence[int]:
+        return (0, *accumulate(self.batch_sizes))
+
+    @cached_property
+    def _last_cuts(self) -> Sequence[int]:
+        last = self.samples - (self.steps_per_epoch - 1) * self.global_batch
+        return tuple(last * cut // self.global_batch for cut in self._cuts)
+
+    @cached_property
+    def _permutation(self) -> Callable[[int], Tensor]:
+        # Workers that train apart may be in different epochs; a few orders serve all but the most uneven.
+        return lru_cache(maxsize=4)(partial(permutation, self.samples, self.seed))
+
+
+def permutation(samples: int, seed: int, epoch: int) -> Tensor:
+    """The order of one epoch; it leaves the global random stream alone."""
+    generator = torch.Generator().manual_seed(_mix(seed, epoch))
+    return torch.randperm(samples, generator=generator)
+
+
+def _mix(seed: int, epoch: int) -> int:
+    """32 bits, which is all that torch's CPU generator takes: no two epochs of a seed share them."""
+    high, low = divmod(seed % 2**64, 2**32)
+    return _scramble(_scramble(epoch + _scramble(low)) ^ _scramble(high ^ 0x9E3779B9) ^ low)
+
+
+def _scramble(value: int) -> int:
+    """A bijection of 32-bit numbers in which every bit depends on every other (MurmurHash3's finalizer)."""
+    value %= 2**32
+    value = (value ^ value >> 16) * 0x85EBCA6B % 2**32
+    value = (value ^ value >> 13) * 0xC2B2AE35 % 2**32
+    return value ^ value >> 16
