@@ -73,6 +73,8 @@ class Session:
     """Told of every evaluation."""
     stopping: Callable[[], bool]
     """Whether the workers have agreed to stop early; alike on all workers at a meeting."""
+    meeting: bool = False
+    """Whether the effect last asked for belongs to a meeting; runtimes keep its time apart from the steps'."""
 
     def program(self) -> Program:
         """Train until the last date, the target or an agreed stop; return how it ended."""
@@ -83,14 +85,16 @@ class Session:
             yield Broadcast(me.buffers)
         strategy = self.strategy.worker(me)
         effect = next(strategy)
-        date = self.agenda.next(position.progress)
+        date = self.agenda.next(position.met)
         while True:
             kind = type(effect)
             if kind is Gradient:
                 if by_step:
                     position.progress = me.clock
                 if position.progress >= date or self.stopping():
+                    self.meeting = True
                     ending: Ending | None = yield from self._meet()
+                    self.meeting = False
                     if ending:
                         return ending
                     date = self.agenda.next(position.progress)
@@ -102,10 +106,12 @@ class Session:
 
     def _meet(self) -> Program:
         due = self.agenda.due(self.position.met, self.position.progress)
-        self.position.met = self.position.progress
         interrupted = self.stopping()
         if interrupted:
+            # What is due here stays due: a run that resumes keeps the date, as one that was never stopped would.
             due = Due(evaluate=False, checkpoint=True, stop=True)
+        else:
+            self.position.met = self.position.progress
         on_target = False
         if due.evaluate or (due.stop and not interrupted):
             on_target = yield from self._look(due)
