@@ -33,6 +33,7 @@ def make_app() -> App:
         version_flags=["--version"],
         help_flags=["--help", "-h"],
         help_epilogue="Start with 'paceline train': it trains the embedded digits on two local workers.",
+        help_format="plaintext",
         result_action="return_value",
     )
     for name, (path, help_line) in COMMANDS.items():

@@ -82,7 +82,8 @@ class Session:
         by_step = self.strategy.meets is Meets.STEP
         if me.clock == 0:
             yield Broadcast(me.params)
-            yield Broadcast(me.buffers)
+            if me.buffers.numel():
+                yield Broadcast(me.buffers)
         strategy = self.strategy.worker(me)
         effect = next(strategy)
         date = self.agenda.next(position.met)
