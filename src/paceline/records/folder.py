@@ -50,6 +50,16 @@ class RunFolder:
         """TensorBoard's event files."""
         return self.path / "tensorboard"
 
+    @property
+    def trace(self) -> Path:
+        """Every worker's spans for Perfetto and Chrome."""
+        return self.path / "trace.json.gz"
+
+    def event_files(self) -> dict[int, Path]:
+        """The files of spans that there are, by rank."""
+        names = {path.stem.removeprefix("rank-"): path for path in self.events(0).parent.glob("rank-*.jsonl")}
+        return {rank: names[str(rank)] for rank in sorted(int(name) for name in names if name.isdecimal())}
+
     def events(self, rank: int) -> Path:
         """One worker's spans."""
         return self.path / "events" / f"rank-{rank}.jsonl"

@@ -15,7 +15,7 @@ class Scores:
 
     @classmethod
     def from_sums(cls, sums: Sequence[float], names: Sequence[str]) -> Self:
-        """Read [train loss, train samples, test loss, test samples, one sum a metric], summed over samples."""
+        """Read sums over samples: [train loss, train samples, test loss, test samples, one a metric]."""
         train_loss, trained, test_loss, tested, *values = sums
         return cls(
             train_loss=train_loss / trained if trained else float("nan"),
@@ -46,3 +46,17 @@ class Row:
             "learning_rate": self.learning_rate,
             "seconds": self.seconds,
         }
+
+    @classmethod
+    def from_json(cls, line: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` gave; null, which stands for a number that is not finite, becomes nan."""
+        values: dict[str, Any] = {
+            key: float("nan") if value is None else value for key, value in line.items()
+        }
+        step, epoch, rate, seconds = (
+            values.pop(key) for key in ("step", "epoch", "learning_rate", "seconds")
+        )
+        scores = Scores(
+            train_loss=values.pop("train_loss"), test_loss=values.pop("test_loss"), metrics=values
+        )
+        return cls(step=step, epoch=epoch, scores=scores, learning_rate=rate, seconds=seconds)

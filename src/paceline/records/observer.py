@@ -33,7 +33,7 @@ class Observer(Protocol):
         """Before the first step."""
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        """After every step of rank 0: progress in steps, samples of all workers in it, rank 0's loss, time so far.
+        """After every step of rank 0: progress in steps, samples of all workers in it, its loss, time so far.
 
         Called in the training loop: must return within microseconds.
         """

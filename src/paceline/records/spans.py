@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 KINDS = ("data", "forward", "backward", "communicate", "wait", "apply", "evaluate", "checkpoint", "other")
-"""Every moment of a worker belongs to exactly one of these. "wait" is for slower workers, "communicate" is what the
-transfer itself costs while nothing else goes on; traffic behind backward is kept apart, as hidden."""
+"""Every moment of a worker belongs to exactly one of these. "wait" is for slower workers, "communicate" is
+what the transfer itself costs while nothing else goes on; traffic behind backward is kept apart: hidden."""
 
 
 class Span(NamedTuple):
@@ -36,11 +36,12 @@ class StepRecord:
     received: int = 0
 
     def to_json(self) -> dict[str, Any]:
-        """One line of ``events/rank-N.jsonl``; ``from_json`` is its inverse."""
-        line: dict[str, Any] = {"step": self.step, "samples": self.samples, "spans": [list(s) for s in self.spans]}
+        """One line of ``events/rank-N.jsonl``, times to the nanosecond; ``from_json`` reads it."""
+        line: dict[str, Any] = {"step": self.step, "samples": self.samples, "spans": _rounded(self.spans)}
         if self.hidden:
-            line["hidden"] = [list(s) for s in self.hidden]
-        return {**line, "sent": self.sent, "received": self.received}
+            line["hidden"] = _rounded(self.hidden)
+        line["sent"], line["received"] = self.sent, self.received
+        return line
 
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
@@ -53,6 +54,10 @@ class StepRecord:
             sent=line["sent"],
             received=line["received"],
         )
+
+
+def _rounded(spans: list[Span]) -> list[list[Any]]:
+    return [[kind, round(start, 9), round(length, 9)] for kind, start, length in spans]
 
 
 @dataclass(slots=True)

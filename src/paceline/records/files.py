@@ -1,0 +1,79 @@
+"""Files that are either whole or not there: written beside their place, then moved into it."""
+
+import json
+import math
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+
+class DamagedFile(Exception):  # noqa: N818
+    """A file that is not what was once written: the message names it and says what is wrong."""
+
+    def __init__(self, path: Path, wrong: str) -> None:
+        super().__init__(f"{path} {wrong}")
+        self.path = path
+        self.wrong = wrong
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[IO[bytes]]:
+    """Write a file that takes the place of ``path`` when the block ends; an error leaves ``path`` as it was.
+
+    When the block has ended, the file survives a loss of power. A crash may leave what ``leftovers`` finds.
+    """
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        with temporary.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    sync_folder(path.parent)
+
+
+def leftovers(folder: Path, name: str) -> list[Path]:
+    """What crashed attempts to write ``folder / name`` have left; nobody reads them."""
+    return list(folder.glob(f".{name}.*.tmp"))
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's list of names survive a loss of power."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_json(path: Path, document: Any) -> None:
+    """Write a JSON document that people can read; numbers that are not finite become null."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(finite(document), indent=2, allow_nan=False)
+    with replacing(path) as file:
+        file.write(f"{text}\n".encode())
+
+
+def read_json(path: Path) -> Any:
+    """Read what ``write_json`` wrote, or say which file is damaged."""
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise DamagedFile(path, f"is not a JSON document: {error}") from error
+
+
+def finite(document: Any) -> Any:
+    """The same document with null for every number that JSON cannot write."""
+    if isinstance(document, float):
+        return document if math.isfinite(document) else None
+    if isinstance(document, dict):
+        return {key: finite(value) for key, value in document.items()}
+    if isinstance(document, list | tuple):
+        return [finite(value) for value in document]
+    return document
