@@ -7,7 +7,7 @@ from paceline.records.files import DamagedFile, finite
 from paceline.records.lines import LineWriter, encode, read_lines
 from paceline.records.lines import truncate_after as truncate_after
 from paceline.records.metrics import Row
-from paceline.records.spans import StepRecord
+from paceline.records.spans import Span, StepRecord
 
 _AT_ONCE = 4096
 """Records that are kept before they are written: some 5 MB, and 40 ms of writing now and then."""
@@ -46,7 +46,16 @@ def read_metrics(path: Path) -> Iterator[Row]:
 
 
 def _event_line(record: StepRecord) -> str:
-    return encode(record.to_json())
+    """The text of ``StepRecord.to_json``, at more than twice its speed."""
+    hidden = f'"hidden":[{_spans(record.hidden)}],' if record.hidden else ""
+    return (
+        f'{{"step":{record.step},"samples":{record.samples},"spans":[{_spans(record.spans)}],'
+        f'{hidden}"sent":{record.sent},"received":{record.received}}}'
+    )
+
+
+def _spans(spans: list[Span]) -> str:
+    return ",".join([f'["{kind}",{start:.9f},{length:.9f}]' for kind, start, length in spans])
 
 
 def _metrics_line(row: Row) -> str:

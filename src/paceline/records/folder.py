@@ -64,6 +64,10 @@ class RunFolder:
         """One worker's spans."""
         return self.path / "events" / f"rank-{rank}.jsonl"
 
+    def failure(self, rank: int) -> Path:
+        """The traceback of a worker that failed."""
+        return self.path / f"failure-rank-{rank}.txt"
+
     def checkpoint(self, step: int, rank: int) -> Path:
         """One worker's part of the checkpoint of a step."""
         return self.checkpoints / f"step-{step:08d}" / f"rank-{rank}.tensors"

@@ -34,6 +34,8 @@ _MAGIC, _VERSION = b"PACELINE", 1
 _START = struct.Struct("<8sI32s")
 _SIZES = struct.Struct("<QQ")
 _CHUNK = 1 << 20
+_NONSENSE = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError, struct.error)
+"""What a header that was never written by us can lead to."""
 _TYPES = {
     str(dtype).removeprefix("torch."): dtype
     for dtype in (
@@ -79,7 +81,7 @@ def read_tensors(path: Path) -> Tree:
             header = json.loads(file.read(length))
             tensors = list(_read(file, header["tensors"], size - file.tell()))
             return _decode(header["tree"], tensors)
-        except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RuntimeError) as error:
+        except _NONSENSE as error:
             raise DamagedFile(path, f"has a header that makes no sense ({error})") from error
 
 

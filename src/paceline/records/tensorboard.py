@@ -1,0 +1,88 @@
+"""TensorBoard event files, for people who look at runs there."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from paceline.errors import Mistake
+from paceline.records.metrics import Row
+from paceline.records.observer import Started
+from paceline.records.spans import KINDS
+from paceline.records.summary import Summary
+
+
+class TensorBoardObserver:
+    """Writes a run's scalars below a folder: losses, metrics, learning rate, samples/s, parts of a step.
+
+    The time of each point is the run's own, so simulated runs show simulated time on the relative axis.
+    """
+
+    def __init__(self, folder: Path, every: float = 0.5) -> None:
+        self._writer = _open(folder)
+        self._every = every
+        """Seconds between two points of the training loss."""
+        self._begun = time.time()
+        self._due = 0.0
+        self._since = 0.0
+        self._loss = 0.0
+        self._steps = self._samples = self._progress = 0
+
+    def started(self, run: Started) -> None:
+        """Name the run."""
+        self._begun = time.time()
+        self._due = time.monotonic() + self._every
+        text = f"{run.job}, {run.parameters:,} parameters, {run.strategy}, {len(run.batch_sizes)} workers"
+        self._writer.add_text("run", text, run.first_step)
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        """Count; now and then write the mean loss since the last point, and the rate."""
+        self._loss += loss
+        self._samples += samples
+        self._steps += 1
+        self._progress = progress
+        if time.monotonic() >= self._due:
+            self._point(seconds)
+
+    def evaluated(self, row: Row) -> None:
+        """Write the row's scores."""
+        self._scalar("train/mean_loss", row.scores.train_loss, row.step, row.seconds)
+        self._scalar("test/loss", row.scores.test_loss, row.step, row.seconds)
+        for name, value in row.scores.metrics.items():
+            self._scalar(f"test/{name}", value, row.step, row.seconds)
+        self._scalar("train/learning_rate", row.learning_rate, row.step, row.seconds)
+
+    def noted(self, sentence: str) -> None:
+        """Keep the sentence."""
+        self._writer.add_text("notes", sentence, self._progress)
+
+    def finished(self, summary: Summary) -> None:
+        """Write the mean parts of a step, in milliseconds, and close the files."""
+        self._point(summary.seconds)
+        workers = [totals for totals in summary.totals if totals.steps]
+        for kind in KINDS if workers else ():
+            mean = sum(totals.seconds[kind] / totals.steps for totals in workers) / len(workers)
+            self._scalar(f"step_ms/{kind}", 1e3 * mean, summary.steps, summary.seconds)
+        self._writer.close()
+
+    def _point(self, seconds: float) -> None:
+        if self._steps:
+            self._scalar("train/loss", self._loss / self._steps, self._progress, seconds)
+        if seconds > self._since and self._steps:
+            rate = self._samples / (seconds - self._since)
+            self._scalar("train/samples_per_second", rate, self._progress, seconds)
+        self._loss, self._samples, self._steps, self._since = 0.0, 0, 0, seconds
+        self._due = time.monotonic() + self._every
+
+    def _scalar(self, name: str, value: float, step: int, seconds: float) -> None:
+        self._writer.add_scalar(name, value, step, walltime=self._begun + seconds)
+
+
+def _open(folder: Path) -> Any:
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise Mistake(
+            "--tensorboard needs the package tensorboard, which is not installed; "
+            "install it with: pip install 'paceline[tensorboard]'"
+        ) from error
+    return SummaryWriter(str(folder), flush_secs=10)

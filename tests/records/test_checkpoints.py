@@ -1,0 +1,113 @@
+import os
+import threading
+
+import torch
+
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.folder import RunFolder
+
+
+def steps_in(folder: RunFolder) -> list[str]:
+    return sorted(path.name for path in folder.checkpoints.iterdir())
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    checkpoints = Checkpoints(RunFolder(tmp_path), keep=2)
+    path = checkpoints.save(7, 1, {"params": torch.arange(3.0)})
+    assert path == RunFolder(tmp_path).checkpoint(7, 1)
+    assert checkpoints.load(7, 1)["params"].tolist() == [0, 1, 2]
+
+
+def test_pruning_keeps_the_last_of_each_worker_and_no_empty_folder(tmp_path):
+    folder = RunFolder(tmp_path)
+    checkpoints = Checkpoints(folder, keep=2)
+    for step in (90, 100, 1000):
+        for rank in (0, 1):
+            checkpoints.save(step, rank, {"step": step})
+            checkpoints.prune(rank)
+    assert steps_in(folder) == ["step-00000100", "step-00001000"]
+    assert checkpoints.valid_steps(0) == ([1000, 100], [])
+
+
+def test_a_damaged_file_is_named_and_the_one_before_it_is_offered(tmp_path):
+    checkpoints = Checkpoints(RunFolder(tmp_path), keep=5)
+    for step in (1, 2, 3, 4):
+        checkpoints.save(step, 0, {"params": torch.ones(9)})
+    cut, altered = RunFolder(tmp_path).checkpoint(4, 0), RunFolder(tmp_path).checkpoint(3, 0)
+    cut.write_bytes(cut.read_bytes()[:-1])
+    data = bytearray(altered.read_bytes())
+    data[-1] ^= 1
+    altered.write_bytes(data)
+    steps, refused = checkpoints.valid_steps(0)
+    assert steps == [2, 1]
+    assert refused[0].startswith(f"{cut} is cut short")
+    assert refused[1] == f"{altered} was altered: its checksum does not match; this checkpoint is not used"
+
+
+def test_another_workers_files_and_strange_names_do_not_matter(tmp_path):
+    checkpoints = Checkpoints(RunFolder(tmp_path), keep=1)
+    checkpoints.save(5, 1, 1)
+    (RunFolder(tmp_path).checkpoints / "step-old").mkdir()
+    (RunFolder(tmp_path).checkpoints / "step-00000005" / "rank-x.tensors").write_text("")
+    assert checkpoints.valid_steps(0) == ([], [])
+    assert checkpoints.valid_steps(1) == ([5], [])
+
+
+def test_what_a_crash_left_is_ignored_and_swept_by_its_own_worker(tmp_path):
+    checkpoints = Checkpoints(RunFolder(tmp_path), keep=2)
+    folder = checkpoints.save(3, 0, 1).parent
+    mine, other = folder / ".rank-0.tensors.12ab34cd.tmp", folder / ".rank-1.tensors.12ab34cd.tmp"
+    mine.write_bytes(b"half"), other.write_bytes(b"half")
+    assert checkpoints.valid_steps(0) == ([3], [])
+    checkpoints.prune(0)
+    assert not mine.exists()
+    assert other.exists(), "another worker may be writing this very moment"
+
+
+def test_with_one_kept_there_is_always_a_step_that_all_workers_have(tmp_path):
+    checkpoints = Checkpoints(RunFolder(tmp_path), keep=1)
+    checkpoints.save(1, 0, 0), checkpoints.save(1, 1, 0)
+    checkpoints.save(2, 0, 0)
+    checkpoints.prune(0)
+    assert set(checkpoints.valid_steps(0)[0]) & set(checkpoints.valid_steps(1)[0]) == {1}
+    checkpoints.save(2, 1, 0)
+    checkpoints.prune(1), checkpoints.prune(0)
+    assert steps_in(RunFolder(tmp_path)) == ["step-00000002"]
+
+
+def test_the_newest_is_one_that_every_worker_has(tmp_path):
+    checkpoints = Checkpoints(RunFolder(tmp_path), keep=3)
+    assert checkpoints.newest() is None
+    for rank in (0, 1):
+        checkpoints.save(800, rank, 0)
+    checkpoints.save(900, 0, 0)
+    folder = RunFolder(tmp_path).checkpoint(800, 0).parent
+    os.utime(folder, (0, folder.stat().st_mtime - 12))
+    newest = checkpoints.newest()
+    assert newest is not None
+    assert (newest.step, newest.path) == (800, folder)
+    assert 12 <= newest.age < 20
+    assert checkpoints.newest(ranks=[0, 1, 2]) is None
+    assert checkpoints.newest(ranks=[0]).step == 900
+
+
+def test_many_workers_may_save_and_prune_at_once(tmp_path):
+    checkpoints = Checkpoints(RunFolder(tmp_path), keep=2)
+    errors: list[Exception] = []
+
+    def work(rank: int) -> None:
+        try:
+            for step in range(1, 13):
+                checkpoints.save(step, rank, {"step": step})
+                checkpoints.prune(rank)
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert steps_in(RunFolder(tmp_path)) == ["step-00000011", "step-00000012"]
+    assert all(checkpoints.valid_steps(rank) == ([12, 11], []) for rank in range(4))

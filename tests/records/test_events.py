@@ -1,0 +1,119 @@
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.records.events import EventWriter, MetricsWriter, read_events, read_metrics, truncate_after
+from paceline.records.files import DamagedFile
+from paceline.records.metrics import Row, Scores
+from paceline.records.spans import KINDS, Span, StepRecord
+
+TIMES = st.floats(0, 1e6)
+SPANS = st.lists(st.builds(Span, st.sampled_from(KINDS), TIMES, TIMES), max_size=4)
+RECORDS = st.builds(
+    StepRecord,
+    step=st.integers(0, 10**9),
+    samples=st.integers(0, 10**6),
+    spans=SPANS,
+    hidden=SPANS,
+    sent=st.integers(0, 10**15),
+    received=st.integers(0, 10**15),
+)
+
+
+def record(step: int) -> StepRecord:
+    return StepRecord(
+        step, 32, [Span("forward", step * 0.1, 0.06), Span("backward", step * 0.1 + 0.06, 0.04)], sent=8
+    )
+
+
+def write(path, steps) -> None:
+    with EventWriter(path) as writer:
+        for step in steps:
+            writer.append(record(step))
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(records=st.lists(RECORDS, max_size=5))
+def test_records_are_read_back_to_the_nanosecond_and_the_fast_text_is_the_slow_one(records, tmp_path):
+    path = tmp_path / "rank-0.jsonl"
+    path.unlink(missing_ok=True)
+    with EventWriter(path) as writer:
+        for one in records:
+            writer.append(one)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines == [one.to_json() for one in records]
+    assert list(read_events(path)) == [StepRecord.from_json(one.to_json()) for one in records]
+
+
+def test_nothing_is_written_before_a_flush_and_everything_after_it(tmp_path):
+    path = tmp_path / "events" / "rank-0.jsonl"
+    writer = EventWriter(path)
+    writer.append(record(1))
+    assert path.read_text() == ""
+    writer.flush()
+    assert [one.step for one in read_events(path)] == [1]
+    writer.append(record(2))
+    writer.close()
+    writer.close()
+    assert [one.step for one in read_events(path)] == [1, 2]
+
+
+def test_a_run_without_meetings_does_not_keep_its_records_in_memory_for_ever(tmp_path):
+    writer = EventWriter(tmp_path / "events.jsonl")
+    for step in range(10_000):
+        writer.append(record(step))
+    assert len(list(read_events(tmp_path / "events.jsonl"))) >= 5_000
+    writer.close()
+
+
+def test_a_line_torn_anywhere_is_skipped(tmp_path):
+    path = tmp_path / "events.jsonl"
+    write(path, [1, 2, 3])
+    whole = path.read_bytes()
+    last = whole.rstrip(b"\n").rindex(b"\n") + 1
+    for length in range(last, len(whole)):
+        path.write_bytes(whole[:length])
+        assert [one.step for one in read_events(path)] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "line", [b"{]\n", b"5\n", b"{}\n", b"\xff\n", b'{"step": 1, "samples": 1, "spans": [5]}\n']
+)
+def test_a_damaged_line_in_the_middle_is_named(line, tmp_path):
+    path = tmp_path / "events.jsonl"
+    write(path, [1])
+    path.write_bytes(path.read_bytes() + line + path.read_bytes())
+    with pytest.raises(DamagedFile, match=r"events.jsonl is damaged: line 2"):
+        list(read_events(path))
+
+
+def test_a_resumed_run_goes_on_after_the_saved_step(tmp_path):
+    path = tmp_path / "events.jsonl"
+    write(path, [1, 2, 3, 4])
+    with path.open("ab") as file:
+        file.write(b'{"step": 5, "sam')
+    truncate_after(path, 2)
+    write(path, [3])
+    assert [one.step for one in read_events(path)] == [1, 2, 3]
+    truncate_after(tmp_path / "no such file", 2)
+    assert [entry.name for entry in tmp_path.iterdir()] == ["events.jsonl"]
+
+
+def test_rows_are_read_back_and_can_be_followed_line_by_line(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    good = Row(10, 1.0, Scores(0.5, 0.25, {"accuracy": 0.9, "top5": 1.0}), 0.1, 1.25)
+    lost = Row(20, 2.0, Scores(math.inf, math.nan, {"accuracy": 0.1, "top5": 0.5}), 0.1, 2.5)
+    writer = MetricsWriter(path)
+    writer.append(good)
+    assert list(read_metrics(path)) == [good]
+    writer.append(lost)
+    writer.close()
+    (_, again) = read_metrics(path)
+    assert math.isnan(again.scores.train_loss)
+    assert again.scores.metrics == lost.scores.metrics
+    assert "NaN" not in path.read_text(), "other programs read this file too"
+    truncate_after(path, 10)
+    assert list(read_metrics(path)) == [good]

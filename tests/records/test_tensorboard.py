@@ -1,0 +1,68 @@
+import sys
+
+import pytest
+
+from paceline.errors import Mistake
+from paceline.records.metrics import Row, Scores
+from paceline.records.observer import Started
+from paceline.records.spans import Totals
+from paceline.records.summary import Summary
+from paceline.records.tensorboard import TensorBoardObserver
+
+STARTED = Started(
+    name="digits",
+    job="digits, cnn",
+    parameters=20522,
+    strategy="all-reduce",
+    batch_sizes=(32, 32),
+    transport="gloo",
+    last_step=20,
+    steps_per_epoch=10,
+)
+
+
+def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    observer = TensorBoardObserver(tmp_path, every=0)
+    observer.started(STARTED)
+    observer.stepped(1, 64, 2.0, 0.5)
+    observer.stepped(2, 64, 1.0, 1.0)
+    observer.evaluated(Row(2, 0.2, Scores(1.5, 1.25, {"accuracy": 0.75}), 0.1, 1.5))
+    observer.noted("a sentence")
+    totals = Totals(steps=2, samples=64)
+    totals.seconds["forward"] = 0.5
+    summary = Summary(
+        name="digits",
+        runtime="live",
+        ending="budget",
+        workers=1,
+        steps=2,
+        epochs=0.2,
+        seconds=1.5,
+        samples=128,
+        parameters=20522,
+        totals=[totals],
+    )
+    observer.finished(summary)
+
+    events = EventAccumulator(str(tmp_path))
+    events.Reload()
+
+    def points(name: str) -> list[tuple[int, float]]:
+        return [(point.step, point.value) for point in events.Scalars(name)]
+
+    assert points("train/loss") == [(1, 2.0), (2, 1.0)]
+    assert points("train/samples_per_second") == [(1, 128.0), (2, 128.0)]
+    assert points("test/accuracy") == [(2, 0.75)]
+    assert points("test/loss") == [(2, 1.25)]
+    assert points("train/learning_rate") == [(2, pytest.approx(0.1))]
+    assert points("step_ms/forward") == [(2, 250.0)]
+    one, other = events.Scalars("train/loss")
+    assert other.wall_time - one.wall_time == pytest.approx(0.5), "the axis shows the run's own time"
+
+
+def test_a_missing_package_is_a_mistake_that_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(Mistake, match=r"pip install 'paceline\[tensorboard\]'"):
+        TensorBoardObserver(tmp_path)
