@@ -2,15 +2,14 @@
 
 
 def ring_bytes(size: int, workers: int) -> int:
-    """Bytes that each worker sends, and receives, in a ring all-reduce of ``size`` bytes: 2 (n - 1) / n of them."""
+    """What each worker sends, and receives, in a ring all-reduce of ``size`` bytes: 2 (n - 1) / n of it."""
     return 2 * (workers - 1) * size // workers
 
 
 def broadcast_bytes(size: int, workers: int, rank: int, root: int = 0) -> tuple[int, int]:
     """Bytes that a worker (sends, receives) in a broadcast of ``size`` bytes along a binomial tree.
 
-    Counted from the root, worker r has the children r + 1, r + 2, r + 4, ... that it reaches before its own lowest set
-    bit does.
+    Counted from the root, worker r has the children r + 1, r + 2, r + 4, ... up to its own lowest set bit.
     """
     place = (rank - root) % workers
     children, reach = 0, 1

@@ -74,7 +74,7 @@ class Session:
     stopping: Callable[[], bool]
     """Whether the workers have agreed to stop early; alike on all workers at a meeting."""
     meeting: bool = False
-    """Whether the effect last asked for belongs to a meeting; runtimes keep its time apart from the steps'."""
+    """Whether the effect last asked for belongs to a meeting; its time is kept apart from the steps'."""
 
     def program(self) -> Program:
         """Train until the last date, the target or an agreed stop; return how it ended."""
@@ -109,7 +109,7 @@ class Session:
         due = self.agenda.due(self.position.met, self.position.progress)
         interrupted = self.stopping()
         if interrupted:
-            # What is due here stays due: a run that resumes keeps the date, as one that was never stopped would.
+            # What is due here stays due: a run that resumes keeps the date, as one never stopped would.
             due = Due(evaluate=False, checkpoint=True, stop=True)
         else:
             self.position.met = self.position.progress

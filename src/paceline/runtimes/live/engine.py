@@ -1,0 +1,236 @@
+"""Carries a worker's program out on real processes: autograd, torch.distributed and the wall clock."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.collectives.traffic import broadcast_bytes, ring_bytes
+from paceline.records.observer import Observer
+from paceline.runtimes.live.group import Group
+from paceline.runtimes.live.overlap import Overlap
+from paceline.runtimes.live.recorder import Recorder
+from paceline.runtimes.live.slowness import Slowness
+from paceline.runtimes.replica import Replica
+from paceline.runtimes.session import Ending, Evaluate, Export, Save, Session
+from paceline.strategies.base import Meets, Worker
+from paceline.strategies.effects import AllReduce, Apply, Broadcast, Gradient, Mean
+
+WEIGHT, VOTE = 0, 1
+"""Which control element carries a worker's weight, and which its vote to stop."""
+
+
+class Beating(Protocol):
+    """Somebody who is told of every step."""
+
+    def beat(self, step: int) -> None:
+        """A step has ended."""
+
+
+class Keeper(Protocol):
+    """Who writes what a run leaves behind."""
+
+    def save(self) -> None:
+        """Write a checkpoint of this worker."""
+
+    def tidy(self) -> None:
+        """Remove checkpoints that are not kept; called when all workers have written theirs."""
+
+    def export(self, params: Tensor, buffers: Tensor) -> None:
+        """Write the model that counts."""
+
+
+class Engine:
+    """Interprets one worker's effects and keeps ``me`` up to date.
+
+    A worker that wants to stop votes for it in its next reduction of the whole vector. All workers see the sum
+    of the votes at the same point, so they stop at the same step without a message of their own.
+    """
+
+    def __init__(
+        self,
+        *,
+        me: Worker,
+        replica: Replica,
+        group: Group,
+        recorder: Recorder,
+        keeper: Keeper,
+        observer: Observer,
+        heartbeat: Beating,
+        stop_requested: Callable[[], bool],
+        slow: float = 1.0,
+        share_buffers: bool = False,
+    ) -> None:
+        """``share_buffers`` makes everybody's buffers rank 0's before each forward, as torch's DDP does."""
+        self.me, self.replica, self.group, self.recorder = me, replica, group, recorder
+        self.keeper, self.observer, self.heartbeat = keeper, observer, heartbeat
+        self._stop_requested = stop_requested
+        self._agreed = False
+        self._slowness = Slowness(slow)
+        self._share_buffers = share_buffers and group.workers > 1 and me.buffers.numel() > 0
+        self._overlaps: dict[Mean, Overlap] = {}
+        self._loss = 0.0
+        self._do: dict[type, Callable[[Any], object]] = {
+            Gradient: self._gradient,
+            Apply: self._apply,
+            AllReduce: self._all_reduce,
+            Broadcast: self._broadcast,
+            Evaluate: self._evaluate,
+            Save: self._save,
+            Export: self._export,
+        }
+
+    def run(self, session: Session) -> Ending:
+        """Carry the session out to its end."""
+        self._session = session
+        program, answer, in_meeting = session.program(), None, False
+        while True:
+            try:
+                effect = program.send(answer)
+            except StopIteration as end:
+                self._meet()
+                self.recorder.close(self.me.clock)
+                ending: Ending = end.value
+                return ending
+            if session.meeting and not in_meeting:
+                self._meet()
+            in_meeting = session.meeting
+            answer = self._do[type(effect)](effect)
+            self.me.now = self.recorder.now
+
+    def stopping(self) -> bool:
+        """Whether all workers have agreed to stop."""
+        return self._agreed or (self.group.workers == 1 and self._stop_requested())
+
+    def _meet(self) -> None:
+        """All workers are at the same point: a step is over, and what was saved before is saved by all."""
+        self.recorder.close(self.me.clock)
+        self.recorder.settle()
+        self.keeper.tidy()
+
+    def _gradient(self, effect: Gradient) -> None:
+        me, replica, recorder = self.me, self.replica, self.recorder
+        recorder.close(me.clock)
+        if self._share_buffers:
+            self._broadcast(Broadcast(me.buffers))
+        batch = replica.draw(me.clock)
+        me.samples = len(batch[1])
+        recorder.mark("data")
+        share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
+        overlap = self._overlap(effect.reduce)
+        self._compute(batch, share, overlap)
+        if overlap:
+            self._reduce_gradient(overlap)
+        elif effect.reduce:
+            me.total_weight = me.samples
+        me.samples_apart += me.samples
+        recorder.count(me.samples)
+
+    def _compute(self, batch: tuple[Tensor, Tensor], share: float, overlap: Overlap | None) -> None:
+        """Forward and backward; a worker without samples has a gradient of zero."""
+        replica, samples = self.replica, self.me.samples
+        self._slowness.begin()
+        if samples:
+            loss = replica.forward(batch)
+            self._slowness.stretch()
+            self.recorder.mark("forward")
+        replica.flat.grad_storage.zero_()
+        if overlap:
+            overlap.begin()
+        if samples:
+            before = replica.loss_sum
+            replica.backward(loss, samples, share)
+            self._loss = (replica.loss_sum - before) / samples
+            self._slowness.stretch()
+        self.recorder.mark("backward")
+
+    def _overlap(self, mean: Mean | None) -> Overlap | None:
+        if mean is None or self.group.workers == 1:
+            return None
+        if mean not in self._overlaps:
+            self._overlaps[mean] = Overlap(self.replica.flat, mean, self.group, self._slowness)
+        return self._overlaps[mean]
+
+    def _reduce_gradient(self, overlap: Overlap) -> None:
+        storage = self.replica.flat.grad_storage
+        self._fill_control(storage, self.me.samples)
+        for start, end in overlap.finish():
+            self.recorder.hide(start, end)
+        self._read_control(storage)
+        self.recorder.exchanged(overlap.bytes, overlap.bytes)
+
+    def _fill_control(self, storage: Tensor, weight: float) -> None:
+        storage[WEIGHT] = weight
+        storage[VOTE] = float(self._stop_requested())
+
+    def _read_control(self, storage: Tensor) -> None:
+        self.me.total_weight, votes = storage[: VOTE + 1].tolist()
+        if votes and not self._agreed:
+            self._agreed = True
+            self.observer.noted("stopping at the next step, as asked")
+
+    def _apply(self, _: Apply) -> None:
+        me, position = self.me, self._session.position
+        self.replica.apply(self._session.agenda.epoch(position.progress))
+        me.clock += 1
+        self.recorder.mark("apply")
+        self.heartbeat.beat(me.clock)
+        by_step = self._session.strategy.meets is Meets.STEP
+        progress = me.clock if by_step else position.progress
+        self.observer.stepped(
+            progress, self.replica.shards.total(me.clock - 1), self._loss, self.recorder.now
+        )
+
+    @torch.no_grad()
+    def _all_reduce(self, effect: AllReduce) -> None:
+        me, tensor = self.me, effect.tensor
+        if self.group.workers == 1:
+            me.total_weight = effect.weight
+        elif effect.op == "sum":
+            self._sum(tensor)
+        elif tensor is me.params or tensor is me.grad:
+            flat = self.replica.flat
+            storage = flat.params_storage if tensor is me.params else flat.grad_storage
+            tensor.mul_(effect.weight)
+            self._fill_control(storage, effect.weight)
+            self._sum(storage)
+            self._read_control(storage)
+            tensor.div_(me.total_weight)
+        else:
+            message = torch.cat((tensor.new_full((1,), effect.weight), tensor.reshape(-1) * effect.weight))
+            self._sum(message)
+            me.total_weight = message[0].item()
+            tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
+        if tensor is me.params:
+            me.samples_apart = 0
+
+    def _sum(self, tensor: Tensor) -> None:
+        there = tensor.to(self.replica.device)
+        self.group.sum(there)
+        if there is not tensor:
+            tensor.copy_(there)
+        size = ring_bytes(tensor.nbytes, self.group.workers)
+        self.recorder.exchanged(size, size)
+
+    def _broadcast(self, effect: Broadcast) -> None:
+        if self.group.workers == 1 or not effect.tensor.numel():
+            return
+        self.group.broadcast(effect.tensor, effect.root)
+        sent, received = broadcast_bytes(
+            effect.tensor.nbytes, self.group.workers, self.group.rank, effect.root
+        )
+        self.recorder.exchanged(sent, received)
+
+    def _evaluate(self, effect: Evaluate) -> Tensor:
+        sums = self.replica.evaluate(effect.params, effect.buffers, self.group.rank, self.group.workers)
+        self.recorder.mark("evaluate")
+        return sums
+
+    def _save(self, _: Save) -> None:
+        self.keeper.save()
+        self.recorder.mark("checkpoint")
+
+    def _export(self, effect: Export) -> None:
+        self.keeper.export(effect.params, effect.buffers)
+        self.recorder.mark("checkpoint")

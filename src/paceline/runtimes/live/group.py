@@ -1,0 +1,158 @@
+"""All workers of a run, as one of them reaches them: sums of tensors, and documents before and after."""
+
+import json
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.distributed_c10d import PrefixStore, Store
+from torch.distributed.rendezvous import rendezvous
+
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+
+
+class Pending(Protocol):
+    """A sum that is under way."""
+
+    def wait(self) -> object:
+        """Return when the tensor holds the sum."""
+
+
+class Group(Protocol):
+    """What the engine needs of the others. All workers must make the same calls in the same order."""
+
+    rank: int
+    workers: int
+    transport: str
+
+    def sum(self, tensor: Tensor) -> None:
+        """Make every worker's tensor the sum of all, in place."""
+
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
+        """Begin to sum; ``done`` is called from another thread when the tensor holds the sum."""
+
+    def minimum(self, tensor: Tensor) -> None:
+        """Make every worker's tensor the smallest of all, element by element."""
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Make every worker's tensor that of ``root``."""
+
+    def exchange(self, document: Any) -> list[Any]:
+        """Every worker's JSON document, by rank."""
+
+    def leave(self) -> None:
+        """End in agreement: nobody needs this worker any more."""
+
+    def abandon(self) -> None:
+        """End after a failure, without waiting for anybody."""
+
+
+class Alone:
+    """One worker: there is nobody to talk to, and nothing is sent."""
+
+    rank, workers, transport = 0, 1, "nothing to send"
+
+    def sum(self, tensor: Tensor) -> None:
+        """The tensor is the sum already."""
+
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:  # noqa: ARG002
+        """Never asked for."""
+        raise AssertionError("one worker has nothing to sum")
+
+    def minimum(self, tensor: Tensor) -> None:
+        """The tensor is the smallest already."""
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """The tensor is the root's already."""
+
+    def exchange(self, document: Any) -> list[Any]:
+        """The one document, as the wire would have given it back."""
+        return [json.loads(json.dumps(document))]
+
+    def leave(self) -> None:
+        """Nothing is held."""
+
+    def abandon(self) -> None:
+        """Nothing is held."""
+
+
+class Together:
+    """Several workers, joined by torch.distributed; documents travel through its store as JSON, not pickled."""
+
+    def __init__(self, place: Place, options: LiveOptions, device: torch.device) -> None:
+        self.rank, self.workers, self.transport = place.rank, place.workers, options.transport
+        self._device = device
+        self._exchanges = 0
+        self._under_way: dist.Work | None = None
+        timeout = timedelta(seconds=options.timeout)
+        host = f"[{place.address}]" if ":" in place.address else place.address
+        where = f"tcp://{host}:{place.port}?rank={place.rank}&world_size={place.workers}"
+        self._store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
+        dist.init_process_group(
+            options.transport,
+            store=PrefixStore("torch", self._store),
+            rank=place.rank,
+            world_size=place.workers,
+            timeout=timeout,
+            device_id=device if options.transport == "nccl" else None,
+        )
+
+    def sum(self, tensor: Tensor) -> None:
+        """Sum and wait."""
+        dist.all_reduce(tensor)
+
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
+        """Begin to sum; torch carries sums out in the order in which they began."""
+        work: dist.Work = dist.all_reduce(tensor, async_op=True)
+        work.get_future().add_done_callback(lambda _: done())
+        self._under_way = work
+        return work
+
+    def minimum(self, tensor: Tensor) -> None:
+        """Find the minimum and wait."""
+        there = tensor.to(self._device)
+        dist.all_reduce(there, dist.ReduceOp.MIN)
+        tensor.copy_(there)
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Broadcast and wait."""
+        dist.broadcast(tensor, root)
+
+    def exchange(self, document: Any) -> list[Any]:
+        """Put one document into the store, and take all out."""
+        self._exchanges += 1
+        self._store.set(self._key(self.rank), json.dumps(document))
+        return [json.loads(self._store.get(self._key(rank))) for rank in range(self.workers)]
+
+    def _key(self, rank: int) -> str:
+        return f"paceline/{self._exchanges}/{rank}"
+
+    def leave(self) -> None:
+        """Rank 0 waits until all are here, because its store must outlive the others' last use of it."""
+        self._exchanges += 1
+        self._store.set(self._key(self.rank), "left")
+        if self.rank == 0:
+            for rank in range(self.workers):
+                self._store.get(self._key(rank))
+        dist.destroy_process_group()
+
+    def abandon(self) -> None:
+        """Close the connections, so that the others notice at once.
+
+        Gloo cannot drop a sum that is under way, and closing would wait for it: the process must end first.
+        """
+        with suppress(RuntimeError):
+            if self.transport == "nccl" and dist.group.WORLD is not None:
+                dist.group.WORLD.abort()
+            elif self._under_way is None or self._under_way.is_completed():
+                dist.destroy_process_group()
+
+
+def join(place: Place, options: LiveOptions, device: torch.device) -> Group:
+    """Meet the other workers, if there are any."""
+    return Together(place, options, device) if place.workers > 1 else Alone()

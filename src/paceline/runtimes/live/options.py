@@ -1,0 +1,60 @@
+"""Where a live run computes and how its processes talk; nothing here changes its result."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from paceline.errors import Mistake
+from paceline.runtimes.live.place import Place
+
+
+@dataclass(frozen=True, kw_only=True)
+class LiveOptions:
+    """The machinery under a live run."""
+
+    device: Literal["cpu", "cuda"] = "cpu"
+    backend: str | None = None
+    """What torch.distributed talks over; None is gloo on the CPU and nccl on CUDA."""
+    timeout: float = 300.0
+    """Seconds that a worker waits in a collective before it gives the others up."""
+    threads: int | None = None
+    """Threads a worker computes with; None is 1 where workers share a host, and torch's choice elsewhere."""
+
+    def __post_init__(self) -> None:
+        if self.device not in ("cpu", "cuda"):
+            raise Mistake(f"--device {self.device} is not known: choose cpu or cuda")
+        if self.device == "cuda" and not torch.cuda.is_available():
+            raise Mistake("--device cuda: torch finds no CUDA device on this host; choose --device cpu")
+        if self.backend is not None and not torch.distributed.is_backend_available(self.backend):
+            raise Mistake(f"--backend {self.backend} is not in this torch; leave it out to get {self._usual}")
+        if self.backend == "nccl" and self.device == "cpu":
+            raise Mistake("--backend nccl moves CUDA tensors only; choose --backend gloo or --device cuda")
+        if not self.timeout > 0:
+            raise Mistake(f"a timeout of {self.timeout:g} s is too short: it must be more than 0 s")
+        if self.threads is not None and self.threads < 1:
+            raise Mistake(f"{self.threads} threads cannot compute: a worker needs at least 1")
+
+    @property
+    def transport(self) -> str:
+        """The backend in use."""
+        return self.backend or self._usual
+
+    @property
+    def _usual(self) -> str:
+        return "nccl" if self.device == "cuda" else "gloo"
+
+    def device_of(self, place: Place) -> torch.device:
+        """The device of one worker: the CPU, or the GPU with its number on the host."""
+        if self.device == "cpu":
+            return torch.device("cpu")
+        if place.local_rank >= torch.cuda.device_count():
+            raise Mistake(
+                f"{place.local_workers} workers on {place.host} are too many for its "
+                f"{torch.cuda.device_count()} CUDA devices; start at most one a device"
+            )
+        return torch.device("cuda", place.local_rank)
+
+    def threads_of(self, place: Place) -> int:
+        """How many threads one worker computes with."""
+        return self.threads or (1 if place.local_workers > 1 else torch.get_num_threads())

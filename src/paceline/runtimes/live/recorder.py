@@ -1,0 +1,110 @@
+"""A worker's stopwatch: every moment belongs to one span, and exchanges are split into transfer and wait."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+from paceline.records.spans import Span, StepRecord, Totals
+from paceline.runtimes.live.group import Group
+
+SETTLE_AFTER = 256
+"""Exchanges that are kept before they are settled without a meeting: it bounds what a killed worker loses."""
+
+
+class Recorder:
+    """Makes the records of one worker and hands them on in order.
+
+    Each mark gives the time since the last one to a kind, so spans have no gaps. How long a worker stood in
+    an exchange is known at once, how much of it was waiting only when all have compared: ``settle`` does that,
+    and until then the records stay here.
+    """
+
+    def __init__(
+        self, group: Group, write: Callable[[StepRecord], None], totals: Totals, begun: float = 0.0
+    ) -> None:
+        """``begun`` is the run's time so far, where a run goes on."""
+        self.totals = totals
+        self._group, self._write = group, write
+        self._last = perf_counter()
+        self._origin = self._last - begun
+        self._record = StepRecord(step=0)
+        self._closed: list[StepRecord] = []
+        self._exchanges: list[tuple[StepRecord, int]] = []
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return perf_counter() - self._origin
+
+    def mark(self, kind: str) -> None:
+        """The time since the last mark was spent on ``kind``."""
+        now = perf_counter()
+        self._record.spans.append(Span(kind, self._last - self._origin, now - self._last))
+        self._last = now
+
+    def exchanged(self, sent: int, received: int) -> None:
+        """The time since the last mark was spent in an exchange with all other workers."""
+        self._exchanges.append((self._record, len(self._record.spans)))
+        self.mark("communicate")
+        self._record.sent += sent
+        self._record.received += received
+        if len(self._exchanges) >= SETTLE_AFTER:
+            self.settle()
+
+    def hide(self, start: float, end: float) -> None:
+        """Traffic ran behind backward between these readings of the clock."""
+        if end > start:
+            self._record.hidden.append(Span("communicate", start - self._origin, end - start))
+
+    def count(self, samples: int) -> None:
+        """So many samples were trained on in this step."""
+        self._record.samples += samples
+
+    def close(self, step: int) -> None:
+        """A step or a meeting is over."""
+        if not self._record.spans:
+            return
+        self.mark("other")
+        self._record.step = step
+        self._closed.append(self._record)
+        self._record = StepRecord(step=step)
+        if not self._exchanges:
+            self._hand_on()
+
+    def settle(self) -> None:
+        """Compare exchanges with all other workers, who must settle at the same point.
+
+        The last worker to arrive at an exchange did not wait, so the shortest time is what the transfer
+        takes. The comparison itself is so small that its time is all waiting; its bytes are not counted.
+        """
+        if self._group.workers == 1:
+            return
+        lengths = [record.spans[place].length for record, place in self._exchanges]
+        shortest = torch.tensor([*lengths, 0.0], dtype=torch.float64)
+        self._group.minimum(shortest)
+        # From the last to the first: a span that becomes two moves those behind it.
+        for (record, place), least in zip(self._exchanges[::-1], shortest.tolist()[-2::-1], strict=True):
+            record.spans[place : place + 1] = _split(record.spans[place], least)
+        self._exchanges.clear()
+        self.mark("wait")
+        self._hand_on()
+
+    def give_up(self, step: int) -> None:
+        """Hand on all that there is, unsplit: there may be nobody left to compare with."""
+        self._exchanges.clear()
+        self.close(step)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        for record in self._closed:
+            self.totals.add(record)
+            self._write(record)
+        self._closed.clear()
+
+
+def _split(span: Span, transfer: float) -> list[Span]:
+    wait = span.length - transfer
+    if wait <= 0:
+        return [span]
+    return [Span("wait", span.start, wait), Span("communicate", span.start + wait, transfer)]

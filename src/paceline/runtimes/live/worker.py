@@ -1,0 +1,261 @@
+"""One live worker from its first word with the others to the summary."""
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from paceline.errors import Mistake
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.events import EventWriter, MetricsWriter
+from paceline.records.files import write_json
+from paceline.records.folder import RunFolder
+from paceline.records.metrics import Row
+from paceline.records.observer import Observer, Silent, Started
+from paceline.records.spans import Totals
+from paceline.records.summary import Summary
+from paceline.records.system import SystemSampler
+from paceline.runtimes.live.engine import Beating, Engine
+from paceline.runtimes.live.group import Group, join
+from paceline.runtimes.live.keeping import (
+    FolderKeeper,
+    agree_on_folder,
+    check_alike,
+    describe_run,
+    go_on,
+    machine,
+)
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.recorder import Recorder
+from paceline.runtimes.live.saving import restore, shared_step
+from paceline.runtimes.prepare import Prepared, prepare
+from paceline.runtimes.replica import Replica
+from paceline.runtimes.session import Ending, Position, Session
+from paceline.runtimes.settings import Settings
+from paceline.strategies.base import Meets, Served, Worker
+
+
+class Heart(Beating, Protocol):
+    """Somebody who is told of every step, and where the run is kept."""
+
+    def show(self, run: Path) -> None:
+        """The run folder is known."""
+
+
+def run_worker(
+    settings: Settings,
+    *,
+    options: LiveOptions,
+    place: Place,
+    runs: Path,
+    observer: Observer,
+    heartbeat: Heart,
+    stop_requested: Callable[[], bool],
+    resume: RunFolder | None = None,
+    name: str | None = None,
+) -> Summary:
+    """Be one worker of a run to its end; every worker of the run must be started with the same settings.
+
+    Only rank 0's observer is told anything. ``resume`` goes on in an earlier run's folder, from the newest
+    checkpoint that is whole on all workers. Whatever is raised leaves the records so far in the run folder,
+    and the connections closed; where gloo still sums, they close with the process.
+    """
+    prepared = _prepare(settings, place)
+    device = options.device_of(place)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    torch.set_num_threads(options.threads_of(place))
+    with _joined(place, options, device) as group:
+        check_alike(group, settings, name or "")
+        folder = resume or agree_on_folder(group, runs, name or prepared.job.name)
+        heartbeat.show(folder.path)
+        workers = group.exchange(machine(place, os.getpid()))
+        if place.local_rank == 0:
+            describe_run(folder, settings, options, workers)
+        listener = observer if place.rank == 0 else Silent()
+        life = _Life(prepared, group, folder, device, listener, heartbeat, stop_requested)
+        if resume:
+            life.go_on()
+        pids = [worker["pid"] for worker in workers if worker["node"] == place.node_rank]
+        return life.live(pids if place.local_rank == 0 else [])
+
+
+def _prepare(settings: Settings, place: Place) -> Prepared:
+    if settings.workers != place.workers:
+        raise Mistake(
+            f"the settings are for {settings.workers} workers and {place.workers} were started; "
+            "a run needs one batch size a worker, and resumes with as many workers as it had"
+        )
+    prepared = prepare(settings)
+    if isinstance(prepared.strategy, Served):
+        raise Mistake(
+            f"strategy {settings.strategy!r} keeps parameters on servers, which live training cannot do yet; "
+            "try it with 'paceline simulate', or choose all-reduce or local-sgd"
+        )
+    if settings.buffers == "rank0" and prepared.strategy.meets is Meets.ROUND:
+        raise Mistake(
+            f"--buffers rank0 sends at every step, and {settings.strategy!r} lets workers differ in steps; "
+            "choose --buffers average"
+        )
+    return prepared
+
+
+@contextmanager
+def _joined(place: Place, options: LiveOptions, device: torch.device) -> Iterator[Group]:
+    group = join(place, options, device)
+    try:
+        yield group
+    except BaseException:
+        group.abandon()
+        raise
+    group.leave()
+
+
+class _Life:
+    """What one worker holds while it runs."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        group: Group,
+        folder: RunFolder,
+        device: torch.device,
+        observer: Observer,
+        heartbeat: Beating,
+        stop_requested: Callable[[], bool],
+    ) -> None:
+        self.prepared, self.group, self.folder, self.observer = prepared, group, folder, observer
+        self.heartbeat, self.stop_requested = heartbeat, stop_requested
+        settings = prepared.settings
+        self.replica = Replica(prepared.job, prepared.shards, group.rank, settings.seed, device)
+        torch.set_rng_state(self.replica.rng)
+        if device.type == "cuda":
+            torch.cuda.manual_seed(settings.seed * group.workers + group.rank)
+        flat = self.replica.flat
+        self.me = Worker(group.rank, group.workers, flat.params, flat.grad, self.replica.buffers)
+        self.position = Position()
+        self.totals, self.begun = Totals(), 0.0
+        self.last_row: Row | None = None
+
+    def go_on(self) -> None:
+        """Become the worker that was saved."""
+        settings, rank = self.prepared.settings, self.group.rank
+        checkpoints = Checkpoints(self.folder, settings.keep)
+        step = shared_step(self.folder, checkpoints, self.group, self.observer.noted)
+        restore(checkpoints.load(step, rank), self.replica, self.me, self.position, settings.target_accuracy)
+        if self.position.met >= self.prepared.agenda.last:
+            raise Mistake(
+                f"{self.folder.path} is complete: it ended at step {step}; "
+                "raise --epochs or --iterations to go on"
+            )
+        self.totals, end = go_on(self.folder, rank, self.me.clock, self.position.progress)
+        self.begun = max(self.me.now, end)
+
+    def live(self, pids: list[int]) -> Summary:
+        """Train to the end; sample the system for these processes, if any."""
+        with ExitStack() as stack:
+            sampler = stack.enter_context(SystemSampler(self.folder.system, pids)) if pids else None
+            events = stack.enter_context(EventWriter(self.folder.events(self.group.rank)))
+            metrics = (
+                stack.enter_context(MetricsWriter(self.folder.metrics)) if self.group.rank == 0 else None
+            )
+            self.observer.started(self._started())
+            ending = self._train(events, metrics)
+        totals = [Totals(**values) for values in self.group.exchange(asdict(self.totals))]
+        summary = self._summary(ending, totals)
+        if sampler:
+            summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
+        if self.group.rank == 0:
+            write_json(self.folder.summary, summary.to_json())
+        self.observer.finished(summary)
+        return summary
+
+    def _train(self, events: EventWriter, metrics: MetricsWriter | None) -> Ending:
+        settings = self.prepared.settings
+        self._line_up()
+        recorder = Recorder(self.group, events.append, self.totals, self.begun)
+        engine = Engine(
+            me=self.me,
+            replica=self.replica,
+            group=self.group,
+            recorder=recorder,
+            keeper=FolderKeeper(self.folder, settings, self.replica, self.me, self.position),
+            observer=self.observer,
+            heartbeat=self.heartbeat,
+            stop_requested=self.stop_requested,
+            slow=settings.slow.get(self.group.rank, 1.0),
+            share_buffers=settings.buffers == "rank0",
+        )
+
+        def report(row: Row) -> None:
+            self.last_row = row
+            if metrics:
+                metrics.append(row)
+            self.observer.evaluated(row)
+
+        try:
+            ending = engine.run(self._session(engine, report))
+            self.me.now = recorder.now
+        except BaseException:
+            recorder.give_up(self.me.clock)
+            raise
+        return ending
+
+    def _line_up(self) -> None:
+        """Let all clocks start together, at the same reading."""
+        self.me.now = self.begun = max(self.group.exchange(self.begun))
+        self.group.minimum(torch.zeros(1))
+
+    def _session(self, engine: Engine, report: Callable[[Row], None]) -> Session:
+        prepared = self.prepared
+        return Session(
+            strategy=prepared.strategy,
+            me=self.me,
+            agenda=prepared.agenda,
+            shards=prepared.shards,
+            position=self.position,
+            metrics=tuple(prepared.job.metrics),
+            target=prepared.settings.target_accuracy,
+            learning_rate=self.replica.learning_rate,
+            report=report,
+            stopping=engine.stopping,
+        )
+
+    def _started(self) -> Started:
+        prepared = self.prepared
+        return Started(
+            name=self.folder.path.name,
+            job=prepared.job.name,
+            parameters=self.me.params.numel(),
+            strategy=prepared.settings.strategy,
+            batch_sizes=prepared.settings.batch_sizes,
+            transport=self.group.transport,
+            last_step=prepared.agenda.last,
+            steps_per_epoch=prepared.agenda.steps_per_epoch,
+            first_step=self.position.progress,
+            target=prepared.settings.target_accuracy,
+            folder=str(self.folder.path),
+        )
+
+    def _summary(self, ending: Ending, totals: list[Totals]) -> Summary:
+        row = self.last_row.to_json() if self.last_row else {}
+        return Summary(
+            name=self.folder.path.name,
+            runtime="live",
+            ending=ending,
+            workers=self.group.workers,
+            steps=self.position.progress,
+            epochs=self.prepared.agenda.epoch(self.position.progress),
+            seconds=self.me.now,
+            samples=sum(part.samples for part in totals),
+            parameters=self.me.params.numel(),
+            target=self.prepared.settings.target_accuracy,
+            target_seconds=self.position.reached,
+            final=row,
+            totals=totals,
+        )
