@@ -41,4 +41,4 @@ class Job:
     schedule: Callable[[float], float] = constant
     """Epoch, with its fraction, to a factor on the learning rate."""
     metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
-    """Name to a function (outputs, targets) that gives the sum over the batch; a target accuracy is "accuracy"'s."""
+    """Name to a function (outputs, targets) to the sum over the batch; a target refers to "accuracy"."""

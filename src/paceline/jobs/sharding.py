@@ -15,9 +15,9 @@ from paceline.errors import Mistake
 class Shards:
     """Every epoch is a fresh permutation of the samples, cut into global batches, cut into one part a worker.
 
-    The order depends on the seed and the epoch alone, so N workers of batch B/N see what one worker of batch B
-    sees. Steps count from 0 and run on through the epochs. The last global batch of an epoch may be smaller; it is
-    split in proportion to the batch sizes, so a worker may get nothing in it.
+    The order depends on the seed and the epoch alone, so N workers of batch B/N see what one worker of batch
+    B sees. Steps count from 0 and run on through the epochs. An epoch's last global batch may be smaller;
+    it is split in proportion to the batch sizes, so a worker may get nothing in it.
     """
 
     samples: int
@@ -31,8 +31,8 @@ class Shards:
         if self.global_batch > self.samples:
             parts = f" ({' + '.join(map(str, self.batch_sizes))})" if 1 < len(self.batch_sizes) <= 8 else ""
             raise Mistake(
-                f"a batch of {self.global_batch:,} samples over all workers{parts} is larger than the training "
-                f"data ({self.samples:,} samples); choose a smaller --batch-size or fewer --workers"
+                f"a batch of {self.global_batch:,} samples over all workers{parts} is larger than the "
+                f"training data ({self.samples:,} samples); choose a smaller --batch-size or fewer --workers"
             )
 
     @cached_property

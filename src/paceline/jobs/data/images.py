@@ -1,0 +1,69 @@
+"""Labelled images in memory, and what every source of them shares."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+import torch
+from torch import Tensor
+
+from paceline.errors import Mistake
+from paceline.jobs.data.tensors import TensorData
+
+
+class Shape(tuple[int, int, int]):
+    """Channels, height and width of an image; "3x32x32" as text."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "3x32x32"."""
+        sides = text.strip().lower().split("x")
+        if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
+            raise Mistake(
+                f"{text!r} is not the shape of an image: write channels x height x width, as in 3x32x32"
+            )
+        return cls(int(side) for side in sides)
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """What a source gives: float32 images of about zero mean and unit variance, and int64 labels."""
+
+    train: TensorData
+    test: TensorData
+    classes: int
+
+    @property
+    def shape(self) -> Shape:
+        """The shape of one image."""
+        return Shape(self.train.inputs.shape[1:])
+
+
+class Source(Protocol):
+    """Where images come from. A frozen, keyword-only dataclass; its fields are its settings."""
+
+    def load(self, folder: str | None) -> Images:
+        """Read the files in the folder, or in the usual places; a Mistake says what is missing or broken."""
+
+
+def labelled(pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> TensorData:
+    """Bytes of shape (samples, channels, height, width) as normalised floats.
+
+    Mean and deviation are those of pixels / 255, a channel each. The floats are made once and normalised in
+    place, so that nothing but four bytes a pixel stays.
+    """
+    inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+    for channel, (middle, spread) in enumerate(zip(mean, deviation, strict=True)):
+        inputs[:, channel].sub_(255 * middle).div_(255 * spread)
+    return TensorData(inputs, labels.to(torch.int64))
+
+
+def refuse_folder(name: str, folder: str | None) -> None:
+    """Say that this source reads no files, so that a folder is not ignored silently."""
+    if folder is not None:
+        raise Mistake(f"--data-dir {folder}: {name} reads no files from a folder; leave --data-dir out")

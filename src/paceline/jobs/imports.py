@@ -1,0 +1,125 @@
+"""A user's own job, by import path; whatever goes wrong in it is told in one sentence."""
+
+import importlib
+import importlib.util
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import replace
+from difflib import get_close_matches
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from paceline.errors import Mistake
+from paceline.jobs.data.tensors import as_data
+from paceline.jobs.job import Job
+
+_CRASHES = (Exception, SystemExit)
+"""What a user's code may end with; Ctrl-C stays Ctrl-C."""
+
+
+def import_job(path: str) -> Job:
+    """Call the function behind "module:function" or "file.py:function" and check the job that it returns.
+
+    The current folder, or the file's, becomes importable and stays so: a job may import more when it is used.
+    """
+    where, colon, name = path.rpartition(":")
+    if not (where and colon and name):
+        raise Mistake(f"--job {path!r} is not an import path: write module:function or file.py:function")
+    module = _import_file(path, Path(where)) if where.endswith(".py") else _import_module(path, where)
+    function = _find(path, module, name)
+    try:
+        job = function()
+    except _CRASHES as error:
+        raise Mistake(f"--job {path}: {name}() raised {_say(error)}") from error
+    if not isinstance(job, Job):
+        raise Mistake(
+            f"--job {path}: {name}() returned a {type(job).__name__}; it must return a paceline.jobs.Job"
+        )
+    return _checked(path, job)
+
+
+def _import_module(path: str, name: str) -> ModuleType:
+    _make_importable(Path.cwd())
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise Mistake(f"--job {path}: module {name!r} does not import: {_say(error)}") from error
+        raise Mistake(
+            f"--job {path}: there is no module {error.name!r} in {Path.cwd()} or among the installed ones; "
+            "run from the folder that holds it, or write file.py:function"
+        ) from error
+    except _CRASHES as error:
+        raise Mistake(f"--job {path}: module {name!r} does not import: {_say(error)}") from error
+
+
+def _import_file(path: str, file: Path) -> ModuleType:
+    if not file.is_file():
+        raise Mistake(f"--job {path}: there is no file {file.absolute()}; check the name")
+    _make_importable(file.absolute().parent)
+    # A name of its own, so that the file cannot stand in for a module that happens to be called the same.
+    spec = importlib.util.spec_from_file_location(f"paceline_job_{file.stem}", file)
+    assert spec is not None, "a .py file always has a loader"
+    assert spec.loader is not None, "a .py file always has a loader"
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    try:
+        spec.loader.exec_module(module)
+    except _CRASHES as error:
+        del sys.modules[spec.name]
+        raise Mistake(f"--job {path}: {file} does not run: {_say(error)}") from error
+    return module
+
+
+def _make_importable(folder: Path) -> None:
+    importlib.invalidate_caches()
+    known = {str(Path(entry).absolute()) for entry in sys.path}
+    if str(folder) not in known:
+        sys.path.insert(0, str(folder))
+
+
+def _find(path: str, module: ModuleType, name: str) -> Callable[[], Any]:
+    if not hasattr(module, name):
+        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        near = get_close_matches(name, own, n=3, cutoff=0.5)
+        guess = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the name after the colon"
+        raise Mistake(f"--job {path}: {module.__file__ or module.__name__} has no {name!r}; {guess}")
+    function = getattr(module, name)
+    if not callable(function):
+        raise Mistake(
+            f"--job {path}: {name!r} is a {type(function).__name__}, not a function that returns a Job"
+        )
+    found: Callable[[], Any] = function
+    return found
+
+
+def _checked(path: str, job: Job) -> Job:
+    if isinstance(job.model, nn.Module):
+        kind = type(job.model).__name__
+        raise Mistake(f"--job {path}: its model is a {kind} already made; write model=lambda: {kind}(...)")
+    functions = {"model": job.model, "loss": job.loss, "optimizer": job.optimizer, "schedule": job.schedule}
+    functions |= {f"metric {name!r}": metric for name, metric in job.metrics.items()}
+    for name, function in functions.items():
+        if not callable(function):
+            raise Mistake(f"--job {path}: its {name} is a {type(function).__name__}; it must be a function")
+    train = as_data(job.train, f"--job {path}: its training data")
+    test = as_data(job.test, f"--job {path}: its test data")
+    return replace(job, train=train, test=test)
+
+
+def _say(error: BaseException) -> str:
+    """The error as Python's last line says it, and where it was raised."""
+    said = f"{type(error).__name__}: {error}".rstrip(": ").replace("\n", " ")
+    ours = (__file__, importlib.__file__)
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if frame.filename not in ours and not frame.filename.startswith("<frozen")
+    ]
+    if isinstance(error, SyntaxError) or not frames:
+        return said
+    return f"{said} ({Path(frames[-1].filename).name}, line {frames[-1].lineno})"
