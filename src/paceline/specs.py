@@ -131,11 +131,12 @@ def _default(field: "dataclasses.Field[Any]") -> str:
 
 
 def _field_docstrings(cls: type) -> dict[str, str]:
-    (body,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(cls))).body
-    assert isinstance(body, ast.ClassDef)
     found = {}
-    for line, following in zip(body.body, body.body[1:], strict=False):
-        is_field = isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-        if is_field and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-            found[line.target.id] = inspect.cleandoc(str(following.value.value))  # type: ignore[union-attr]
+    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
+        (body,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(base))).body
+        assert isinstance(body, ast.ClassDef)
+        for line, following in zip(body.body, body.body[1:], strict=False):
+            is_field = isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+            if is_field and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+                found[line.target.id] = inspect.cleandoc(str(following.value.value))  # type: ignore[union-attr]
     return found
