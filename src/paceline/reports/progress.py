@@ -1,0 +1,174 @@
+"""Who tells people and programs of a run: the console, one JSON document, or several at once."""
+
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, TextIO
+
+from rich.console import Console
+
+from paceline.records.files import finite
+from paceline.records.metrics import Row
+from paceline.records.observer import Observer, Started
+from paceline.records.summary import Summary
+from paceline.reports.meters import Bar, Lines, Meter, Pace
+from paceline.reports.rows import RowTable
+from paceline.reports.summary import summary_text
+from paceline.reports.text import can_draw
+
+SCHEMA = 1
+
+
+class ConsoleObserver:
+    """Results on stdout: what runs, a row an evaluation, the summary. Progress and notes on stderr.
+
+    Where both are one terminal, the bar and the rows share it and do not break each other.
+    """
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, clock: str = "wall") -> None:
+        self._out = out or sys.stdout
+        self._meter = _meter(self._out, err or sys.stderr)
+        self._table = RowTable(clock)
+        self._pace: Pace | None = None
+        self._folder: str | None = None
+
+    def started(self, run: Started) -> None:
+        """Say what runs, and where it is recorded."""
+        self._folder = run.folder
+        self._pace = Pace(self._meter, run)
+        for line in header(run):
+            self._print(line)
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        """Count; show progress now and then."""
+        assert self._pace
+        self._pace.count(progress, samples, loss, seconds)
+
+    def evaluated(self, row: Row) -> None:
+        """Print the row."""
+        for line in self._table.lines(row):
+            self._print(line)
+
+    def noted(self, sentence: str) -> None:
+        """Say it on stderr."""
+        self._meter.say(sentence)
+
+    def finished(self, summary: Summary) -> None:
+        """Show the last progress, then print where the time went."""
+        if self._pace and isinstance(self._meter, Bar):
+            self._pace.show()
+        self.close()
+        self._print(f"\n{summary_text(summary, self._folder, blocks=can_draw(self._out))}")
+
+    def close(self) -> None:
+        """Leave the terminal tidy, also when the run never finishes; may be called twice."""
+        self._meter.stop()
+
+    def _print(self, text: str) -> None:
+        if isinstance(self._meter, Bar) and self._meter.console.file is self._out:
+            self._meter.say(text)
+        else:
+            self._out.write(f"{text}\n")
+            self._out.flush()
+
+
+class JsonObserver:
+    """One JSON document on stdout when the run is over; a line of progress on stderr now and then."""
+
+    def __init__(
+        self, settings: Mapping[str, Any], out: TextIO | None = None, err: TextIO | None = None
+    ) -> None:
+        self._settings = dict(settings)
+        self._out = out or sys.stdout
+        self._meter = Lines(err or sys.stderr)
+        self._rows: list[Row] = []
+        self._run: Started | None = None
+        self._pace: Pace | None = None
+
+    def started(self, run: Started) -> None:
+        """Remember what runs."""
+        self._run, self._pace = run, Pace(self._meter, run)
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        """Count; show progress now and then."""
+        assert self._pace
+        self._pace.count(progress, samples, loss, seconds)
+
+    def evaluated(self, row: Row) -> None:
+        """Remember the row."""
+        self._rows.append(row)
+
+    def noted(self, sentence: str) -> None:
+        """Say it on stderr."""
+        self._meter.say(sentence)
+
+    def finished(self, summary: Summary) -> None:
+        """Print the document."""
+        document = {
+            "schema": SCHEMA,
+            "settings": self._settings,
+            "run": asdict(self._run) if self._run else None,
+            "rows": [row.to_json() for row in self._rows],
+            "summary": summary.to_json(),
+        }
+        self._out.write(json.dumps(finite(document), indent=2, allow_nan=False) + "\n")
+        self._out.flush()
+
+
+class Tee:
+    """Tells several observers, in order."""
+
+    def __init__(self, observers: Sequence[Observer]) -> None:
+        self._observers = tuple(observers)
+
+    def started(self, run: Started) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.started(run)
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.stepped(progress, samples, loss, seconds)
+
+    def evaluated(self, row: Row) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.evaluated(row)
+
+    def noted(self, sentence: str) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.noted(sentence)
+
+    def finished(self, summary: Summary) -> None:
+        """Tell all."""
+        for observer in self._observers:
+            observer.finished(summary)
+
+
+def header(run: Started) -> list[str]:
+    """What runs, in a line; then where it goes on, and where it is recorded."""
+    size = f"{run.parameters:,} parameters"
+    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}, {run.strategy} over {run.transport}"]
+    if run.first_step:
+        lines.append(f"resumed at step {run.first_step:,} of {run.last_step:,}")
+    if run.folder:
+        lines.append(f"recorded in {run.folder}")
+    return lines
+
+
+def _workers(sizes: Sequence[int]) -> str:
+    count = "1 worker" if len(sizes) == 1 else f"{len(sizes)} workers"
+    if len(set(sizes)) == 1:
+        return f"{count} x batch {sizes[0]}"
+    shown = (
+        [str(size) for size in sizes] if len(sizes) <= 8 else [*map(str, sizes[:7]), "...", str(sizes[-1])]
+    )
+    return f"{count} with batches {','.join(shown)}"
+
+
+def _meter(out: TextIO, err: TextIO) -> Meter:
+    console = Console(file=out if out.isatty() else err, force_terminal=True)
+    return Bar(console) if err.isatty() and not console.is_dumb_terminal else Lines(err)

@@ -1,0 +1,57 @@
+"""Numbers and bars as people read them."""
+
+from collections.abc import Sequence
+from typing import TextIO
+
+EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def percent(share: float) -> str:
+    """A share with as many figures as it needs: "97 %", "97.5 %"."""
+    return f"{100 * share:.4g} %"
+
+
+def rounded_to_add_up(values: Sequence[float], digits: int) -> list[float]:
+    """Round each value so that the rounded ones add up to the rounded sum.
+
+    All are rounded down, and those that lost most get the rest; none is off by a whole last digit.
+    """
+    scale = 10.0**digits
+    exact = [value * scale for value in values]
+    whole = [int(value) for value in exact]
+    missing = round(sum(exact)) - sum(whole)
+    by_loss = sorted(range(len(exact)), key=lambda place: whole[place] - exact[place])
+    for place in by_loss[:missing]:
+        whole[place] += 1
+    return [value / scale for value in whole]
+
+
+def bar(share: float, width: int, blocks: bool) -> str:
+    """A bar of at most ``width`` characters, in eighths of one, or whole ones in ASCII."""
+    if not blocks:
+        return "#" * round(share * width)
+    full, eighths = divmod(round(share * width * 8), 8)
+    return (EIGHTHS[8] * full + EIGHTHS[eighths]).rstrip()
+
+
+def can_draw(stream: TextIO) -> bool:
+    """Whether the stream's encoding has the block characters."""
+    try:
+        EIGHTHS.encode(stream.encoding or "utf-8")
+    except (LookupError, UnicodeEncodeError):
+        return False
+    return True
+
+
+def figure(value: float) -> str:
+    """A loss or a rate with four decimals, or with a power of ten where those would say nothing."""
+    if value == 0 or 1e-3 <= abs(value) < 1e4 or value != value:
+        return f"{value:.4f}"
+    return f"{value:.2e}"
+
+
+def time_left(seconds: float) -> str:
+    """A rough time, for people who wait: "8 s", "12 min", "3.1 h"."""
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,61 @@
+"""A run's spans for Perfetto (ui.perfetto.dev) and chrome://tracing."""
+
+import gzip
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from paceline.records.events import read_events
+from paceline.records.files import replacing
+from paceline.records.folder import RunFolder
+from paceline.records.spans import Span, StepRecord
+
+STEPS, HIDDEN = 0, 1
+
+
+def write_trace(folder: RunFolder) -> Path:
+    """Write ``trace.json.gz`` from what every worker recorded, and return its path.
+
+    A worker is a process with two tracks: its steps, and the communication that was hidden behind backward.
+    The same record gives the same bytes.
+    """
+    with (
+        replacing(folder.trace) as file,
+        gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed,
+    ):
+        packed.write(b'{"displayTimeUnit":"ms","traceEvents":[')
+        for number, event in enumerate(_events(folder)):
+            packed.write(
+                (",\n" if number else "\n").encode() + json.dumps(event, separators=(",", ":")).encode()
+            )
+        packed.write(b"\n]}\n")
+    return folder.trace
+
+
+def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
+    for rank, path in folder.event_files().items():
+        yield _name("process_name", rank, STEPS, f"rank {rank}")
+        yield _name("thread_name", rank, STEPS, "steps")
+        yield _name("thread_name", rank, HIDDEN, "hidden communication")
+        for record in read_events(path):
+            yield from _complete(record, rank, STEPS, record.spans)
+            yield from _complete(record, rank, HIDDEN, record.hidden)
+
+
+def _name(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": rank, "tid": track, "args": {"name": name}}
+
+
+def _complete(record: StepRecord, rank: int, track: int, spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
+    """Spans as complete events; the format's times are microseconds."""
+    for kind, start, length in spans:
+        yield {
+            "ph": "X",
+            "name": kind,
+            "pid": rank,
+            "tid": track,
+            "ts": round(1e6 * start, 3),
+            "dur": round(1e6 * length, 3),
+            "args": {"step": record.step, "samples": record.samples},
+        }

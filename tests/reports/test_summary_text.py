@@ -1,0 +1,173 @@
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.records.spans import Totals
+from paceline.records.summary import Summary
+from paceline.reports.summary import summary_text
+from paceline.reports.text import bar, figure, percent, rounded_to_add_up, time_left
+
+FOLDER = "runs/20261115-184207-digits"
+STEP = {
+    "data": 0.05,
+    "forward": 0.71,
+    "backward": 1.02,
+    "communicate": 0.14,
+    "wait": 0.11,
+    "apply": 0.07,
+    "other": 0.05,
+}
+
+
+def totals(slowdown: float = 1.0, **changes: float) -> Totals:
+    """1,350 steps, each of the milliseconds above."""
+    parts = {
+        **STEP,
+        "forward": STEP["forward"] * slowdown,
+        "backward": STEP["backward"] * slowdown,
+        **changes,
+    }
+    found = Totals(steps=1350, samples=43200, sent=1350 * 82088, received=1350 * 82088, hidden=0.09e-3 * 1350)
+    found.seconds.update({kind: 1.35 * milliseconds for kind, milliseconds in parts.items()})
+    found.seconds.update(evaluate=0.41, checkpoint=0.09)
+    return found
+
+
+SUMMARY = Summary(
+    name="digits",
+    runtime="live",
+    ending="budget",
+    workers=2,
+    steps=1350,
+    epochs=30.0,
+    seconds=11.2,
+    samples=86400,
+    parameters=20522,
+    target=0.97,
+    target_seconds=7.9,
+    final={"test_loss": 0.05, "accuracy": 0.9861},
+    totals=[totals(), totals()],
+    cpu_percent=97.2,
+    memory_bytes=412e6,
+)
+
+
+def test_a_run_ends_with_the_answer_and_where_a_step_went():
+    assert summary_text(SUMMARY, FOLDER) == (
+        "reached 0.9861 in 11.2 s (97 % after 7.9 s); runs/20261115-184207-digits\n"
+        "\n"
+        "where a step went       ms      %\n"
+        "  data                0.05    2 %  ▌\n"
+        "  forward             0.71   33 %  ███████▉\n"
+        "  backward            1.02   48 %  ███████████▍\n"
+        "  communicate         0.14    7 %  █▋ (0.09 hidden)\n"
+        "  wait for others     0.11    5 %  █▎\n"
+        "  apply               0.07    3 %  ▊\n"
+        "  rest                0.05    2 %  ▌\n"
+        "  step                2.15  100 %\n"
+        "1,350 steps a worker, 30 epochs, 29,767 samples/s\n"
+        "between steps: evaluation 410 ms, checkpoints 90 ms\n"
+        "sent 82.1 kB a step and worker; CPU 97 %, 412 MB a worker"
+    )
+
+
+def test_uneven_workers_are_shown_beside_the_mean_and_in_ascii_where_need_be():
+    uneven = replace(SUMMARY, totals=[totals(wait=1.9), totals(slowdown=2.5, wait=0)])
+    assert summary_text(uneven, FOLDER, blocks=False).splitlines()[2:12] == [
+        "where a step went       ms      %   rank 0   rank 1",
+        "  data                0.05    1 %     0.05     0.05",
+        "  forward             1.24   29 %     0.71     1.78  ###",
+        "  backward            1.79   42 %     1.02     2.55  #####",
+        "  communicate         0.14    3 %     0.14     0.14  (0.09 hidden)",
+        "  wait for others     0.95   22 %     1.90     0.00  ###",
+        "  apply               0.07    2 %     0.07     0.07",
+        "  rest                0.05    1 %     0.05     0.05",
+        "  step                4.29  100 %     3.94     4.63",
+        "rank 1 computes 2.4 times as long as rank 0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ({"target": None}, "reached 0.9861 in 11.2 s"),
+        ({"target": 0.995, "target_seconds": None}, "reached 0.9861 in 11.2 s (99.5 % not reached)"),
+        ({"runtime": "virtual", "target": None}, "simulated: reached 0.9861 in 11.2 s"),
+        ({"final": {"test_loss": 0.25}}, "reached a test loss of 0.2500 in 11.2 s"),
+        ({"final": {}, "target": None}, "1,350 steps in 11.2 s, 8.3 ms a step, 7,714 samples/s"),
+        (
+            {"final": {}, "runtime": "virtual"},
+            "simulated: 1,350 steps in 11.2 s, 8.3 ms a step, 7,714 samples/s",
+        ),
+        ({"ending": "interrupted"}, "interrupted at step 1,350 (epoch 30.00) after 11.2 s"),
+    ],
+)
+def test_the_first_line_says_what_kind_of_run_it_was(changes, first):
+    assert summary_text(replace(SUMMARY, **changes)).splitlines()[0] == first
+
+
+def test_an_interrupted_run_says_how_to_go_on():
+    text = summary_text(replace(SUMMARY, ending="interrupted"), FOLDER)
+    assert text.splitlines()[-1] == f"resume: paceline train --resume {FOLDER}"
+    assert "resume" not in summary_text(SUMMARY, FOLDER)
+    assert "resume" not in summary_text(replace(SUMMARY, ending="interrupted"), None), "nothing was recorded"
+
+
+def test_a_run_that_ended_before_its_first_step_has_no_table():
+    empty = replace(
+        SUMMARY, ending="interrupted", steps=0, epochs=0.0, samples=0, totals=[Totals(), Totals()], final={}
+    )
+    assert summary_text(empty) == "interrupted at step 0 (epoch 0.00) after 11.2 s"
+    assert summary_text(replace(empty, ending="budget", seconds=0.0)) == "0 steps in 0 us"
+
+
+def test_one_worker_sends_nothing_and_an_unsampled_run_claims_no_cpu():
+    alone = totals()
+    alone.sent = 0
+    text = summary_text(replace(SUMMARY, totals=[alone], cpu_percent=None, memory_bytes=None))
+    assert text.splitlines()[-1] == "sent nothing"
+
+
+@given(scale=st.floats(1e-4, 1e5), slowdown=st.floats(1, 50))
+def test_the_text_fits_80_columns_for_steps_of_any_length(scale, slowdown):
+    one, two = totals(), totals(slowdown=slowdown)
+    for worker in (one, two):
+        worker.seconds = {kind: seconds * scale for kind, seconds in worker.seconds.items()}
+        worker.hidden *= scale
+    assert max(map(len, summary_text(replace(SUMMARY, totals=[one, two]), FOLDER).splitlines())) <= 80
+
+
+@given(parts=st.lists(st.floats(0, 1e4), min_size=7, max_size=7).filter(any))
+def test_the_shown_parts_add_up_to_the_shown_step(parts):
+    worker = totals(**dict(zip(STEP, parts, strict=True)))
+    lines = summary_text(replace(SUMMARY, totals=[worker])).splitlines()
+    *shown, step = (float(line[17:26]) for line in lines[3:11])
+    *shares, whole = (int(line[26:33].removesuffix("%")) for line in lines[3:11])
+    decimals = len(lines[10][17:26].partition(".")[2])
+    assert sum(shares) == whole == 100
+    assert round(sum(shown), decimals) == step
+
+
+@given(values=st.lists(st.floats(0, 1e6), max_size=9), digits=st.integers(0, 4))
+def test_rounding_to_add_up_moves_no_number_by_a_whole_digit(values, digits):
+    rounded = rounded_to_add_up(values, digits)
+    assert sum(rounded) == pytest.approx(
+        round(sum(values), digits), abs=1.01 * 10.0**-digits if sum(values) else 0
+    )
+    for value, shown in zip(values, rounded, strict=True):
+        assert abs(value - shown) < 1.001 * 10.0**-digits
+
+
+def test_bars_grow_with_their_share():
+    assert [bar(share, 2, blocks=True) for share in (0, 0.25, 0.5, 1)] == ["", "▌", "█", "██"]
+    assert [bar(share, 4, blocks=False) for share in (0, 0.25, 0.5, 1)] == ["", "#", "##", "####"]
+
+
+def test_figures_keep_their_meaning_at_any_size():
+    assert [figure(x) for x in (0.1, 0, 1e-5, 123456.0, float("nan"), float("inf"))] == [
+        *("0.1000", "0.0000", "1.00e-05", "1.23e+05", "nan", "inf"),
+    ]
+    assert [percent(x) for x in (0.97, 0.975, 1)] == ["97 %", "97.5 %", "100 %"]
+    assert [time_left(x) for x in (8.2, 720, 11160)] == ["8 s", "12 min", "3.1 h"]

@@ -1,0 +1,49 @@
+import gzip
+import json
+
+from paceline.records.events import EventWriter
+from paceline.records.folder import RunFolder
+from paceline.records.spans import Span, StepRecord
+from paceline.reports.trace import write_trace
+
+
+def record_run(folder: RunFolder) -> None:
+    for rank in (0, 1):
+        with EventWriter(folder.events(rank)) as writer:
+            spans = [Span("forward", 0.001, 0.002), Span("backward", 0.003, 0.004)]
+            writer.append(StepRecord(1, 32, spans, [Span("communicate", 0.004, 0.002)], sent=8, received=8))
+            writer.append(StepRecord(1, 0, [Span("evaluate", 0.007, 0.1)]))
+
+
+def test_each_worker_has_a_track_for_its_steps_and_one_for_hidden_traffic(tmp_path):
+    folder = RunFolder(tmp_path)
+    record_run(folder)
+    path = write_trace(folder)
+    assert path == tmp_path / "trace.json.gz"
+    events = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
+    names = [(e["pid"], e["tid"], e["args"]["name"]) for e in events if e["ph"] == "M"]
+    assert names == [
+        (rank, track, name)
+        for rank in (0, 1)
+        for track, name in ((0, f"rank {rank}"), (0, "steps"), (1, "hidden communication"))
+    ]
+    spans = [(e["tid"], e["name"], e["ts"], e["dur"]) for e in events if e["ph"] == "X" and e["pid"] == 1]
+    assert spans == [
+        (0, "forward", 1000.0, 2000.0),
+        (0, "backward", 3000.0, 4000.0),
+        (1, "communicate", 4000.0, 2000.0),
+        (0, "evaluate", 7000.0, 100000.0),
+    ]
+    assert all(e["args"]["step"] == 1 for e in events if e["ph"] == "X")
+
+
+def test_the_same_record_gives_the_same_bytes(tmp_path):
+    folder = RunFolder(tmp_path)
+    record_run(folder)
+    first = write_trace(folder).read_bytes()
+    assert write_trace(folder).read_bytes() == first
+
+
+def test_a_run_without_spans_gives_an_empty_trace(tmp_path):
+    path = write_trace(RunFolder(tmp_path))
+    assert json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] == []
