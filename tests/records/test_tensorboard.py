@@ -1,4 +1,5 @@
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -24,8 +25,8 @@ STARTED = Started(
 def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-    observer = TensorBoardObserver(tmp_path, every=0)
-    observer.started(STARTED)
+    observer = TensorBoardObserver(every=0)
+    observer.started(replace(STARTED, folder=str(tmp_path)))
     observer.stepped(1, 64, 2.0, 0.5)
     observer.stepped(2, 64, 1.0, 1.0)
     observer.evaluated(Row(2, 0.2, Scores(1.5, 1.25, {"accuracy": 0.75}), 0.1, 1.5))
@@ -46,7 +47,7 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     )
     observer.finished(summary)
 
-    events = EventAccumulator(str(tmp_path))
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()
 
     def points(name: str) -> list[tuple[int, float]]:
@@ -65,4 +66,4 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
 def test_a_missing_package_is_a_mistake_that_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
     with pytest.raises(Mistake, match=r"pip install 'paceline\[tensorboard\]'"):
-        TensorBoardObserver(tmp_path)
+        TensorBoardObserver().started(replace(STARTED, folder=str(tmp_path)))

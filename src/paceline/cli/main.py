@@ -15,7 +15,10 @@ DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 COMMANDS = {
     "train": ("paceline.cli.train:train", "Train for real: on this machine, or on several."),
-    "simulate": ("paceline.cli.simulate:simulate", "Run the same training in virtual time, on a cluster that nobody owns."),
+    "simulate": (
+        "paceline.cli.simulate:simulate",
+        "Run the same training in virtual time, on a cluster that nobody owns.",
+    ),
     "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),
     "models": ("paceline.cli.lists:models", "List the models that ship."),
     "data": ("paceline.cli.lists:data", "List the data sets that ship or are found in a folder."),

@@ -45,7 +45,7 @@ class RunOptions:
     slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
-    """Batch-norm statistics: averaged when the model is evaluated or saved (default), or rank 0's, sent at every step."""
+    """Batch-norm statistics: averaged when the model is looked at (default), or rank 0's, sent at each step."""
     epochs: Annotated[int | None, Parameter(group=LENGTH)] = None
     """Passes over the training data (default 30)."""
     iterations: Annotated[int | None, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
@@ -63,7 +63,11 @@ class RunOptions:
 
     def given(self) -> list[str]:
         """The options that were given, as the user writes them."""
-        return [f"--{field.name.replace('_', '-')}" for field in fields(self) if getattr(self, field.name) is not None]
+        return [
+            f"--{field.name.replace('_', '-')}"
+            for field in fields(self)
+            if getattr(self, field.name) is not None
+        ]
 
     def settings(self, workers: int) -> Settings:
         """Resolve the options for so many workers."""
@@ -97,7 +101,9 @@ class RunOptions:
             return JobSpec(**parts)
         if parts:
             option = "--lr" if self.lr is not None else f"--{next(iter(parts)).replace('_', '-')}"
-            raise Mistake(f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out")
+            raise Mistake(
+                f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
+            )
         return JobSpec(path=self.job)
 
 
@@ -116,7 +122,9 @@ def parse_batch_sizes(text: str, workers: int) -> tuple[int, ...]:
     if len(sizes) == 1:
         return sizes * workers
     if len(sizes) != workers:
-        raise Mistake(f"--batch-size {text} gives {len(sizes)} sizes for {workers} workers; give one, or one a worker")
+        raise Mistake(
+            f"--batch-size {text} gives {len(sizes)} sizes for {workers} workers; give one, or one a worker"
+        )
     return sizes
 
 

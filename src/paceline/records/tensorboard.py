@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.errors import Mistake
+from paceline.records.folder import RunFolder
 from paceline.records.metrics import Row
 from paceline.records.observer import Started
 from paceline.records.spans import KINDS
@@ -12,13 +13,13 @@ from paceline.records.summary import Summary
 
 
 class TensorBoardObserver:
-    """Writes a run's scalars below a folder: losses, metrics, learning rate, samples/s, parts of a step.
+    """Writes a run's scalars into its folder: losses, metrics, learning rate, samples/s, parts of a step.
 
     The time of each point is the run's own, so simulated runs show simulated time on the relative axis.
     """
 
-    def __init__(self, folder: Path, every: float = 0.5) -> None:
-        self._writer = _open(folder)
+    def __init__(self, every: float = 0.5) -> None:
+        self._writer: Any = None
         self._every = every
         """Seconds between two points of the training loss."""
         self._begun = time.time()
@@ -28,7 +29,9 @@ class TensorBoardObserver:
         self._steps = self._samples = self._progress = 0
 
     def started(self, run: Started) -> None:
-        """Name the run."""
+        """Open the files, and name the run."""
+        assert run.folder, "a run without a folder has no place for event files"
+        self._writer = _open(RunFolder(Path(run.folder)).tensorboard)
         self._begun = time.time()
         self._due = time.monotonic() + self._every
         text = f"{run.job}, {run.parameters:,} parameters, {run.strategy}, {len(run.batch_sizes)} workers"
@@ -52,8 +55,9 @@ class TensorBoardObserver:
         self._scalar("train/learning_rate", row.learning_rate, row.step, row.seconds)
 
     def noted(self, sentence: str) -> None:
-        """Keep the sentence."""
-        self._writer.add_text("notes", sentence, self._progress)
+        """Keep the sentence, once there is a file."""
+        if self._writer:
+            self._writer.add_text("notes", sentence, self._progress)
 
     def finished(self, summary: Summary) -> None:
         """Write the mean parts of a step, in milliseconds, and close the files."""
