@@ -1,0 +1,118 @@
+"""Where a training runs: hosts, what computes on them and what connects them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.clusters.times import StepTimes
+from paceline.errors import Mistake
+from paceline.units import show_rate, show_seconds
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """What computes."""
+
+    name: str = "device"
+    speed: float = 1.0
+    """2 computes in half the given times, 0.5 in twice."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.speed < float("inf"):
+            raise Mistake(f"a speed of {self.speed:g} cannot be: it must be more than 0, for example 1.0")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """What connects: the same rate in both directions at once, and a delay a message."""
+
+    bandwidth: float
+    """Bytes a second, each way."""
+    latency: float
+    """Seconds from one end to the other; between two hosts the larger of theirs counts."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.bandwidth < float("inf"):
+            raise Mistake(f"a bandwidth of {self.bandwidth:g} B/s cannot be: it must be more than 0")
+        if not 0 <= self.latency < float("inf"):
+            raise Mistake(f"a latency of {self.latency:g} s cannot be: it must be 0 or more")
+
+    def __str__(self) -> str:
+        return f"{show_rate(self.bandwidth)}, {show_seconds(self.latency)}"
+
+
+MEMORY = Link(bandwidth=4e9, latency=20e-6)
+"""Between processes of one host, unless the description says otherwise: Gloo over loopback on a small machine
+moves about 4 GB/s in all, however many workers share it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Host:
+    """A machine with its workers, all alike, and its link to the other hosts."""
+
+    name: str
+    link: Link
+    workers: int = 1
+    servers: int = 0
+    """How many servers may stand here; where no host says so, they are spread over all hosts."""
+    device: Device = Device()
+    inside: Link = MEMORY
+    """What the processes on this host talk through; they share its bandwidth."""
+
+    def __post_init__(self) -> None:
+        for what, count in (("workers", self.workers), ("servers", self.servers)):
+            if count < 0:
+                raise Mistake(f"{count} {what} on host {self.name!r} cannot be: it must be 0 or more")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Hosts behind a switch that is never the bottleneck; ranks fill the hosts in order."""
+
+    hosts: tuple[Host, ...]
+    times: StepTimes = StepTimes()
+    """How long a step takes here, as far as the description says so."""
+    name: str = "cluster"
+
+    def __post_init__(self) -> None:
+        if not self.hosts:
+            raise Mistake("0 hosts are no cluster: hosts must be at least 1")
+        names = [host.name for host in self.hosts]
+        if len(set(names)) < len(names):
+            twice = next(name for name in names if names.count(name) > 1)
+            raise Mistake(f"two hosts are called {twice!r}; every host needs a name of its own")
+        if self.workers < 1:
+            raise Mistake("0 workers cannot train: at least one host must have workers")
+
+    @property
+    def workers(self) -> int:
+        """How many workers train here."""
+        return sum(host.workers for host in self.hosts)
+
+    def check_workers(self, workers: int) -> None:
+        """Refuse a number of workers that is not this cluster's."""
+        if workers != self.workers:
+            raise Mistake(
+                f"--workers {workers} contradicts the cluster, which has {self.workers} "
+                f"({len(self.hosts)} hosts); leave --workers out or change the cluster"
+            )
+
+    def place_workers(self) -> tuple[int, ...]:
+        """The host of every worker rank, by index into ``hosts``."""
+        return tuple(index for index, host in enumerate(self.hosts) for _ in range(host.workers))
+
+    def place_servers(self, servers: int) -> tuple[int, ...]:
+        """The host of every server rank: the places that hosts offer, in order; else one host after another."""
+        offered = [index for index, host in enumerate(self.hosts) for _ in range(host.servers)]
+        if offered and len(offered) < servers:
+            raise Mistake(
+                f"{servers} servers do not fit: the cluster's hosts offer {len(offered)} places; "
+                f"offer more, or none to spread the servers over all hosts"
+            )
+        places: Sequence[int] = offered or range(len(self.hosts))
+        return tuple(places[rank % len(places)] for rank in range(servers))
+
+    def __str__(self) -> str:
+        links = {str(host.link) for host in self.hosts}
+        link = links.pop() if len(links) == 1 else "several links"
+        many = "s" if len(self.hosts) > 1 else ""
+        return f"{len(self.hosts)} host{many}, {self.workers} workers, {link}"

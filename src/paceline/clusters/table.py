@@ -1,0 +1,115 @@
+"""Reading one table of a description, key by key, with errors that say where."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+from paceline.errors import Mistake, unknown
+from paceline.units import parse_rate, parse_seconds
+
+
+class Reader:
+    """Hands out the values of one table; ``finish`` refuses the keys that nobody asked for.
+
+    Numbers may be text, as they are in an inline description.
+    """
+
+    def __init__(self, where: str, path: str, values: Mapping[str, Any]) -> None:
+        self.where, self.path, self.values = where, path, values
+        self._known: dict[str, None] = {}
+
+    def place(self, key: str) -> str:
+        """The file and the key."""
+        return f"{self.where}: {self.path}{key}"
+
+    def wrong(self, key: str, value: object, rule: str) -> Mistake:
+        """The error for a value that breaks a rule."""
+        return Mistake(f"{self.place(key)} = {value!r}: {rule}")
+
+    def seconds(self, key: str, default: float) -> float:
+        """A time with its unit."""
+        return self._quantity(key, default, parse_seconds, "50 us")
+
+    def rate(self, key: str, default: float) -> float:
+        """A bandwidth with its unit, as bytes a second."""
+        return self._quantity(key, default, parse_rate, "1 Gbit/s")
+
+    def whole(self, key: str, default: int, least: int = 0) -> int:
+        """A whole number."""
+        value = self._take(key, default)
+        try:
+            number = int(value) if isinstance(value, str) else value
+        except ValueError:
+            number = None
+        if type(number) is not int or number < least:
+            raise self.wrong(key, value, f"it must be a whole number, {least} or more")
+        return number
+
+    def number(self, key: str, default: float) -> float:
+        """A plain number."""
+        value = self._take(key, default)
+        try:
+            if isinstance(value, bool):
+                raise TypeError
+            return float(value)
+        except (TypeError, ValueError):
+            raise self.wrong(key, value, "it must be a number, for example 1.5") from None
+
+    def positive(self, key: str, default: float) -> float:
+        """A plain number above 0."""
+        number = self.number(key, default)
+        if not 0 < number < float("inf"):
+            raise self.wrong(key, self.values[key], "it must be more than 0, for example 1.5")
+        return number
+
+    def word(self, key: str, default: str) -> str:
+        """A name."""
+        value = self._take(key, default)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(key, value, "it must be a name in quotes")
+        return value
+
+    def words(self, key: str, default: Sequence[str]) -> Sequence[str]:
+        """A list of names."""
+        value = self._take(key, default)
+        if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+            raise self.wrong(key, value, 'it must be a list of names, for example ["a", "b"]')
+        return value
+
+    def table(self, key: str) -> "Reader":
+        """A table below this one; an empty one where it is not there."""
+        value = self._take(key, {})
+        if not isinstance(value, Mapping):
+            raise self.wrong(key, value, f"it must be a table; write [{key}] and its keys below")
+        return Reader(self.where, f"{self.path}{key}.", value)
+
+    def tables(self, key: str) -> Iterator["Reader"]:
+        """A list of tables below this one."""
+        value = self._take(key, [])
+        if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
+            raise self.wrong(key, value, f"it must be a list of tables; write [[{key}]] and its keys below")
+        for index, item in enumerate(value):
+            yield Reader(self.where, f"{self.path}{key}[{index}].", item)
+
+    def finish(self) -> None:
+        """Refuse a key that nobody asked for, with the nearest that there is."""
+        for key in self.values:
+            if key not in self._known:
+                mistake = unknown(
+                    "key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known]
+                )
+                raise Mistake(f"{self.where}: {mistake}")
+
+    def _take(self, key: str, default: Any) -> Any:
+        self._known[key] = None
+        return self.values.get(key, default)
+
+    def _quantity(self, key: str, default: float, parse: Callable[[str], float], example: str) -> float:
+        value = self._take(key, None)
+        if value is None:
+            return default
+        if not isinstance(value, str):
+            raise self.wrong(key, value, f"write the unit, in quotes, for example {example!r}")
+        try:
+            return parse(value)
+        except Mistake as mistake:
+            raise Mistake(f"{self.place(key)}: {mistake}") from mistake

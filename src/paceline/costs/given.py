@@ -1,0 +1,98 @@
+"""Costs that somebody states: the times of a step, scaled by samples, speed and slowness."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from paceline.clusters.cluster import Cluster
+from paceline.clusters.times import StepTimes
+from paceline.costs.base import Times
+from paceline.errors import Mistake
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """Stated times: exact, and the same on every run.
+
+    The times are for a worker's whole mini-batch on a device of speed 1. A smaller batch takes its part of
+    data, forward and backward; a device of speed 2 takes half of everything; a slowed rank takes its factor
+    times as long for forward and backward, as it does live.
+    """
+
+    times: StepTimes
+    batch_sizes: tuple[int, ...]
+    """One a worker; what the times are stated for."""
+    speeds: tuple[float, ...]
+    """One a worker: its device's."""
+    slow: Mapping[int, float] = field(default_factory=dict)
+    """Rank to factor, for those that compute more slowly than their device would."""
+    seed: int = 0
+    """Decides the jitter, where there is any."""
+    forward: float = field(init=False)
+    backward: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        for part in ("forward", "backward"):
+            seconds = getattr(self.times, part)
+            if seconds is None:
+                raise Mistake(
+                    f"the cluster does not say how long {part} takes: add {part}, for example {part}='1 ms'"
+                )
+            object.__setattr__(self, part, seconds)
+
+    @property
+    def steady(self) -> bool:
+        """Whether there is no jitter."""
+        return self.times.jitter == 0
+
+    def gradient(self, rank: int, samples: int, step: int) -> Times:
+        """The stated parts, in proportion to the samples."""
+        scale = self._scale(rank, step) * samples / self.batch_sizes[rank]
+        compute = scale * self.slow.get(rank, 1.0)
+        return Times(self.times.data * scale, self.forward * compute, self.backward * compute)
+
+    def apply(self, rank: int, step: int) -> float:
+        """As stated, whatever the batch."""
+        return self.times.apply * self._scale(rank, step)
+
+    def evaluate(self, rank: int, samples: int) -> float:
+        """In proportion to the samples; forward's time unless stated."""
+        stated = self.forward if self.times.evaluate is None else self.times.evaluate
+        return stated / self.speeds[rank] * samples / self.batch_sizes[rank]
+
+    def checkpoint(self, rank: int, size: int) -> float:  # noqa: ARG002
+        """As stated."""
+        return self.times.checkpoint
+
+    def serve(self, rank: int, size: int) -> float:  # noqa: ARG002
+        """As stated."""
+        return self.times.serve
+
+    def _scale(self, rank: int, step: int) -> float:
+        if not self.times.jitter:
+            return 1 / self.speeds[rank]
+        return 1 / self.speeds[rank] * math.exp(self.times.jitter * _normal(self.seed, rank, step))
+
+
+def given_costs(
+    cluster: Cluster, batch_sizes: Sequence[int], slow: Mapping[int, float], seed: int = 0
+) -> Given:
+    """The times that the cluster's description states, for the devices that its workers have."""
+    speeds = tuple(cluster.hosts[index].device.speed for index in cluster.place_workers())
+    return Given(times=cluster.times, batch_sizes=tuple(batch_sizes), speeds=speeds, slow=slow, seed=seed)
+
+
+def _normal(seed: int, rank: int, step: int) -> float:
+    """A standard normal number that depends on its arguments alone (Box and Muller)."""
+    first = _scramble(_scramble(_scramble(seed) ^ rank) ^ step)
+    second = _scramble(first)
+    radius = math.sqrt(-2 * math.log((first + 1) / 2**64))
+    return radius * math.cos(2 * math.pi * second / 2**64)
+
+
+def _scramble(value: int) -> int:
+    """One step of SplitMix64: neighbouring numbers come out unrelated (Steele, Lea and Flood, 2014)."""
+    value = (value + 0x9E3779B97F4A7C15) % 2**64
+    value = (value ^ value >> 30) * 0xBF58476D1CE4E5B9 % 2**64
+    value = (value ^ value >> 27) * 0x94D049BB133111EB % 2**64
+    return value ^ value >> 31

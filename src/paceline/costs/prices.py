@@ -1,0 +1,87 @@
+"""What a collective costs: stages, one after the other, each a delay and bytes over some links at once.
+
+Alone on the network a price is a number of seconds; in company its stages run as flows among the others.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from paceline.costs.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """So many bytes over all of these links in step, the slowest setting the pace, and a delay."""
+
+    latency: float
+    size: float
+    crosses: Mapping[int, int]
+    seconds: float
+    """How long it takes when nothing else is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The stages of one collective."""
+
+    stages: tuple[Stage, ...]
+    seconds: float
+    """How long it takes when nothing else is under way."""
+
+
+Pricer = Callable[[Topology, int], Price]
+"""From the links and the size in bytes to the price of a collective of all workers."""
+
+FREE = Price((), 0.0)
+
+
+def ring_all_reduce(topology: Topology, size: int) -> Price:
+    """A ring through all ranks in order, as Gloo's.
+
+    2 (n - 1) steps, in each of which a message of 1/n of the bytes goes over every edge at once. The ring leaves and enters each host once; the edges inside a host share its inside link.
+    """
+    workers = len(topology.workers)
+    if workers == 1 or size == 0:
+        return FREE
+    crosses: Counter[int] = Counter()
+    latency = 0.0
+    for rank, source in enumerate(topology.workers):
+        way = topology.way(source, topology.workers[(rank + 1) % workers])
+        crosses.update(way.crosses)
+        latency = max(latency, way.latency)
+    steps = 2 * (workers - 1)
+    return _price(_stage(topology, steps * latency, steps * size / workers, crosses))
+
+
+def tree_broadcast(topology: Topology, size: int) -> Price:
+    """A binomial tree over the hosts, then one inside each host; in every round those who have it tell one more.
+
+    With h hosts: ceil(log2 h) rounds, each the whole message over the slowest host's link. With k workers on a
+    host: ceil(log2 k) delays, and k - 1 copies through the inside link that they share.
+    """
+    if len(topology.workers) == 1 or size == 0:
+        return FREE
+    members = Counter(topology.workers)
+    stages = []
+    if len(members) > 1:
+        rounds = (len(members) - 1).bit_length()
+        latency = max(topology.hosts[host].link.latency for host in members)
+        crosses = {link: rounds for host in members for link in (topology.out_of(host), topology.into(host))}
+        stages.append(_stage(topology, rounds * latency, size, crosses))
+    most = max(members.values())
+    if most > 1:
+        rounds = (most - 1).bit_length()
+        latency = max(topology.hosts[host].inside.latency for host in members if members[host] > 1)
+        inside = {topology.inside(host): count - 1 for host, count in members.items() if count > 1}
+        stages.append(_stage(topology, rounds * latency, size, inside))
+    return _price(*stages)
+
+
+def _stage(topology: Topology, latency: float, size: float, crosses: Mapping[int, int]) -> Stage:
+    slowest = max(times / topology.capacities[link] for link, times in crosses.items())
+    return Stage(latency, size, dict(crosses), latency + size * slowest)
+
+
+def _price(*stages: Stage) -> Price:
+    return Price(stages, sum(stage.seconds for stage in stages))

@@ -1,0 +1,130 @@
+"""A worker's books: where its simulated time went. ``Books`` adds up; ``FullBooks`` also keeps every step."""
+
+from collections.abc import Callable, Sequence
+
+from paceline.costs.base import Times
+from paceline.records.spans import KINDS, Span, StepRecord, Totals
+from paceline.runtimes.virtual.timeline import Interval
+
+DATA, FORWARD, BACKWARD, COMMUNICATE, WAIT, APPLY, EVALUATE, CHECKPOINT, _ = range(len(KINDS))
+
+
+class Books:
+    """Sums only, in a flat list: this runs for every step of every worker."""
+
+    __slots__ = ("hidden", "received", "samples", "seconds", "sent", "steps")
+
+    def __init__(self) -> None:
+        self.seconds = [0.0] * len(KINDS)
+        self.hidden = 0.0
+        self.sent = self.received = self.steps = self.samples = 0
+
+    def gradient(self, start: float, times: Times, samples: int) -> None:  # noqa: ARG002
+        """A mini-batch was trained on."""
+        seconds = self.seconds
+        data, forward, backward = times
+        seconds[DATA] += data
+        seconds[FORWARD] += forward
+        seconds[BACKWARD] += backward
+        if samples:
+            self.samples += samples
+            self.steps += 1
+
+    def span(self, kind: int, start: float, length: float) -> None:  # noqa: ARG002
+        """Some more of the present step or meeting."""
+        self.seconds[kind] += length
+
+    def exchange(self, start: float, wait: float, communicate: float, traffic: int) -> None:  # noqa: ARG002
+        """Waiting for others, then a transfer with as many bytes out as in."""
+        seconds = self.seconds
+        seconds[WAIT] += wait
+        seconds[COMMUNICATE] += communicate
+        self.sent += traffic
+        self.received += traffic
+
+    def behind(self, transfers: Sequence[Interval]) -> None:
+        """Transfers that ran behind backward."""
+        for start, stop in transfers:
+            self.hidden += stop - start
+
+    def moved(self, sent: int, received: int) -> None:
+        """Bytes out and in."""
+        self.sent += sent
+        self.received += received
+
+    def meet(self, clock: int) -> None:
+        """What follows belongs to a meeting, not to the step before it."""
+
+    def close(self, clock: int) -> None:
+        """A step or a meeting is over."""
+
+    def totals(self) -> Totals:
+        """The sums as records name them."""
+        return Totals(
+            seconds=dict(zip(KINDS, self.seconds, strict=True)),
+            hidden=self.hidden,
+            sent=self.sent,
+            received=self.received,
+            steps=self.steps,
+            samples=self.samples,
+        )
+
+
+class FullBooks(Books):
+    """Sums, and a record of every step and meeting, handed over as it ends."""
+
+    __slots__ = ("_hand_over", "_record")
+
+    def __init__(self, hand_over: Callable[[StepRecord], None]) -> None:
+        super().__init__()
+        self._hand_over = hand_over
+        self._record = StepRecord(0)
+
+    def gradient(self, start: float, times: Times, samples: int) -> None:
+        """Note and count."""
+        super().gradient(start, times, samples)
+        self._record.samples = samples
+        for kind, length in enumerate(times):
+            self._note(kind, start, length)
+            start += length
+
+    def span(self, kind: int, start: float, length: float) -> None:
+        """Note and count."""
+        super().span(kind, start, length)
+        self._note(kind, start, length)
+
+    def exchange(self, start: float, wait: float, communicate: float, traffic: int) -> None:
+        """Note and count."""
+        super().exchange(start, wait, communicate, traffic)
+        self._note(WAIT, start, wait)
+        self._note(COMMUNICATE, start + wait, communicate)
+        self._record.sent += traffic
+        self._record.received += traffic
+
+    def behind(self, transfers: Sequence[Interval]) -> None:
+        """Note and count."""
+        super().behind(transfers)
+        self._record.hidden += [Span("communicate", start, stop - start) for start, stop in transfers]
+
+    def moved(self, sent: int, received: int) -> None:
+        """Note and count."""
+        super().moved(sent, received)
+        self._record.sent += sent
+        self._record.received += received
+
+    def meet(self, clock: int) -> None:
+        """End the step's record, once a meeting."""
+        if self._record.samples:
+            self.close(clock)
+
+    def close(self, clock: int) -> None:
+        """Hand the record over, unless nothing happened in it."""
+        record = self._record
+        if record.spans or record.sent or record.received:
+            record.step = clock
+            self._hand_over(record)
+        self._record = StepRecord(clock)
+
+    def _note(self, kind: int, start: float, length: float) -> None:
+        if length > 0:
+            self._record.spans.append(Span(KINDS[kind], start, length))

@@ -1,0 +1,190 @@
+"""The mathematics of a simulated run: true, on one replica a worker, or none at all."""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol
+
+import torch
+from torch import Tensor
+
+from paceline.jobs.job import Job
+from paceline.jobs.sharding import Shards
+from paceline.runtimes.replica import Replica
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.strategies.base import Server, Worker
+
+
+class Mathematics(Protocol):
+    """What effects do to numbers; how long they take is somebody else's matter."""
+
+    def worker(self, rank: int) -> Worker:
+        """A worker's own tensors."""
+
+    def server(self, rank: int) -> Server:
+        """A server's own tensors; every server starts with the whole model."""
+
+    def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
+        """Leave the gradient of the worker's mini-batch in its ``grad``.
+
+        Where it is ``shared``, scaled so that all workers' add up to the mean over their samples.
+        """
+
+    def sum_gradients(self) -> None:
+        """Every worker's gradient becomes the sum over all, added in rank order."""
+
+    def reduce(self, tensors: Sequence[Tensor], weights: Sequence[float], op: Literal["mean", "sum"]) -> None:
+        """Every tensor becomes the weighted mean or the sum, added in rank order."""
+
+    def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
+        """Every tensor becomes the root's."""
+
+    def apply(self, rank: int, epoch: float) -> None:
+        """The optimizer's step."""
+
+    def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:
+        """The worker's sums over its share of the test data."""
+
+    def export(self, rank: int, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
+        """The model's state by name."""
+
+    def copy(self, message: Any) -> Any:
+        """The message as it is now, whatever the sender does later."""
+
+    @property
+    def loss(self) -> float:
+        """Worker 0's last loss; not a number where there is none."""
+
+
+class Nothing:
+    """No mathematics: all workers share tensors that have a size and no memory."""
+
+    loss = float("nan")
+
+    def __init__(self, shape: JobShape, workers: int) -> None:
+        self._workers = workers
+        self._vector = torch.empty(shape.size, dtype=shape.dtype, device="meta")
+        self._buffers = torch.empty(shape.buffers, device="meta")
+
+    def worker(self, rank: int) -> Worker:
+        """A worker without weights."""
+        return Worker(rank, self._workers, self._vector, self._vector, self._buffers)
+
+    def server(self, rank: int) -> Server:
+        """A server without weights."""
+        return Server(rank, self._workers, self._vector)
+
+    def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
+        """Do nothing."""
+
+    def sum_gradients(self) -> None:
+        """Do nothing."""
+
+    def reduce(self, tensors: Sequence[Tensor], weights: Sequence[float], op: Literal["mean", "sum"]) -> None:
+        """Do nothing."""
+
+    def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
+        """Do nothing."""
+
+    def apply(self, rank: int, epoch: float) -> None:
+        """Do nothing."""
+
+    def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:  # noqa: ARG002
+        """Never asked for: nothing is evaluated without weights."""
+        raise AssertionError("evaluation needs gradients")
+
+    def export(self, rank: int, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:  # noqa: ARG002
+        """There is no model to keep."""
+        return {}
+
+    def copy(self, message: Any) -> Any:
+        """Without numbers there is nothing that a sender could change."""
+        return message
+
+
+class Real:
+    """One replica a worker, each with its own random stream, in one process."""
+
+    def __init__(self, job: Job, shards: Shards, workers: int, seed: int) -> None:
+        device = torch.device("cpu")
+        self._replicas = [Replica(job, shards, rank, seed, device) for rank in range(workers)]
+        self._grads = [replica.flat.grad for replica in self._replicas]
+        self.loss = float("nan")
+
+    def worker(self, rank: int) -> Worker:
+        """The memory that the worker's model itself uses."""
+        replica = self._replicas[rank]
+        return Worker(rank, len(self._replicas), replica.flat.params, self._grads[rank], replica.buffers)
+
+    def server(self, rank: int) -> Server:
+        """A copy of the model as every worker starts with it."""
+        return Server(rank, len(self._replicas), self._replicas[0].flat.params.clone())
+
+    def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
+        """Draw, forward, backward; a worker without samples adds nothing."""
+        replica = self._replicas[rank]
+        self._grads[rank].zero_()
+        if not samples:
+            return
+        share = samples / replica.shards.total(step) if shared else 1.0
+        with replica.randomness():
+            loss = replica.forward(replica.draw(step))
+            replica.backward(loss, samples, share)
+        if rank == 0:
+            self.loss = loss.item()
+
+    @torch.no_grad()
+    def sum_gradients(self) -> None:
+        """Add up in the first worker's memory, then copy."""
+        self._sum_into_first(self._grads)
+
+    @torch.no_grad()
+    def reduce(self, tensors: Sequence[Tensor], weights: Sequence[float], op: Literal["mean", "sum"]) -> None:
+        """Weigh, add up, divide: in the live runtime's order, so that both agree to the last bit."""
+        if len(tensors) == 1:
+            return
+        if op == "mean":
+            for tensor, weight in zip(tensors, weights, strict=True):
+                tensor.mul_(weight)
+        self._sum_into_first(tensors, sum(weights) if op == "mean" else 1.0)
+
+    @torch.no_grad()
+    def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
+        """Copy the root's."""
+        for rank, tensor in enumerate(tensors):
+            if rank != root:
+                tensor.copy_(tensors[root])
+
+    def apply(self, rank: int, epoch: float) -> None:
+        """The replica's own."""
+        self._replicas[rank].apply(epoch)
+
+    def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:
+        """The worker's share of the test data."""
+        return self._replicas[rank].evaluate(params, buffers, rank, len(self._replicas))
+
+    def export(self, rank: int, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
+        """The replica's own, with these parameters."""
+        return self._replicas[rank].export(params, buffers)
+
+    def copy(self, message: Any) -> Any:
+        """Copy the tensors; the rest cannot change."""
+        tensors = {
+            field.name: value.clone()
+            for field in dataclasses.fields(message)
+            if isinstance(value := getattr(message, field.name), Tensor)
+        }
+        return dataclasses.replace(message, **tensors)
+
+    def learning_rate(self, epoch: float) -> float:
+        """The first group's rate at an epoch."""
+        return self._replicas[0].learning_rate(epoch)
+
+    @staticmethod
+    def _sum_into_first(tensors: Sequence[Tensor], divide_by: float = 1.0) -> None:
+        first, *others = tensors
+        for tensor in others:
+            first.add_(tensor)
+        if divide_by != 1.0:
+            first.div_(divide_by)
+        for tensor in others:
+            tensor.copy_(first)

@@ -1,0 +1,71 @@
+"""A worker or server in virtual time: its program, and where it stands."""
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any
+
+from paceline.costs.base import Times
+from paceline.runtimes.session import Ending, Session
+from paceline.runtimes.virtual.books import Books
+from paceline.strategies.effects import Mean, Peer, Program
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """A message on its way, or in an inbox."""
+
+    sender: Peer
+    message: Any
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Delivery:
+    """A letter that has arrived."""
+
+    letter: Letter
+    begun: float
+    """When its first byte left."""
+    arrived: float
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Node:
+    """One worker or server.
+
+    ``me`` is what its program sees; its ``now`` is the node's own clock, which may be ahead of the timeline's as
+    long as the node meets nobody.
+    """
+
+    peer: Peer
+    host: int
+    me: Any
+    """Worker or Server."""
+    program: Program
+    session: Session | None = None
+    """Where it is a worker."""
+    books: Books = field(default_factory=Books)
+    answer: Any = None
+    """What its program is resumed with."""
+    postponed: Any = None
+    """An effect that is carried out first when it is resumed."""
+    shared: bool = False
+    """Whether it has taken over the buffers for the gradient that it has asked for."""
+    inbox: deque[Delivery] = field(default_factory=deque)
+    waits_for: Any = None
+    """The effect that it waits in, or nothing."""
+    gone: bool = False
+    ending: Ending | None = None
+    begun: float = 0.0
+    """When the last backward began."""
+    ended: float = 0.0
+    """When the last backward ended."""
+    mean: Mean | None = None
+    plan: Any = None
+    """The buckets of ``mean``, looked up once."""
+    prices: tuple[tuple[Times, int], ...] = ()
+    """The gradient's times and samples in a full step and in an epoch's last, where steps cost the same."""
+    apply_seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return f"{self.peer.role} {self.peer.rank}"

@@ -1,0 +1,54 @@
+"""Messages between nodes: a line for each sender and receiver, so that theirs keep their order."""
+
+import dataclasses
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from paceline.costs.topology import Topology
+from paceline.runtimes.virtual.node import Delivery, Letter, Node
+from paceline.runtimes.virtual.timeline import Timeline
+from paceline.strategies.effects import Peer
+
+HEADER = 64
+"""Bytes that every message takes besides its tensors: its kind, its numbers and what the transport adds."""
+
+
+def message_bytes(message: Any) -> int:
+    """What a message weighs on the wire."""
+    values = (getattr(message, field.name) for field in dataclasses.fields(message))
+    return HEADER + sum(value.nbytes for value in values if isinstance(value, Tensor))
+
+
+class Post:
+    """Carries letters through the network; ``deliver`` is told when one has arrived."""
+
+    def __init__(
+        self, timeline: Timeline, topology: Topology, deliver: Callable[[Node, Delivery], None]
+    ) -> None:
+        self._timeline, self._topology, self._deliver = timeline, topology, deliver
+        self._lines: dict[tuple[Peer, Peer], deque[Letter]] = {}
+
+    def send(self, now: float, sender: Node, target: Node, letter: Letter) -> None:
+        """Hand a letter over; it leaves when those before it have left."""
+        line = self._lines.setdefault((sender.peer, target.peer), deque())
+        line.append(letter)
+        if len(line) == 1:
+            self._start(now, sender, target, line)
+
+    def _start(self, now: float, sender: Node, target: Node, line: deque[Letter]) -> None:
+        way = self._topology.way(sender.host, target.host)
+
+        def sent(time: float) -> None:
+            delivery = Delivery(line.popleft(), now, time + way.latency)
+            self._timeline.at(delivery.arrived, partial(self._arrive, target, delivery))
+            if line:
+                self._start(time, sender, target, line)
+
+        self._timeline.network.start(now, line[0].size, way.crosses, sent)
+
+    def _arrive(self, target: Node, delivery: Delivery, now: float) -> None:  # noqa: ARG002
+        self._deliver(target, delivery)

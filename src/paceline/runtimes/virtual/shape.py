@@ -1,0 +1,47 @@
+"""What a job weighs, without its weights."""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+
+from paceline.jobs.job import Job
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobShape:
+    """All that time depends on: the sizes of the parameters, of the buffers and of the data."""
+
+    name: str
+    parameters: tuple[int, ...]
+    """Elements of each trainable parameter, in order."""
+    dtype: torch.dtype = torch.float32
+    buffers: int = 0
+    """Elements of the floating-point buffers."""
+    train_samples: int
+    test_samples: int
+
+    @classmethod
+    def of(cls, job: Job) -> Self:
+        """Build the job's model without memory and measure it."""
+        with torch.device("meta"):
+            model = job.model()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        return cls(
+            name=job.name,
+            parameters=tuple(p.numel() for p in trained),
+            dtype=trained[0].dtype if trained else torch.float32,
+            buffers=sum(b.numel() for b in model.buffers() if b.dtype == torch.float32),
+            train_samples=len(job.train),
+            test_samples=len(job.test),
+        )
+
+    @property
+    def size(self) -> int:
+        """Elements of all parameters."""
+        return sum(self.parameters)
+
+    @property
+    def state_bytes(self) -> int:
+        """What a checkpoint holds at the least: parameters and buffers."""
+        return self.size * self.dtype.itemsize + self.buffers * torch.float32.itemsize
