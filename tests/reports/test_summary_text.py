@@ -74,18 +74,18 @@ def test_a_run_ends_with_the_answer_and_where_a_step_went():
 
 
 def test_uneven_workers_are_shown_beside_the_mean_and_in_ascii_where_need_be():
-    uneven = replace(SUMMARY, totals=[totals(wait=1.9), totals(slowdown=2.5, wait=0)])
+    uneven = replace(SUMMARY, totals=[totals(wait=1.9), totals(slowdown=2.4, wait=0)])
     assert summary_text(uneven, FOLDER, blocks=False).splitlines()[2:12] == [
         "where a step went       ms      %   rank 0   rank 1",
         "  data                0.05    1 %     0.05     0.05",
-        "  forward             1.24   29 %     0.71     1.78  ###",
-        "  backward            1.79   42 %     1.02     2.55  #####",
+        "  forward             1.21   29 %     0.71     1.70  ###",
+        "  backward            1.73   41 %     1.02     2.45  #####",
         "  communicate         0.14    3 %     0.14     0.14  (0.09 hidden)",
-        "  wait for others     0.95   22 %     1.90     0.00  ###",
+        "  wait for others     0.95   23 %     1.90     0.00  ###",
         "  apply               0.07    2 %     0.07     0.07",
         "  rest                0.05    1 %     0.05     0.05",
-        "  step                4.29  100 %     3.94     4.63",
-        "rank 1 computes 2.4 times as long as rank 0",
+        "  step                4.20  100 %     3.94     4.46",
+        "rank 1 computes 2.31 times as long as rank 0",
     ]
 
 

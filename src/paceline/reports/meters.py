@@ -36,7 +36,7 @@ class Bar:
         # Drawn when it is told to and by no thread of its own, which would take time from the training.
         self._progress = Progress(
             TextColumn("{task.percentage:>4.0f} %"),
-            BarColumn(max(6, min(20, console.width - 66))),
+            BarColumn(max(6, min(20, console.width - 66)), complete_style="cyan", finished_style="green"),
             TextColumn(
                 "{task.fields[words]}", markup=False, table_column=Column(no_wrap=True, overflow="crop")
             ),
