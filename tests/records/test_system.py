@@ -33,7 +33,7 @@ def test_samples_come_at_the_interval_and_the_thread_ends(tmp_path):
     with SystemSampler(tmp_path / "system.jsonl", [os.getpid()], interval=0.05):
         time.sleep(0.5)
     times = [line["time"] for line in lines(tmp_path / "system.jsonl")]
-    assert 4 <= len(times) <= 12
+    assert 2 <= len(times) <= 12
     assert times == sorted(times)
     assert not [thread for thread in threading.enumerate() if thread.name == "system-sampler"]
 
