@@ -26,6 +26,7 @@ def test_even_the_shortest_run_has_a_sample(tmp_path):
     assert line["workers"][0]["memory_bytes"] > 2**20
     assert sampler.memory_bytes >= line["workers"][0]["memory_bytes"]
     assert 5 < sampler.cpu_percent < 150
+    assert line["cpu_percent"] > 0, "the first line covers the time since the block began"
     assert {"time", "cpu_percent", "sent_per_second", "received_per_second"} <= line.keys()
 
 

@@ -39,7 +39,6 @@ class SystemSampler:
         self._begun = time.monotonic()
         self._processes = {pid: process for pid in self.pids if (process := _process(pid))}
         self._first = self._last = self._usages()
-        psutil.cpu_percent()
         self._network = (self._begun, *_traffic())
         self._thread.start()
         return self
@@ -67,6 +66,7 @@ class SystemSampler:
         return float(self._largest) if self._largest else None
 
     def _run(self) -> None:
+        psutil.cpu_percent()  # psutil measures from the last call of the same thread
         try:
             with LineWriter[dict[str, Any]](self.path, encode, at_once=1) as lines:
                 over = False

@@ -19,7 +19,7 @@ PARTS = {
 """The kinds of time that a step is made of; evaluations and checkpoints lie between steps."""
 
 COMPUTE = ("data", "forward", "backward", "apply")
-UNEVEN = 1.2
+UNEVEN = 1.3
 """How much longer the slowest worker computes than the fastest before both are shown."""
 
 
