@@ -136,7 +136,7 @@ def _field_docstrings(cls: type) -> dict[str, str]:
         (body,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(base))).body
         assert isinstance(body, ast.ClassDef)
         for line, following in zip(body.body, body.body[1:], strict=False):
-            is_field = isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
-            if is_field and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
-                found[line.target.id] = inspect.cleandoc(str(following.value.value))  # type: ignore[union-attr]
+            match line, following:
+                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
+                    found[name] = inspect.cleandoc(str(text))
     return found
