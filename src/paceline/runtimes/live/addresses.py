@@ -1,0 +1,92 @@
+"""Addresses and ports: what the user gave, checked before anything starts."""
+
+import errno
+import ipaddress
+import socket
+from typing import NamedTuple
+
+import psutil
+
+from paceline.errors import Mistake
+
+LOOPBACK = "127.0.0.1"
+
+
+class Endpoint(NamedTuple):
+    """A resolved address."""
+
+    family: socket.AddressFamily
+    address: str
+    port: int
+
+
+def resolve(address: str, port: int) -> Endpoint:
+    """The first address that a name stands for, or a Mistake."""
+    try:
+        family, _, _, _, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+    except (socket.gaierror, UnicodeError):
+        raise Mistake(
+            f"--address {address} does not resolve on {socket.gethostname()}; "
+            "give the IP address of node rank 0"
+        ) from None
+    return Endpoint(family, str(found[0]), port)
+
+
+def listen(address: str, port: int) -> socket.socket:
+    """A socket that listens on this host's own address and on no other; port 0 takes a free one."""
+    endpoint = resolve(address, port)
+    listener = socket.socket(endpoint.family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((endpoint.address, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        raise _refusal(error, address, port) from None
+    return listener
+
+
+def _refusal(error: OSError, address: str, port: int) -> Mistake:
+    if error.errno == errno.EADDRINUSE:
+        return Mistake(
+            f"port {port} on {address} is in use; choose another with --port, the same on every host"
+        )
+    if error.errno == errno.EADDRNOTAVAIL:
+        return Mistake(
+            f"--address {address} is not an address of {socket.gethostname()}; "
+            "node rank 0 must run where --address points"
+        )
+    if error.errno == errno.EACCES:
+        return Mistake(
+            f"port {port} needs special rights; choose one above 1023 with --port, the same on every host"
+        )
+    return Mistake(
+        f"cannot listen on {address}, port {port}: {error.strerror}; choose another with --address and --port"
+    )
+
+
+def check_reachable(address: str, port: int) -> None:
+    """Refuse a host name that means loopback here, as Debian's /etc/hosts has it: others cannot reach it."""
+    found = ipaddress.ip_address(resolve(address, port).address.partition("%")[0])
+    if found.is_loopback and address != "localhost" and address != str(found):
+        raise Mistake(
+            f"--address {address} means {found} on this host, where no other host can reach it; "
+            "give the IP address that the others use"
+        )
+
+
+def interface_towards(address: str, port: int) -> str | None:
+    """The network interface whose address this host uses to reach another; None where there is no route."""
+    endpoint = resolve(address, port)
+    with socket.socket(endpoint.family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((endpoint.address, port))  # a datagram socket sends nothing when it connects
+        except OSError:
+            return None
+        own = probe.getsockname()[0].partition("%")[0]
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(
+            entry.family == endpoint.family and entry.address.partition("%")[0] == own for entry in addresses
+        ):
+            return name
+    return None

@@ -1,0 +1,127 @@
+"""What went wrong in a worker, as a note that its launcher reads, and which of several notes is the cause."""
+
+import json
+import os
+import sys
+import sysconfig
+import time
+import traceback
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Literal, Self
+
+import torch
+
+Kind = Literal["killed", "exited", "error", "mistake", "lost-host", "lost-peer", "stopped", "interrupted"]
+
+_CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake")
+_LOST_PEER = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "gloo/transport",
+    "application timeout caused pair closure",
+    "remote peer",
+    "ncclremoteerror",
+    "socket timeout",
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failure:
+    """One worker's end before its time.
+
+    "killed" and "exited" left no note of their own. "error" is an exception, "mistake" one that the user can
+    fix, "lost-peer" a collective that failed because somebody else had gone, "lost-host" a launcher that does
+    not answer. "stopped" ended hard after a signal, "interrupted" stopped in agreement with all others.
+    """
+
+    rank: int
+    host: str
+    kind: Kind
+    step: int = 0
+    message: str = ""
+    where: str = ""
+    """The last line of the user's own code, "my_job.py:42 in loss"."""
+    traceback: str = ""
+    run: str | None = None
+    """The run folder, where it was known."""
+    at: float = field(default_factory=time.time)
+
+    def to_json(self) -> str:
+        """The note as text."""
+        return json.dumps(asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """Read what ``to_json`` wrote."""
+        return cls(**json.loads(text))
+
+    def write(self, launch: Path) -> None:
+        """Leave the note for the launcher; a worker's first note stands."""
+        path = note_path(launch, self.rank)
+        draft = path.with_suffix(".draft")
+        draft.write_text(self.to_json())
+        with suppress(FileExistsError):
+            os.link(draft, path)
+        draft.unlink()
+
+
+def note_path(launch: Path, rank: int) -> Path:
+    """The failure note of a rank."""
+    return launch / f"rank-{rank}.failure.json"
+
+
+def read_note(launch: Path, rank: int) -> Failure | None:
+    """A worker's note, or None where it left none."""
+    try:
+        return Failure.from_json(note_path(launch, rank).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+
+
+def root_cause(failures: Iterable[Failure]) -> Failure:
+    """The failure that the others follow from: the first that has a cause of its own.
+
+    A worker that lost a peer, or was told to stop, never is the cause while another failure is known.
+    """
+    return min(failures, key=lambda failure: (_rank_of(failure.kind), failure.at))
+
+
+def _rank_of(kind: Kind) -> int:
+    return 0 if kind in _CAUSES else 1 if kind in ("lost-peer", "lost-host") else 2
+
+
+def lost_peer(error: BaseException) -> bool:
+    """Whether an exception means that somebody else has gone, and not that something is wrong here."""
+    if isinstance(error, torch.distributed.DistNetworkError | torch.distributed.DistStoreError):
+        return True
+    text = str(error).lower()
+    return isinstance(error, RuntimeError | ConnectionError) and any(sign in text for sign in _LOST_PEER)
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line: its type and the first line of its message."""
+    message = str(error).strip().partition("\n")[0]
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def users_line(error: BaseException) -> str:
+    """The last line of the user's own code in a traceback, "my_job.py:42 in loss", or nothing."""
+    package = str(Path(__file__).parents[2])
+    libraries = (
+        package,
+        sysconfig.get_path("stdlib"),
+        sysconfig.get_path("purelib"),
+        sys.prefix + "/lib",
+        "<",
+    )
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if not frame.filename.startswith(libraries)
+    ]
+    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""

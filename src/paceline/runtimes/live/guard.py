@@ -1,0 +1,103 @@
+"""A worker's outermost layer: whatever happens inside becomes an exit code and a note of what happened."""
+
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from paceline.errors import Mistake
+from paceline.records.folder import RunFolder
+from paceline.records.summary import Summary
+from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
+from paceline.runtimes.live.heartbeat import Heartbeat
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.signals import StopRequest, die_with
+from paceline.runtimes.live.verdict import sentence
+
+Work = Callable[[Heartbeat, StopRequest], Summary]
+
+
+def run_guarded(place: Place, work: Work) -> int:
+    """Do a worker's work and return its exit code: 0 done, 1 failed, 2 a user's mistake, 130 interrupted.
+
+    The launcher is told through notes in the launch folder and tells the user. Under another launcher nobody
+    reads notes, so each worker prints its own cause. Interrupted workers return 0 to our own launcher: it
+    would take anything else for a failure and end the others while they still save.
+    """
+    die_with(place.launcher)
+    with Heartbeat(place) as heartbeat:
+        notary = _Notary(place, heartbeat)
+        with StopRequest(notary.end_hard) as stopping:
+            try:
+                summary = work(heartbeat, stopping)
+            except (Exception, SystemExit) as error:
+                return notary.failed(error)
+        return notary.interrupted() if summary.ending == "interrupted" else 0
+
+
+@dataclass(frozen=True)
+class _Notary:
+    place: Place
+    heartbeat: Heartbeat
+
+    def failed(self, error: BaseException) -> int:
+        if isinstance(error, Mistake):
+            self._tell(self._note("mistake", str(error)))
+            return 2
+        if lost_peer(error):
+            self._tell(self._note("lost-peer", describe(error)))
+            return 1
+        text = "".join(traceback.format_exception(error))
+        note = self._note("error", describe(error), where=users_line(error), text=text)
+        self._tell(note)
+        return 1
+
+    def interrupted(self) -> int:
+        self._leave(self._note("interrupted", ""))
+        return 130 if self.place.launch is None else 0
+
+    def end_hard(self, signum: int) -> None:
+        """Called from a thread, while the main thread may be stuck."""
+        self._tell(self._note("stopped", f"could not stop in time after {signal.Signals(signum).name}"))
+        os._exit(130 if signum == signal.SIGINT else 1)
+
+    def _note(self, kind: Kind, message: str, where: str = "", text: str = "") -> Failure:
+        pulse = self.heartbeat.pulse()
+        if text and pulse.run is not None and _save(RunFolder(pulse.run).failure(self.place.rank), text):
+            text = ""
+        return Failure(
+            rank=self.place.rank,
+            host=self.place.host,
+            kind=kind,
+            step=pulse.step,
+            message=message,
+            where=where,
+            traceback=text,
+            run=str(pulse.run) if pulse.run else None,
+        )
+
+    def _tell(self, note: Failure) -> None:
+        if not self._leave(note):
+            sys.stderr.write(f"{note.traceback}paceline: {sentence(note)}\n")
+            sys.stderr.flush()
+
+    def _leave(self, note: Failure) -> bool:
+        """Leave the note for our launcher; False where there is none, or its folder is gone with it."""
+        if self.place.launch is None:
+            return False
+        try:
+            note.write(self.place.launch)
+        except OSError:
+            return False
+        return True
+
+
+def _save(path: Path, text: str) -> bool:
+    try:
+        path.write_text(text)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,77 @@
+"""How many workers, on how many hosts, and where they meet: checked before anything starts."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from paceline.errors import Mistake
+from paceline.runtimes.live.addresses import LOOPBACK, check_reachable, resolve
+from paceline.runtimes.live.meeting import Meeting
+
+DEFAULT_PORT = 29500
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """How many workers, on how many hosts, and where they meet."""
+
+    nodes: int = 1
+    workers: int = 2
+    """Workers on each node."""
+    address: str | None = None
+    """The address of node rank 0; one node needs none."""
+    port: int | None = None
+    """Where node rank 0 listens; one node takes a free port."""
+    node_rank: int = 0
+    wait: float = 300.0
+    """Seconds to wait for the other nodes at the start."""
+    silence: float = 20.0
+    """Seconds without a word from another node's launcher after which its host counts as lost."""
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1:
+            raise Mistake(f"--nodes {self.nodes} is too small: at least 1 node must train")
+        if self.workers < 1:
+            raise Mistake(f"--workers {self.workers} is too small: at least 1 worker a node must train")
+        if not 0 <= self.node_rank < self.nodes:
+            raise Mistake(
+                f"--node-rank {self.node_rank} lies outside --nodes {self.nodes}: "
+                f"ranks are 0 to {self.nodes - 1}"
+            )
+        if self.nodes > 1 and not self.address:
+            raise Mistake(f"--nodes {self.nodes} needs --address, the address of the host with --node-rank 0")
+        if self.port is not None and not 0 < self.port < 65536:
+            raise Mistake(f"--port {self.port} is not a port: it must lie between 1 and 65535")
+        assert self.wait > 0
+        assert self.silence > 1
+
+    @property
+    def endpoint(self) -> tuple[str, int]:
+        """Where the launchers meet; port 0 is any free one."""
+        if self.nodes > 1:
+            return self.address or LOOPBACK, self.port or DEFAULT_PORT
+        return self.address or LOOPBACK, self.port or 0
+
+    def meeting(self, say: Callable[[str], None]) -> Meeting:
+        """Check the address and take the port, before anything starts."""
+        address, port = self.endpoint
+        if self.nodes > 1 and self.node_rank == 0:
+            check_reachable(address, port)
+        resolve(address, port)
+        return Meeting(
+            address=address,
+            port=port,
+            node_rank=self.node_rank,
+            nodes=self.nodes,
+            workers=self.workers,
+            wait=self.wait,
+            silence=self.silence,
+            say=say,
+        )
+
+    @property
+    def options(self) -> str:
+        """What a command on this host needs to take the same place again."""
+        if self.nodes == 1:
+            return ""
+        address, port = self.endpoint
+        return f" -n {self.nodes} -np {self.workers} -a {address} -p {port} -nr {self.node_rank}"

@@ -1,0 +1,98 @@
+"""A worker's side of stopping: asked once it stops in agreement with the others, asked twice at once."""
+
+import ctypes
+import os
+import select
+import signal
+import threading
+import time
+from collections.abc import Callable, Mapping
+from types import FrameType, MappingProxyType
+from typing import Any, Self
+
+PATIENCE: Mapping[int, float] = MappingProxyType({signal.SIGINT: 20.0, signal.SIGTERM: 8.0})
+"""Seconds from a signal until a worker that could not stop in agreement ends hard. A launcher sends SIGTERM
+when another worker has died, and then there is nobody left to agree with."""
+
+_LEAVE = 0
+_PR_SET_PDEATHSIG = 1
+
+
+class StopRequest:
+    """Whether this worker was asked to stop; a context in the main thread, which puts the old handlers back.
+
+    A thread reads the signals, because a worker that waits in a collective runs no Python handler. It calls
+    ``hard_end`` with the signal when the patience is over, or at the second SIGINT.
+    """
+
+    def __init__(self, hard_end: Callable[[int], None], patience: Mapping[int, float] = PATIENCE) -> None:
+        self._hard_end = hard_end
+        self._patience = patience
+        self._asked = 0
+        self._deadline = float("inf")
+        self._thread = threading.Thread(target=self._listen, name="stop-request", daemon=True)
+
+    def __call__(self) -> bool:
+        """True from the first signal on."""
+        return self._asked != 0
+
+    @property
+    def signal(self) -> int:
+        """The first signal, 0 before it."""
+        return self._asked
+
+    def __enter__(self) -> Self:
+        self._read, self._write = os.pipe()
+        os.set_blocking(self._write, False)
+        self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
+        self._old: dict[int, Any] = {signum: signal.signal(signum, _ignore) for signum in self._patience}
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for signum, handler in self._old.items():
+            signal.signal(signum, handler)
+        signal.set_wakeup_fd(self._old_fd)
+        os.write(self._write, bytes([_LEAVE]))
+        self._thread.join()
+        os.close(self._read)
+        os.close(self._write)
+
+    def _listen(self) -> None:
+        while True:
+            left = self._deadline - time.monotonic()
+            ready = left > 0 and select.select([self._read], [], [], min(left, 3600.0))[0]
+            for signum in os.read(self._read, 64) if ready else b"":
+                if signum == _LEAVE:
+                    return
+                self._take(signum)
+            if time.monotonic() >= self._deadline:
+                self._hard_end(self._asked)
+                self._deadline = float("inf")
+
+    def _take(self, signum: int) -> None:
+        if signum not in self._patience:
+            return
+        if signum == signal.SIGINT == self._asked:
+            self._deadline = 0.0
+        self._asked = self._asked or signum
+        self._deadline = min(self._deadline, time.monotonic() + self._patience[signum])
+
+
+def _ignore(signum: int, frame: FrameType | None) -> None:
+    """The thread has the signal already; Python needs a handler so that the default one does not act."""
+
+
+def die_with(launcher: int | None) -> None:
+    """Get SIGTERM when the launcher dies, however it dies, so that no worker is left behind; Linux only.
+
+    A launcher that is gone already ends this process here.
+    """
+    if launcher is None:
+        return
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    except (AttributeError, OSError):
+        return
+    if os.getppid() != launcher:
+        raise SystemExit(1)

@@ -1,0 +1,72 @@
+"""Two hosts in network namespaces: they train together, and each tells what happened on the other."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+STAND_IN = Path(__file__).parents[1] / "live" / "stand_in.py"
+
+
+def launch_on(hosts: tuple, behaviour: str) -> list["subprocess.Popen[str]"]:
+    """Start one worker on each host."""
+    plan = {"nodes": 2, "workers": 1, "address": hosts[0].address, "port": 29517, "silence": 3.0}
+    return [
+        host.start(
+            sys.executable, str(STAND_IN), "launch", json.dumps({**plan, "node_rank": rank}), behaviour
+        )
+        for rank, host in enumerate(hosts)
+    ]
+
+
+def until_ready(launcher: "subprocess.Popen[str]") -> tuple[int, int]:
+    """The rank and process of the worker, once it has done some steps with the other one."""
+    assert launcher.stdout is not None
+    line = launcher.stdout.readline()
+    match = re.match(r"ready (\d) (\d+) of 2 on node-[ab]", line)
+    assert match, line
+    return int(match[1]), int(match[2])
+
+
+def test_a_kill_on_one_host_is_told_on_both(two_hosts: tuple) -> None:
+    """If this failed, hosts could not train together, or the survivor would hang or not know why."""
+    launchers = launch_on(two_hosts, "steps=1000000")
+    assert until_ready(launchers[0])[0] == 0
+    rank, pid = until_ready(launchers[1])
+    assert rank == 1
+    os.kill(pid, signal.SIGKILL)
+    killed = time.monotonic()
+    for launcher in launchers:
+        _, stderr = launcher.communicate(timeout=15)
+        assert launcher.returncode == 1
+        assert re.match(
+            r"paceline: rank 1 on node-b died at step \d+ \(killed by signal 9, SIGKILL\)", stderr
+        ), stderr
+    assert time.monotonic() - killed < 10
+
+
+def test_a_cut_cable_ends_the_run_on_both_hosts(two_hosts: tuple) -> None:
+    """If this failed, workers would wait for half an hour for packets that cannot come."""
+    launchers = launch_on(two_hosts, "steps=1000000")
+    for launcher in launchers:
+        until_ready(launcher)
+    two_hosts[1].unplug()
+    for launcher, lost in zip(launchers, ("1 (node-b)", "0 (node-a)"), strict=True):
+        _, stderr = launcher.communicate(timeout=25)
+        assert launcher.returncode == 1
+        assert f"node rank {lost} has not answered for 3 s; the workers here were ended at step" in stderr
+
+
+def test_a_host_that_comes_early_waits_with_a_word(two_hosts: tuple) -> None:
+    """If this failed, the order in which hosts are started would matter, or waiting look like a hang."""
+    plan = {"nodes": 2, "workers": 1, "address": two_hosts[0].address, "node_rank": 1, "wait": 2.5}
+    early = two_hosts[1].start(sys.executable, str(STAND_IN), "launch", json.dumps(plan), "steps=3")
+    _, stderr = early.communicate(timeout=60)
+    assert early.returncode == 1
+    first, last = stderr.splitlines()
+    assert first == "paceline: waiting for node rank 0 at 10.77.0.1, port 29500 (gives up after 2.5 s)"
+    assert last.startswith("paceline: node rank 0 did not answer at 10.77.0.1, port 29500, within 2.5 s")

@@ -1,0 +1,139 @@
+"""Real workers that fail or are interrupted: what the user is told, how soon, and that nobody stays."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+STAND_IN = Path(__file__).with_name("stand_in.py")
+Start = Callable[[str], "subprocess.Popen[str]"]
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Starts a launcher with two workers; whatever is left of it when a test ends is killed."""
+    started: list[subprocess.Popen[str]] = []
+
+    def begin(behaviour: str) -> "subprocess.Popen[str]":
+        command = [sys.executable, str(STAND_IN), "launch", json.dumps({"workers": 2}), behaviour]
+        pipe = subprocess.PIPE
+        started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True))
+        return started[-1]
+
+    yield begin
+    for launcher in started:
+        if launcher.poll() is None:
+            for child in psutil.Process(launcher.pid).children():
+                child.kill()
+            launcher.kill()
+        launcher.communicate()
+
+
+def until_ready(launcher: "subprocess.Popen[str]") -> dict[int, int]:
+    """Wait until both workers have finished some steps; rank to process."""
+    pids: dict[int, int] = {}
+    assert launcher.stdout is not None
+    while len(pids) < 2:
+        line = launcher.stdout.readline()
+        assert line, "the launcher ended before its workers were ready"
+        if match := re.match(r"ready (\d) (\d+) of 2", line):
+            pids[int(match[1])] = int(match[2])
+    return pids
+
+
+def wait_until_gone(pids: dict[int, int], seconds: float) -> None:
+    deadline = time.monotonic() + seconds
+    while any(psutil.pid_exists(pid) for pid in pids.values()):
+        assert time.monotonic() < deadline, "a worker was left behind"
+        time.sleep(0.05)
+
+
+def test_a_killed_worker_ends_the_run_and_is_named_with_what_is_safe(start: Start, tmp_path: Path) -> None:
+    """If this failed, users would see a hang, or a torch traceback in place of the cause."""
+    saved = tmp_path / "checkpoints" / "step-00000004"
+    saved.mkdir(parents=True)
+    for rank in (0, 1):
+        (saved / f"rank-{rank}.tensors").touch()
+    launcher = start(f"run={tmp_path}")
+    pids = until_ready(launcher)
+    os.kill(pids[1], signal.SIGKILL)
+    killed = time.monotonic()
+    _, stderr = launcher.communicate(timeout=15)
+    assert time.monotonic() - killed < 10
+    assert launcher.returncode == 1
+    what, safe, resume = stderr.splitlines()
+    assert re.fullmatch(
+        r"paceline: rank 1 on \S+ died at step \d+ \(killed by signal 9, SIGKILL\); "
+        r"the others stopped after [\d.]+ m?s\.",
+        what,
+    )
+    assert int(re.findall(r"step (\d+)", what)[0]) >= 5
+    assert re.fullmatch(r"Safe: checkpoint of step 4, .* old\.", safe)
+    assert resume == f"Resume: paceline train --resume {tmp_path}"
+    wait_until_gone(pids, 1)
+
+
+def test_an_exception_is_told_with_the_users_line_and_its_traceback_kept(
+    start: Start, tmp_path: Path
+) -> None:
+    """If this failed, the peer's "connection closed" would hide the user's own error."""
+    launcher = start(f"raise=1@7,run={tmp_path}")
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 1
+    what, where, safe = stderr.splitlines()
+    assert re.search(
+        r"rank 1 on \S+ failed at step 7: ValueError: a bad label, 11 \(stand_in.py:\d+ in train\)", what
+    )
+    assert where == f"Traceback: {tmp_path}/failure-rank-1.txt"
+    assert "raise ValueError" in (tmp_path / "failure-rank-1.txt").read_text()
+    assert safe == "Safe: no checkpoint yet; start again with the same command."
+
+
+def test_a_mistake_that_only_a_worker_finds_is_told_once_with_exit_code_2(start: Start) -> None:
+    """If this failed, scripts could not tell bad usage from a failed run."""
+    launcher = start("mistake=0@6")
+    _, stderr = launcher.communicate(timeout=60)
+    assert launcher.returncode == 2
+    assert stderr == "paceline: 'spp' is no strategy; choose another\n"
+
+
+def test_ctrl_c_lets_the_workers_stop_in_agreement(start: Start) -> None:
+    """If this failed, Ctrl-C would lose the last checkpoint or leave workers running."""
+    launcher = start("steps=1000000")
+    pids = until_ready(launcher)
+    launcher.send_signal(signal.SIGINT)
+    stdout, stderr = launcher.communicate(timeout=15)
+    assert launcher.returncode == 130
+    assert sorted(stdout.splitlines()) == ["interrupted 0", "interrupted 1"]
+    assert stderr == ""
+    wait_until_gone(pids, 1)
+
+
+def test_a_second_ctrl_c_ends_workers_that_cannot_stop(start: Start) -> None:
+    """If this failed, a stuck worker would make Ctrl-C useless."""
+    launcher = start("stuck=1@5")
+    pids = until_ready(launcher)
+    launcher.send_signal(signal.SIGINT)
+    time.sleep(0.5)
+    assert launcher.poll() is None
+    launcher.send_signal(signal.SIGINT)
+    _, stderr = launcher.communicate(timeout=5)
+    assert launcher.returncode == 130
+    assert stderr == "paceline: interrupted before the workers could save.\n"
+    wait_until_gone(pids, 1)
+
+
+def test_workers_do_not_outlive_a_launcher_that_is_killed(start: Start) -> None:
+    """If this failed, kill -9 of the launcher would leave workers that train on unseen."""
+    launcher = start("steps=1000000")
+    pids = until_ready(launcher)
+    launcher.kill()
+    wait_until_gone(pids, 5)

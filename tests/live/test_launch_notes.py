@@ -1,0 +1,122 @@
+"""Heartbeats, stop requests and failure notes, each alone and in this process."""
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import Mistake
+from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
+from paceline.runtimes.live.guard import run_guarded
+from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.signals import StopRequest
+from paceline.runtimes.live.verdict import sentence
+
+GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
+
+
+def failure(kind: Kind, rank: int, at: float) -> Failure:
+    return Failure(rank=rank, host="node-b", kind=kind, at=at, step=812)
+
+
+def test_a_heartbeat_can_be_read_after_the_worker_has_died(tmp_path: Path) -> None:
+    """If this failed, nobody would know at which step a killed worker died."""
+    assert read_pulse(tmp_path, 1).step == 0
+    child = os.fork()
+    if child == 0:
+        heartbeat = Heartbeat(Place(rank=1, workers=2, launch=tmp_path))
+        heartbeat.show(tmp_path / "runs" / "a run")
+        heartbeat.beat(812)
+        os.kill(os.getpid(), signal.SIGKILL)
+    os.waitpid(child, 0)
+    pulse = read_pulse(tmp_path, 1)
+    assert (pulse.step, pulse.run) == (812, tmp_path / "runs" / "a run")
+    assert time.time() - pulse.at < 10
+
+
+def test_the_cause_is_the_first_failure_that_has_one() -> None:
+    """If this failed, the survivors' broken connections would be told as the cause."""
+    killed, error = failure("killed", 1, 5.0), failure("error", 2, 4.0)
+    lost, stopped = failure("lost-peer", 0, 1.0), failure("stopped", 3, 0.0)
+    assert root_cause([stopped, lost, killed]) is killed
+    assert root_cause([stopped, lost, killed, error]) is error
+    assert root_cause([stopped, lost]) is lost
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (RuntimeError(GLOO), True),
+        (RuntimeError("Socket Timeout"), True),
+        (ConnectionResetError("Connection reset by peer"), True),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), False),
+        (ValueError("connection closed by peer"), False),
+    ],
+)
+def test_a_lost_peer_is_told_from_an_error_here(error: Exception, expected: bool) -> None:
+    """If this failed, a user's own error would be taken for a network failure, or the other way round."""
+    assert lost_peer(error) is expected
+
+
+def test_a_workers_first_note_stands(tmp_path: Path) -> None:
+    """If this failed, the note of a cause would be overwritten while the worker is being ended."""
+    failure("error", 0, 1.0).write(tmp_path)
+    failure("stopped", 0, 2.0).write(tmp_path)
+    note = read_note(tmp_path, 0)
+    assert note == failure("error", 0, 1.0)
+    assert sentence(note).startswith("rank 0 on node-b failed at step 812")
+
+
+def test_a_stop_request_is_a_flag_and_the_old_handlers_come_back() -> None:
+    """If this failed, Ctrl-C would break a worker out of a collective and lose its last checkpoint."""
+    before = signal.getsignal(signal.SIGINT)
+    with StopRequest(lambda _: None) as stopping:
+        assert not stopping()
+        os.kill(os.getpid(), signal.SIGINT)
+        _wait_for(stopping)
+        assert stopping.signal == signal.SIGINT
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_a_worker_that_does_not_stop_is_ended(signals: list[signal.Signals]) -> None:
+    """If this failed, a worker stuck in a collective would stay for half an hour."""
+    ended: list[int] = []
+    with StopRequest(ended.append, patience={signal.SIGTERM: 0.05, signal.SIGINT: 60.0}):
+        for signum in signals:
+            os.kill(os.getpid(), signum)
+        _wait_for(lambda: bool(ended))
+    assert ended == [signals[0]]
+
+
+def test_a_worker_of_another_launcher_prints_its_own_cause(capsys: pytest.CaptureFixture[str]) -> None:
+    """If this failed, torchrun would end a run without saying why."""
+
+    def fail(heartbeat: Heartbeat, stopping: StopRequest) -> None:
+        heartbeat.beat(7)
+        raise ValueError("a bad label")
+
+    def err(heartbeat: Heartbeat, stopping: StopRequest) -> None:
+        raise Mistake("'spp' is no strategy")
+
+    place = Place(rank=1, workers=2, host="node-b")
+    assert run_guarded(place, fail) == 1  # type: ignore[arg-type]
+    last = capsys.readouterr().err.splitlines()[-1]
+    line = sys._getframe().f_lineno
+    assert last.startswith(
+        "paceline: rank 1 on node-b failed at step 7: ValueError: a bad label (test_launch_notes.py:"
+    )
+    assert int(last.rpartition(":")[2].split()[0]) < line
+    assert run_guarded(place, err) == 2  # type: ignore[arg-type]
+    assert capsys.readouterr().err == "paceline: 'spp' is no strategy\n"
+
+
+def _wait_for(condition: object) -> None:
+    deadline = time.monotonic() + 5
+    while not condition():  # type: ignore[operator]
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

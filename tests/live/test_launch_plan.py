@@ -1,0 +1,155 @@
+"""What a launch refuses before anything starts, and where a worker finds itself."""
+
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import Mistake, RunFailed
+from paceline.runtimes.live.addresses import interface_towards
+from paceline.runtimes.live.launch import Launch, variables
+from paceline.runtimes.live.meeting import Meeting
+from paceline.runtimes.live.place import Place
+
+TORCHRUN = {
+    "RANK": "3",
+    "WORLD_SIZE": "4",
+    "LOCAL_RANK": "1",
+    "LOCAL_WORLD_SIZE": "2",
+    "GROUP_RANK": "1",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node-a",
+    "MASTER_PORT": "29500",
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"workers": 0}, "--workers 0"),
+        ({"nodes": 0}, "--nodes 0"),
+        ({"nodes": 2, "address": "127.0.0.1", "node_rank": 2}, "ranks are 0 to 1"),
+        ({"nodes": 2, "address": "127.0.0.1", "node_rank": -1}, "--node-rank -1"),
+        ({"nodes": 2}, "needs --address"),
+        ({"port": 65536}, "--port 65536"),
+        ({"port": 0}, "--port 0"),
+    ],
+)
+def test_a_bad_plan_is_refused(settings: dict[str, int], words: str) -> None:
+    """If this failed, a typing error would hang a cluster."""
+    with pytest.raises(Mistake, match=words):
+        Launch(**settings)  # type: ignore[arg-type]
+
+
+def test_a_port_in_use_is_refused_by_name() -> None:
+    """If this failed, the store of another run would be joined, or torch would print a page."""
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Mistake, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"):
+            Launch(nodes=2, address="127.0.0.1", port=port).meeting(lambda _: None)
+
+
+@pytest.mark.parametrize(
+    ("address", "words"),
+    [("no-such-host.invalid", "does not resolve"), ("192.0.2.1", "is not an address of")],
+)
+def test_an_address_that_cannot_be_listened_on_is_refused(address: str, words: str) -> None:
+    """If this failed, every host would wait for the others in vain."""
+    with pytest.raises(Mistake, match=words):
+        Launch(nodes=2, address=address, port=29511).meeting(lambda _: None)
+
+
+def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, node rank 0 would listen where no other host can reach it."""
+    answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29511))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
+    with pytest.raises(Mistake, match=r"node-a means 127\.0\.1\.1 on this host"):
+        Launch(nodes=2, address="node-a", port=29511).meeting(lambda _: None)
+
+
+def test_workers_get_the_interface_and_one_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
+    """If this failed, Gloo would listen at the address of the host's name, and threads fight for cores."""
+    assert interface_towards("127.0.0.1", 29500) == "lo"
+    found = variables(Launch(workers=2), 29500, tmp_path, {})
+    assert (found["GLOO_SOCKET_IFNAME"], found["OMP_NUM_THREADS"]) == ("lo", "1")
+    found = variables(
+        Launch(workers=2), 29500, tmp_path, {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
+    )
+    assert not {"GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"} & set(found)
+    assert "OMP_NUM_THREADS" not in variables(Launch(workers=1), 29500, tmp_path, {})
+
+
+def test_a_place_is_read_from_torchruns_variables() -> None:
+    """If this failed, 'torchrun -m paceline train' would run every worker alone."""
+    place = Place.from_environment(TORCHRUN)
+    assert place is not None
+    assert (place.rank, place.workers, place.local_rank, place.local_workers) == (3, 4, 1, 2)
+    assert (place.node_rank, place.nodes, place.address, place.port) == (1, 2, "node-a", 29500)
+    assert place.launch is None
+    assert Place.from_environment({"WORLD_SIZE": "4"}) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("RANK", "x", "RANK=x is not a number"),
+        ("RANK", "4", "RANK=4 lies outside WORLD_SIZE=4"),
+        ("WORLD_SIZE", "-1", "WORLD_SIZE=-1"),
+        ("MASTER_ADDR", "", "MASTER_ADDR is not"),
+        ("LOCAL_RANK", "2", "LOCAL_RANK=2"),
+    ],
+)
+def test_malformed_variables_are_the_users_to_fix(name: str, value: str, words: str) -> None:
+    """If this failed, a broken batch script would end in a traceback."""
+    with pytest.raises(Mistake, match=words):
+        Place.from_environment({**TORCHRUN, name: value})
+
+
+def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseException | None]:
+    """Let several launchers meet in threads, and return what each one raised."""
+    ends: list[BaseException | None] = [None] * len(settings)
+
+    def one(index: int, mine: dict[str, int]) -> None:
+        try:
+            usual = {"nodes": 2, "workers": 1, "port": port}
+            meeting = Meeting(
+                address="127.0.0.1", wait=wait, silence=20.0, say=lambda _: None, **{**usual, **mine}
+            )
+            meeting.next_rendezvous()
+            meeting.leave()
+        except (Mistake, RunFailed) as error:
+            ends[index] = error
+
+    threads = [threading.Thread(target=one, args=pair) for pair in enumerate(settings)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return ends
+
+
+@pytest.fixture
+def port() -> int:
+    """A port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return int(free.getsockname()[1])
+
+
+def test_launchers_that_agree_meet(port: int) -> None:
+    """If this failed, no run on several hosts would start."""
+    assert meet(20, port, {"node_rank": 0}, {"node_rank": 1}) == [None, None]
+
+
+def test_launchers_that_disagree_say_so_on_every_host(port: int) -> None:
+    """If this failed, hosts with different options would hang in their first collective."""
+    ends = meet(20, port, {"node_rank": 0}, {"node_rank": 1, "workers": 3})
+    assert all(isinstance(end, Mistake) and "--workers is 3" in str(end) for end in ends)
+
+
+def test_waiting_in_vain_ends_and_names_who_is_missing(port: int) -> None:
+    """If this failed, a host that never comes would be waited for without a word."""
+    (early,) = meet(0.3, port, {"node_rank": 1})
+    assert f"node rank 0 did not answer at 127.0.0.1, port {port}, within 0.3 s" in str(early)
+    (alone,) = meet(0.3, port, {"node_rank": 0})
+    assert "node rank 1 of 2 did not come to 127.0.0.1" in str(alone)
