@@ -133,6 +133,7 @@ def _launch(options: RunOptions, where: WhereOptions, keep: KeepOptions) -> int:
 def _work(options: RunOptions, where: WhereOptions, keep: KeepOptions, place: "Place") -> int:
     """Be one worker, to the end."""
     from paceline.records.summary import Summary
+    from paceline.reports.trace import write_trace
     from paceline.runtimes.live.guard import run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.options import LiveOptions
@@ -143,7 +144,7 @@ def _work(options: RunOptions, where: WhereOptions, keep: KeepOptions, place: "P
         if place.launch is None:
             where.refuse(place)
         settings = _settings(options, place.workers, keep.resume)
-        return run_worker(
+        summary = run_worker(
             settings,
             options=LiveOptions(device=where.device, backend=where.backend),
             place=place,
@@ -154,6 +155,9 @@ def _work(options: RunOptions, where: WhereOptions, keep: KeepOptions, place: "P
             resume=RunFolder(keep.resume) if keep.resume else None,
             name=keep.name,
         )
+        if place.rank == 0:
+            write_trace(RunFolder(keep.resume or keep.runs / summary.name))
+        return summary
 
     return run_guarded(place, work)
 

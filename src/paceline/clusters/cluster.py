@@ -1,7 +1,8 @@
 """Where a training runs: hosts, what computes on them and what connects them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from paceline.clusters.times import StepTimes
 from paceline.errors import Mistake
@@ -110,6 +111,10 @@ class Cluster:
             )
         places: Sequence[int] = offered or range(len(self.hosts))
         return tuple(places[rank % len(places)] for rank in range(servers))
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain document, in SI units."""
+        return asdict(self)
 
     def __str__(self) -> str:
         links = {str(host.link) for host in self.hosts}

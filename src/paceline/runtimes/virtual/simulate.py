@@ -41,12 +41,14 @@ def simulate(
     observer: Observer | None = None,
     recorder: Recorder | None = None,
     name: str = "",
+    folder: str | None = None,
 ) -> Summary:
     """Run the settings on the cluster and return how it went; the same arguments give the same run.
 
     With ``gradients`` the mathematics is true and only time is simulated; without, there is time only, and a
     job's shape is enough. Nothing is written: checkpoints only take their time. ``strategy`` is built from the
-    settings unless given. Raises Mistake for what cannot be simulated and RunFailed where a strategy gets stuck.
+    settings unless given; ``folder`` is where the recorder keeps the run, for the observer to tell. Raises
+    Mistake for what cannot be simulated and RunFailed where a strategy gets stuck.
     """
     _check(settings, job, cluster, gradients)
     strategy = strategy or specs.build(settings.strategy, STRATEGIES, "strategy")
@@ -61,6 +63,7 @@ def simulate(
         observer or Silent(),
         recorder or TotalsOnly(),
         name,
+        folder,
     )
     return run.run()
 
@@ -103,11 +106,12 @@ class _Run:
         observer: Observer,
         recorder: Recorder,
         name: str,
+        folder: str | None,
     ) -> None:
         self.settings, self.cluster, self.costs, self.strategy = settings, cluster, costs, strategy
         self.observer, self.recorder = observer, recorder
         self.shape = job if isinstance(job, JobShape) else JobShape.of(job)
-        self.name = name or self.shape.name
+        self.name, self.folder = name or self.shape.name, folder
         self.shards = Shards(self.shape.train_samples, settings.batch_sizes, settings.seed)
         self.agenda = Agenda(settings, self.shards.steps_per_epoch)
         self.metrics = tuple(job.metrics) if isinstance(job, Job) else ()
@@ -197,6 +201,7 @@ class _Run:
             last_step=self.agenda.last,
             steps_per_epoch=self.agenda.steps_per_epoch,
             target=self.settings.target_accuracy,
+            folder=self.folder,
         )
 
     def _summary(self, world: World) -> Summary:

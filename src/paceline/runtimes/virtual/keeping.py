@@ -1,0 +1,81 @@
+"""The run folder, as a simulated run writes it: the same files as a live one, and the same bytes for the same run."""
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from torch import Tensor
+
+from paceline.clusters.cluster import Cluster
+from paceline.records.create import create, environment
+from paceline.records.events import EventWriter, MetricsWriter
+from paceline.records.files import write_json
+from paceline.records.folder import RunFolder
+from paceline.records.metrics import Row
+from paceline.records.observer import Silent
+from paceline.records.spans import StepRecord
+from paceline.records.summary import Summary
+from paceline.records.tensorfile import write_tensors
+from paceline.runtimes.config import write_config
+from paceline.runtimes.settings import Settings
+
+MOST_STEPS = 100_000
+"""Steps of all workers up to which each is kept; longer runs keep totals only."""
+
+
+class FolderRecorder:
+    """Keeps steps and the exported model in a run folder; a context that closes its files."""
+
+    def __init__(self, folder: RunFolder, workers: int, steps: int) -> None:
+        """``steps`` is how many each worker will take."""
+        self.folder = folder
+        self.detailed = workers * steps <= MOST_STEPS
+        self._files = ExitStack()
+        self._events = [
+            self._files.enter_context(EventWriter(folder.events(rank)))
+            for rank in range(workers if self.detailed else 0)
+        ]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._files.close()
+
+    def stepped(self, rank: int, record: StepRecord) -> None:
+        """Write a line."""
+        self._events[rank].append(record)
+
+    def exported(self, state: Mapping[str, Tensor]) -> None:
+        """Write ``model.tensors``."""
+        write_tensors(self.folder.model, dict(state))
+
+
+class FolderObserver(Silent):
+    """Keeps evaluations and the summary in a run folder."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self.folder = folder
+
+    def evaluated(self, row: Row) -> None:
+        """Add a line to ``metrics.jsonl``."""
+        with MetricsWriter(self.folder.metrics) as metrics:
+            metrics.append(row)
+
+    def finished(self, summary: Summary) -> None:
+        """Write ``summary.json``."""
+        write_json(self.folder.summary, summary.to_json())
+
+
+def new_folder(runs: Path, name: str, settings: Settings, cluster: Cluster, gradients: bool) -> RunFolder:
+    """Make a run folder that says what is simulated, and where."""
+    folder = create(runs, name, datetime.now(UTC))
+    machinery = {"cluster": cluster.to_json(), "gradients": gradients}
+    write_config(folder, settings, "virtual", machinery)
+    write_json(folder.env, environment())
+    return folder
