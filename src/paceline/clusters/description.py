@@ -1,9 +1,8 @@
 """A cluster in the user's words: inline, ``hosts=4,workers=2,bandwidth=1 Gbit/s``, or a TOML file."""
 
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
 from paceline.clusters.table import Reader
@@ -14,8 +13,8 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 """The link of a host that states none: 1 Gbit/s Ethernet."""
 
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "jitter")
-_HOST = ("workers", "speed", "device", "bandwidth", "latency", "servers")
-_INSIDE = {"inside-bandwidth": "bandwidth", "inside-latency": "latency"}
+_HOST = ("hosts", "workers", "speed", "device", "bandwidth", "latency", "servers")
+_INSIDE = ("inside-bandwidth", "inside-latency")
 
 
 def read_cluster(text: str) -> Cluster:
@@ -24,9 +23,7 @@ def read_cluster(text: str) -> Cluster:
     A Mistake names the file, the key, the value and the rule.
     """
     path = Path(text)
-    if path.suffix == ".toml":
-        return _read_file(path)
-    return _read_document(_inline(text), "--cluster", path.stem)
+    return _read_file(path) if path.suffix == ".toml" else _read_inline(text)
 
 
 def _read_file(path: Path) -> Cluster:
@@ -36,13 +33,33 @@ def _read_file(path: Path) -> Cluster:
         raise Mistake(f"cannot read the cluster file {str(path)!r}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not TOML: {error}") from error
-    return _read_document(document, str(path), path.stem)
+    reader = Reader(str(path), "", document)
+    name = reader.word("name", path.stem)
+    inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
+    reader.finish()
+    return _build(name, inside, times, hosts, count="count")
 
 
-def _inline(text: str) -> dict[str, Any]:
-    """The document that an inline description stands for: one kind of host, ``hosts`` times."""
-    host: dict[str, Any] = {}
-    document: dict[str, Any] = {"hosts": [host], "inside": {}, "times": {}}
+def _read_inline(text: str) -> Cluster:
+    """One kind of host, ``hosts`` times; the tables of a file, all in one line."""
+    host: dict[str, str] = {}
+    inside: dict[str, str] = {}
+    times: dict[str, str] = {}
+    for key, value in _pairs(text):
+        if key in _HOST:
+            host[key] = value
+        elif key in _INSIDE:
+            inside[key.removeprefix("inside-")] = value
+        elif key in _TIMES:
+            times[key] = value
+        else:
+            raise unknown("setting of --cluster", key, (*_HOST, *_INSIDE, *_TIMES))
+    where = "--cluster"
+    hosts = [Reader(where, "", host)]
+    return _build("cluster", Reader(where, "inside-", inside), Reader(where, "", times), hosts, count="hosts")
+
+
+def _pairs(text: str) -> Iterator[tuple[str, str]]:
     seen = set()
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
@@ -54,42 +71,25 @@ def _inline(text: str) -> dict[str, Any]:
         if key in seen:
             raise Mistake(f"--cluster: {key!r} is set twice; set it once")
         seen.add(key)
-        table, name = _inline_place(key, document)
-        table[name] = value
-    return document
+        yield key, value
 
 
-def _inline_place(key: str, document: dict[str, Any]) -> tuple[dict[str, Any], str]:
-    if key == "hosts":
-        return document["hosts"][0], "count"
-    if key in _HOST:
-        return document["hosts"][0], key
-    if key in _INSIDE:
-        return document["inside"], _INSIDE[key]
-    if key in _TIMES:
-        return document["times"], key
-    raise unknown("setting of --cluster", key, ("hosts", *_HOST, *_INSIDE, *_TIMES))
-
-
-def _read_document(document: Mapping[str, Any], where: str, name: str) -> Cluster:
-    reader = Reader(where, "", document)
-    name = reader.word("name", name)
-    inside = _read_link(reader.table("inside"), MEMORY)
-    times = _read_times(reader.table("times"))
-    hosts = [host for table in reader.tables("hosts") for host in _read_hosts(table, inside)]
-    reader.finish()
+def _build(name: str, inside: Reader, times: Reader, hosts: Iterable[Reader], count: str) -> Cluster:
+    link, stated = _read_link(inside, MEMORY), _read_times(times)
+    found = tuple(host for reader in hosts for host in _read_hosts(reader, link, count))
     try:
-        return Cluster(hosts=tuple(hosts), times=times, name=name)
+        return Cluster(hosts=found, times=stated, name=name)
     except Mistake as mistake:
-        raise Mistake(f"{where}: {mistake}") from mistake
+        raise Mistake(f"{inside.where}: {mistake}") from mistake
 
 
-def _read_hosts(reader: Reader, inside: Link) -> Iterator[Host]:
-    count = reader.whole("count", 1, least=1)
+def _read_hosts(reader: Reader, inside: Link, count: str) -> Iterator[Host]:
+    """The hosts that one table describes; ``count`` is the key that says how many."""
+    number = reader.whole(count, 1, least=1)
     stem = reader.word("name", "host")
-    names = reader.words("names", [f"{stem}-{index}" for index in range(count)] if count > 1 else [stem])
-    if "count" in reader.values and len(names) != count:
-        raise reader.wrong("names", names, f"there must be as many as count says, {count}")
+    names = reader.words("names", [f"{stem}-{index}" for index in range(number)] if number > 1 else [stem])
+    if count in reader.values and len(names) != number:
+        raise reader.wrong("names", names, f"there must be as many as {count} says, {number}")
     workers, servers = reader.whole("workers", 1), reader.whole("servers", 0)
     device = Device(name=reader.word("device", "device"), speed=reader.positive("speed", 1.0))
     link = _read_link(reader, DEFAULT_LINK)
@@ -98,16 +98,15 @@ def _read_hosts(reader: Reader, inside: Link) -> Iterator[Host]:
 
 
 def _read_link(reader: Reader, default: Link) -> Link:
-    link = Link(
-        bandwidth=reader.rate("bandwidth", default.bandwidth),
-        latency=reader.seconds("latency", default.latency),
-    )
+    bandwidth = reader.rate("bandwidth", default.bandwidth)
+    latency = reader.seconds("latency", default.latency)
     reader.finish()
-    return link
+    return Link(bandwidth=bandwidth, latency=latency)
 
 
 def _read_times(reader: Reader) -> StepTimes:
-    stated = {key: reader.seconds(key, 0.0) for key in _TIMES if key != "jitter" and key in reader.values}
+    read = {key: reader.seconds(key, 0.0) for key in _TIMES if key != "jitter"}
+    stated = {key: seconds for key, seconds in read.items() if key in reader.values}
     jitter = reader.number("jitter", 0.0)
     reader.finish()
     try:

@@ -1,6 +1,6 @@
 """Reading one table of a description, key by key, with errors that say where."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.errors import Mistake, unknown
@@ -82,13 +82,12 @@ class Reader:
             raise self.wrong(key, value, f"it must be a table; write [{key}] and its keys below")
         return Reader(self.where, f"{self.path}{key}.", value)
 
-    def tables(self, key: str) -> Iterator["Reader"]:
+    def tables(self, key: str) -> list["Reader"]:
         """A list of tables below this one."""
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
             raise self.wrong(key, value, f"it must be a list of tables; write [[{key}]] and its keys below")
-        for index, item in enumerate(value):
-            yield Reader(self.where, f"{self.path}{key}[{index}].", item)
+        return [Reader(self.where, f"{self.path}{key}[{index}].", item) for index, item in enumerate(value)]
 
     def finish(self) -> None:
         """Refuse a key that nobody asked for, with the nearest that there is."""

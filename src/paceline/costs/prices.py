@@ -39,7 +39,8 @@ FREE = Price((), 0.0)
 def ring_all_reduce(topology: Topology, size: int) -> Price:
     """A ring through all ranks in order, as Gloo's.
 
-    2 (n - 1) steps, in each of which a message of 1/n of the bytes goes over every edge at once. The ring leaves and enters each host once; the edges inside a host share its inside link.
+    2 (n - 1) steps, in each of which a message of 1/n of the bytes goes over every edge at once. The ring leaves and
+    enters each host once; the edges inside a host share its inside link.
     """
     workers = len(topology.workers)
     if workers == 1 or size == 0:

@@ -1,0 +1,142 @@
+"""Small jobs and clusters for the tests of virtual time."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn, optim
+
+from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.clusters.times import StepTimes
+from paceline.costs.given import given_costs
+from paceline.jobs.job import Job
+from paceline.jobs.spec import JobSpec
+from paceline.records.metrics import Row
+from paceline.records.observer import Silent
+from paceline.records.spans import StepRecord
+from paceline.records.summary import Summary
+from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.runtimes.virtual.simulate import simulate
+
+torch.set_num_threads(1)
+
+NEVER = Every(0)
+TIMES = StepTimes(data=0.5, forward=1.0, backward=2.0, apply=0.25)
+SHAPE = JobShape(name="shape", parameters=(600, 400), train_samples=800, test_samples=100)
+
+
+class Clouds:
+    """Two clouds of points, one a class."""
+
+    def __init__(self, samples: int, seed: int) -> None:
+        generator = torch.Generator().manual_seed(seed)
+        self._targets = torch.arange(samples) % 2
+        self._inputs = torch.randn(samples, 6, generator=generator) + self._targets[:, None] * 1.5
+
+    def __len__(self) -> int:
+        return len(self._targets)
+
+    def take(self, indices: Tensor) -> tuple[Tensor, Tensor]:
+        return self._inputs[indices], self._targets[indices]
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return (outputs.argmax(1) == targets).sum()
+
+
+def sgd(parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
+    return optim.SGD(parameters, lr=0.1)
+
+
+def plain_model() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 2))
+
+
+def random_model() -> nn.Module:
+    """Draws random numbers, and keeps statistics."""
+    return nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Dropout(0.3), nn.Linear(8, 2))
+
+
+def make_job(model=plain_model, train: int = 96) -> Job:
+    return Job(
+        name="clouds",
+        model=model,
+        loss=nn.functional.cross_entropy,
+        train=Clouds(train, 1),
+        test=Clouds(50, 2),
+        optimizer=sgd,
+        metrics={"accuracy": accuracy},
+    )
+
+
+def make_cluster(
+    workers: int, *, bandwidth: float = 1e6, latency: float = 0.0, times: StepTimes = TIMES, per_host: int = 1
+) -> Cluster:
+    link = Link(bandwidth=bandwidth, latency=latency)
+    hosts = [Host(name=f"h{i}", link=link, workers=per_host) for i in range(workers // per_host)]
+    return Cluster(hosts=tuple(hosts), times=times)
+
+
+@dataclass
+class Kept(Silent):
+    """Keeps all that a run tells."""
+
+    detailed: bool = True
+    records: dict[int, list[StepRecord]] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
+    model: dict[str, Tensor] = field(default_factory=dict)
+
+    def evaluated(self, row: Row) -> None:
+        self.rows.append(row)
+
+    def exported(self, state) -> None:
+        self.model = dict(state)
+
+
+class KeptRecords(Kept):
+    """The recorder's side; the observer's ``stepped`` has another meaning."""
+
+    def stepped(self, rank: int, record: StepRecord) -> None:  # type: ignore[override]
+        self.records.setdefault(rank, []).append(record)
+
+
+def settings_of(workers: int, **changes) -> Settings:
+    values = {
+        "batch_sizes": (8,) * workers,
+        "evaluate": NEVER,
+        "checkpoint": NEVER,
+        "iterations": 5,
+    } | changes
+    if "epochs" in changes:
+        values["iterations"] = None
+    return Settings(job=JobSpec(), **values)
+
+
+def time_only(
+    cluster: Cluster,
+    shape: JobShape = SHAPE,
+    *,
+    detailed=True,
+    strategy=None,
+    strategy_name="all-reduce",
+    **changes,
+):
+    """Simulate without gradients; return the summary and what was recorded."""
+    settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
+    kept = KeptRecords(detailed=detailed)
+    costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+    summary = simulate(settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=kept)
+    return summary, kept
+
+
+def with_gradients(
+    job: Job, cluster: Cluster, *, strategy=None, strategy_name="all-reduce", **changes
+) -> tuple[Summary, KeptRecords]:
+    """Simulate with gradients; return the summary and what was recorded and told."""
+    settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
+    told, kept = Kept(), KeptRecords()
+    costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+    summary = simulate(settings, job, cluster, costs, strategy=strategy, observer=told, recorder=kept)
+    kept.rows = told.rows
+    return summary, kept
