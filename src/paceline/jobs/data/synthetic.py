@@ -27,7 +27,7 @@ class Synthetic:
     test: int = 500
     """Test samples."""
 
-    noise: float = 2.0
+    noise: float = 1.0
     """The noise's deviation, where the pattern's is 1; more is harder to learn."""
 
     seed: int = 0
@@ -49,7 +49,8 @@ class Synthetic:
     def _patterns(self, generator: torch.Generator) -> Tensor:
         channels, height, width = self.shape
         coarse = torch.randn(self.classes, channels, 4, 4, generator=generator)
-        return interpolate(coarse, size=(height, width), mode="bilinear")
+        patterns = interpolate(coarse, size=(height, width), mode="bilinear")
+        return patterns / patterns.std()
 
     def _draw(self, patterns: Tensor, samples: int, generator: torch.Generator) -> TensorData:
         labels = torch.randint(self.classes, (samples,), generator=generator)

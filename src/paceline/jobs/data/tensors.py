@@ -51,8 +51,10 @@ class DatasetData:
         if not len(indices):
             inputs, targets = self.take(torch.zeros(1, dtype=torch.int64))
             return inputs[:0], targets[:0]
-        inputs, targets = default_collate(self._samples(indices.tolist()))
-        return inputs, targets
+        batch = default_collate(self._samples(indices.tolist()))
+        if not _is_pair(batch):
+            raise Mistake("a sample is not an (input, target) pair of tensors, arrays or numbers")
+        return batch[0], batch[1]
 
     def _samples(self, indices: list[int]) -> list[Any]:
         fetch_many = getattr(self.dataset, "__getitems__", None)
@@ -67,17 +69,23 @@ def as_data(thing: Any, where: str) -> Data:
         raise Mistake(f"{where} has no samples; a job needs at least one")
     try:
         batch = data.take(torch.zeros(1, dtype=torch.int64))
+    except Mistake as mistake:
+        raise Mistake(f"{where}: {mistake}") from mistake
     except Exception as error:
         raise Mistake(f"{where}: its first sample raised {type(error).__name__}: {error}") from error
-    if not (
+    if not _is_pair(batch):
+        raise Mistake(
+            f"{where}: take(indices) returned a {type(batch).__name__}; it must return (inputs, targets)"
+        )
+    return data
+
+
+def _is_pair(batch: Any) -> bool:
+    return (
         isinstance(batch, tuple | list)
         and len(batch) == 2
         and all(isinstance(part, Tensor) for part in batch)
-    ):
-        raise Mistake(
-            f"{where}: its first sample is not an (input, target) pair of tensors, arrays or numbers"
-        )
-    return data
+    )
 
 
 def _wrap(thing: Any, where: str) -> Data:

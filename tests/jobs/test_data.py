@@ -1,0 +1,134 @@
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
+
+from paceline import specs
+from paceline.errors import Mistake
+from paceline.jobs import DATA
+from paceline.jobs.data.images import Images
+from paceline.jobs.data.tensors import DatasetData, TensorData, as_data
+
+
+class Squares(Dataset[tuple[torch.Tensor, int]]):
+    def __len__(self) -> int:
+        return 7
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        if not 0 <= index < 7:
+            raise IndexError(index)
+        return torch.full((2, 3), float(index)), index**2
+
+
+def synthetic(settings: str = "") -> Images:
+    images: Images = specs.build(f"synthetic:{settings}", DATA, "data").load(None)
+    return images
+
+
+def test_a_torch_dataset_gives_what_tensors_give() -> None:
+    whole = TensorData(torch.arange(7.0).view(7, 1, 1).expand(7, 2, 3), torch.arange(7) ** 2)
+    for indices in (torch.tensor([5, 0, 5]), torch.tensor([6])):
+        for ours, theirs in zip(whole.take(indices), DatasetData(Squares()).take(indices), strict=True):
+            assert torch.equal(ours, theirs)
+            assert ours.dtype == theirs.dtype
+
+
+@pytest.mark.parametrize("data", [TensorData(torch.ones(7, 2, 3), torch.arange(7)), DatasetData(Squares())])
+def test_no_samples_give_empty_tensors_of_the_right_shape(data: TensorData | DatasetData) -> None:
+    inputs, targets = data.take(torch.empty(0, dtype=torch.int64))
+    assert inputs.shape == (0, 2, 3)
+    assert targets.shape == (0,)
+    assert targets.dtype == torch.int64
+
+
+def test_a_batch_is_a_copy_so_that_changing_it_leaves_the_data_alone() -> None:
+    data = TensorData(torch.ones(4, 2), torch.arange(4))
+    data.take(torch.tensor([0, 1]))[0].zero_()
+    assert data.inputs.sum() == 8
+
+
+def test_any_map_style_dataset_is_wrapped_and_a_data_is_kept() -> None:
+    data = TensorData(torch.ones(4, 2), torch.arange(4))
+    assert as_data(data, "x") is data
+    assert isinstance(as_data(TensorDataset(data.inputs, data.targets), "x"), TensorData), (
+        "the fast path is lost"
+    )
+    subset = as_data(Subset(Squares(), [3, 4]), "x")
+    assert subset.take(torch.tensor([1]))[1].tolist() == [16]
+    assert as_data([(torch.ones(2), 1.0)], "x").take(torch.tensor([0]))[0].shape == (1, 2)
+
+
+class Stream(IterableDataset[int]):
+    def __iter__(self) -> Any:
+        yield 1
+
+
+class Careless:
+    def __len__(self) -> int:
+        return 3
+
+    def take(self, indices: torch.Tensor) -> torch.Tensor:
+        return indices
+
+
+@pytest.mark.parametrize(
+    ("thing", "says"),
+    [
+        (Stream(), "its train data is a Stream; it must be a torch Dataset with a length"),
+        ([], "no samples"),
+        ([{"image": 1}], r"not an \(input, target\) pair"),
+        ([(object(), 1)], "its first sample raised TypeError"),
+        ([(torch.ones(2), "seven")], r"not an \(input, target\) pair"),
+        ([{"image": 1, "label": 1}], r"not an \(input, target\) pair"),
+        (Careless(), r"take\(indices\) returned a Tensor; it must return \(inputs, targets\)"),
+        (None, "is a NoneType"),
+    ],
+)
+def test_what_cannot_be_batched_is_refused_by_name(thing: Any, says: str) -> None:
+    with pytest.raises(Mistake, match=says):
+        as_data(thing, "its train data")
+
+
+def test_inputs_without_targets_are_refused() -> None:
+    with pytest.raises(Mistake, match="4 inputs and 3 targets"):
+        TensorData(torch.ones(4, 2), torch.arange(3))
+
+
+def test_synthetic_images_have_the_shape_that_was_asked_for_and_come_from_the_seed() -> None:
+    images = synthetic("shape=1x5x9,classes=4,train=30,test=20")
+    assert images.train.inputs.shape == (30, 1, 5, 9)
+    assert len(images.test) == 20
+    assert set(images.train.targets.tolist()) <= {0, 1, 2, 3}
+    again, other = (synthetic(f"shape=1x5x9,classes=4,train=30,test=20,seed={seed}") for seed in (0, 1))
+    assert torch.equal(images.train.inputs, again.train.inputs)
+    assert not torch.equal(images.train.inputs, other.train.inputs)
+
+
+def test_synthetic_images_can_be_learned_from_the_training_part() -> None:
+    images = synthetic("shape=1x8x8,train=500,test=200")
+    centres = torch.stack([images.train.inputs[images.train.targets == c].mean(dim=0) for c in range(10)])
+    nearest = torch.cdist(images.test.inputs.flatten(1), centres.flatten(1)).argmin(dim=1)
+    assert (nearest == images.test.targets).float().mean() > 0.8, "the classes carry no signal"
+    assert abs(images.train.inputs.std() - 1) < 0.2
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ("shape=32x32", "'32x32' is not the shape of an image.*3x32x32"),
+        ("shape=3x0x3", "'3x0x3' is not the shape"),
+        ("classes=1", "data 'synthetic:classes=1': classes=1 is out of range; it must be at least 2"),
+        ("train=0", "train=0 is out of range"),
+        ("noise=-1", "noise=-1 is out of range"),
+        ("noise=nan", "noise=nan is out of range"),
+    ],
+)
+def test_impossible_synthetic_data_is_refused(settings: str, says: str) -> None:
+    with pytest.raises(Mistake, match=says):
+        synthetic(settings)
+
+
+def test_a_folder_for_synthetic_data_is_not_ignored() -> None:
+    with pytest.raises(Mistake, match="synthetic reads no files"):
+        specs.build("synthetic", DATA, "data").load("somewhere")
