@@ -75,6 +75,8 @@ def simulate(
     links by latency, bandwidth and fair sharing, steps by the times that it states. Same seed, same record,
     byte for byte.
     """
+    import torch
+
     from paceline.costs.given import given_costs
     from paceline.reports.progress import Tee
     from paceline.reports.trace import write_trace
@@ -82,6 +84,7 @@ def simulate(
     from paceline.runtimes.virtual.keeping import FolderObserver, FolderRecorder, new_folder
     from paceline.runtimes.virtual.simulate import simulate as run
 
+    torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
     options, where, keep = options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
     cluster = where.read()
     if not where.gradients and options.evaluate_every is None:

@@ -1,0 +1,183 @@
+"""The table of equalities that every strategy runs through. Adding a strategy is adding a row to SPECS.
+
+Both sides are run as a user runs them, and compared by the model that counts (``model.tensors``).
+"""
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+import pytest
+import torch
+from conftest import run_json
+
+from paceline.records.tensorfile import read_tensors
+from paceline.strategies import STRATEGIES
+
+SPECS = (
+    "all-reduce",
+    "all-reduce:bucket=20000,first-bucket=4000",
+    "local-sgd:period=1",
+    "local-sgd:period=5",
+)
+SYNCHRONOUS = ("all-reduce", "all-reduce:bucket=20000,first-bucket=4000", "local-sgd:period=1")
+"""Strategies whose workers hold the same model after every step."""
+
+PLAIN_SGD = ("--optimizer", "sgd:lr=0.05,momentum=0")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run ended with."""
+
+    model: dict = field(hash=False)
+    document: dict = field(hash=False)
+
+    @property
+    def rows(self) -> list[dict]:
+        """The evaluations, without the time, which differs between runs."""
+        return [
+            {key: value for key, value in row.items() if key != "seconds"} for row in self.document["rows"]
+        ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """Run a command once, whoever asks for it."""
+
+    @cache
+    def once(command: str, *arguments: str) -> Outcome:
+        folder = tmp_path_factory.mktemp("run")
+        document = run_json(command, *arguments, "--runs", "runs", cwd=folder)
+        model = read_tensors(folder / document["run"]["folder"] / "model.tensors")
+        return Outcome(model, document)
+
+    return once
+
+
+def same(one: Outcome, other: Outcome) -> bool:
+    return one.model.keys() == other.model.keys() and all(
+        torch.equal(one.model[name], other.model[name]) for name in one.model
+    )
+
+
+def close(one: Outcome, other: Outcome, tolerance: float = 1e-6) -> bool:
+    return all(
+        torch.allclose(one.model[name], other.model[name], rtol=0, atol=tolerance) for name in one.model
+    )
+
+
+def test_every_strategy_has_a_row():
+    assert {spec.partition(":")[0] for spec in SPECS} == set(STRATEGIES)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_one_worker_is_plain_training(spec, run, plain):
+    alone = run("simulate", "--strategy", spec, "--workers", "1", "--batch-size", "64", "--epochs", "2")
+    for name, value in plain.items():
+        assert torch.allclose(alone.model[name], value, rtol=0, atol=1e-6), name
+
+
+@pytest.fixture(scope="module")
+def plain() -> dict[str, torch.Tensor]:
+    """A training loop such as anybody writes, with torch's own parts."""
+    from paceline.jobs.build import build_job
+    from paceline.jobs.sharding import Shards
+    from paceline.jobs.spec import JobSpec
+
+    job = build_job(JobSpec())
+    torch.manual_seed(1)
+    model = job.model()
+    optimizer = job.optimizer(model.parameters())
+    shards = Shards(samples=len(job.train), batch_sizes=(64,), seed=1)
+    for step in range(2 * shards.steps_per_epoch):
+        inputs, targets = job.train.take(shards.indices(0, step))
+        optimizer.zero_grad()
+        job.loss(model(inputs), targets).backward()
+        optimizer.step()
+    return {name: value.detach() for name, value in model.state_dict().items()}
+
+
+@pytest.mark.parametrize("spec", SYNCHRONOUS)
+def test_workers_that_share_a_batch_are_one_worker_with_the_whole(spec, run):
+    four = run(
+        "simulate", "--strategy", spec, "--workers", "4", "--batch-size", "16", "--epochs", "2", *PLAIN_SGD
+    )
+    one = run("simulate", "--workers", "1", "--batch-size", "64", "--epochs", "2", *PLAIN_SGD)
+    assert close(four, one, 2e-6)
+
+
+@pytest.mark.parametrize("spec", SYNCHRONOUS)
+def test_uneven_shares_of_a_batch_are_one_worker_with_the_whole(spec, run):
+    uneven = run(
+        "simulate",
+        "--strategy",
+        spec,
+        "--workers",
+        "3",
+        "--batch-size",
+        "40,16,8",
+        "--epochs",
+        "2",
+        *PLAIN_SGD,
+    )
+    one = run("simulate", "--workers", "1", "--batch-size", "64", "--epochs", "2", *PLAIN_SGD)
+    assert close(uneven, one, 2e-6)
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_live_is_virtual_to_the_last_bit(spec, run):
+    live = run("train", "--strategy", spec, "--epochs", "2")
+    virtual = run("simulate", "--strategy", spec, "--epochs", "2")
+    assert same(live, virtual)
+    assert live.rows == virtual.rows
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_bytes_predicted_are_bytes_counted(spec, run):
+    """The wire itself is compared with what is counted in tests/live."""
+    live = run("train", "--strategy", spec, "--epochs", "2")
+    virtual = run("simulate", "--strategy", spec, "--epochs", "2")
+    for one, other in zip(
+        live.document["summary"]["totals"], virtual.document["summary"]["totals"], strict=True
+    ):
+        assert (one["sent"], one["received"]) == (other["sent"], other["received"])
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
+def test_three_live_workers_are_three_virtual_ones(spec, run):
+    arguments = ("--strategy", spec, "--workers", "3", "--batch-size", "24,16,8", "--iterations", "40")
+    assert close(run("train", *arguments), run("simulate", *arguments), 1e-5)
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
+def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
+    through = run("train", "--strategy", spec, "--epochs", "2")
+    first = run_json("train", "--strategy", spec, "--epochs", "1", cwd=tmp_path)
+    folder: str = first["run"]["folder"]
+    document = run_json("train", "--resume", folder, "--epochs", "2", cwd=tmp_path)
+    resumed = Outcome(read_tensors(tmp_path / folder / "model.tensors"), document)
+    assert same(resumed, through)
+    assert resumed.rows == through.rows[1:]
+    assert document["run"]["first_step"] == 23
+
+
+def test_a_simulation_repeats_its_record_byte_for_byte(tmp_path):
+    arguments = (
+        "simulate",
+        "--workers",
+        "3",
+        "--strategy",
+        "local-sgd:period=0.05s",
+        "--slow",
+        "1=2.5",
+        "--epochs",
+        "2",
+    )
+    folders = [tmp_path / run_json(*arguments, cwd=tmp_path)["run"]["folder"] for _ in range(2)]
+    one, other = ({path.relative_to(f): path for path in f.rglob("*") if path.is_file()} for f in folders)
+    assert one.keys() == other.keys()
+    named = {Path("summary.json"), Path("env.json")}
+    for name in one.keys() - named:
+        assert one[name].read_bytes() == other[name].read_bytes(), name
+    assert len([name for name in one if name.suffix == ".jsonl"]) == 4
