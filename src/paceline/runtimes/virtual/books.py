@@ -6,6 +6,8 @@ from paceline.costs.base import Times
 from paceline.records.spans import KINDS, Span, StepRecord, Totals
 from paceline.runtimes.virtual.timeline import Interval
 
+Hidden = tuple[Sequence[Interval], float]
+"""Transfers, and their length in all."""
 DATA, FORWARD, BACKWARD, COMMUNICATE, WAIT, APPLY, EVALUATE, CHECKPOINT, _ = range(len(KINDS))
 
 
@@ -42,10 +44,9 @@ class Books:
         self.sent += traffic
         self.received += traffic
 
-    def behind(self, transfers: Sequence[Interval]) -> None:
+    def behind(self, hidden: Hidden) -> None:
         """Transfers that ran behind backward."""
-        for start, stop in transfers:
-            self.hidden += stop - start
+        self.hidden += hidden[1]
 
     def moved(self, sent: int, received: int) -> None:
         """Bytes out and in."""
@@ -101,10 +102,10 @@ class FullBooks(Books):
         self._record.sent += traffic
         self._record.received += traffic
 
-    def behind(self, transfers: Sequence[Interval]) -> None:
+    def behind(self, hidden: Hidden) -> None:
         """Note and count."""
-        super().behind(transfers)
-        self._record.hidden += [Span("communicate", start, stop - start) for start, stop in transfers]
+        super().behind(hidden)
+        self._record.hidden += [Span("communicate", start, stop - start) for start, stop in hidden[0]]
 
     def moved(self, sent: int, received: int) -> None:
         """Note and count."""

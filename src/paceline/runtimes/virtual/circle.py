@@ -12,6 +12,7 @@ from paceline.collectives.traffic import broadcast_bytes, ring_bytes
 from paceline.costs.prices import Price
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.virtual.books import Hidden
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.stuck import describe
 from paceline.runtimes.virtual.timeline import Interval, Timeline, run_transfers
@@ -62,8 +63,9 @@ class Circle:
         if effect.reduce is not node.mean:
             assert effect.reduce is not None
             node.mean, node.plan = effect.reduce, self.plan(effect.reduce)
-        if self._come(node, effect, node.plan):
-            self._reduce_gradients(node.plan)
+        plan = node.plan
+        if self._come(node, effect, plan):
+            self._reduce_gradients(plan)
         return True
 
     def join_all_reduce(self, node: Node, effect: AllReduce) -> bool:
@@ -83,7 +85,7 @@ class Circle:
     def _come(self, node: Node, effect: Any, call: Any) -> bool:
         """Whether this worker is the last to come; all must have come for the same."""
         node.waits_for = effect
-        if self._missing == len(self._workers):
+        if self._call is None:
             self._call = call
         elif call is not self._call and call != self._call:
             other = next(worker for worker in self._workers if worker.waits_for and worker is not node)
@@ -94,7 +96,7 @@ class Circle:
         self._missing -= 1
         if self._missing:
             return False
-        self._missing = len(self._workers)
+        self._missing, self._call = len(self._workers), None
         return True
 
     def _run(self, price: Price, end: Callable[[float, Sequence[Interval]], None]) -> None:
@@ -117,16 +119,21 @@ class Circle:
     def _end_gradients(self, plan: Plan, last: float, intervals: Sequence[Interval]) -> None:
         self._mathematics.sum_gradients()
         end = intervals[-1][1]
-        # The last bucket begins when the slowest backward is over, so a single one hides behind nothing.
-        overlapping = len(intervals) > 1
         total = float(sum([worker.me.samples for worker in self._workers]))
+        communicate, traffic = end - last, plan.traffic
+        # The last bucket begins when the slowest backward is over, so a single one hides behind nothing.
+        several = len(intervals) > 1
+        begun = ended = -1.0
         for worker in self._workers:
-            ended = worker.ended
-            worker.me.total_weight = total
-            worker.books.exchange(ended, last - ended, end - last, plan.traffic)
-            if overlapping:
-                worker.books.behind(_overlaps(intervals, worker.begun, ended))
-            worker.me.now = end
+            if several and (worker.begun != begun or worker.ended != ended):
+                hidden = _overlaps(intervals, worker.begun, worker.ended)
+            begun, ended = worker.begun, worker.ended
+            books, me = worker.books, worker.me
+            books.exchange(ended, last - ended, communicate, traffic)
+            if several:
+                books.behind(hidden)
+            me.total_weight = total
+            me.now = end
             worker.waits_for = None
         self._ready.extend(self._workers)
 
@@ -168,7 +175,8 @@ def _bytes_reduced(node: Node, effect: AllReduce) -> int:
     return tensor.nbytes + extra * tensor.itemsize
 
 
-def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> list[Interval]:
-    """The parts of the intervals that lie between two times."""
+def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> Hidden:
+    """The parts of the intervals that lie between two times, and their length in all."""
     cut = [(max(start, begun), min(stop, ended)) for start, stop in intervals]
-    return [(start, stop) for start, stop in cut if stop > start]
+    found = [(start, stop) for start, stop in cut if stop > start]
+    return found, sum(stop - start for start, stop in found)

@@ -26,7 +26,7 @@ class Engine:
     """
 
     def __init__(self, world: World, timeline: Timeline) -> None:
-        self._world, self._timeline = world, timeline
+        self._world, self._timeline, self._mathematics = world, timeline, world.mathematics
         self._ready: deque[Node] = deque()
         self._nodes: Mapping[Peer, Node] = {node.peer: node for node in (*world.workers, *world.servers)}
         self._circle = Circle(world, timeline, self._ready)
@@ -110,8 +110,8 @@ class Engine:
             node.gone = True
 
     def _gradient(self, node: Node, effect: Gradient) -> bool:
-        me, books, world = node.me, node.books, self._world
-        clock = me.clock
+        me, books, reduce = node.me, node.books, effect.reduce
+        clock, rank = me.clock, me.rank
         if not node.shared:
             books.close(clock)
             if self._share_buffers:
@@ -120,18 +120,18 @@ class Engine:
         if self._steady:
             times, samples = node.prices[(clock + 1) % self._steps_per_epoch == 0]
         else:
-            samples = world.shards.size(me.rank, clock)
-            times = world.costs.gradient(me.rank, samples, clock)
+            samples = self._world.shards.size(rank, clock)
+            times = self._world.costs.gradient(rank, samples, clock)
         data, forward, backward = times
         start = me.now
         books.gradient(start, times, samples)
-        node.begun = start + data + forward
-        node.ended = node.begun + backward
+        node.begun = begun = start + data + forward
+        node.ended = ended = begun + backward
         me.samples = samples
         me.samples_apart += samples
-        world.mathematics.gradient(me.rank, clock, samples, effect.reduce is not None)
-        if effect.reduce is None:
-            me.now = node.ended
+        self._mathematics.gradient(rank, clock, samples, reduce is not None)
+        if reduce is None:
+            me.now = ended
             return False
         return self._circle.join_gradient(node, effect)
 
@@ -141,17 +141,17 @@ class Engine:
         return self._circle.join_broadcast(node, Broadcast(node.me.buffers))
 
     def _apply(self, node: Node) -> None:
-        me, world = node.me, self._world
-        clock = me.clock
-        seconds = node.apply_seconds if self._steady else world.costs.apply(me.rank, clock)
-        progress = node.session.position.progress  # type: ignore[union-attr]
-        world.mathematics.apply(me.rank, progress / self._steps_per_epoch)
-        node.books.span(APPLY, me.now, seconds)
-        me.now += seconds
+        me, session, rank = node.me, node.session, node.me.rank
+        assert session is not None
+        clock, now = me.clock, me.now
+        seconds = node.apply_seconds if self._steady else self._world.costs.apply(rank, clock)
+        self._mathematics.apply(rank, session)
+        node.books.span(APPLY, now, seconds)
+        me.now = now = now + seconds
         me.clock = clock + 1
-        if me.rank == 0:
-            progress = clock + 1 if self._by_step else progress
-            world.observer.stepped(progress, world.shards.total(clock), world.mathematics.loss, me.now)
+        if rank == 0:
+            progress = clock + 1 if self._by_step else session.position.progress
+            self._world.observer.stepped(progress, self._world.shards.total(clock), self._mathematics.loss, now)
 
     def _send(self, node: Node, effect: Send) -> bool:
         target = self._nodes.get(effect.to)
@@ -159,7 +159,7 @@ class Engine:
             raise RunFailed(f"{node} sends to {effect.to.role} {effect.to.rank}, and there is no such node")
         size = message_bytes(effect.message)
         node.books.moved(size, 0)
-        letter = Letter(node.peer, self._world.mathematics.copy(effect.message), size)
+        letter = Letter(node.peer, self._mathematics.copy(effect.message), size)
         self._timeline.at(node.me.now, partial(self._depart, node, target, letter))
         return True
 
@@ -201,7 +201,7 @@ class Engine:
 
     def _evaluate(self, node: Node, effect: Evaluate) -> bool:
         world, rank, workers = self._world, node.me.rank, len(self._world.workers)
-        node.answer = world.mathematics.evaluate(rank, effect.params, effect.buffers)
+        node.answer = self._mathematics.evaluate(rank, effect.params, effect.buffers)
         tested = world.shape.test_samples
         samples = tested * (rank + 1) // workers - tested * rank // workers
         self._spend(node, EVALUATE, world.costs.evaluate(rank, samples))
@@ -215,7 +215,7 @@ class Engine:
 
     def _export(self, node: Node, effect: Export) -> bool:
         if node.me.rank == 0:
-            self._world.recorder.exported(self._world.mathematics.export(0, effect.params, effect.buffers))
+            self._world.recorder.exported(self._mathematics.export(0, effect.params, effect.buffers))
         return False
 
     def _spend(self, node: Node, kind: int, seconds: float) -> None:

@@ -10,6 +10,7 @@ from torch import Tensor
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.replica import Replica
+from paceline.runtimes.session import Session
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies.base import Server, Worker
 
@@ -38,8 +39,8 @@ class Mathematics(Protocol):
     def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
         """Every tensor becomes the root's."""
 
-    def apply(self, rank: int, epoch: float) -> None:
-        """The optimizer's step."""
+    def apply(self, rank: int, session: Session) -> None:
+        """The optimizer's step, at the learning rate of where the session stands."""
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:
         """The worker's sums over its share of the test data."""
@@ -85,7 +86,7 @@ class Nothing:
     def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
         """Do nothing."""
 
-    def apply(self, rank: int, epoch: float) -> None:
+    def apply(self, rank: int, session: Session) -> None:
         """Do nothing."""
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:  # noqa: ARG002
@@ -154,9 +155,9 @@ class Real:
             if rank != root:
                 tensor.copy_(tensors[root])
 
-    def apply(self, rank: int, epoch: float) -> None:
+    def apply(self, rank: int, session: Session) -> None:
         """The replica's own."""
-        self._replicas[rank].apply(epoch)
+        self._replicas[rank].apply(session.agenda.epoch(session.position.progress))
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:
         """The worker's share of the test data."""
