@@ -82,6 +82,7 @@ def simulate(
     from paceline.reports.trace import write_trace
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.virtual.keeping import FolderObserver, FolderRecorder, new_folder
+    from paceline.runtimes.virtual.simulate import check
     from paceline.runtimes.virtual.simulate import simulate as run
 
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
@@ -92,6 +93,7 @@ def simulate(
     settings = options.settings(cluster.workers)
     costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
     prepared = prepare(settings)
+    check(settings, prepared.job, cluster, prepared.strategy, where.gradients)
     name = keep.name or prepared.job.name
     folder = new_folder(keep.runs, name, settings, cluster, where.gradients)
     observer = Tee([FolderObserver(folder), keep.observer(settings)])

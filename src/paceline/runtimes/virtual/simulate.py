@@ -50,9 +50,8 @@ def simulate(
     settings unless given; ``folder`` is where the recorder keeps the run, for the observer to tell. Raises
     Mistake for what cannot be simulated and RunFailed where a strategy gets stuck.
     """
-    _check(settings, job, cluster, gradients)
     strategy = strategy or specs.build(settings.strategy, STRATEGIES, "strategy")
-    _check_buffers(settings, strategy)
+    check(settings, job, cluster, strategy, gradients)
     run = _Run(
         settings,
         job,
@@ -68,7 +67,10 @@ def simulate(
     return run.run()
 
 
-def _check(settings: Settings, job: Job | JobShape, cluster: Cluster, gradients: bool) -> None:
+def check(
+    settings: Settings, job: Job | JobShape, cluster: Cluster, strategy: Strategy, gradients: bool
+) -> None:
+    """Raise a Mistake for what cannot be simulated, before anything is written."""
     cluster.check_workers(settings.workers)
     if gradients and isinstance(job, JobShape):
         raise Mistake(f"job {job.name!r} is only a shape, without weights; simulate it without gradients")
@@ -82,9 +84,6 @@ def _check(settings: Settings, job: Job | JobShape, cluster: Cluster, gradients:
             f"--evaluate-every '{settings.evaluate}' has nothing to evaluate without gradients; "
             "say 'never' or simulate with gradients"
         )
-
-
-def _check_buffers(settings: Settings, strategy: Strategy) -> None:
     if settings.buffers == "rank0" and strategy.meets is Meets.ROUND:
         raise Mistake(
             f"--buffers rank0 sends at every step, and with {settings.strategy!r} workers take different "

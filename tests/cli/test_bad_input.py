@@ -1,0 +1,110 @@
+"""A user's mistake is told in one sentence that names the value, with exit code 2, and nothing is written."""
+
+import contextlib
+import shlex
+import socket
+
+import pytest
+
+from paceline.cli.main import main
+from paceline.jobs.spec import JobSpec
+from paceline.records.folder import RunFolder
+from paceline.runtimes.config import write_config
+from paceline.runtimes.settings import Settings
+
+MISTAKES = {
+    "train --strategy spp": "unknown strategy 'spp'",
+    "train --strategy local-sdg": "unknown strategy 'local-sdg'; did you mean 'local-sgd'?",
+    "train --strategy local-sgd:perod=3": "did you mean 'period'?",
+    "train --strategy local-sgd:period=0": "at least 1",
+    "train --model resnet81": "unknown model 'resnet81'; did you mean 'resnet18'?",
+    "train --model cnn:layers=3": "unknown setting of model 'cnn'",
+    "train --data digit": "unknown data 'digit'; did you mean 'digits'?",
+    "train --data mnist --data-dir nowhere": "nowhere",
+    "train --data cifar10": "cifar10",
+    "train --optimizer sdg": "unknown optimizer 'sdg'; did you mean 'sgd'?",
+    "train --optimizer sgd:lr=-1": "-1",
+    "train --schedule cosin": "unknown schedule 'cosin'; did you mean 'cosine'?",
+    "train --lr 0.1 --optimizer sgd:lr=0.2": "both set the learning rate",
+    "train --workers 0": "--workers 0 is too small",
+    "train --workers -1": "--workers -1 is too small",
+    "train --nodes 0": "--nodes 0 is too small",
+    "train --nodes 2": "needs --address",
+    "train --nodes 2 --address 127.0.0.1 --node-rank 2": "--node-rank 2",
+    "train --port 99999": "--port 99999",
+    "train --batch-size 0": "batch size of 0 is too small",
+    "train --batch-size 2000": "2000",
+    "train --batch-size 4,5,6": "3 sizes for 2 workers",
+    "train --batch-size many": "--batch-size many",
+    "train --slow 2=2.5": "there is no rank 2",
+    "train --slow 1=0.5": "at least 1",
+    "train --slow one": "RANK=FACTOR",
+    "train --slow 1=2 --slow 1=3": "rank 1 twice",
+    "train --epochs 3 --iterations 5": "either --epochs or --iterations",
+    "train --epochs 0": "--epochs 0 is too small",
+    "train --epochs three": "three",
+    "train --target-accuracy 97": "between 0 and 1",
+    "train --evaluate-every sometimes": "'sometimes'",
+    "train --checkpoint-every '5 minutes'": "'5 minutes'",
+    "train --keep 0": "--keep 0 is too small",
+    "train --job no_such_module:build": "no_such_module",
+    "train --job json": "json",
+    "train --job json:no_such": "no_such",
+    "train --job json:dumps --model mlp": "--model",
+    "train --device cuda": "cuda",
+    "train --device tpu": "tpu",
+    "train --backend pigeon": "pigeon",
+    "train --resume nowhere": "nowhere",
+    "train --wrokers 2": "--wrokers",
+    "trian": "unknown command 'trian'; did you mean 'train'?",
+    "simulate --workers 0": "--workers 0 is too small",
+    "simulate --cluster hosts=0": "hosts",
+    "simulate --cluster hosts=2,bandwith=1Gbit/s": "did you mean 'bandwidth'?",
+    "simulate --cluster 'hosts=2,bandwidth=-1 Gbit/s'": "-1 Gbit/s",
+    "simulate --cluster 'hosts=2,latency=5 parsec'": "5 parsec",
+    "simulate --cluster hosts=2": "forward",
+    "simulate --cluster nowhere.toml": "nowhere.toml",
+    "simulate --cluster hosts=4 --workers 2": "contradicts the cluster",
+    "simulate --no-gradients --target-accuracy 0.9": "without gradients",
+    "simulate --slow 5=2": "there is no rank 5",
+    "simulate --times nowhere": "nowhere",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_is_one_sentence_with_exit_code_2(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("paceline: ")
+    assert printed.err.count("\n") == 1, printed.err
+    assert MISTAKES[command] in printed.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_port_in_use_is_refused_before_anything_starts(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    with contextlib.closing(socket.socket()) as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        words = ["train", "-n", "2", "-np", "1", "-a", "127.0.0.1", "-p", str(port), "-nr", "0"]
+        assert main(words) == 2
+    err = capsys.readouterr().err
+    assert str(port) in err
+    assert "in use" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    settings = Settings(job=JobSpec(), batch_sizes=(32, 32), epochs=2)
+    write_config(RunFolder(tmp_path), settings, "live", {})
+    for words, told in {
+        "--seed 3": "--seed cannot change when a run resumes",
+        "--strategy local-sgd": "--strategy cannot change when a run resumes",
+        "--workers 3": "ran with 2 workers and cannot resume with 3",
+    }.items():
+        assert main(["train", "--resume", ".", *words.split()]) == 2
+        assert told in capsys.readouterr().err

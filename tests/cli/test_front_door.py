@@ -1,0 +1,49 @@
+"""Help must be quick, so it may not import torch; lists must name everything there is."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from paceline import jobs
+from paceline.cli.main import COMMANDS, main
+from paceline.strategies import STRATEGIES
+
+
+@pytest.mark.parametrize("words", ["--help", "train --help", "simulate --help", "--version"])
+def test_help_does_not_import_torch(words):
+    script = f"import sys; from paceline.cli.main import main; main({words.split()!r}); print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "False"
+
+
+def test_help_names_every_command(capsys):
+    main(["--help"])
+    out = capsys.readouterr().out
+    assert all(command in out for command in COMMANDS)
+
+
+TABLES = {
+    "strategies": STRATEGIES,
+    "models": jobs.MODELS,
+    "data": jobs.DATA,
+    "optimizers": jobs.OPTIMIZERS,
+    "schedules": jobs.SCHEDULES,
+}
+
+
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_list_names_everything_with_its_settings(kind, capsys):
+    assert main([kind]) == 0
+    text = capsys.readouterr().out
+    assert main([kind, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1
+    assert list(document["entries"]) == list(TABLES[kind])
+    for name, entry in document["entries"].items():
+        assert name in text
+        assert entry["help"]
+        for setting in entry["settings"]:
+            assert f"{setting['name']}=" in text
+            assert setting["help"], f"{name}: {setting['name']} does not say which way it turns"
