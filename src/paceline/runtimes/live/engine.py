@@ -44,8 +44,8 @@ class Keeper(Protocol):
 class Engine:
     """Interprets one worker's effects and keeps ``me`` up to date.
 
-    A worker that wants to stop votes for it in its next reduction of the whole vector. All workers see the sum
-    of the votes at the same point, so they stop at the same step without a message of their own.
+    A worker that wants to stop votes for it in its next reduction of the whole vector. All workers see the
+    sum of the votes at the same point, so they stop at the same step without a message of their own.
     """
 
     def __init__(

@@ -82,7 +82,7 @@ class Alone:
 
 
 class Together:
-    """Several workers, joined by torch.distributed; documents travel through its store as JSON, not pickled."""
+    """Several workers, joined by torch.distributed; documents travel through its store as JSON."""
 
     def __init__(self, place: Place, options: LiveOptions, device: torch.device) -> None:
         self.rank, self.workers, self.transport = place.rank, place.workers, options.transport

@@ -16,8 +16,8 @@ class Recorder:
     """Makes the records of one worker and hands them on in order.
 
     Each mark gives the time since the last one to a kind, so spans have no gaps. How long a worker stood in
-    an exchange is known at once, how much of it was waiting only when all have compared: ``settle`` does that,
-    and until then the records stay here.
+    an exchange is known at once, how much of it was waiting only when all have compared: ``settle`` does
+    that, and until then the records stay here.
     """
 
     def __init__(

@@ -1,0 +1,212 @@
+"""Steps a second, against torch's DistributedDataParallel with a DistributedSampler and a DataLoader.
+
+Both sides run in the same two processes, one thread each, in turns (A B B A ...), on the same model, data, batch size
+and optimizer. Ours is the whole worker with its records; DDP's is the loop of torch's own tutorial.
+"""
+
+import argparse
+import json
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data.distributed import DistributedSampler
+
+from paceline.jobs.build import build_job
+from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.spec import JobSpec
+from paceline.records.observer import Silent
+from paceline.runtimes.live.heartbeat import Heartbeat
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.worker import run_worker
+from paceline.runtimes.settings import Every, Settings
+
+CASES: dict[str, dict[str, Any]] = {
+    "cnn": {
+        "data": "synthetic:shape=1x28x28,train=16000",
+        "batch": 16,
+        "steps": 300,
+        "rounds": 7,
+        "least": 1.1,
+    },
+    "resnet18": {
+        "data": "synthetic:shape=3x32x32,train=2000",
+        "batch": 8,
+        "steps": 14,
+        "rounds": 5,
+        "least": 1.0,
+    },
+}
+WARM_UP = 0.2
+"""The part of each round that is not timed."""
+
+
+class Stamps(Silent):
+    """Reads the clock after every step."""
+
+    def __init__(self) -> None:
+        self.times: list[float] = []
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:  # noqa: ARG002
+        """Keep the time."""
+        self.times.append(time.perf_counter())
+
+
+def rate(times: list[float]) -> float:
+    """Steps a second after the warm-up."""
+    first = max(1, int(len(times) * WARM_UP))
+    return (len(times) - 1 - first) / (times[-1] - times[first])
+
+
+def ours(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
+    settings = Settings(
+        job=spec,
+        batch_sizes=(case["batch"],) * place.workers,
+        iterations=case["steps"],
+        evaluate=Every(0),
+        checkpoint=Every(0),
+    )
+    stamps = Stamps()
+    with tempfile.TemporaryDirectory() as runs, Heartbeat(place) as heartbeat:
+        # Every rank keeps its own folder: what is written does not depend on where.
+        run_worker(
+            settings,
+            options=LiveOptions(),
+            place=place,
+            runs=Path(runs),
+            observer=stamps,
+            heartbeat=heartbeat,
+            stop_requested=lambda: False,
+        )
+    return rate(stamps.times) if place.rank == 0 else 0.0
+
+
+def ddp(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
+    torch.manual_seed(1)
+    job = build_job(spec)
+    assert isinstance(job.train, TensorData)
+    data = TensorDataset(job.train.inputs, job.train.targets)
+    dist.init_process_group(
+        "gloo",
+        init_method=f"tcp://{place.address}:{place.port}",
+        rank=place.rank,
+        world_size=place.workers,
+        timeout=timedelta(seconds=60),
+    )
+    model = DistributedDataParallel(job.model())
+    optimizer = job.optimizer(model.parameters())
+    sampler: DistributedSampler[Any] = DistributedSampler(data, seed=1)
+    loader = DataLoader(data, batch_size=case["batch"], sampler=sampler, drop_last=True)
+    times: list[float] = []
+    epoch = 0
+    while len(times) < case["steps"]:
+        sampler.set_epoch(epoch)
+        epoch += 1
+        for inputs, targets in loader:
+            optimizer.zero_grad()
+            loss = job.loss(model(inputs), targets)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimizer.step()
+            loss.item()
+            times.append(time.perf_counter())
+            if len(times) == case["steps"]:
+                break
+    dist.barrier()
+    dist.destroy_process_group()
+    return rate(times)
+
+
+def work(name: str, rank: int, workers: int, ports: list[int]) -> None:
+    """One process: all rounds of a case, both sides in turn; rank 0 prints the rates."""
+    torch.set_num_threads(1)
+    case = CASES[name]
+    spec = JobSpec(data=case["data"], model=name, optimizer="sgd:lr=0.01,momentum=0.9")
+    for turn, pair in enumerate(zip(ports[::2], ports[1::2], strict=True)):
+        found = {}
+        # Who begins changes every round, so that a machine that warms up or gets busy favours nobody.
+        for side, port in zip((ours, ddp) if turn % 2 else (ddp, ours), pair, strict=True):
+            place = Place(rank=rank, workers=workers, local_rank=rank, local_workers=workers, port=port)
+            found[side.__name__] = side(spec, case, place)
+        if rank == 0:
+            print(json.dumps([found["ours"], found["ddp"]]), flush=True)
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """Start the processes of a case and gather what rank 0 found."""
+    ports = ",".join(map(str, free_ports(2 * rounds)))
+    command = [sys.executable, __file__, "--work", name, "--ports", ports]
+    with subprocess.Popen([*command, "--rank", "1"]) as other:
+        found = subprocess.run([*command, "--rank", "0"], stdout=subprocess.PIPE, text=True, check=True)
+        assert other.wait() == 0
+    rates = [json.loads(line) for line in found.stdout.splitlines()]
+    ratios = [mine / theirs for mine, theirs in rates]
+    case = CASES[name]
+    return {
+        "model": name,
+        **case,
+        "rounds": rounds,
+        "workers": 2,
+        "threads": 1,
+        "torch": torch.__version__,
+        "paceline_steps_per_second": statistics.median(mine for mine, _ in rates),
+        "ddp_steps_per_second": statistics.median(theirs for _, theirs in rates),
+        "ratio": statistics.median(ratios),
+        "ratio_spread": [min(ratios), max(ratios)],
+        "met": statistics.median(ratios) >= case["least"],
+    }
+
+
+def free_ports(count: int) -> list[int]:
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+
+
+def show(result: dict[str, Any]) -> None:
+    low, high = result["ratio_spread"]
+    print(
+        f"{result['model']:9} batch {result['batch']:3}  paceline {result['paceline_steps_per_second']:8.2f} steps/s"
+        f"  ddp {result['ddp_steps_per_second']:8.2f} steps/s  ratio {result['ratio']:.3f} ({low:.3f} .. {high:.3f},"
+        f" {result['rounds']} rounds)  at least {result['least']}: {'met' if result['met'] else 'MISSED'}"
+    )
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--model", action="append", choices=list(CASES), help="may be repeated; all by default"
+    )
+    parser.add_argument("--rounds", type=int, help="rounds of each side")
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--work", help=argparse.SUPPRESS)
+    parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
+    parser.add_argument("--ports", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.work:
+        work(arguments.work, arguments.rank, 2, [int(port) for port in arguments.ports.split(",")])
+        return 0
+    results = [measure(name, arguments.rounds or CASES[name]["rounds"]) for name in arguments.model or CASES]
+    if arguments.json:
+        print(json.dumps({"schema": 1, "results": results}, indent=2))
+    else:
+        for result in results:
+            show(result)
+    return 0 if all(result["met"] for result in results) else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

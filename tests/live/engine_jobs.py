@@ -1,0 +1,65 @@
+"""Jobs that the engine's tests train: small, and with what can go wrong in a replica."""
+
+import torch
+from torch import nn, optim
+from torch.nn.functional import cross_entropy
+
+from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.job import Job
+
+
+def _data(samples: int, features: int = 12, classes: int = 4) -> TensorData:
+    generator = torch.Generator().manual_seed(samples)
+    inputs = torch.randn(samples, features, generator=generator)
+    return TensorData(inputs, inputs[:, :classes].argmax(dim=1))
+
+
+def _job(name: str, model, train: int = 200) -> Job:
+    return Job(
+        name=name,
+        model=model,
+        loss=cross_entropy,
+        train=_data(train),
+        test=_data(51),
+        optimizer=lambda parameters: optim.SGD(parameters, lr=0.05, momentum=0.9),
+        metrics={"accuracy": lambda outputs, targets: (outputs.argmax(dim=1) == targets).sum()},
+    )
+
+
+def dropout() -> Job:
+    """The random stream decides the result."""
+    return _job(
+        "dropout", lambda: nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Dropout(0.3), nn.Linear(16, 4))
+    )
+
+
+def batch_norm() -> Job:
+    """The buffers decide the result."""
+    return _job(
+        "norm", lambda: nn.Sequential(nn.Linear(12, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Linear(16, 4))
+    )
+
+
+def leftover() -> Job:
+    """65 samples in batches of 16 + 16: one sample is left, so one worker has none."""
+    return _job("leftover", lambda: nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4)), train=65)
+
+
+def wide() -> Job:
+    """Six megabytes of gradients in three buckets, so that bytes can be counted on the sockets."""
+    return _job("wide", lambda: nn.Sequential(nn.Linear(12, 1024), nn.Linear(1024, 1400), nn.Linear(1400, 4)))
+
+
+class Partial(nn.Module):
+    """One layer is never used, so backward never reaches it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.unused, self.last = nn.Linear(12, 16), nn.Linear(50, 50), nn.Linear(16, 4)
+
+    def forward(self, inputs):
+        return self.last(self.first(inputs).relu())
+
+
+def partial() -> Job:
+    return _job("partial", Partial)

@@ -1,0 +1,182 @@
+"""One of two workers that go through all scenarios of the engine's tests: ``engine_pair.py RANK OUT PORTS``."""
+
+import os
+import shutil
+import socket
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from paceline.jobs.build import build_job
+from paceline.jobs.sharding import Shards
+from paceline.jobs.spec import JobSpec
+from paceline.records.files import write_json
+from paceline.records.folder import RunFolder
+from paceline.records.observer import Silent
+from paceline.records.summary import Summary
+from paceline.records.tensorfile import write_tensors
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.worker import run_worker
+from paceline.runtimes.settings import Every, Settings
+
+STEPS_10 = Every(10, "steps")
+
+
+def settings(path: str, **changes: Any) -> Settings:
+    base = Settings(
+        job=JobSpec(path=f"engine_jobs:{path}"),
+        batch_sizes=(8, 8),
+        iterations=30,
+        evaluate=STEPS_10,
+        checkpoint=STEPS_10,
+    )
+    return replace(base, **changes)
+
+
+SETTINGS = {
+    "cnn": settings("", job=JobSpec(optimizer="sgd:lr=0.05,momentum=0.9"), batch_sizes=(16, 16)),
+    "norm": settings("batch_norm", buffers="rank0"),
+    "leftover": settings("leftover", batch_sizes=(16, 16), iterations=9),
+    "uneven": settings("wide", batch_sizes=(24, 8), iterations=12, slow={1: 4.0}),
+    "partial": settings("partial", strategy="all-reduce:bucket=1000,first_bucket=100", iterations=5),
+    "period": settings("dropout", strategy="local-sgd:period=7"),
+    "seconds": settings("dropout", strategy="local-sgd:period=0.01s"),
+    "stopped": settings("dropout", evaluate=Every(6, "steps"), checkpoint=Every(7, "steps")),
+    "killed": settings("dropout", strategy="local-sgd:period=5", checkpoint=Every(7, "steps")),
+}
+
+
+class Pulse(Silent):
+    """Counts steps, keeps what was noted, and can fail at a step."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.step, self.fail_at, self.notes = 0, fail_at, []
+        self.acknowledged = 0
+
+    def beat(self, step: int) -> None:
+        self.step = step
+        if step == self.fail_at:
+            raise OSError(f"scripted failure at step {step}")
+
+    def show(self, run: Path) -> None:
+        self.run = run
+        self.sent_before = sum(bytes_sent())
+
+    def noted(self, sentence: str) -> None:
+        self.notes.append(sentence)
+
+    def finished(self, summary: Summary) -> None:
+        self.acknowledged = sum(bytes_sent()) - self.sent_before
+
+
+def bytes_sent() -> Iterator[int]:
+    """Bytes that each TCP socket of this process has delivered, as the kernel counts them (tcpi_bytes_acked)."""
+    sockets = [path.name for path in Path("/proc/self/fd").iterdir() if path.is_socket()]
+    for descriptor in sockets:
+        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as each:
+            info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
+            yield struct.unpack_from("<Q", info, 120)[0]
+
+
+class Process:
+    def __init__(self, rank: int, out: Path, ports: list[int]) -> None:
+        self.rank, self.out, self.ports = rank, out, iter(ports)
+
+    def place(self) -> Place:
+        return Place(rank=self.rank, workers=2, local_rank=self.rank, local_workers=2, port=next(self.ports))
+
+    def run(
+        self,
+        name: str,
+        *,
+        settings: Settings | None = None,
+        pulse: Pulse | None = None,
+        stop: Callable[[], bool] = lambda: False,
+        resume: RunFolder | None = None,
+    ) -> tuple[Summary, Pulse]:
+        pulse = pulse or Pulse()
+        summary = run_worker(
+            settings or SETTINGS[name],
+            options=LiveOptions(),
+            place=self.place(),
+            runs=self.out / name,
+            observer=pulse,
+            heartbeat=pulse,
+            stop_requested=stop,
+            resume=resume,
+        )
+        return summary, pulse
+
+    def note(self, scenario: str, **facts: Any) -> None:
+        write_json(self.out / f"{scenario}-{self.rank}.json", facts)
+
+    def ddp(self, name: str) -> None:
+        """Train the same with torch's DDP, fed with our order."""
+        chosen = SETTINGS[name]
+        job = build_job(chosen.job)
+        shards = Shards(samples=len(job.train), batch_sizes=chosen.batch_sizes, seed=chosen.seed)
+        where = f"tcp://127.0.0.1:{next(self.ports)}"
+        dist.init_process_group("gloo", init_method=where, rank=self.rank, world_size=2)
+        torch.manual_seed(chosen.seed)
+        model = DistributedDataParallel(job.model())  # which makes buffers rank 0's before each forward
+        optimizer = job.optimizer(model.parameters())
+        for step in range(chosen.iterations or 0):
+            inputs, targets = job.train.take(shards.indices(self.rank, step))
+            optimizer.zero_grad()
+            job.loss(model(inputs), targets).backward()
+            optimizer.step()
+        if self.rank == 0:
+            write_tensors(self.out / f"{name}-ddp.tensors", dict(model.module.state_dict()))
+        dist.barrier()
+        dist.destroy_process_group()
+
+    def stopped(self) -> None:
+        """Rank 1 is asked to stop at step 8; its last checkpoint is damaged before the run goes on."""
+        self.run("stopped-not", settings=SETTINGS["stopped"])
+        pulse = Pulse()
+        summary, _ = self.run("stopped", pulse=pulse, stop=lambda: self.rank == 1 and pulse.step >= 8)
+        folder = RunFolder(pulse.run)
+        if self.rank == 1:
+            path = folder.checkpoint(9, 1)
+            path.write_bytes(path.read_bytes()[:-7])
+        again, after = self.run("stopped", resume=folder)
+        self.note("stopped", ending=summary.ending, at=summary.steps, notes=after.notes, again=again.ending)
+
+    def killed(self) -> None:
+        """Rank 0 raises in the middle of a round; rank 1 must notice, and both go on from step 14."""
+        self.run("killed-not", settings=SETTINGS["killed"])
+        pulse = Pulse(fail_at=17 if self.rank == 0 else None)
+        try:
+            self.run("killed", pulse=pulse)
+        except (OSError, RuntimeError) as error:
+            first = str(error)
+        folder = RunFolder(pulse.run)
+        lines = folder.events(self.rank).read_text().count("\n")
+        shutil.copy(folder.events(self.rank), self.out / f"killed-events-{self.rank}.jsonl")
+        self.run("killed", resume=folder)
+        self.note("killed", error=first, lines=lines)
+
+
+def main(rank: int, out: Path, ports: list[int]) -> None:
+    torch.set_num_threads(1)
+    process = Process(rank, out, ports)
+    for name in ("cnn", "norm", "leftover", "uneven", "partial", "period", "seconds"):
+        summary, pulse = process.run(name)
+        process.note(name, **summary.to_json(), acknowledged=pulse.acknowledged)
+    process.ddp("cnn")
+    process.ddp("norm")
+    process.stopped()
+    process.killed()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), Path(sys.argv[2]), [int(port) for port in sys.argv[3].split(",")])

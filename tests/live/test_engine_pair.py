@@ -1,0 +1,200 @@
+"""Two real workers on the loopback go through all scenarios once; the tests look at what they left."""
+
+import json
+import socket
+import subprocess
+import sys
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_pair import SETTINGS, Pulse
+
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.events import read_events
+from paceline.records.folder import RunFolder
+from paceline.records.spans import Totals
+from paceline.records.tensorfile import read_tensors
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.worker import run_worker
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pair")
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(20)]
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        ports = ",".join(str(each.getsockname()[1]) for each in sockets)
+    command = [sys.executable, str(HERE / "engine_pair.py")]
+    workers = [
+        subprocess.Popen(
+            [*command, str(rank), str(folder), ports], stderr=subprocess.PIPE, text=True, cwd=HERE
+        )
+        for rank in range(2)
+    ]
+    try:
+        errors = [worker.communicate(timeout=100)[1] for worker in workers]
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
+    return folder
+
+
+def run_of(out: Path, name: str) -> RunFolder:
+    (path,) = (out / name).iterdir()
+    return RunFolder(path)
+
+
+def last(out: Path, name: str, rank: int, step: int) -> dict[str, Any]:
+    return Checkpoints(run_of(out, name), keep=3).load(step, rank)
+
+
+def facts(out: Path, name: str, rank: int = 0) -> dict[str, Any]:
+    return json.loads((out / f"{name}-{rank}.json").read_text())
+
+
+def rows(out: Path, name: str) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in run_of(out, name).metrics.read_text().splitlines()]
+    return [{key: value for key, value in line.items() if key != "seconds"} for line in lines]
+
+
+def one_worker(tmp_path: Path, name: str) -> RunFolder:
+    """The same job on one worker with the batches of both."""
+    chosen = SETTINGS[name]
+    alone = replace(chosen, batch_sizes=(sum(chosen.batch_sizes),), slow={})
+    pulse = Pulse()
+    run_worker(
+        alone,
+        options=LiveOptions(threads=1),
+        place=Place(),
+        runs=tmp_path,
+        observer=pulse,
+        heartbeat=pulse,
+        stop_requested=lambda: False,
+    )
+    return RunFolder(pulse.run)
+
+
+@pytest.mark.parametrize("name", ["cnn", "leftover", "uneven", "partial"])
+def test_two_workers_do_what_one_of_both_batches_does(out: Path, tmp_path: Path, name: str) -> None:
+    alone = read_tensors(one_worker(tmp_path, name).model)
+    together = read_tensors(run_of(out, name).model)
+    assert alone.keys() == together.keys()
+    for key, value in alone.items():
+        assert torch.allclose(value, together[key], atol=1e-5), key
+
+
+@pytest.mark.parametrize("name", ["cnn", "norm"])
+def test_parameters_and_buffers_are_those_of_ddp(out: Path, name: str) -> None:
+    theirs = read_tensors(out / f"{name}-ddp.tensors")
+    ours = last(out, name, 0, 30)["replica"]
+    flat = torch.cat(
+        [value.reshape(-1) for key, value in theirs.items() if "running" not in key and "num" not in key]
+    )
+    assert (ours["params"] - flat).abs().max() <= 1e-6
+    for key, value in ours["model"].items():
+        assert torch.allclose(value.float(), theirs[key].float(), atol=1e-6), key
+
+
+@pytest.mark.parametrize(("name", "step"), [("cnn", 30), ("leftover", 9), ("uneven", 12), ("partial", 5)])
+def test_replicas_are_equal_to_the_last_bit(out: Path, name: str, step: int) -> None:
+    first, second = (last(out, name, rank, step)["replica"]["params"] for rank in range(2))
+    assert torch.equal(first, second)
+
+
+def test_local_sgd_replicas_differ_in_a_round_and_not_after_it(out: Path) -> None:
+    first, second = (last(out, "period", rank, 30)["replica"]["params"] for rank in range(2))
+    assert not torch.equal(first, second), "step 30 lies in a round of 7, and the workers saw other samples"
+    assert [last(out, "period", rank, 30)["worker"]["samples_apart"] for rank in range(2)] == [16, 16]
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("name", ["cnn", "uneven", "period", "seconds", "stopped", "killed"])
+def test_every_moment_belongs_to_one_span(out: Path, name: str, rank: int) -> None:
+    run = run_of(out, name)
+    end = 0.0
+    for record in read_events(run.events(rank)):
+        for span in record.spans:
+            gap = span.start - end
+            # Where a run was stopped, or killed, and went on, time without a record lies between two spans.
+            assert gap == pytest.approx(0, abs=1e-8) or (name in ("stopped", "killed") and gap > 0)
+            end = span.start + span.length
+    assert end == pytest.approx(json.loads(run.summary.read_text())["seconds"], abs=0.1), (
+        "clocks start together"
+    )
+
+
+def test_totals_are_the_sum_of_the_events(out: Path) -> None:
+    run = run_of(out, "killed")
+    for rank, totals in enumerate(json.loads(run.summary.read_text())["totals"]):
+        added = Totals()
+        for record in read_events(run.events(rank)):
+            added.add(record)
+        assert added.steps == totals["steps"] == 30
+        assert added.sent == totals["sent"]
+        assert added.seconds == pytest.approx(totals["seconds"], abs=1e-6)
+
+
+def test_bytes_counted_are_the_bytes_on_the_sockets(out: Path) -> None:
+    for name in ("uneven", "cnn"):
+        counted = facts(out, name)["totals"][0]["sent"]
+        assert facts(out, name)["acknowledged"] == pytest.approx(counted, rel=0.02), name
+
+
+def test_a_slow_worker_makes_the_other_wait(out: Path) -> None:
+    fast, slow = (totals["seconds"] for totals in facts(out, "uneven")["totals"])
+    assert slow["backward"] > fast["backward"]
+    assert fast["wait"] > slow["wait"]
+    assert fast["communicate"] == pytest.approx(slow["communicate"], rel=0.01)
+
+
+def test_traffic_runs_behind_a_slow_backward(out: Path) -> None:
+    assert facts(out, "uneven")["totals"][1]["hidden"] > 0
+
+
+def test_a_vote_to_stop_stops_all_at_the_same_step_and_a_damaged_file_is_refused_by_name(out: Path) -> None:
+    for rank in range(2):
+        found = facts(out, "stopped", rank)
+        assert (found["ending"], found["at"], found["again"]) == ("interrupted", 9, "budget")
+    notes = facts(out, "stopped")["notes"]
+    assert any("step-00000009/rank-1.tensors" in note for note in notes)
+    assert facts(out, "stopped", 1)["notes"] == [], "only rank 0 talks"
+
+
+@pytest.mark.parametrize("name", ["stopped", "killed"])
+def test_a_resumed_run_is_the_run_that_was_never_stopped(out: Path, name: str) -> None:
+    assert rows(out, name) == rows(out, f"{name}-not")
+    for rank in range(2):
+        resumed, unstopped = (last(out, which, rank, 30)["replica"] for which in (name, f"{name}-not"))
+        assert torch.equal(resumed["params"], unstopped["params"])
+        assert torch.equal(resumed["rng"], unstopped["rng"])
+        assert torch.equal(
+            resumed["optimizer"]["0"]["momentum_buffer"], unstopped["optimizer"]["0"]["momentum_buffer"]
+        )
+
+
+def test_a_failure_reaches_both_workers_and_leaves_their_records(out: Path) -> None:
+    assert facts(out, "killed", 0)["error"] == "scripted failure at step 17"
+    assert "peer" in facts(out, "killed", 1)["error"]
+    steps = [record.step for record in read_events(out / "killed-events-0.jsonl")]
+    assert steps[-1] == 17
+
+
+def test_the_last_checkpoints_are_kept(out: Path) -> None:
+    names = sorted(path.name for path in run_of(out, "stopped-not").checkpoints.iterdir())
+    assert names == ["step-00000021", "step-00000028", "step-00000030"]
+
+
+def test_seconds_let_workers_differ_in_steps_and_still_end_together(out: Path) -> None:
+    ends = [facts(out, "seconds", rank) for rank in range(2)]
+    assert ends[0]["steps"] == ends[1]["steps"] >= 30
+    assert ends[0]["samples"] >= 30 * 16

@@ -1,0 +1,203 @@
+"""The engine's parts, each with a scripted group instead of processes."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from engine_jobs import Partial
+from torch import Tensor, nn
+
+from paceline.errors import Mistake
+from paceline.jobs.spec import JobSpec
+from paceline.records.folder import RunFolder
+from paceline.records.observer import Silent
+from paceline.records.spans import StepRecord, Totals
+from paceline.runtimes.config import read_settings, write_config
+from paceline.runtimes.flat import CONTROL, flatten_parameters
+from paceline.runtimes.live import recorder as recorder_module
+from paceline.runtimes.live.keeping import check_alike
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.overlap import Overlap
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.recorder import Recorder
+from paceline.runtimes.live.slowness import Slowness
+from paceline.runtimes.live.worker import run_worker
+from paceline.runtimes.settings import Settings
+from paceline.strategies.effects import Mean
+
+
+class Done:
+    def wait(self) -> None:
+        pass
+
+
+class ScriptedGroup:
+    """One of two workers; the other one's part is played from a script."""
+
+    rank, workers, transport = 0, 2, "script"
+
+    def __init__(self, shortest: list[float] | None = None, documents: list[Any] | None = None) -> None:
+        self.sums: list[int] = []
+        self.shortest, self.documents = shortest or [], documents or []
+
+    def sum(self, tensor: Tensor) -> None:
+        self.sums.append(tensor.numel())
+
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Done:
+        self.sums.append(tensor.numel())
+        done()
+        return Done()
+
+    def minimum(self, tensor: Tensor) -> None:
+        tensor[: len(self.shortest)] = torch.minimum(
+            tensor[: len(self.shortest)], torch.tensor(self.shortest)
+        )
+
+    def exchange(self, document: Any) -> list[Any]:
+        return [document, *self.documents]
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.time = 100.0
+
+    def __call__(self) -> float:
+        return self.time
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    made = Clock()
+    monkeypatch.setattr(recorder_module, "perf_counter", made)
+    return made
+
+
+def test_time_in_an_exchange_beyond_the_shortest_is_waiting(clock: Clock) -> None:
+    written: list[StepRecord] = []
+    recorder = Recorder(ScriptedGroup(shortest=[0.5, 2.0]), written.append, Totals(), begun=10.0)
+    for length in (2.0, 1.0):
+        clock.time += 3.0
+        recorder.mark("forward")
+        clock.time += length
+        recorder.exchanged(sent=7, received=8)
+        recorder.close(step=1)
+    assert written == [], "not settled yet"
+    recorder.settle()
+    assert [(s.kind, s.start, s.length) for s in written[0].spans] == [
+        ("forward", 10.0, 3.0),
+        ("wait", 13.0, 1.5),
+        ("communicate", 14.5, 0.5),
+        ("other", 15.0, 0.0),
+    ]
+    assert [s.kind for s in written[1].spans] == ["forward", "communicate", "other"], (
+        "the last to arrive did not wait"
+    )
+    assert (written[0].sent, written[0].received) == (7, 8)
+
+
+def test_what_is_pending_when_a_run_fails_is_written_as_communication(clock: Clock) -> None:
+    written: list[StepRecord] = []
+    recorder = Recorder(ScriptedGroup(), written.append, Totals())
+    clock.time += 1.0
+    recorder.exchanged(1, 1)
+    recorder.give_up(step=4)
+    assert [(record.step, record.spans[0].kind) for record in written] == [(4, "communicate")]
+
+
+def test_many_exchanges_are_settled_without_a_meeting(clock: Clock) -> None:
+    written: list[StepRecord] = []
+    recorder = Recorder(ScriptedGroup(), written.append, Totals())
+    for step in range(recorder_module.SETTLE_AFTER + 1):
+        recorder.exchanged(1, 1)
+        recorder.close(step)
+    assert len(written) >= recorder_module.SETTLE_AFTER - 1, "a killed worker would lose all of its records"
+
+
+def overlap_of(model: nn.Module, mean: Mean) -> tuple[Overlap, ScriptedGroup, Any]:
+    flat, group = flatten_parameters(model), ScriptedGroup()
+    return Overlap(flat, mean, group, Slowness(1.0)), group, flat
+
+
+def test_buckets_go_out_in_the_order_of_the_plan_and_the_control_elements_with_the_last() -> None:
+    model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
+    overlap, group, flat = overlap_of(model, Mean(first_bucket=1, bucket=1))
+    overlap.begin()
+    model(torch.ones(2, 12)).sum().backward()
+    assert group.sums == [4, 64, 16], "all but the last start while backward runs"
+    overlap.finish()
+    assert group.sums == [4, 64, 16, CONTROL + 192]
+    assert sum(group.sums) == flat.grad_storage.numel()
+
+
+def test_a_parameter_that_backward_does_not_reach_holds_nobody_up() -> None:
+    model = Partial()
+    overlap, group, flat = overlap_of(model, Mean(first_bucket=1, bucket=1))
+    for _ in range(2):
+        group.sums.clear()
+        overlap.begin()
+        model(torch.ones(2, 12)).sum().backward()
+        assert group.sums == [4, 64], "the unused layer comes next, and its bucket is not full"
+        overlap.finish()
+        assert sum(group.sums) == flat.grad_storage.numel()
+
+
+def test_one_bucket_needs_no_hook() -> None:
+    model = nn.Linear(3, 2)
+    overlap, group, _ = overlap_of(model, Mean())
+    assert all(parameter._post_accumulate_grad_hooks is None for parameter in model.parameters())
+    overlap.begin()
+    overlap.finish()
+    assert group.sums == [CONTROL + 8]
+
+
+def test_workers_that_were_started_for_something_else_are_refused() -> None:
+    mine = Settings(job=JobSpec(), epochs=1)
+    other = Settings(job=JobSpec(), epochs=1, seed=7)
+    group = ScriptedGroup(documents=[{"settings": other.to_json(), "name": ""}])
+    with pytest.raises(Mistake, match=r"rank 1 .*seed"):
+        check_alike(group, mine, "")
+
+
+def test_settings_come_back_from_the_folder(tmp_path) -> None:
+    settings = Settings(job=JobSpec(model="mlp"), iterations=7, batch_sizes=(3, 4), slow={1: 2.5})
+    write_config(RunFolder(tmp_path), settings, "live", {})
+    assert read_settings(RunFolder(tmp_path)) == settings
+    with pytest.raises(Mistake, match="not the folder of a run"):
+        read_settings(RunFolder(tmp_path / "nowhere"))
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (Settings(job=JobSpec(), epochs=1, batch_sizes=(8, 8)), "2 workers and 1"),
+        (
+            Settings(
+                job=JobSpec(), epochs=1, batch_sizes=(8,), strategy="local-sgd:period=1s", buffers="rank0"
+            ),
+            "--buffers average",
+        ),
+    ],
+)
+def test_what_cannot_run_is_refused_before_anything_is_written(
+    tmp_path, settings: Settings, says: str
+) -> None:
+    with pytest.raises(Mistake, match=says):
+        run_worker(
+            settings,
+            options=LiveOptions(),
+            place=Place(),
+            runs=tmp_path,
+            observer=Silent(),
+            heartbeat=None,
+            stop_requested=lambda: False,
+        )
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "options", [{"backend": "carrier-pigeon"}, {"backend": "nccl"}, {"timeout": 0.0}, {"threads": 0}]
+)
+def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
+    with pytest.raises(Mistake):
+        LiveOptions(**options)
