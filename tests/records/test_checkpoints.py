@@ -4,6 +4,7 @@ import threading
 import torch
 
 from paceline.records.checkpoints import Checkpoints
+from paceline.records.files import listing
 from paceline.records.folder import RunFolder
 
 
@@ -89,6 +90,19 @@ def test_the_newest_is_one_that_every_worker_has(tmp_path):
     assert 12 <= newest.age < 20
     assert checkpoints.newest(ranks=[0, 1, 2]) is None
     assert checkpoints.newest(ranks=[0]).step == 900
+
+
+def test_a_folder_that_another_worker_removes_meanwhile_holds_nothing(tmp_path, monkeypatch):
+    """If this failed, two workers that prune at the same moment would end the run."""
+    folder = tmp_path / "step-00000001"
+    folder.mkdir()
+
+    def open_too_late(path):
+        folder.rmdir()
+        raise FileNotFoundError(path)
+
+    monkeypatch.setattr(os, "scandir", open_too_late)
+    assert listing(folder, "rank-*") == []
 
 
 def test_many_workers_may_save_and_prune_at_once(tmp_path):

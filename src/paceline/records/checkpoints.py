@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from paceline.records.files import DamagedFile, leftovers, sync_folder
+from paceline.records.files import DamagedFile, leftovers, listing, sync_folder
 from paceline.records.folder import RunFolder
 from paceline.records.tensorfile import Tree, check_tensors, read_tensors, write_tensors
 
@@ -104,7 +104,7 @@ class Checkpoints:
     def _ranks(self, step: int) -> set[int]:
         names = (
             path.stem.removeprefix("rank-")
-            for path in self.folder.checkpoint(step, 0).parent.glob("rank-*.tensors")
+            for path in listing(self.folder.checkpoint(step, 0).parent, "rank-*.tensors")
         )
         return {int(name) for name in names if name.isdecimal()}
 

@@ -40,7 +40,15 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 def leftovers(folder: Path, name: str) -> list[Path]:
     """What crashed attempts to write ``folder / name`` have left; nobody reads them."""
-    return list(folder.glob(f".{name}.*.tmp"))
+    return listing(folder, f".{name}.*.tmp")
+
+
+def listing(folder: Path, pattern: str) -> list[Path]:
+    """The files of a folder that match; none where somebody else has just removed the folder."""
+    try:
+        return list(folder.glob(pattern))
+    except FileNotFoundError:  # glob checks that the folder is there and then opens it
+        return []
 
 
 def sync_folder(folder: Path) -> None:
