@@ -6,6 +6,7 @@ import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
+from pathlib import Path
 
 import psutil
 import pytest
@@ -24,9 +25,10 @@ class Host:
     interface: str
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
-    def start(self, *command: str) -> "subprocess.Popen[str]":
+    def start(self, *command: str, cwd: Path | None = None) -> "subprocess.Popen[str]":
         """Run a command on this host, under its own host name."""
-        rename = f'hostname {self.name}; exec "$@"'
+        # The hosts share one machine: threads of one would spin on the cores that the other needs.
+        rename = f'hostname {self.name}; export OMP_NUM_THREADS=1; exec "$@"'
         inside = [
             "ip",
             "netns",
@@ -41,7 +43,9 @@ class Host:
             *command,
         ]
         pipe = subprocess.PIPE
-        self.started.append(subprocess.Popen(inside, stdout=pipe, stderr=pipe, text=True))
+        if cwd is not None:
+            cwd.mkdir(exist_ok=True)
+        self.started.append(subprocess.Popen(inside, stdout=pipe, stderr=pipe, text=True, cwd=cwd))
         return self.started[-1]
 
     def unplug(self) -> None:

@@ -9,6 +9,8 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
+
 STAND_IN = Path(__file__).parents[1] / "live" / "stand_in.py"
 
 
@@ -32,21 +34,62 @@ def until_ready(launcher: "subprocess.Popen[str]") -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def test_a_kill_on_one_host_is_told_on_both(two_hosts: tuple) -> None:
-    """If this failed, hosts could not train together, or the survivor would hang or not know why."""
-    launchers = launch_on(two_hosts, "steps=1000000")
-    assert until_ready(launchers[0])[0] == 0
-    rank, pid = until_ready(launchers[1])
-    assert rank == 1
+def test_a_kill_on_one_host_is_told_on_both_and_both_resume(two_hosts: tuple, tmp_path: Path) -> None:
+    """If this failed, hosts could not train together, or a survivor would hang, not know why or not go on."""
+    train = [
+        "--batch-size",
+        "16",
+        "-i",
+        "14500",
+        "--checkpoint-every",
+        "20 steps",
+        "--evaluate-every",
+        "never",
+    ]
+    homes = [tmp_path / host.name for host in two_hosts]
+    launchers = [
+        host.start(sys.executable, "-m", "paceline", "train", *place_of(two_hosts, rank), *train, cwd=home)
+        for rank, (host, home) in enumerate(zip(two_hosts, homes, strict=True))
+    ]
+    pid = worker_with_checkpoint(launchers[1], homes[1])
     os.kill(pid, signal.SIGKILL)
     killed = time.monotonic()
-    for launcher in launchers:
-        _, stderr = launcher.communicate(timeout=15)
-        assert launcher.returncode == 1
-        assert re.match(
-            r"paceline: rank 1 on node-b died at step \d+ \(killed by signal 9, SIGKILL\)", stderr
-        ), stderr
+    errors = [launcher.communicate(timeout=20)[1] for launcher in launchers]
     assert time.monotonic() - killed < 10
+    assert [launcher.returncode for launcher in launchers] == [1, 1]
+    resumed = []
+    for rank, (host, error) in enumerate(zip(two_hosts, errors, strict=True)):
+        what, safe, resume = error.splitlines()[-3:]
+        assert re.match(
+            r"paceline: rank 1 on node-b died at step \d+ \(killed by signal 9, SIGKILL\)", what
+        ), error
+        step = int(re.findall(r"Safe: checkpoint of step (\d+)", safe)[0])
+        command = resume.removeprefix("Resume: paceline ").split()
+        assert command[:2] == ["train", "--resume"]
+        assert command[3:] == place_of(two_hosts, rank)
+        more = ["-i", str(step + 40)]
+        resumed.append(host.start(sys.executable, "-m", "paceline", *command, *more, cwd=homes[rank]))
+    for launcher, home in zip(resumed, homes, strict=True):
+        _, error = launcher.communicate(timeout=60)
+        assert launcher.returncode == 0, error
+        saved = max(int(path.name.removeprefix("step-")) for path in home.glob("runs/*/checkpoints/step-*"))
+        assert saved == step + 40
+
+
+def place_of(hosts: tuple, rank: int) -> list[str]:
+    """The options that put a launcher on a host."""
+    return f"-n 2 -np 1 -a {hosts[0].address} -p 29517 -nr {rank}".split()
+
+
+def worker_with_checkpoint(launcher: "subprocess.Popen[str]", home: Path) -> int:
+    """The process of the only worker of a launcher, once it has saved twice."""
+    deadline = time.monotonic() + 60
+    while len(list(home.glob("runs/*/checkpoints/step-*/rank-1.tensors"))) < 2:
+        assert launcher.poll() is None, launcher.communicate()[1]
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    (worker,) = psutil.Process(launcher.pid).children()
+    return worker.pid
 
 
 def test_a_cut_cable_ends_the_run_on_both_hosts(two_hosts: tuple) -> None:

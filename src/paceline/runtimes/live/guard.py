@@ -1,12 +1,15 @@
 """A worker's outermost layer: whatever happens inside becomes an exit code and a note of what happened."""
 
+import atexit
 import os
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
@@ -25,8 +28,28 @@ def run_guarded(place: Place, work: Work) -> int:
 
     The launcher is told through notes in the launch folder and tells the user. Under another launcher nobody
     reads notes, so each worker prints its own cause. Interrupted workers return 0 to our own launcher: it
-    would take anything else for a failure and end the others while they still save.
+    would take anything else for a failure and end the others while they still save. Under our own launcher
+    this does not return but ends the process.
     """
+    code = _run(place, work)
+    if place.launch is not None:
+        leave(code)
+    return code
+
+
+def leave(code: int) -> NoReturn:
+    """End the process without taking torch apart, which costs a second and may stick after a failure.
+
+    Exit handlers run and the standard streams are flushed; other threads are not waited for.
+    """
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
+
+
+def _run(place: Place, work: Work) -> int:
     die_with(place.launcher)
     with Heartbeat(place) as heartbeat:
         notary = _Notary(place, heartbeat)
@@ -81,7 +104,8 @@ class _Notary:
 
     def _tell(self, note: Failure) -> None:
         if not self._leave(note):
-            sys.stderr.write(f"{note.traceback}paceline: {sentence(note)}\n")
+            saved = f" (traceback in {note.run})" if note.kind == "error" and not note.traceback else ""
+            sys.stderr.write(f"{note.traceback}paceline: {sentence(note)}{saved}\n")
             sys.stderr.flush()
 
     def _leave(self, note: Failure) -> bool:

@@ -14,7 +14,7 @@ from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live import place
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.failures import Failure, read_note, root_cause
-from paceline.runtimes.live.heartbeat import read_pulse
+from paceline.runtimes.live.heartbeat import Pulse, read_pulse
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.overseer import Agent, Overseer
 from paceline.runtimes.live.place import host_name
@@ -75,7 +75,7 @@ class _Run:
 
     def __init__(self, plan: Launch, meeting: Meeting, folder: Path, say: Callable[[str], None]) -> None:
         self.plan, self.meeting, self.folder, self.say = plan, meeting, folder, say
-        self.overseer = Overseer(self._first_failure, meeting.lost)
+        self.overseer = Overseer(failed=self._first_failure, lost_node=meeting.lost, begun=self._begun)
 
     def go(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
         spec = WorkerSpec(
@@ -103,9 +103,14 @@ class _Run:
         notes = (read_note(self.folder, self._rank(local)) for local in range(self.plan.workers))
         return [note for note in notes if note is not None]
 
+    def _pulses(self) -> list[Pulse]:
+        return [read_pulse(self.folder, self._rank(local)) for local in range(self.plan.workers)]
+
+    def _begun(self) -> bool:
+        return all(pulse.at for pulse in self._pulses())
+
     def _run_folder(self) -> Path | None:
-        pulses = (read_pulse(self.folder, self._rank(local)) for local in range(self.plan.workers))
-        return next((pulse.run for pulse in pulses if pulse.run is not None), None)
+        return next((pulse.run for pulse in self._pulses() if pulse.run is not None), None)
 
     def _first_failure(self, local_rank: int, code: int | None) -> None:
         """Called in the overseer's thread: other hosts learn the cause while this one still clears up."""
@@ -164,6 +169,9 @@ class _Run:
 
     def _interrupted(self, result: RunResult) -> int:
         if result.is_failed():
+            step = max(pulse.step for pulse in self._pulses())
+            note = Failure(rank=self._rank(0), host=host_name(), kind="interrupted", step=step)
+            self.meeting.bulletin.post(note)
             run = self._run_folder()
             lines = safe(run, self.plan.options) if run else []
             self.say("\n".join(["interrupted before the workers could save.", *lines]))

@@ -29,13 +29,17 @@ class Overseer:
     """
 
     def __init__(
-        self, failed: Callable[[int, int | None], None], lost_node: Callable[[], int | None]
+        self,
+        *,
+        failed: Callable[[int, int | None], None],
+        lost_node: Callable[[], int | None],
+        begun: Callable[[], bool],
     ) -> None:
         """``failed`` is told once, in a thread: which local rank failed first, and its exit code if seen.
 
-        ``lost_node`` is asked now and again for a node that is lost.
+        ``lost_node`` is asked now and again for a node that is lost, and ``begun`` whether there is anything to save.
         """
-        self._failed, self._lost_node = failed, lost_node
+        self._failed, self._lost_node, self._begun = failed, lost_node, begun
         self._pids: Mapping[int, int] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="overseer", daemon=True)
@@ -93,8 +97,8 @@ class Overseer:
                 os.killpg(pid, signum)
 
     def interrupt(self, signum: int, frame: FrameType | None = None) -> None:  # noqa: ARG002
-        """Handle a signal: the first asks the workers to stop in agreement, the second ends them."""
-        if self.signal or signum == signal.SIGQUIT:
+        """Handle a signal: the first asks workers that have begun to stop in agreement, the second ends them."""
+        if self.signal or signum == signal.SIGQUIT or not self._begun():
             self.signal = self.signal or signum
             self.send(signal.SIGKILL)
             return
