@@ -11,9 +11,12 @@ from virtual_helpers import StepTimes, make_cluster, make_job, settings_of, time
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.given import given_costs
 from paceline.errors import Mistake, RunFailed
+from paceline.runtimes.virtual.engine import Engine
 from paceline.runtimes.virtual.post import HEADER
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.timeline import Timeline
+from paceline.runtimes.virtual.world import World
 from paceline.strategies.base import Meets, Server, Worker
 from paceline.strategies.effects import (
     AllReduce,
@@ -258,6 +261,29 @@ def test_a_message_to_nobody_is_refused() -> None:
 def test_more_servers_than_places_are_refused() -> None:
     with pytest.raises(Mistake, match="2 servers do not fit"):
         time_only(with_server(2), SHAPE, strategy=Synchronous(servers=2))
+
+
+def drop_worker_1(monkeypatch: pytest.MonkeyPatch, time: float) -> None:
+    """Let worker 1 die at a time, in whatever is simulated next."""
+
+    class Dropping(Engine):
+        def __init__(self, world: World, timeline: Timeline) -> None:
+            super().__init__(world, timeline)
+            timeline.at(time, lambda now: self.drop(world.workers[1]))
+
+    monkeypatch.setattr("paceline.runtimes.virtual.simulate.Engine", Dropping)
+
+
+def test_the_others_go_on_when_a_worker_of_an_asynchronous_run_dies(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_worker_1(monkeypatch, time=7.0)
+    summary, _ = time_only(with_server(3), SHAPE, strategy=Asynchronous(), iterations=10)
+    assert [total.steps for total in summary.totals] == [10, 3, 10]
+
+
+def test_a_run_that_needs_a_dead_worker_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    drop_worker_1(monkeypatch, time=7.0)
+    with pytest.raises(RunFailed, match=r"worker 0 waits for a message.*worker 2 .*; worker 1 left before"):
+        time_only(with_server(3), SHAPE, strategy=Synchronous(), iterations=10)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -130,6 +130,11 @@ def test_totals_are_the_same_whether_or_not_steps_are_recorded() -> None:
     assert slow == quick
 
 
+def test_without_gradients_there_is_no_model_to_keep() -> None:
+    _, kept = time_only(make_cluster(2))
+    assert kept.model is None
+
+
 def test_a_checkpoint_takes_its_time_in_a_record_of_its_own() -> None:
     times = StepTimes(forward=1.0, backward=1.0, checkpoint=0.5)
     summary, kept = time_only(make_cluster(2, times=times), iterations=4, checkpoint=Every(2, "steps"))

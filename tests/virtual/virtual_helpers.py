@@ -85,7 +85,7 @@ class Kept(Silent):
     detailed: bool = True
     records: dict[int, list[StepRecord]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
-    model: dict[str, Tensor] = field(default_factory=dict)
+    model: dict[str, Tensor] | None = None
 
     def evaluated(self, row: Row) -> None:
         self.rows.append(row)

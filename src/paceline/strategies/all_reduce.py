@@ -20,11 +20,11 @@ class AllReduceSGD:
         """All workers take every step together."""
         return Meets.STEP
 
-    def worker(self, me: Worker) -> Program:
+    def worker(self, me: Worker) -> Program:  # noqa: ARG002
         """Compute a gradient, average it on the way, step."""
-        mean = Mean(first_bucket=int(self.first_bucket), bucket=int(self.bucket))
+        averaged = Gradient(reduce=Mean(first_bucket=int(self.first_bucket), bucket=int(self.bucket)))
         while True:
-            yield Gradient(reduce=mean)
+            yield averaged
             yield Apply()
 
     def central(self, me: Worker) -> Program:

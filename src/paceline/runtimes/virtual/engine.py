@@ -64,7 +64,7 @@ class Engine:
             server.program.close()
 
     def drop(self, node: Node) -> None:
-        """A node dies now: its program ends where it is, and the servers hear of it."""
+        """A node dies: its program ends where it is, which may be ahead of the timeline, and the servers hear of it."""
         node.program.close()
         self._leave(node)
 
@@ -151,7 +151,9 @@ class Engine:
         me.clock = clock + 1
         if rank == 0:
             progress = clock + 1 if self._by_step else session.position.progress
-            self._world.observer.stepped(progress, self._world.shards.total(clock), self._mathematics.loss, now)
+            self._world.observer.stepped(
+                progress, self._world.shards.total(clock), self._mathematics.loss, now
+            )
 
     def _send(self, node: Node, effect: Send) -> bool:
         target = self._nodes.get(effect.to)
@@ -214,8 +216,8 @@ class Engine:
         return False
 
     def _export(self, node: Node, effect: Export) -> bool:
-        if node.me.rank == 0:
-            self._world.recorder.exported(self._mathematics.export(0, effect.params, effect.buffers))
+        if node.me.rank == 0 and (state := self._mathematics.export(0, effect.params, effect.buffers)):
+            self._world.recorder.exported(state)
         return False
 
     def _spend(self, node: Node, kind: int, seconds: float) -> None:
@@ -224,6 +226,8 @@ class Engine:
 
     def _leave(self, node: Node) -> None:
         """A node is gone; where it was a worker, the servers get its last message."""
+        if node.gone:
+            return  # dropped before, and resumed by something that it had waited for
         node.gone = True
         if node.session is None:
             return
