@@ -13,19 +13,26 @@ from pathlib import Path
 import psutil
 import pytest
 
+from paceline.errors import Mistake, RunFailed
+from paceline.runtimes.live.launch import Launch, launch
+
 STAND_IN = Path(__file__).with_name("stand_in.py")
 Start = Callable[[str], "subprocess.Popen[str]"]
 
 
 @pytest.fixture
-def start() -> Iterator[Start]:
+def start(tmp_path: Path) -> Iterator[Start]:
     """Starts a launcher with two workers; whatever is left of it when a test ends is killed."""
     started: list[subprocess.Popen[str]] = []
 
     def begin(behaviour: str) -> "subprocess.Popen[str]":
         command = [sys.executable, str(STAND_IN), "launch", json.dumps({"workers": 2}), behaviour]
-        pipe = subprocess.PIPE
-        started.append(subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True))
+        pipe, environ = subprocess.PIPE, {**os.environ, "TMPDIR": str(tmp_path)}
+        started.append(
+            subprocess.Popen(
+                command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environ
+            )
+        )
         return started[-1]
 
     yield begin
@@ -35,6 +42,11 @@ def start() -> Iterator[Start]:
                 child.kill()
             launcher.kill()
         launcher.communicate()
+
+
+def worker(behaviour: str) -> list[str]:
+    """The command of one stand-in."""
+    return [sys.executable, str(STAND_IN), "work", behaviour]
 
 
 def until_ready(launcher: "subprocess.Popen[str]") -> dict[int, int]:
@@ -81,28 +93,25 @@ def test_a_killed_worker_ends_the_run_and_is_named_with_what_is_safe(start: Star
     wait_until_gone(pids, 1)
 
 
-def test_an_exception_is_told_with_the_users_line_and_its_traceback_kept(
-    start: Start, tmp_path: Path
-) -> None:
+def test_an_exception_is_told_with_the_users_line_and_its_traceback_kept(tmp_path: Path) -> None:
     """If this failed, the peer's "connection closed" would hide the user's own error."""
-    launcher = start(f"raise=1@7,run={tmp_path}")
-    _, stderr = launcher.communicate(timeout=60)
-    assert launcher.returncode == 1
-    what, where, safe = stderr.splitlines()
-    assert re.search(
-        r"rank 1 on \S+ failed at step 7: ValueError: a bad label, 11 \(stand_in.py:\d+ in train\)", what
-    )
+    with pytest.raises(RunFailed) as failed:
+        launch(worker(f"raise=1@7,run={tmp_path}"), Launch(workers=2))
+    what, where, safe = str(failed.value).splitlines()
+    told = r"rank 1 on \S+ failed at step 7: ValueError: a bad label, 11 \(stand_in.py:\d+ in train\); the others"
+    assert re.match(told, what)
     assert where == f"Traceback: {tmp_path}/failure-rank-1.txt"
     assert "raise ValueError" in (tmp_path / "failure-rank-1.txt").read_text()
     assert safe == "Safe: no checkpoint yet; start again with the same command."
 
 
-def test_a_mistake_that_only_a_worker_finds_is_told_once_with_exit_code_2(start: Start) -> None:
-    """If this failed, scripts could not tell bad usage from a failed run."""
-    launcher = start("mistake=0@6")
-    _, stderr = launcher.communicate(timeout=60)
-    assert launcher.returncode == 2
-    assert stderr == "paceline: 'spp' is no strategy; choose another\n"
+def test_a_mistake_that_only_a_worker_finds_is_the_users_to_fix(capfd: pytest.CaptureFixture[str]) -> None:
+    """If this failed, scripts could not tell bad usage from a failed run, or the sentence would come twice."""
+    handlers = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(Mistake, match=r"^'spp' is no strategy; choose another$"):
+        launch(worker("mistake=0@6"), Launch(workers=2))
+    assert capfd.readouterr().err == ""
+    assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == handlers
 
 
 def test_ctrl_c_lets_the_workers_stop_in_agreement(start: Start) -> None:
