@@ -1,51 +1,16 @@
-"""What tests share: the command as a user runs it, and a check that it leaves nothing behind."""
+"""What tests share: one thread, and a check that nothing is left behind."""
 
-import contextlib
-import io
-import json
-import os
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Iterator
 
 import psutil
 import pytest
 import torch
-
-from paceline.cli.main import main
-
-Command = Callable[..., subprocess.CompletedProcess[str]]
 
 
 @pytest.fixture(scope="session", autouse=True)
 def one_thread() -> None:
     """Several tests share two cores; and one thread makes sums repeatable."""
     torch.set_num_threads(1)
-
-
-def run_paceline(*arguments: str, cwd: Path, check: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """Run the command; ``check`` is the exit code it must have."""
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline", *arguments],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=110,
-        env={**os.environ, "NO_COLOR": "1"},
-    )
-    assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
-    return done
-
-
-def run_json(*arguments: str, cwd: Path) -> dict:
-    """Run the command with --json and read its document; a simulation runs in this process, which is quicker."""
-    if arguments[0] != "simulate":
-        return json.loads(run_paceline(*arguments, "--json", cwd=cwd).stdout)
-    out = io.StringIO()
-    with contextlib.chdir(cwd), contextlib.redirect_stdout(out):
-        assert main([*arguments, "--json"]) == 0
-    return json.loads(out.getvalue())
 
 
 @pytest.fixture(autouse=True)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import run_json
 
+from command import run_json
 from paceline.records.tensorfile import read_tensors
 from paceline.strategies import STRATEGIES
 

@@ -1,0 +1,138 @@
+"""What a user sees when a run on one host is killed, interrupted or raises; and that nothing is lost."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+
+from command import run_json, run_paceline
+from paceline.records.tensorfile import read_tensors
+
+LONG = ("--iterations", "100000", "--checkpoint-every", "20 steps", "--evaluate-every", "50 steps")
+
+
+@pytest.fixture
+def running(tmp_path):
+    """A run that would go on for minutes, once it has saved its first checkpoints."""
+    command = [sys.executable, "-m", "paceline", "train", *LONG]
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        deadline = time.monotonic() + 60
+        while not list(tmp_path.glob("runs/*/checkpoints/step-*[1-9]0/rank-1.tensors")):
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < deadline, "no checkpoint within a minute"
+            time.sleep(0.05)
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
+    """The worker processes, by rank."""
+    children = psutil.Process(process.pid).children()
+    return sorted((c for c in children if "RANK" in c.environ()), key=lambda c: int(c.environ()["RANK"]))
+
+
+def newest(folder: Path) -> int:
+    return max(int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*"))
+
+
+def assert_resumes_as_if_never_stopped(folder: Path, tmp_path: Path) -> None:
+    goal = str(newest(folder) + 30)
+    run_paceline("train", "--resume", str(folder.relative_to(tmp_path)), "--iterations", goal, cwd=tmp_path)
+    through = run_json("simulate", "--iterations", goal, "--evaluate-every", "50 steps", cwd=tmp_path)
+    resumed, unstopped = (
+        read_tensors(path / "model.tensors") for path in (folder, tmp_path / through["run"]["folder"])
+    )
+    assert all(torch.equal(resumed[name], unstopped[name]) for name in unstopped)
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows] == [row["step"] for row in through["rows"]]
+    assert [row["test_loss"] for row in rows] == [row["test_loss"] for row in through["rows"]]
+
+
+def test_a_killed_worker_stops_all_and_the_run_resumes_bit_for_bit(running, tmp_path):
+    workers = workers_of(running)
+    workers[1].send_signal(signal.SIGKILL)
+    begun = time.monotonic()
+    _, stderr = running.communicate(timeout=30)
+    assert time.monotonic() - begun < 10, "the rest must stop within 10 s"
+    assert running.returncode == 1
+    assert not any(worker.is_running() for worker in workers)
+    (folder,) = (tmp_path / "runs").iterdir()
+    what, safe, resume = stderr.splitlines()[-3:]
+    assert re.search(r"rank 1 on \S+ died at step \d+ \(killed by signal 9", what)
+    assert f"checkpoint of step {newest(folder)}" in safe
+    assert resume == f"Resume: paceline train --resume runs/{folder.name}"
+    assert "Traceback" not in stderr
+    assert_resumes_as_if_never_stopped(folder, tmp_path)
+
+
+def test_ctrl_c_saves_and_the_run_resumes_bit_for_bit(running, tmp_path):
+    workers = workers_of(running)
+    running.send_signal(signal.SIGINT)
+    stdout, stderr = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert not any(worker.is_running() for worker in workers)
+    (folder,) = (tmp_path / "runs").iterdir()
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["ending"] == "interrupted"
+    assert summary["steps"] == newest(folder), "the last checkpoint is that of the last step"
+    assert f"paceline train --resume runs/{folder.name}" in stdout + stderr
+    assert "Traceback" not in stderr
+    assert_resumes_as_if_never_stopped(folder, tmp_path)
+
+
+def test_a_job_that_raises_is_told_last_with_rank_and_step(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import os, torch\n"
+        "from paceline.jobs import Job, TensorData\n"
+        "calls = 0\n"
+        "def loss(outputs, targets):\n"
+        "    global calls\n"
+        "    calls += torch.is_grad_enabled()\n"
+        "    if calls == 8 and os.environ['RANK'] == '1':\n"
+        "        raise ZeroDivisionError('no samples of class 7')\n"
+        "    return torch.nn.functional.mse_loss(outputs, targets)\n"
+        "def build():\n"
+        "    data = TensorData(torch.randn(64, 4), torch.randn(64, 1))\n"
+        "    sgd = lambda params: torch.optim.SGD(params, lr=0.1)\n"
+        "    model = lambda: torch.nn.Linear(4, 1)\n"
+        "    return Job(name='mine', model=model, loss=loss, train=data, test=data, optimizer=sgd)\n"
+    )
+    begun = time.monotonic()
+    done = run_paceline("train", "--job", "mine:build", "--batch-size", "4", cwd=tmp_path, check=1)
+    assert time.monotonic() - begun < 60
+    told = done.stderr[done.stderr.rindex("paceline: ") :]
+    assert "rank 1" in told
+    assert "step 7" in told
+    assert "ZeroDivisionError" in told
+    assert "no samples of class 7" in told
+
+
+def test_torchrun_runs_the_same_job(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline"]
+    done = subprocess.run(
+        [*torchrun, "train", "--iterations", "30", "--json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    model = read_tensors(tmp_path / json.loads(done.stdout)["run"]["folder"] / "model.tensors")
+    through = run_json("simulate", "--iterations", "30", cwd=tmp_path)
+    virtual = read_tensors(tmp_path / through["run"]["folder"] / "model.tensors")
+    assert all(torch.equal(model[name], virtual[name]) for name in virtual)
