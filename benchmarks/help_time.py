@@ -25,21 +25,29 @@ def main() -> None:
         "paceline train --help": [sys.executable, "-m", "paceline", "train", "--help"],
     }
     times: dict[str, list[float]] = {name: [] for name in commands}
-    for name, command in commands.items():
+    for command in commands.values():
         seconds(command)
     for _ in range(options.repeats):
         for name, command in commands.items():
             times[name].append(seconds(command))
     modules = "import sys, paceline.cli.main as m; m.main(['--help']); print('torch' in sys.modules, file=sys.stderr)"
-    torch = subprocess.run([sys.executable, "-c", modules], capture_output=True, text=True, check=True).stderr.strip()
+    torch = subprocess.run(
+        [sys.executable, "-c", modules], capture_output=True, text=True, check=True
+    ).stderr.strip()
     rows = {
         name: {"median": statistics.median(values), "low": min(values), "high": max(values)}
         for name, values in times.items()
     }
     if options.json:
-        print(json.dumps({"schema": 1, "repeats": options.repeats, "seconds": rows, "imports_torch": torch == "True"}))
+        print(
+            json.dumps(
+                {"schema": 1, "repeats": options.repeats, "seconds": rows, "imports_torch": torch == "True"}
+            )
+        )
         return
-    print(f"{options.repeats} repeats, interleaved; the limit for `paceline --help` is 0.3 s; imports torch: {torch}")
+    print(
+        f"{options.repeats} repeats, interleaved; the limit for `paceline --help` is 0.3 s; imports torch: {torch}"
+    )
     print(f"{'command':<24}{'median s':>10}{'low':>8}{'high':>8}")
     for name, row in rows.items():
         print(f"{name:<24}{row['median']:>10.3f}{row['low']:>8.3f}{row['high']:>8.3f}")

@@ -1,3 +1,3 @@
-"""paceline: how should I spread this training over several workers, and how fast will it go?"""
+"""How should I spread this training over several workers, and how fast will it go?"""
 
 __version__ = "0.1.0"

@@ -117,7 +117,9 @@ def describe(path: str) -> tuple[str, list[Setting]]:
     cls = find(path)
     helps = _field_docstrings(cls)
     settings = [
-        Setting(field.name, _default(field), helps.get(field.name, "")) for field in dataclasses.fields(cls) if field.init
+        Setting(field.name, _default(field), helps.get(field.name, ""))
+        for field in dataclasses.fields(cls)
+        if field.init
     ]
     return (inspect.getdoc(cls) or "").partition("\n")[0], settings
 

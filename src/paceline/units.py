@@ -6,7 +6,8 @@ from typing import Self
 from paceline.errors import Mistake
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
-_PREFIXES = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+_PREFIXES = {**_DECIMAL, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
 _BYTES = {f"{prefix}B": scale for prefix, scale in _PREFIXES.items()}
 _RATES = {
     f"{prefix}{unit}": scale * size
@@ -44,7 +45,9 @@ def _parse(text: str, units: dict[str, float], what: str, example: str, shown: s
     match = _QUANTITY.match(text)
     shown = text if shown is None else shown
     if not match or match[2] not in units:
-        raise Mistake(f"{shown!r} is not {what}: write a number and one of {', '.join(units)}, for example {example!r}")
+        raise Mistake(
+            f"{shown!r} is not {what}: write a number and one of {', '.join(units)}, for example {example!r}"
+        )
     value = float(match[1]) * units[match[2]]
     if value < 0 or value == float("inf"):
         raise Mistake(f"{shown!r} is not {what}: it must be finite and not negative, for example {example!r}")

@@ -33,7 +33,10 @@ def test_never_is_never_even_at_the_end():
 )
 def test_whatever_the_jumps_each_date_is_kept_once(steps_per_epoch, last, evaluate, checkpoint, jumps):
     dates = agenda(
-        steps_per_epoch, iterations=last, evaluate=Every(evaluate, "steps"), checkpoint=Every(checkpoint, "steps")
+        steps_per_epoch,
+        iterations=last,
+        evaluate=Every(evaluate, "steps"),
+        checkpoint=Every(checkpoint, "steps"),
     )
     progress = met = kept = 0
     for jump in jumps:

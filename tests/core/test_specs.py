@@ -1,4 +1,4 @@
-"""Specs are how users name strategies; a setting that is misread or ignored trains something else than they asked for."""
+"""Specs are how users name strategies; one that is misread or ignored trains something else than they asked for."""
 
 import pytest
 
@@ -47,7 +47,10 @@ def test_a_bad_spec_is_one_clear_sentence(text, words):
 
 
 def test_split_keeps_values_whole():
-    assert split("synthetic:shape=3x32x32, classes=10") == ("synthetic", {"shape": "3x32x32", "classes": "10"})
+    assert split("synthetic:shape=3x32x32, classes=10") == (
+        "synthetic",
+        {"shape": "3x32x32", "classes": "10"},
+    )
 
 
 @pytest.mark.parametrize("name", STRATEGIES)

@@ -21,7 +21,9 @@ def test_rates_are_bytes_a_second(text, bytes_a_second):
     assert parse_rate(text) == bytes_a_second
 
 
-@pytest.mark.parametrize(("text", "seconds"), [("50 us", 5e-5), ("1.5ms", 1.5e-3), ("2 min", 120), ("0 s", 0)])
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("50 us", 5e-5), ("1.5ms", 1.5e-3), ("2 min", 120), ("0 s", 0)]
+)
 def test_times_are_seconds(text, seconds):
     assert parse_seconds(text) == pytest.approx(seconds)
 

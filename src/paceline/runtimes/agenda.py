@@ -31,7 +31,9 @@ class Agenda:
     def next(self, progress: int) -> int:
         """The first date after ``progress``; before it, nothing is due."""
         dates = [self.last]
-        dates += [progress - progress % every + every for every in (self._evaluate, self._checkpoint) if every]
+        dates += [
+            progress - progress % every + every for every in (self._evaluate, self._checkpoint) if every
+        ]
         return min(dates)
 
     def due(self, before: int, progress: int) -> Due:

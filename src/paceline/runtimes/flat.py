@@ -42,7 +42,9 @@ def flatten_parameters(model: nn.Module) -> Flat:
     kinds = {(p.dtype, p.device) for p in parameters}
     if len(kinds) > 1:
         dtypes = ", ".join(sorted(str(dtype) for dtype, _ in kinds))
-        raise Mistake(f"the model's parameters are of several types ({dtypes}); convert the model to one with .to()")
+        raise Mistake(
+            f"the model's parameters are of several types ({dtypes}); convert the model to one with .to()"
+        )
     ((dtype, device),) = kinds
     offsets = [0]
     for parameter in parameters:

@@ -12,7 +12,9 @@ ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
 """Optimizers that treat every element alike: one call on the whole vector does what a call a parameter would do."""
 
 
-def flat_optimizer(factory: Callable[[Iterable[nn.Parameter]], optim.Optimizer], flat: Flat) -> optim.Optimizer:
+def flat_optimizer(
+    factory: Callable[[Iterable[nn.Parameter]], optim.Optimizer], flat: Flat
+) -> optim.Optimizer:
     """Build the optimizer on one flat parameter if it is elementwise with one group; else on the model's own."""
     optimizer = factory(flat.parameters)
     if type(optimizer) not in ELEMENTWISE or len(optimizer.param_groups) > 1:

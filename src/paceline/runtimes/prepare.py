@@ -1,4 +1,4 @@
-"""Settings made into the objects that a run needs; whatever is wrong with them is found here, before anything starts."""
+"""Settings made into the objects that a run needs; what is wrong with them is found before anything starts."""
 
 from dataclasses import dataclass
 
@@ -32,12 +32,16 @@ def prepare(settings: Settings) -> Prepared:
     job = build_job(settings.job)
     if settings.target_accuracy is not None and "accuracy" not in job.metrics:
         raise Mistake(
-            f"--target-accuracy {settings.target_accuracy:g} needs a metric named 'accuracy', and job {job.name!r} has none; "
-            "add one to its metrics"
+            f"--target-accuracy {settings.target_accuracy:g} needs a metric named 'accuracy', "
+            f"and job {job.name!r} has none; add one to its metrics"
         )
     shards = Shards(samples=len(job.train), batch_sizes=settings.batch_sizes, seed=settings.seed)
     return Prepared(
-        settings=settings, job=job, strategy=strategy, shards=shards, agenda=Agenda(settings, shards.steps_per_epoch)
+        settings=settings,
+        job=job,
+        strategy=strategy,
+        shards=shards,
+        agenda=Agenda(settings, shards.steps_per_epoch),
     )
 
 

@@ -55,8 +55,9 @@ class Replica:
         return self.job.loss(self.model(inputs), targets)
 
     def backward(self, loss: Tensor, samples: int, share: float) -> None:
-        """Leave ``share`` times the gradient in ``flat.grad``: with the shares of all workers adding up to 1, the sum
-        of their gradients is the mean over all samples.
+        """Add ``share`` times the gradient to ``flat.grad``.
+
+        With the shares of all workers adding up to 1, the sum of their gradients is the mean over all samples.
         """
         loss.backward(torch.full_like(loss, share))  # type: ignore[no-untyped-call]
         self.loss_sum += loss.item() * samples
@@ -113,7 +114,7 @@ class Replica:
         """Everything that changes while training; tensors and numbers only. ``load`` is its inverse."""
         return {
             "params": self.flat.params,
-            "model": {name: value for name, value in self.model.named_buffers()},
+            "model": dict(self.model.named_buffers()),
             "optimizer": self.optimizer.state_dict()["state"],
             "rng": torch.get_rng_state(),
             "loss": [self.loss_sum, self.loss_samples],
@@ -135,5 +136,3 @@ class Replica:
 def _mix(seed: int, rank: int) -> int:
     """One seed a worker: streams of neighbouring ranks and seeds have nothing in common."""
     return (seed * 1_000_003 + rank + 1) * 2_654_435_761 % 2**63
-
-

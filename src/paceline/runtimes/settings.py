@@ -64,16 +64,26 @@ class Settings:
             raise Mistake(f"a batch size of {bad[0]} is too small: --batch-size must be at least 1")
         if (self.epochs is None) == (self.iterations is None):
             raise Mistake("give either --epochs or --iterations, not both")
-        for option, count in (("--epochs", self.epochs), ("--iterations", self.iterations), ("--keep", self.keep)):
+        for option, count in (
+            ("--epochs", self.epochs),
+            ("--iterations", self.iterations),
+            ("--keep", self.keep),
+        ):
             if count is not None and count < 1:
                 raise Mistake(f"{option} {count} is too small: it must be at least 1")
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise Mistake(f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1, for example 0.97")
+            raise Mistake(
+                f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1, for example 0.97"
+            )
         for rank, factor in self.slow.items():
             if not 0 <= rank < workers:
-                raise Mistake(f"--slow {rank}={factor:g}: there is no rank {rank}; ranks are 0 to {workers - 1}")
+                raise Mistake(
+                    f"--slow {rank}={factor:g}: there is no rank {rank}; ranks are 0 to {workers - 1}"
+                )
             if not 1 <= factor < float("inf"):
-                raise Mistake(f"--slow {rank}={factor:g}: the factor must be at least 1, for example {rank}=2.5")
+                raise Mistake(
+                    f"--slow {rank}={factor:g}: the factor must be at least 1, for example {rank}=2.5"
+                )
 
     @property
     def workers(self) -> int:
