@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 
-class DamagedFile(Exception):  # noqa: N818
+class DamagedFile(Exception):
     """A file that is not what was once written: the message names it and says what is wrong."""
 
     def __init__(self, path: Path, wrong: str) -> None:
