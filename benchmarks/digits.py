@@ -46,7 +46,7 @@ def main() -> None:
         print(json.dumps({"schema": 1, "target": TARGET, "runs": rows, "median": median}))
         return
     print(
-        f"paceline train (digits, cnn, 2 workers x batch 32, 30 epochs), {options.repeats} seeds; limit: 97 % within 60 s"
+        f"paceline train (digits, cnn, 2 workers x batch 32, 30 epochs), {options.repeats} seeds; limit: 97 % in 60 s"
     )
     print(f"{'seed':>6}{'97 % after s':>14}{'of it training':>16}{'whole s':>10}{'best':>8}{'last':>8}")
     for row in [*rows, {"seed": "median", **median}]:

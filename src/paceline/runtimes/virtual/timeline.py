@@ -17,10 +17,7 @@ Interval = tuple[float, float]
 
 
 class Timeline:
-    """Actions in order of time, those of one moment in the order in which they were asked for.
-
-    A heap of tuples: simpy's processes and events cost several times as much for each of millions of steps.
-    """
+    """Actions in order of time, those of one moment in the order in which they were asked for."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
