@@ -37,15 +37,15 @@ CASES: dict[str, dict[str, Any]] = {
     "cnn": {
         "data": "synthetic:shape=1x28x28,train=16000",
         "batch": 16,
-        "steps": 300,
-        "rounds": 7,
+        "steps": 250,
+        "rounds": 14,
         "least": 1.1,
     },
     "resnet18": {
         "data": "synthetic:shape=3x32x32,train=2000",
         "batch": 8,
         "steps": 14,
-        "rounds": 5,
+        "rounds": 8,
         "least": 1.0,
     },
 }

@@ -21,7 +21,7 @@ def schedule(spec: str) -> Callable[[float], float]:
     ("spec", "plain"),
     [
         ("sgd:lr=0.2", lambda p: optim.SGD(p, lr=0.2, momentum=0.9)),
-        ("sgd:momentum=0", lambda p: optim.SGD(p, lr=0.05)),
+        ("sgd:momentum=0", lambda p: optim.SGD(p, lr=0.05, weight_decay=0.001)),
         (
             "sgd:nesterov=true,weight_decay=0.1",
             lambda p: optim.SGD(p, 0.05, 0.9, nesterov=True, weight_decay=0.1),

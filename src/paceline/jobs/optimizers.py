@@ -24,7 +24,7 @@ class Sgd:
     nesterov: bool = False
     """Look ahead along the momentum."""
 
-    weight_decay: float = 0.0
+    weight_decay: float = 0.001
     """Pull of the weights towards zero; more means smaller weights."""
 
     def __post_init__(self) -> None:
