@@ -20,7 +20,7 @@ def schedule(spec: str) -> Callable[[float], float]:
 @pytest.mark.parametrize(
     ("spec", "plain"),
     [
-        ("sgd:lr=0.2", lambda p: optim.SGD(p, lr=0.2, momentum=0.9)),
+        ("sgd:lr=0.2,weight_decay=0", lambda p: optim.SGD(p, lr=0.2, momentum=0.9)),
         ("sgd:momentum=0", lambda p: optim.SGD(p, lr=0.05, weight_decay=0.001)),
         (
             "sgd:nesterov=true,weight_decay=0.1",
