@@ -1,0 +1,55 @@
+"""What the docs show must work: the example strategy, the example clusters, the links."""
+
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+from command import run_json
+from paceline import specs
+from paceline.clusters.description import read_cluster
+from paceline.costs.given import given_costs
+from paceline.jobs.build import build_job
+from paceline.jobs.spec import JobSpec
+from paceline.runtimes.settings import Settings
+from paceline.runtimes.virtual.simulate import simulate
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#]+)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.glob("examples/*.toml")), ids=lambda path: path.stem)
+def test_every_example_cluster_can_be_simulated(path, tmp_path):
+    document = run_json(
+        "simulate", "--cluster", str(path), "--no-gradients", "-i", "20", "-b", "4", cwd=tmp_path
+    )
+    assert document["summary"]["steps"] == 20
+    assert document["summary"]["seconds"] > 0
+
+
+@pytest.fixture
+def baton(monkeypatch):
+    """The module that the page on adding a strategy shows, under a name of its own."""
+    text = (ROOT / "docs" / "add-a-strategy.md").read_text()
+    (source,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Baton" in block]
+    module = types.ModuleType("shown_in_the_docs")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)
+    return specs.build("baton:period=4", {"baton": "shown_in_the_docs:Baton"}, "strategy")
+
+
+def test_the_strategy_in_the_docs_trains(baton):
+    settings = Settings(job=JobSpec(), strategy="baton:period=4", batch_sizes=(16, 16, 16), epochs=4)
+    cluster = read_cluster("hosts=3,forward=1 ms,backward=2 ms")
+    costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+    summary = simulate(settings, build_job(settings.job), cluster, costs, strategy=baton)
+    assert summary.final["accuracy"] > 0.8
