@@ -55,10 +55,10 @@ class Shards:
         """Samples of all workers in a step."""
         return self.global_batch if (step + 1) % self.steps_per_epoch else self._last_cuts[-1]
 
-    def samples_through(self, step: int) -> int:
-        """Samples that all workers have trained on after ``step`` steps."""
-        epochs, rest = divmod(step, self.steps_per_epoch)
-        return epochs * self.samples + rest * self.global_batch
+    def steps_through(self, seen: int) -> int:
+        """Steps that are finished when all workers together have trained on so many samples."""
+        epochs, rest = divmod(seen, self.samples)
+        return epochs * self.steps_per_epoch + rest // self.global_batch
 
     def indices(self, worker: int, step: int) -> Tensor:
         """The samples of one worker in a step; a view that must not be written to."""
