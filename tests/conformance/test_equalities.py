@@ -5,7 +5,6 @@ Both sides are run as a user runs them, and compared by the model that counts (`
 
 from dataclasses import dataclass, field
 from functools import cache
-from pathlib import Path
 
 import pytest
 import torch
@@ -71,7 +70,8 @@ def test_every_strategy_has_a_row():
     assert {spec.partition(":")[0] for spec in SPECS} == set(STRATEGIES)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+# A round that is shorter than a step ends with it; a longer one may end after the last date.
+@pytest.mark.parametrize("spec", [*SPECS, "local-sgd:period=1us"])
 def test_one_worker_is_plain_training(spec, run, plain):
     alone = run("simulate", "--strategy", spec, "--workers", "1", "--batch-size", "64", "--epochs", "2")
     for name, value in plain.items():
@@ -177,7 +177,6 @@ def test_a_simulation_repeats_its_record_byte_for_byte(tmp_path):
     folders = [tmp_path / run_json(*arguments, cwd=tmp_path)["run"]["folder"] for _ in range(2)]
     one, other = ({path.relative_to(f): path for path in f.rglob("*") if path.is_file()} for f in folders)
     assert one.keys() == other.keys()
-    named = {Path("summary.json"), Path("env.json")}
-    for name in one.keys() - named:
+    for name in one:
         assert one[name].read_bytes() == other[name].read_bytes(), name
     assert len([name for name in one if name.suffix == ".jsonl"]) == 4

@@ -153,6 +153,14 @@ def test_time_is_the_same_with_and_without_gradients() -> None:
         assert true == bare
 
 
+def test_averaged_buffers_are_weighted_by_samples() -> None:
+    """After one step, the mean of the workers' batch means is that of the whole batch only if it is weighted."""
+    job, name = make_job(random_model), "1.running_mean"
+    _, uneven = with_gradients(job, make_cluster(2), iterations=1, batch_sizes=(24, 8))
+    _, whole = with_gradients(job, make_cluster(1), iterations=1, batch_sizes=(32,))
+    assert torch.allclose(uneven.model[name], whole.model[name], atol=1e-6)
+
+
 def test_rank_0s_buffers_are_everybodys_at_every_step() -> None:
     job, cluster = make_job(random_model), make_cluster(2)
     average, kept = with_gradients(job, cluster, iterations=4)

@@ -102,7 +102,7 @@ class Session:
             answer = yield effect
             if kind is AllReduce and effect.tensor is me.params and not by_step:
                 position.seen += round(me.total_weight)
-                position.progress = position.seen // self.shards.global_batch
+                position.progress = self.shards.steps_through(position.seen)
             effect = strategy.send(answer)
 
     def _meet(self) -> Program:
@@ -128,7 +128,7 @@ class Session:
         buffers = self.me.buffers
         if buffers.numel():
             buffers = buffers.clone()
-            yield AllReduce(buffers)
+            yield AllReduce(buffers, weight=self.shards.batch_sizes[self.me.rank])
         on_target = False
         if due.evaluate:
             sums = yield Evaluate(params, buffers)

@@ -90,6 +90,5 @@ class Left:
     clock: int
 
 
-Effect = Gradient | Apply | AllReduce | Broadcast | Send | Receive
 Program = Generator[Any, Any, Any]
 """A generator of effects; what it returns is up to whoever runs it."""
