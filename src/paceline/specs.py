@@ -1,7 +1,8 @@
 """Short specs with named settings, such as ``local-sgd:period=16``, made into the object they name.
 
 A table maps each name to an import string ("package.module:Class"); the class is a keyword-only dataclass
-whose fields are the settings. Nothing is imported until it is asked for.
+whose fields are the settings; a type with a classmethod ``parse`` reads itself from text. Nothing is imported until
+it is asked for.
 """
 
 import ast
@@ -10,19 +11,11 @@ import inspect
 import types
 from collections.abc import Mapping
 from importlib import import_module
-from typing import Any, Protocol, Union, get_args, get_origin, get_type_hints
+from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from paceline.errors import Mistake, unknown
 
 Table = Mapping[str, str]
-
-
-class Parsed(Protocol):
-    """A type of setting that reads itself from text."""
-
-    @classmethod
-    def parse(cls, text: str) -> "Parsed":
-        """Read the text, or raise a Mistake."""
 
 
 def split(text: str) -> tuple[str, dict[str, str]]:
@@ -49,7 +42,7 @@ def build(text: str, table: Table, kind: str, **context: Any) -> Any:
     """Make the object that a spec names; ``context`` are arguments that no user sets."""
     name, settings = split(text)
     if name not in table:
-        raise unknown(kind, name, table, see=f"paceline list {kind}")
+        raise unknown(kind, name, table, see=f"paceline {list_command(kind)}")
     cls = find(table[name])
     hints = get_type_hints(cls)
     fields = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.name not in context}
@@ -65,6 +58,11 @@ def build(text: str, table: Table, kind: str, **context: Any) -> Any:
         raise
     except ValueError as error:
         raise Mistake(f"{kind} {text!r}: {error}") from error
+
+
+def list_command(kind: str) -> str:
+    """The command that lists what there is of a kind."""
+    return {"strategy": "strategies", "data": "data"}.get(kind, f"{kind}s")
 
 
 def show(name: str, thing: Any) -> str:

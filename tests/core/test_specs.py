@@ -2,8 +2,9 @@
 
 import pytest
 
+from paceline.cli.main import COMMANDS
 from paceline.errors import Mistake
-from paceline.specs import build, describe, show, split
+from paceline.specs import build, describe, list_command, show, split
 from paceline.strategies import STRATEGIES
 from paceline.strategies.local_sgd import LocalSGD
 from paceline.strategies.periods import Seconds, Steps
@@ -44,6 +45,13 @@ def test_a_bad_spec_is_one_clear_sentence(text, words):
         make(text)
     assert words in str(mistake.value)
     assert "\n" not in str(mistake.value)
+
+
+@pytest.mark.parametrize("kind", ["strategy", "model", "data", "optimizer", "schedule"])
+def test_a_mistake_names_a_command_that_there_is(kind):
+    assert list_command(kind) in COMMANDS
+    with pytest.raises(Mistake, match=f"see 'paceline {list_command(kind)}'"):
+        build("nothing-like-it", STRATEGIES, kind)
 
 
 def test_split_keeps_values_whole():
