@@ -46,6 +46,11 @@ def flatten_parameters(model: nn.Module) -> Flat:
             f"the model's parameters are of several types ({dtypes}); convert the model to one with .to()"
         )
     ((dtype, device),) = kinds
+    if dtype not in (torch.float32, torch.float64):
+        raise Mistake(
+            f"the model's parameters are {dtype}, in which sums over workers and counts of samples lose digits; "
+            "keep them in float32 and compute in less with torch.autocast"
+        )
     offsets = [0]
     for parameter in parameters:
         offsets.append(offsets[-1] + parameter.numel())
@@ -66,7 +71,7 @@ def flatten_parameters(model: nn.Module) -> Flat:
 
 
 def flatten_buffers(model: nn.Module) -> Tensor:
-    """Move the floating-point buffers into one flat float32 tensor; counters stay where they are."""
+    """Move the float32 buffers into one flat tensor; those of other types, counters for one, stay where they are."""
     found = [
         (module, name, buffer)
         for module in model.modules()

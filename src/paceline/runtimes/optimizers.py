@@ -15,10 +15,12 @@ ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
 def flat_optimizer(
     factory: Callable[[Iterable[nn.Parameter]], optim.Optimizer], flat: Flat
 ) -> optim.Optimizer:
-    """Build the optimizer on one flat parameter if it is elementwise with one group; else on the model's own."""
+    """Build the optimizer on one flat parameter if it is elementwise and takes all alike; else on the model's own."""
     optimizer = factory(flat.parameters)
     if type(optimizer) not in ELEMENTWISE or len(optimizer.param_groups) > 1:
         return optimizer
+    if len(optimizer.param_groups[0]["params"]) < len(flat.parameters):
+        return optimizer  # it leaves some parameters out, and would not know them in the flat vector
     whole = nn.Parameter(flat.params)
     assert whole.data_ptr() == flat.params.data_ptr()
     whole.grad = flat.grad

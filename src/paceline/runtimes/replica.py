@@ -21,7 +21,7 @@ class Replica:
 
     def __init__(self, job: Job, shards: Shards, rank: int, seed: int, device: torch.device) -> None:
         self.job, self.shards, self.rank, self.device = job, shards, rank, device
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(devices=[]):  # weights are drawn on the CPU, whatever the device
             torch.manual_seed(seed)
             self.model = job.model().to(device).train()
             torch.manual_seed(_mix(seed, rank))
