@@ -25,6 +25,9 @@ from paceline.runtimes.settings import Settings
 MOST_STEPS = 100_000
 """Steps of all workers up to which each is kept; longer runs keep totals only."""
 
+MOST_WORKERS = 256
+"""Workers up to which each has a file of steps; systems let a process have some 1,000 open."""
+
 
 class FolderRecorder:
     """Keeps steps and the exported model in a run folder; a context that closes its files."""
@@ -32,7 +35,7 @@ class FolderRecorder:
     def __init__(self, folder: RunFolder, workers: int, steps: int) -> None:
         """``steps`` is how many each worker will take."""
         self.folder = folder
-        self.detailed = workers * steps <= MOST_STEPS
+        self.detailed = workers <= MOST_WORKERS and workers * steps <= MOST_STEPS
         self._files = ExitStack()
         self._events = [
             self._files.enter_context(EventWriter(folder.events(rank)))

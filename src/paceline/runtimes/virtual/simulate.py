@@ -141,7 +141,6 @@ class _Run:
             strategy=self.strategy,
             shape=self.shape,
             shards=self.shards,
-            agenda=self.agenda,
             topology=topology,
             costs=self.costs,
             mathematics=self.mathematics,

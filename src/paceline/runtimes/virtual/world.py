@@ -8,7 +8,6 @@ from paceline.costs.prices import Pricer, ring_all_reduce, tree_broadcast
 from paceline.costs.topology import Topology
 from paceline.jobs.sharding import Shards
 from paceline.records.observer import Observer
-from paceline.runtimes.agenda import Agenda
 from paceline.runtimes.virtual.mathematics import Mathematics
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.recorder import Recorder
@@ -25,7 +24,6 @@ class World:
     strategy: Strategy
     shape: JobShape
     shards: Shards
-    agenda: Agenda
     topology: Topology
     costs: Costs
     mathematics: Mathematics
