@@ -44,6 +44,9 @@ MISTAKES = {
     "train --epochs 0": "--epochs 0 is too small",
     "train --epochs three": "three",
     "train --target-accuracy 97": "between 0 and 1",
+    "train --target-accuracy 0.9 --evaluate-every never": "contradict each other",
+    "train --batch-size=--5": "--batch-size --5",
+    "train --resume nowhere --name other": "--name other",
     "train --evaluate-every sometimes": "'sometimes'",
     "train --checkpoint-every '5 minutes'": "'5 minutes'",
     "train --keep 0": "--keep 0 is too small",
@@ -66,6 +69,7 @@ MISTAKES = {
     "simulate --cluster nowhere.toml": "nowhere.toml",
     "simulate --cluster hosts=4 --workers 2": "contradicts the cluster",
     "simulate --no-gradients --target-accuracy 0.9": "without gradients",
+    "simulate --target-accuracy 0.9 --evaluate-every never": "contradict each other",
     "simulate --slow 5=2": "there is no rank 5",
     "simulate --times nowhere": "nowhere",
 }

@@ -115,10 +115,10 @@ def _with_rate(optimizer: str, rate: float) -> str:
 
 def parse_batch_sizes(text: str, workers: int) -> tuple[int, ...]:
     """Read "32", for all workers alike, or "48,16", one a worker."""
-    pieces = text.split(",")
-    if not all(piece.strip().lstrip("-").isdigit() for piece in pieces):
-        raise Mistake(f"--batch-size {text}: write a whole number, or one a worker such as 48,16")
-    sizes = tuple(int(piece) for piece in pieces)
+    try:
+        sizes = tuple(int(piece) for piece in text.split(","))
+    except ValueError:
+        raise Mistake(f"--batch-size {text}: write a whole number, or one a worker such as 48,16") from None
     if len(sizes) == 1:
         return sizes * workers
     if len(sizes) != workers:

@@ -88,7 +88,7 @@ def simulate(
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
     options, where, keep = options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
     cluster = where.read()
-    if not where.gradients and options.evaluate_every is None:
+    if not where.gradients and options.evaluate_every is None and options.target_accuracy is None:
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
     costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
@@ -99,7 +99,7 @@ def simulate(
     observer = Tee([FolderObserver(folder), keep.observer(settings)])
     with FolderRecorder(folder, settings.workers, prepared.agenda.last) as recorder:
         if not recorder.detailed:
-            observer.noted("too many steps to keep each of them: only totals are recorded")
+            observer.noted("too many workers or steps to keep every step: only totals are recorded")
         run(
             settings,
             prepared.job,

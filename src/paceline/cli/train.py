@@ -58,7 +58,13 @@ class WhereOptions:
 
     def refuse(self, place: "Place") -> None:
         """Under a launcher the launcher decides; saying it twice must not say two things."""
-        for option, given in (("--nodes", self.nodes), ("--address", self.address), ("--port", self.port)):
+        decided = {
+            "--nodes": self.nodes,
+            "--node-rank": self.node_rank,
+            "--address": self.address,
+            "--port": self.port,
+        }
+        for option, given in decided.items():
             if given is not None:
                 raise Mistake(
                     f"{option} {given} contradicts the launcher, which set RANK={place.rank}; "
@@ -111,6 +117,10 @@ def train(
     options, where, keep = options or RunOptions(), where or WhereOptions(), keep or KeepOptions()
     if keep.tensorboard and not find_spec("tensorboard"):
         raise Mistake("--tensorboard needs the tensorboard package: pip install 'paceline[tensorboard]'")
+    if keep.resume and keep.name is not None:
+        raise Mistake(
+            f"--name {keep.name} has no place beside --resume: a run keeps its folder; leave it out"
+        )
     place = Place.from_environment()
     return _work(options, where, keep, place) if place else _launch(options, where, keep)
 

@@ -2,8 +2,6 @@
 
 from dataclasses import dataclass
 
-import torch
-
 from paceline import specs
 from paceline.errors import Mistake
 from paceline.jobs.build import build_job
@@ -35,6 +33,11 @@ def prepare(settings: Settings) -> Prepared:
             f"--target-accuracy {settings.target_accuracy:g} needs a metric named 'accuracy', "
             f"and job {job.name!r} has none; add one to its metrics"
         )
+    if settings.target_accuracy is not None and not settings.evaluate.count:
+        raise Mistake(
+            f"--target-accuracy {settings.target_accuracy:g} and --evaluate-every never contradict each other: "
+            "without evaluations a target is never met; leave one of them out"
+        )
     shards = Shards(samples=len(job.train), batch_sizes=settings.batch_sizes, seed=settings.seed)
     return Prepared(
         settings=settings,
@@ -43,9 +46,3 @@ def prepare(settings: Settings) -> Prepared:
         shards=shards,
         agenda=Agenda(settings, shards.steps_per_epoch),
     )
-
-
-def count_parameters(job: Job) -> int:
-    """The trainable parameters of the job's model, built without memory."""
-    with torch.device("meta"):
-        return sum(p.numel() for p in job.model().parameters() if p.requires_grad)

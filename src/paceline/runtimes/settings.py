@@ -22,7 +22,7 @@ class Every:
         if words in (["never"], ["0"]):
             return cls(0)
         unit = words[1].rstrip("s") + "s" if len(words) == 2 else "epochs"
-        if len(words) not in (1, 2) or not words[0].isdigit() or unit not in ("steps", "epochs"):
+        if len(words) not in (1, 2) or not words[0].isdecimal() or unit not in ("steps", "epochs"):
             raise Mistake(f"{text!r} is not a value for {option}: write '500 steps', '2 epochs' or 'never'")
         return cls(int(words[0]), unit)  # type: ignore[arg-type]
 
