@@ -5,13 +5,17 @@ import signal
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
+from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from paceline.errors import Mistake
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
 from paceline.runtimes.live.guard import run_guarded
 from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
+from paceline.runtimes.live.launch import Launch, _Run
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.verdict import sentence
@@ -60,6 +64,17 @@ def test_the_cause_is_the_first_failure_that_has_one() -> None:
 def test_a_lost_peer_is_told_from_an_error_here(error: Exception, expected: bool) -> None:
     """If this failed, a user's own error would be taken for a network failure, or the other way round."""
     assert lost_peer(error) is expected
+
+
+def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_path: Path) -> None:
+    """If this failed, a worker that is slow to end would leave the user with "lost contact" and no cause."""
+    failure("error", 0, 2.0).write(tmp_path)
+    failure("lost-peer", 1, 1.0).write(tmp_path)
+    meeting = SimpleNamespace(lost=lambda: None)
+    run = _Run(Launch(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    seen = ProcessFailure(local_rank=1, pid=1, exitcode=1, error_file=os.devnull)
+    told = run._failed(RunResult(state=WorkerState.FAILED, failures={1: seen}))
+    assert str(told).startswith("rank 0 on node-b failed at step 812")
 
 
 def test_a_workers_first_note_stands(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """The end of a run in a few lines: the answer, where a step's time went, what else it took."""
 
 from dataclasses import dataclass
+from shlex import quote
 
 from paceline.records.spans import Totals
 from paceline.records.summary import Summary
@@ -30,7 +31,7 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     if workers:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
     if summary.ending in ("interrupted", "failed") and folder and summary.runtime == "live":
-        lines.append(f"resume: paceline train --resume {folder}")
+        lines.append(f"resume: paceline train --resume {quote(folder)}")
     return "\n".join(lines)
 
 

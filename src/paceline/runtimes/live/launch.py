@@ -140,7 +140,8 @@ class _Run:
     def _failed(self, result: RunResult) -> Mistake | RunFailed:
         codes = {failure.local_rank: failure.exitcode for failure in result.failures.values()}
         found = [self._failure(local_rank, code) for local_rank, code in codes.items()]
-        cause = root_cause(failure for failure in found if failure is not None)
+        # The agent knows who had ended when it looked; whoever began it may have ended a moment later.
+        cause = root_cause([*(failure for failure in found if failure is not None), *self._notes()])
         if cause.kind in ("lost-peer", "stopped"):
             cause = self._hearsay(cause)
         if cause.kind == "mistake":

@@ -3,6 +3,7 @@
 import os
 import signal
 from pathlib import Path
+from shlex import quote
 
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
@@ -54,7 +55,7 @@ def safe(run: Path, options: str = "") -> list[str]:
         return ["Safe: no checkpoint yet; start again with the same command."]
     return [
         f"Safe: checkpoint of step {newest.step}, {show_seconds(newest.age)} old.",
-        f"Resume: paceline train --resume {_short(run)}{options}",
+        f"Resume: paceline train --resume {quote(_short(run))}{options}",
     ]
 
 
