@@ -1,7 +1,9 @@
 """The options that training and simulating share, and how they become settings."""
 
 from dataclasses import dataclass, fields
-from typing import Annotated, Literal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
@@ -9,12 +11,16 @@ from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
 
+if TYPE_CHECKING:
+    from paceline.records.observer import Observer
+
 JOB = Group("What is trained", sort_key=1)
 AGREE = Group("How the workers agree", sort_key=2)
 LENGTH = Group("How long", sort_key=3)
 WHERE = Group("Where", sort_key=4)
 RECORD = Group("What is kept and shown", sort_key=5)
 
+DEFAULT_WORKERS = 2
 DEFAULT_BATCH = "32"
 DEFAULT_EPOCHS = 30
 
@@ -105,6 +111,38 @@ class RunOptions:
                 f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
             )
         return JobSpec(path=self.job)
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class KeepOptions:
+    """What is kept and shown."""
+
+    runs: Annotated[Path | None, Parameter(group=RECORD)] = None
+    """Where run folders are made (default runs)."""
+    name: Annotated[str | None, Parameter(group=RECORD)] = None
+    """What to call the run (default: the job)."""
+    tensorboard: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False
+    """Write TensorBoard event files into the run folder as well."""
+    as_json: Annotated[bool, Parameter(name="--json", group=RECORD, negative=(), show_default=False)] = False
+    """One JSON document on stdout instead of text."""
+
+    def __post_init__(self) -> None:
+        if self.tensorboard and not find_spec("tensorboard"):
+            raise Mistake("--tensorboard needs the tensorboard package: pip install 'paceline[tensorboard]'")
+
+    @property
+    def parent(self) -> Path:
+        """Where run folders are made."""
+        return self.runs or Path("runs")
+
+    def observers(self, settings: Settings, clock: str) -> "list[Observer]":
+        """Who is told of the run; ``clock`` says whose seconds it counts."""
+        from paceline.records.tensorboard import TensorBoardObserver
+        from paceline.reports.progress import ConsoleObserver, JsonObserver
+
+        shown = JsonObserver(settings.to_json()) if self.as_json else ConsoleObserver(clock=clock)
+        return [TensorBoardObserver(), shown] if self.tensorboard else [shown]
 
 
 def _with_rate(optimizer: str, rate: float) -> str:

@@ -1,22 +1,23 @@
 """``paceline simulate``: the same training in virtual time."""
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from paceline.cli.options import RECORD, WHERE, RunOptions
+from paceline.cli.options import DEFAULT_WORKERS, WHERE, KeepOptions, RunOptions
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
     from paceline.clusters.cluster import Cluster
-    from paceline.records.observer import Observer
+    from paceline.costs.given import Given
 
-DEFAULT_WORKERS = 2
-DEFAULT_CLUSTER = "bandwidth=1 Gbit/s,latency=50 us,data=0.1 ms,forward=0.7 ms,backward=1.3 ms,apply=0.1 ms"
+LINK = "bandwidth=1 Gbit/s,latency=50 us"
+TIMES = "data=0.1 ms,forward=0.7 ms,backward=1.3 ms,apply=0.1 ms"
 
 
 @Parameter(name="*")
@@ -34,36 +35,32 @@ class ClusterOptions:
     """True mathematics and simulated time, or time only."""
 
     def read(self) -> "Cluster":
-        """The described cluster, with the times that hold on it."""
+        """The described cluster."""
         from paceline.clusters.description import read_cluster
-        from paceline.costs.recorded import typical_times
+        from paceline.clusters.times import StepTimes
 
         if self.workers is not None and self.workers < 1:
             raise Mistake(f"--workers {self.workers} is too small: at least 1 worker must train")
-        hosts = self.workers or DEFAULT_WORKERS
-        cluster = read_cluster(self.cluster or f"hosts={hosts},{DEFAULT_CLUSTER}")
+        times = "" if self.times else f",{TIMES}"
+        cluster = read_cluster(self.cluster or f"hosts={self.workers or DEFAULT_WORKERS},{LINK}{times}")
         if self.workers is not None:
             cluster.check_workers(self.workers)
-        return replace(cluster, times=typical_times(RunFolder(self.times))) if self.times else cluster
+        if self.times and cluster.times != StepTimes():
+            raise Mistake(
+                f"--times {self.times} and the cluster's own times contradict each other; leave one of them out"
+            )
+        return cluster
 
+    def costs(self, cluster: "Cluster", settings: Settings) -> "Given":
+        """How long things take there: as the cluster states it, or as a run was recorded."""
+        from paceline.costs.given import given_costs
+        from paceline.costs.recorded import typical_step
 
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class KeepOptions:
-    """What is kept and shown."""
-
-    runs: Annotated[Path, Parameter(group=RECORD)] = Path("runs")
-    """Where run folders are made."""
-    name: Annotated[str | None, Parameter(group=RECORD)] = None
-    """What to call the run (default: the job)."""
-    as_json: Annotated[bool, Parameter(name="--json", group=RECORD, negative=())] = False
-    """One JSON document on stdout instead of text."""
-
-    def observer(self, settings: Settings) -> "Observer":
-        """Who is told of the run."""
-        from paceline.reports.progress import ConsoleObserver, JsonObserver
-
-        return JsonObserver(settings.to_json()) if self.as_json else ConsoleObserver(clock="simulated")
+        if not self.times:
+            return given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+        times, samples = typical_step(RunFolder(self.times))
+        stated = replace(cluster, times=times)
+        return given_costs(stated, (samples,) * cluster.workers, settings.slow, settings.seed)
 
 
 def simulate(
@@ -77,35 +74,39 @@ def simulate(
     """
     import torch
 
-    from paceline.costs.given import given_costs
-    from paceline.reports.progress import Tee
-    from paceline.reports.trace import write_trace
-    from paceline.runtimes.prepare import prepare
-    from paceline.runtimes.virtual.keeping import FolderObserver, FolderRecorder, new_folder
-    from paceline.runtimes.virtual.simulate import check
-    from paceline.runtimes.virtual.simulate import simulate as run
-
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
-    options, where, keep = options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
+    options, where = options or RunOptions(), where or ClusterOptions()
     cluster = where.read()
     if not where.gradients and options.evaluate_every is None and options.target_accuracy is None:
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
-    costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+    costs = where.costs(cluster, settings)
+    _run(settings, cluster, costs, keep or KeepOptions(), gradients=where.gradients)
+
+
+def _run(
+    settings: Settings, cluster: "Cluster", costs: "Given", keep: KeepOptions, *, gradients: bool
+) -> None:
+    from paceline.reports.progress import Tee
+    from paceline.reports.trace import write_trace
+    from paceline.runtimes.prepare import prepare
+    from paceline.runtimes.virtual.keeping import FolderObserver, FolderRecorder, new_folder
+    from paceline.runtimes.virtual.simulate import check, simulate
+
     prepared = prepare(settings)
-    check(settings, prepared.job, cluster, prepared.strategy, where.gradients)
+    check(settings, prepared.job, cluster, prepared.strategy, gradients)
     name = keep.name or prepared.job.name
-    folder = new_folder(keep.runs, name, settings, cluster, where.gradients)
-    observer = Tee([FolderObserver(folder), keep.observer(settings)])
-    with FolderRecorder(folder, settings.workers, prepared.agenda.last) as recorder:
+    folder = new_folder(keep.parent, name, settings, cluster, gradients)
+    observer = Tee([FolderObserver(folder), *keep.observers(settings, "simulated")])
+    with FolderRecorder(folder, settings.workers, prepared.agenda.last) as recorder, closing(observer):
         if not recorder.detailed:
             observer.noted("too many workers or steps to keep every step: only totals are recorded")
-        run(
+        simulate(
             settings,
             prepared.job,
             cluster,
             costs,
-            gradients=where.gradients,
+            gradients=gradients,
             observer=observer,
             recorder=recorder,
             name=name,

@@ -1,27 +1,25 @@
 """``paceline train``: start the workers, or be one of them."""
 
 import sys
+from contextlib import closing
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from paceline.cli.options import RECORD, WHERE, RunOptions
+from paceline.cli.options import DEFAULT_WORKERS, RECORD, WHERE, KeepOptions, RunOptions
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
-    from paceline.records.observer import Observer
+    from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.live.place import Place
     from paceline.runtimes.live.plan import Launch
 
 CHANGEABLE = ("--epochs", "--iterations", "--target-accuracy")
 """What a resumed run may be given anew: how long it goes on."""
-
-DEFAULT_WORKERS = 2
 
 
 @Parameter(name="*")
@@ -39,10 +37,25 @@ class WhereOptions:
     """The host of node rank 0, as the others reach it."""
     port: Annotated[int | None, Parameter(name=["--port", "-p"], group=WHERE)] = None
     """A free port on that host (default 29500)."""
-    device: Annotated[Literal["cpu", "cuda"], Parameter(group=WHERE)] = "cpu"
-    """What computes."""
+    device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
+    """What computes (default cpu)."""
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
     """What torch.distributed talks over (default gloo on cpu, nccl on cuda)."""
+    threads: Annotated[int | None, Parameter(group=WHERE)] = None
+    """Threads a worker computes with (default 1 where workers share a host)."""
+    timeout: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
+
+    def live(self, resume: RunFolder | None) -> "LiveOptions":
+        """The machinery under the workers: as asked for, else as an earlier run had it, else as usual."""
+        from paceline.runtimes.config import read_machinery
+        from paceline.runtimes.live.options import LiveOptions
+
+        known = read_machinery(resume) if resume else {}
+        for name in ("device", "backend", "threads", "timeout"):
+            if (given := getattr(self, name)) is not None:
+                known[name] = given
+        return LiveOptions(**known)
 
     def plan(self, workers: int) -> "Launch":
         """The launch of so many workers on this host."""
@@ -79,33 +92,32 @@ class WhereOptions:
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class KeepOptions:
-    """What is kept and shown."""
+class ResumeOptions:
+    """Whether this is a run of its own."""
 
     resume: Annotated[Path | None, Parameter(group=RECORD)] = None
     """The folder of a run that stopped: go on from its last whole checkpoint."""
-    runs: Annotated[Path, Parameter(group=RECORD)] = Path("runs")
-    """Where run folders are made."""
-    name: Annotated[str | None, Parameter(group=RECORD)] = None
-    """What to call the run (default: the job)."""
-    tensorboard: Annotated[bool, Parameter(group=RECORD, negative=())] = False
-    """Write TensorBoard event files into the run folder as well."""
-    as_json: Annotated[bool, Parameter(name="--json", group=RECORD, negative=())] = False
-    """One JSON document on stdout instead of text."""
 
-    def observer(self, settings: Settings) -> "Observer":
-        """Who is told of the run."""
-        from paceline.records.tensorboard import TensorBoardObserver
-        from paceline.reports.progress import ConsoleObserver, JsonObserver, Tee
+    @property
+    def folder(self) -> RunFolder | None:
+        """The earlier run's folder."""
+        return RunFolder(self.resume) if self.resume else None
 
-        told: list[Observer] = [JsonObserver(settings.to_json()) if self.as_json else ConsoleObserver()]
-        if self.tensorboard:
-            told.insert(0, TensorBoardObserver())
-        return Tee(told)
+    def refuse(self, keep: KeepOptions) -> None:
+        """A run that goes on keeps its folder."""
+        for option, given in (("--name", keep.name), ("--runs", keep.runs)):
+            if self.resume and given is not None:
+                raise Mistake(
+                    f"{option} {given} has no place beside --resume: a run keeps its folder; leave it out"
+                )
 
 
 def train(
-    *, options: RunOptions | None = None, where: WhereOptions | None = None, keep: KeepOptions | None = None
+    *,
+    options: RunOptions | None = None,
+    where: WhereOptions | None = None,
+    resume: ResumeOptions | None = None,
+    keep: KeepOptions | None = None,
 ) -> int:
     """Train for real: on this machine, or on several.
 
@@ -115,72 +127,75 @@ def train(
     from paceline.runtimes.live.place import Place
 
     options, where, keep = options or RunOptions(), where or WhereOptions(), keep or KeepOptions()
-    if keep.tensorboard and not find_spec("tensorboard"):
-        raise Mistake("--tensorboard needs the tensorboard package: pip install 'paceline[tensorboard]'")
-    if keep.resume and keep.name is not None:
-        raise Mistake(
-            f"--name {keep.name} has no place beside --resume: a run keeps its folder; leave it out"
-        )
+    resume = resume or ResumeOptions()
+    resume.refuse(keep)
     place = Place.from_environment()
-    return _work(options, where, keep, place) if place else _launch(options, where, keep)
+    if place:
+        return _work(options, where, resume.folder, keep, place)
+    return _launch(options, where, resume.folder)
 
 
-def _launch(options: RunOptions, where: WhereOptions, keep: KeepOptions) -> int:
+def _launch(options: RunOptions, where: WhereOptions, resume: RunFolder | None) -> int:
     """Find every mistake here, once; then start this very command line again as each worker."""
+    from paceline.runtimes.config import read_settings
     from paceline.runtimes.live.launch import launch, train_command
-    from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.prepare import prepare
 
-    LiveOptions(device=where.device, backend=where.backend)
+    where.live(resume)
     workers = where.workers
     if workers is None:
-        workers = _earlier(keep.resume).workers // (where.nodes or 1) if keep.resume else DEFAULT_WORKERS
+        workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
     plan = where.plan(workers)
-    prepare(_settings(options, plan.nodes * plan.workers, keep.resume))
+    prepare(_settings(options, plan.nodes * plan.workers, resume))
     return launch(train_command(sys.argv[1:]), plan)
 
 
-def _work(options: RunOptions, where: WhereOptions, keep: KeepOptions, place: "Place") -> int:
+def _work(
+    options: RunOptions, where: WhereOptions, resume: RunFolder | None, keep: KeepOptions, place: "Place"
+) -> int:
     """Be one worker, to the end."""
     from paceline.records.summary import Summary
+    from paceline.reports.progress import Tee
     from paceline.reports.trace import write_trace
     from paceline.runtimes.live.guard import run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.live.signals import StopRequest
     from paceline.runtimes.live.worker import run_worker
 
     def work(heartbeat: Heartbeat, stopping: StopRequest) -> Summary:
         if place.launch is None:
             where.refuse(place)
-        settings = _settings(options, place.workers, keep.resume)
-        summary = run_worker(
-            settings,
-            options=LiveOptions(device=where.device, backend=where.backend),
-            place=place,
-            runs=keep.runs,
-            observer=keep.observer(settings),
-            heartbeat=heartbeat,
-            stop_requested=stopping,
-            resume=RunFolder(keep.resume) if keep.resume else None,
-            name=keep.name,
-        )
+        settings = _settings(options, place.workers, resume)
+        with closing(Tee(keep.observers(settings, "wall"))) as observer:
+            summary = run_worker(
+                settings,
+                options=where.live(resume),
+                place=place,
+                runs=keep.parent,
+                observer=observer,
+                heartbeat=heartbeat,
+                stop_requested=stopping,
+                resume=resume,
+                name=keep.name,
+            )
         if place.rank == 0:
-            write_trace(RunFolder(keep.resume or keep.runs / summary.name))
+            write_trace(resume or RunFolder(keep.parent / summary.name))
         return summary
 
     return run_guarded(place, work)
 
 
-def _settings(options: RunOptions, workers: int, resume: Path | None) -> Settings:
+def _settings(options: RunOptions, workers: int, resume: RunFolder | None) -> Settings:
+    from paceline.runtimes.config import read_settings
+
     if resume is None:
         return options.settings(workers)
     if fixed := [option for option in options.given() if option not in CHANGEABLE]:
         raise Mistake(f"{fixed[0]} cannot change when a run resumes; leave it out, or start a new run")
-    earlier = _earlier(resume)
+    earlier = read_settings(resume)
     if workers != earlier.workers:
         raise Mistake(
-            f"{resume} ran with {earlier.workers} workers and cannot resume with {workers}; "
+            f"{resume.path} ran with {earlier.workers} workers and cannot resume with {workers}; "
             "give it as many as it had"
         )
     if options.epochs is not None or options.iterations is not None:
@@ -188,9 +203,3 @@ def _settings(options: RunOptions, workers: int, resume: Path | None) -> Setting
     if options.target_accuracy is not None:
         earlier = replace(earlier, target_accuracy=options.target_accuracy)
     return earlier
-
-
-def _earlier(resume: Path) -> Settings:
-    from paceline.runtimes.config import read_settings
-
-    return read_settings(RunFolder(resume))

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from statistics import median
+from typing import NamedTuple
 
 from paceline.clusters.times import StepTimes
 from paceline.errors import Mistake
@@ -12,23 +13,41 @@ from paceline.records.spans import StepRecord
 PARTS = ("data", "forward", "backward", "apply")
 
 
-def typical_times(folder: RunFolder) -> StepTimes:
-    """The median of each part over the steps of rank 0; the first step, which warms up, does not count.
+class Typical(NamedTuple):
+    """A worker's typical step."""
 
-    They hold for the mini-batch that the run had, on the device that it ran on.
+    times: StepTimes
+    samples: int
+    """How many samples such a step trains on."""
+
+
+def typical_step(folder: RunFolder) -> Typical:
+    """The medians of the recorded worker that computes fastest, over whole mini-batches after the first step.
+
+    A worker that was slowed on purpose is thereby left out, unless all were.
     """
-    path = folder.events(0)
-    if not path.exists():
+    workers = [list(read_events(path)) for path in folder.event_files().values()]
+    found = [typical for records in workers if (typical := _typical(records))]
+    if not found:
         raise Mistake(
-            f"{folder.path} holds no recorded steps of rank 0; give the folder of a run that trained"
+            f"{folder.path} holds fewer than 2 recorded steps; give the folder of a run that trained"
         )
-    records = list(read_events(path))
+    return min(found, key=_seconds_a_sample)
+
+
+def _typical(records: list[StepRecord]) -> Typical | None:
+    # The first step warms up: memory is allocated and kernels are chosen.
     steps = [record for record in records if record.samples][1:]
     if not steps:
-        raise Mistake(f"{folder.path} holds fewer than 2 steps; record a longer run")
-    whole = max(record.samples for record in steps)
-    parts = {part: _median(_length(r, part) for r in steps if r.samples == whole) for part in PARTS}
-    return StepTimes(**parts, checkpoint=_median(_length(r, "checkpoint") for r in records if not r.samples))
+        return None
+    samples = max(record.samples for record in steps)
+    parts = {part: _median(_length(r, part) for r in steps if r.samples == samples) for part in PARTS}
+    checkpoint = _median(_length(record, "checkpoint") for record in records)
+    return Typical(StepTimes(**parts, checkpoint=checkpoint), samples)
+
+
+def _seconds_a_sample(typical: Typical) -> float:
+    return ((typical.times.forward or 0.0) + (typical.times.backward or 0.0)) / typical.samples
 
 
 def _length(record: StepRecord, kind: str) -> float:

@@ -22,6 +22,8 @@ class Started:
     steps_per_epoch: int
     first_step: int = 0
     """Where a resumed run goes on."""
+    seconds: float = 0.0
+    """How long a resumed run has taken so far."""
     target: float | None = None
     folder: str | None = None
 
@@ -47,6 +49,9 @@ class Observer(Protocol):
     def finished(self, summary: Summary) -> None:
         """After the last step, or when the run was interrupted."""
 
+    def close(self) -> None:
+        """The run is over, however it ended; may be called twice."""
+
 
 class Silent:
     """Tells nobody."""
@@ -65,3 +70,6 @@ class Silent:
 
     def finished(self, summary: Summary) -> None:
         """Say nothing."""
+
+    def close(self) -> None:
+        """Nothing is open."""

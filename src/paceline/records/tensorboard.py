@@ -32,7 +32,8 @@ class TensorBoardObserver:
         """Open the files, and name the run."""
         assert run.folder, "a run without a folder has no place for event files"
         self._writer = _open(RunFolder(Path(run.folder)).tensorboard)
-        self._begun = time.time()
+        self._begun = time.time() - run.seconds
+        self._since = run.seconds
         self._due = time.monotonic() + self._every
         text = f"{run.job}, {run.parameters:,} parameters, {run.strategy}, {len(run.batch_sizes)} workers"
         self._writer.add_text("run", text, run.first_step)
@@ -66,7 +67,12 @@ class TensorBoardObserver:
         for kind in KINDS if workers else ():
             mean = sum(totals.seconds[kind] / totals.steps for totals in workers) / len(workers)
             self._scalar(f"step_ms/{kind}", 1e3 * mean, summary.steps, summary.seconds)
-        self._writer.close()
+        self.close()
+
+    def close(self) -> None:
+        """Close the files, if there are any."""
+        if self._writer:
+            self._writer.close()
 
     def _point(self, seconds: float) -> None:
         if self._steps:

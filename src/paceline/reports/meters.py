@@ -97,7 +97,8 @@ class Pace:
         self._due = self._begun + meter.interval
         self._progress = run.first_step
         self._samples = self._steps = 0
-        self._loss = self._seconds = self._since = 0.0
+        self._loss = 0.0
+        self._seconds = self._since = run.seconds
         self._measured: list[str] = []
 
     def count(self, progress: int, samples: int, loss: float, seconds: float) -> None:

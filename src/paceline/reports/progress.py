@@ -115,6 +115,9 @@ class JsonObserver:
         self._out.write(json.dumps(finite(document), indent=2, allow_nan=False) + "\n")
         self._out.flush()
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 class Tee:
     """Tells several observers, in order."""
@@ -146,6 +149,11 @@ class Tee:
         """Tell all."""
         for observer in self._observers:
             observer.finished(summary)
+
+    def close(self) -> None:
+        """Close all."""
+        for observer in self._observers:
+            observer.close()
 
 
 def header(run: Started) -> list[str]:

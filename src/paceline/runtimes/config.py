@@ -24,8 +24,20 @@ def write_config(folder: RunFolder, settings: Settings, runtime: str, machinery:
 
 def read_settings(folder: RunFolder) -> Settings:
     """The settings of an earlier run, or a Mistake that says why they cannot be had."""
+    return Settings.from_json(_read(folder, "settings"))
+
+
+def read_machinery(folder: RunFolder) -> dict[str, Any]:
+    """What an earlier run ran on, or a Mistake that says why it cannot be had."""
+    return dict(_read(folder, "machinery"))
+
+
+def _read(folder: RunFolder, part: str) -> Any:
     try:
-        return Settings.from_json(read_json(folder.config)["settings"])
+        document = read_json(folder.config)
+        if document["runtime"] != "live":
+            raise Mistake(f"{folder.path} is a simulated run, which has nothing to resume; simulate it anew")
+        return document[part]
     except OSError:
         raise Mistake(f"{folder.path} is not the folder of a run: it holds no config.json") from None
     except (DamagedFile, LookupError, TypeError) as error:

@@ -10,7 +10,7 @@ from paceline.jobs.sharding import Shards
 from paceline.runtimes.agenda import Agenda
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Strategy
+from paceline.strategies.base import Meets, Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +38,7 @@ def prepare(settings: Settings) -> Prepared:
             f"--target-accuracy {settings.target_accuracy:g} and --evaluate-every never contradict each other: "
             "without evaluations a target is never met; leave one of them out"
         )
+    check_buffers(settings, strategy)
     shards = Shards(samples=len(job.train), batch_sizes=settings.batch_sizes, seed=settings.seed)
     return Prepared(
         settings=settings,
@@ -46,3 +47,12 @@ def prepare(settings: Settings) -> Prepared:
         shards=shards,
         agenda=Agenda(settings, shards.steps_per_epoch),
     )
+
+
+def check_buffers(settings: Settings, strategy: Strategy) -> None:
+    """Refuse to send buffers at every step where workers differ in steps."""
+    if settings.buffers == "rank0" and strategy.meets is Meets.ROUND:
+        raise Mistake(
+            f"--buffers rank0 sends at every step, and {settings.strategy!r} lets workers differ in steps; "
+            "choose --buffers average"
+        )

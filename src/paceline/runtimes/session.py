@@ -67,6 +67,8 @@ class Session:
     position: Position
     metrics: Sequence[str]
     target: float | None
+    buffers: Literal["average", "rank0"]
+    """Whose batch-norm statistics go with the central model: the mean of all, or rank 0's."""
     learning_rate: Callable[[float], float]
     """The rate at an epoch, for the rows."""
     report: Callable[[Row], None]
@@ -125,10 +127,7 @@ class Session:
     def _look(self, due: Due) -> Program:
         """Evaluate the model that counts, and export it if this is the end; return whether the target is met."""
         params = yield from self.strategy.central(self.me)
-        buffers = self.me.buffers
-        if buffers.numel():
-            buffers = buffers.clone()
-            yield AllReduce(buffers, weight=self.shards.batch_sizes[self.me.rank])
+        buffers = yield from self._central_buffers()
         on_target = False
         if due.evaluate:
             sums = yield Evaluate(params, buffers)
@@ -141,6 +140,17 @@ class Session:
         if due.stop or on_target:
             yield Export(params, buffers)
         return on_target
+
+    def _central_buffers(self) -> Program:
+        """The batch-norm statistics that go with the central model; every worker's own stay as they are."""
+        if not self.me.buffers.numel():
+            return self.me.buffers
+        buffers = self.me.buffers.clone()
+        if self.buffers == "rank0":
+            yield Broadcast(buffers)
+        else:
+            yield AllReduce(buffers, weight=self.shards.batch_sizes[self.me.rank])
+        return buffers
 
     def _row(self, scores: Scores) -> Row:
         epoch = self.agenda.epoch(self.position.progress)

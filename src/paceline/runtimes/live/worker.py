@@ -37,7 +37,7 @@ from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Ending, Position, Session
 from paceline.runtimes.settings import Settings
-from paceline.strategies.base import Meets, Served, Worker
+from paceline.strategies.base import Served, Worker
 
 
 class Heart(Beating, Protocol):
@@ -96,11 +96,6 @@ def _prepare(settings: Settings, place: Place) -> Prepared:
         raise Mistake(
             f"strategy {settings.strategy!r} keeps parameters on servers, which live training cannot do yet; "
             "try it with 'paceline simulate', or choose all-reduce or local-sgd"
-        )
-    if settings.buffers == "rank0" and prepared.strategy.meets is Meets.ROUND:
-        raise Mistake(
-            f"--buffers rank0 sends at every step, and {settings.strategy!r} lets workers differ in steps; "
-            "choose --buffers average"
         )
     return prepared
 
@@ -221,6 +216,7 @@ class _Life:
             position=self.position,
             metrics=tuple(prepared.job.metrics),
             target=prepared.settings.target_accuracy,
+            buffers=prepared.settings.buffers,
             learning_rate=self.replica.learning_rate,
             report=report,
             stopping=engine.stopping,

@@ -15,6 +15,7 @@ from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Silent, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.agenda import Agenda
+from paceline.runtimes.prepare import check_buffers
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.books import Books, FullBooks
@@ -26,7 +27,7 @@ from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Meets, Served, Strategy
+from paceline.strategies.base import Served, Strategy
 from paceline.strategies.effects import Peer
 
 
@@ -84,11 +85,7 @@ def check(
             f"--evaluate-every '{settings.evaluate}' has nothing to evaluate without gradients; "
             "say 'never' or simulate with gradients"
         )
-    if settings.buffers == "rank0" and strategy.meets is Meets.ROUND:
-        raise Mistake(
-            f"--buffers rank0 sends at every step, and with {settings.strategy!r} workers take different "
-            "steps; choose --buffers average"
-        )
+    check_buffers(settings, strategy)
 
 
 class _Run:
@@ -159,6 +156,7 @@ class _Run:
             position=Position(),
             metrics=self.metrics,
             target=self.settings.target_accuracy,
+            buffers=self.settings.buffers,
             learning_rate=self.learning_rate,
             report=self._report if rank == 0 else _ignore,
             stopping=_never,
