@@ -27,7 +27,7 @@ def train_plainly(job: Job, batch: int, steps: int, seed: int = 1) -> dict[str, 
     model.load_state_dict(start.model.state_dict())
     optimizer = sgd(model.parameters())
     outside = torch.get_rng_state()
-    torch.set_rng_state(start.rng)
+    torch.set_rng_state(start.rng["torch"])
     for step in range(steps):
         inputs, targets = job.train.take(shards.indices(0, step))
         optimizer.zero_grad()

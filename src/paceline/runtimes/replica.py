@@ -7,10 +7,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Batch, Job
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.flat import Flat, flatten_buffers, flatten_parameters
 from paceline.runtimes.optimizers import flat_optimizer
+from paceline.runtimes.randomness import AllStreams, Streams, TorchStream, undisturbed
 
 
 class Replica:
@@ -21,11 +23,12 @@ class Replica:
 
     def __init__(self, job: Job, shards: Shards, rank: int, seed: int, device: torch.device) -> None:
         self.job, self.shards, self.rank, self.device = job, shards, rank, device
-        with torch.random.fork_rng(devices=[]):  # weights are drawn on the CPU, whatever the device
-            torch.manual_seed(seed)
+        self.streams: Streams = TorchStream() if isinstance(job.train, TensorData) else AllStreams()
+        with undisturbed(self.streams):
+            self.streams.seed(seed)
             self.model = job.model().to(device).train()
-            torch.manual_seed(_mix(seed, rank))
-            self.rng = torch.get_rng_state()
+            self.streams.seed(_mix(seed, rank))
+            self.rng = self.streams.get()
         self.flat: Flat = flatten_parameters(self.model)
         self.buffers: Tensor = flatten_buffers(self.model)
         self.optimizer = flat_optimizer(job.optimizer, self.flat)
@@ -35,14 +38,11 @@ class Replica:
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
-        """Draw random numbers from this worker's own stream; for runtimes that host several workers."""
-        outside = torch.get_rng_state()
-        torch.set_rng_state(self.rng)
-        try:
+        """Draw random numbers from this worker's own streams; for runtimes that host several workers."""
+        with undisturbed(self.streams):
+            self.streams.set(self.rng)
             yield
-        finally:
-            self.rng = torch.get_rng_state()
-            torch.set_rng_state(outside)
+            self.rng = self.streams.get()
 
     def draw(self, step: int) -> Batch:
         """This worker's mini-batch of a step, on its device; possibly empty where an epoch ends unevenly."""
@@ -82,7 +82,7 @@ class Replica:
         sums = torch.zeros(4 + len(self.job.metrics), dtype=torch.float64)
         sums[0], sums[1], sums[3] = self.loss_sum, self.loss_samples, stop - start
         self.loss_sum, self.loss_samples = 0.0, 0
-        with self._standing_in(params, buffers):
+        with self._standing_in(params, buffers), undisturbed(self.streams):
             for first in range(start, stop, batch):
                 inputs, targets = self.job.test.take(torch.arange(first, min(first + batch, stop)))
                 outputs, targets = self.model(inputs.to(self.device)), targets.to(self.device)
@@ -116,7 +116,7 @@ class Replica:
             "params": self.flat.params,
             "model": dict(self.model.named_buffers()),
             "optimizer": self.optimizer.state_dict()["state"],
-            "rng": torch.get_rng_state(),
+            "rng": self.streams.get(),
             "loss": [self.loss_sum, self.loss_samples],
         }
 
@@ -129,7 +129,7 @@ class Replica:
         groups = self.optimizer.state_dict()["param_groups"]
         slots = {int(index): slot for index, slot in state["optimizer"].items()}
         self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
-        torch.set_rng_state(state["rng"])
+        self.streams.set(state["rng"])
         self.loss_sum, self.loss_samples = state["loss"]
 
 

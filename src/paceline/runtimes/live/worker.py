@@ -128,7 +128,7 @@ class _Life:
         self.heartbeat, self.stop_requested = heartbeat, stop_requested
         settings = prepared.settings
         self.replica = Replica(prepared.job, prepared.shards, group.rank, settings.seed, device)
-        torch.set_rng_state(self.replica.rng)
+        self.replica.streams.set(self.replica.rng)
         if device.type == "cuda":
             torch.cuda.manual_seed(settings.seed * group.workers + group.rank)
         flat = self.replica.flat
