@@ -38,11 +38,13 @@ class Replica:
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
-        """Draw random numbers from this worker's own streams; for runtimes that host several workers."""
-        with undisturbed(self.streams):
-            self.streams.set(self.rng)
-            yield
-            self.rng = self.streams.get()
+        """Draw random numbers from this worker's own streams; for runtimes that host several workers.
+
+        The process's streams are left where this worker's stand: whoever minds wraps the whole run.
+        """
+        self.streams.set(self.rng)
+        yield
+        self.rng = self.streams.get()
 
     def draw(self, step: int) -> Batch:
         """This worker's mini-batch of a step, on its device; possibly empty where an epoch ends unevenly."""

@@ -16,6 +16,7 @@ from paceline.records.observer import Observer, Silent, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.agenda import Agenda
 from paceline.runtimes.prepare import check_buffers
+from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.books import Books, FullBooks
@@ -65,7 +66,8 @@ def simulate(
         name,
         folder,
     )
-    return run.run()
+    with undisturbed(AllStreams()):
+        return run.run()
 
 
 def check(
