@@ -13,12 +13,10 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -27,6 +25,7 @@ from paceline.jobs.build import build_job
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.spec import JobSpec
 from paceline.records.observer import Silent
+from paceline.runtimes.live.group import join
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
@@ -98,13 +97,7 @@ def ddp(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
     job = build_job(spec)
     assert isinstance(job.train, TensorData)
     data = TensorDataset(job.train.inputs, job.train.targets)
-    dist.init_process_group(
-        "gloo",
-        init_method=f"tcp://{place.address}:{place.port}",
-        rank=place.rank,
-        world_size=place.workers,
-        timeout=timedelta(seconds=60),
-    )
+    group = join(place, LiveOptions(), torch.device("cpu"))
     model = DistributedDataParallel(job.model())
     optimizer = job.optimizer(model.parameters())
     sampler: DistributedSampler[Any] = DistributedSampler(data, seed=1)
@@ -123,8 +116,8 @@ def ddp(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
             times.append(time.perf_counter())
             if len(times) == case["steps"]:
                 break
-    dist.barrier()
-    dist.destroy_process_group()
+    group.exchange("a worker that leaves while another still sums would take its connection away")
+    group.leave()
     return rate(times)
 
 

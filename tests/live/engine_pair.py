@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.jobs.build import build_job
@@ -23,6 +22,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.records.tensorfile import write_tensors
+from paceline.runtimes.live.group import join
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.worker import run_worker
@@ -124,8 +124,7 @@ class Process:
         chosen = SETTINGS[name]
         job = build_job(chosen.job)
         shards = Shards(samples=len(job.train), batch_sizes=chosen.batch_sizes, seed=chosen.seed)
-        where = f"tcp://127.0.0.1:{next(self.ports)}"
-        dist.init_process_group("gloo", init_method=where, rank=self.rank, world_size=2)
+        group = join(self.place(), LiveOptions(), torch.device("cpu"))
         torch.manual_seed(chosen.seed)
         model = DistributedDataParallel(job.model())  # which makes buffers rank 0's before each forward
         optimizer = job.optimizer(model.parameters())
@@ -136,8 +135,8 @@ class Process:
             optimizer.step()
         if self.rank == 0:
             write_tensors(self.out / f"{name}-ddp.tensors", dict(model.module.state_dict()))
-        dist.barrier()
-        dist.destroy_process_group()
+        group.exchange("a worker that leaves while another still sums would take its connection away")
+        group.leave()
 
     def stopped(self) -> None:
         """Rank 1 is asked to stop at step 8; its last checkpoint is damaged before the run goes on."""
