@@ -8,6 +8,7 @@ from paceline import specs
 from paceline.errors import Mistake
 from paceline.jobs import DATA
 from paceline.jobs.data.images import Images
+from paceline.jobs.data.synthetic import Synthetic
 from paceline.jobs.data.tensors import DatasetData, TensorData, as_data
 
 
@@ -132,3 +133,19 @@ def test_impossible_synthetic_data_is_refused(settings: str, says: str) -> None:
 def test_a_folder_for_synthetic_data_is_not_ignored() -> None:
     with pytest.raises(Mistake, match="synthetic reads no files"):
         specs.build("synthetic", DATA, "data").load("somewhere")
+
+
+def test_synthetic_data_takes_no_memory_until_it_is_used():
+    """Ten thousand simulated workers need a large data set's length, and not its pixels."""
+    images = Synthetic(train=10**9).load(None)
+    assert len(images.train) == 10**9
+    assert images.shape == (3, 32, 32)
+
+
+def test_synthetic_parts_do_not_depend_on_which_is_drawn_first():
+    one, other = Synthetic(train=20, test=20).load(None), Synthetic(train=20, test=20).load(None)
+    first = torch.arange(20)
+    train, test = one.train.take(first), one.test.take(first)
+    assert torch.equal(other.test.take(first)[0], test[0])
+    assert torch.equal(other.train.take(first)[0], train[0])
+    assert not torch.equal(train[0], test[0])

@@ -41,7 +41,7 @@ class Images:
     @property
     def shape(self) -> Shape:
         """The shape of one image."""
-        return Shape(self.train.inputs.shape[1:])
+        return Shape(self.train.shape)
 
 
 class Source(Protocol):

@@ -1,6 +1,7 @@
 """Made-up images of any shape, for trying things out without files."""
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -8,7 +9,8 @@ from torch.nn.functional import interpolate
 
 from paceline.jobs.checks import at_least
 from paceline.jobs.data.images import Images, Shape, refuse_folder
-from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.data.tensors import DrawnData
+from paceline.jobs.job import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,21 +41,26 @@ class Synthetic:
         at_least(0, noise=self.noise)
 
     def load(self, folder: str | None) -> Images:
-        """Draw everything from the seed; the same seed gives the same images."""
+        """Everything comes from the seed, when it is first needed; the same seed gives the same images."""
         refuse_folder("synthetic", folder)
-        generator = torch.Generator().manual_seed(self.seed)
-        patterns = self._patterns(generator)
-        train, test = (self._draw(patterns, samples, generator) for samples in (self.train, self.test))
+        train = DrawnData(self.train, self.shape, partial(self._draw, 1, self.train))
+        test = DrawnData(self.test, self.shape, partial(self._draw, 2, self.test))
         return Images(train, test, self.classes)
 
-    def _patterns(self, generator: torch.Generator) -> Tensor:
+    def _generator(self, part: int) -> torch.Generator:
+        """One a part, so that it does not matter which is drawn first."""
+        return torch.Generator().manual_seed(3 * self.seed + part)
+
+    def _patterns(self) -> Tensor:
         channels, height, width = self.shape
+        generator = self._generator(0)
         coarse = torch.randn(self.classes, channels, 4, 4, generator=generator)
         patterns = interpolate(coarse, size=(height, width), mode="bilinear")
         return patterns / patterns.std()
 
-    def _draw(self, patterns: Tensor, samples: int, generator: torch.Generator) -> TensorData:
+    def _draw(self, part: int, samples: int) -> Batch:
+        patterns, generator = self._patterns(), self._generator(part)
         labels = torch.randint(self.classes, (samples,), generator=generator)
         images = torch.randn(samples, *self.shape, generator=generator)
         images.mul_(self.noise).add_(patterns[labels]).div_((1 + self.noise**2) ** 0.5)
-        return TensorData(images, labels)
+        return images, labels

@@ -1,5 +1,7 @@
 """Samples by index: tensors in memory, or any torch data set."""
 
+from collections.abc import Callable
+from functools import cached_property
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -18,7 +20,22 @@ class TensorData:
             raise Mistake(
                 f"there are {len(inputs):,} inputs and {len(targets):,} targets; each input needs its target"
             )
-        self.inputs, self.targets = inputs, targets
+        self._tensors = inputs, targets
+
+    @property
+    def inputs(self) -> Tensor:
+        """All inputs."""
+        return self._tensors[0]
+
+    @property
+    def targets(self) -> Tensor:
+        """All targets."""
+        return self._tensors[1]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return tuple(self.inputs.shape[1:])
 
     def __len__(self) -> int:
         return len(self.targets)
@@ -26,6 +43,26 @@ class TensorData:
     def take(self, indices: Tensor) -> Batch:
         """Copies of these samples."""
         return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
+
+
+class DrawnData(TensorData):
+    """Samples that are made when the first of them is asked for; until then they take no memory."""
+
+    def __init__(self, samples: int, shape: tuple[int, ...], draw: Callable[[], Batch]) -> None:
+        """``draw`` makes all inputs and targets; it is called once at the most."""
+        self._samples, self._shape, self._draw = samples, shape, draw
+
+    @cached_property
+    def _tensors(self) -> Batch:  # type: ignore[override]
+        return self._draw()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of one input."""
+        return self._shape
+
+    def __len__(self) -> int:
+        return self._samples
 
 
 @runtime_checkable
