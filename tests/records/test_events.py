@@ -20,6 +20,7 @@ RECORDS = st.builds(
     hidden=SPANS,
     sent=st.integers(0, 10**15),
     received=st.integers(0, 10**15),
+    meeting=st.booleans(),
 )
 
 

@@ -12,7 +12,7 @@ def record_run(folder: RunFolder) -> None:
         with EventWriter(folder.events(rank)) as writer:
             spans = [Span("forward", 0.001, 0.002), Span("backward", 0.003, 0.004)]
             writer.append(StepRecord(1, 32, spans, [Span("communicate", 0.004, 0.002)], sent=8, received=8))
-            writer.append(StepRecord(1, 0, [Span("evaluate", 0.007, 0.1)]))
+            writer.append(StepRecord(1, 0, [Span("evaluate", 0.007, 0.1)], meeting=True))
 
 
 def test_each_worker_has_a_track_for_its_steps_and_one_for_hidden_traffic(tmp_path):
@@ -35,6 +35,7 @@ def test_each_worker_has_a_track_for_its_steps_and_one_for_hidden_traffic(tmp_pa
         (0, "evaluate", 7000.0, 100000.0),
     ]
     assert all(e["args"]["step"] == 1 for e in events if e["ph"] == "X")
+    assert [e["name"] for e in events if e["args"].get("meeting") and e["pid"] == 0] == ["evaluate"]
 
 
 def test_the_same_record_gives_the_same_bytes(tmp_path):

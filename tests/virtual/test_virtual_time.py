@@ -95,6 +95,23 @@ def test_the_end_of_an_epoch_takes_its_part() -> None:
     assert summary.samples == 200
 
 
+def test_a_step_without_samples_is_a_step_and_no_meeting() -> None:
+    # 65 samples in batches of 2 x 16: the third step of an epoch has one sample, and rank 0 none of it.
+    shape = JobShape(name="leftover", parameters=(10,), train_samples=65, test_samples=1)
+    times = StepTimes(forward=1.0, backward=2.0, checkpoint=0.5)
+    summary, kept = time_only(
+        make_cluster(2, times=times), shape, batch_sizes=(16, 16), epochs=2, checkpoint=Every(3, "steps")
+    )
+    assert [totals.steps for totals in summary.totals] == [6, 6]
+    first, *records = kept.records[0]
+    assert first.meeting
+    assert [(record.step, record.samples, record.meeting) for record in records[2:4]] == [
+        (3, 0, False),
+        (3, 0, True),
+    ]
+    assert [span.kind for span in records[3].spans] == ["checkpoint"]
+
+
 def test_uneven_batches_are_each_timed_for_their_own_size() -> None:
     summary, _ = time_only(make_cluster(2), batch_sizes=(48, 16), iterations=3)
     assert [total.samples for total in summary.totals] == [144, 48]
@@ -138,7 +155,7 @@ def test_without_gradients_there_is_no_model_to_keep() -> None:
 def test_a_checkpoint_takes_its_time_in_a_record_of_its_own() -> None:
     times = StepTimes(forward=1.0, backward=1.0, checkpoint=0.5)
     summary, kept = time_only(make_cluster(2, times=times), iterations=4, checkpoint=Every(2, "steps"))
-    meetings = [record for record in kept.records[1] if record.samples == 0][1:]
+    meetings = [record for record in kept.records[1] if record.meeting][1:]
     assert [(record.step, record.spans[0].kind) for record in meetings] == [
         (2, "checkpoint"),
         (4, "checkpoint"),

@@ -37,10 +37,10 @@ def typical_step(folder: RunFolder) -> Typical:
 
 def _typical(records: list[StepRecord]) -> Typical | None:
     # The first step warms up: memory is allocated and kernels are chosen.
-    steps = [record for record in records if record.samples][1:]
-    if not steps:
+    steps = [record for record in records if not record.meeting][1:]
+    samples = max((record.samples for record in steps), default=0)
+    if not samples:
         return None
-    samples = max(record.samples for record in steps)
     parts = {part: _median(_length(r, part) for r in steps if r.samples == samples) for part in PARTS}
     checkpoint = _median(_length(record, "checkpoint") for record in records)
     return Typical(StepTimes(**parts, checkpoint=checkpoint), samples)

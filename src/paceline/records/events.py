@@ -48,9 +48,10 @@ def read_metrics(path: Path) -> Iterator[Row]:
 def _event_line(record: StepRecord) -> str:
     """The text of ``StepRecord.to_json``, at more than twice its speed."""
     hidden = f'"hidden":[{_spans(record.hidden)}],' if record.hidden else ""
+    meeting = ',"meeting":true' if record.meeting else ""
     return (
         f'{{"step":{record.step},"samples":{record.samples},"spans":[{_spans(record.spans)}],'
-        f'{hidden}"sent":{record.sent},"received":{record.received}}}'
+        f'{hidden}"sent":{record.sent},"received":{record.received}{meeting}}}'
     )
 
 

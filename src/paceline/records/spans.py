@@ -27,13 +27,15 @@ class StepRecord:
     step: int
     """The worker's clock when the record ends."""
     samples: int = 0
-    """Samples trained on; 0 marks a meeting."""
+    """Samples trained on; a step may have none, where an epoch ends unevenly."""
     spans: list[Span] = field(default_factory=list)
     hidden: list[Span] = field(default_factory=list)
     """Communication that ran behind backward: it is part of no sum."""
     sent: int = 0
     """Bytes of tensors handed to the network by this worker."""
     received: int = 0
+    meeting: bool = False
+    """Whether this is no step but what lies between two: an evaluation, a checkpoint, the first broadcast."""
 
     def to_json(self) -> dict[str, Any]:
         """One line of ``events/rank-N.jsonl``, times to the nanosecond; ``from_json`` reads it."""
@@ -41,6 +43,8 @@ class StepRecord:
         if self.hidden:
             line["hidden"] = _rounded(self.hidden)
         line["sent"], line["received"] = self.sent, self.received
+        if self.meeting:
+            line["meeting"] = True
         return line
 
     @classmethod
@@ -53,6 +57,7 @@ class StepRecord:
             hidden=[Span(*span) for span in line.get("hidden", [])],
             sent=line["sent"],
             received=line["received"],
+            meeting=line.get("meeting", False),
         )
 
 
@@ -80,4 +85,4 @@ class Totals:
         self.sent += record.sent
         self.received += record.received
         self.samples += record.samples
-        self.steps += bool(record.samples)
+        self.steps += not record.meeting

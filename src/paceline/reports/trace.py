@@ -49,6 +49,7 @@ def _name(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
 
 def _complete(record: StepRecord, rank: int, track: int, spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
     """Spans as complete events; the format's times are microseconds."""
+    what = {"meeting": True} if record.meeting else {"samples": record.samples}
     for kind, start, length in spans:
         yield {
             "ph": "X",
@@ -57,5 +58,5 @@ def _complete(record: StepRecord, rank: int, track: int, spans: Iterable[Span]) 
             "tid": track,
             "ts": round(1e6 * start, 3),
             "dur": round(1e6 * length, 3),
-            "args": {"step": record.step, "samples": record.samples},
+            "args": {"step": record.step, **what},
         }

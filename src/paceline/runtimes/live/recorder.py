@@ -11,6 +11,9 @@ from paceline.runtimes.live.group import Group
 SETTLE_AFTER = 256
 """Exchanges that are kept before they are settled without a meeting: it bounds what a killed worker loses."""
 
+LONG = 1024
+"""Steps after which the next exchange is settled at once, so that the steps behind it need not be kept."""
+
 
 class Recorder:
     """Makes the records of one worker and hands them on in order.
@@ -21,16 +24,23 @@ class Recorder:
     """
 
     def __init__(
-        self, group: Group, write: Callable[[StepRecord], None], totals: Totals, begun: float = 0.0
+        self,
+        group: Group,
+        write: Callable[[StepRecord], None],
+        totals: Totals,
+        begun: float = 0.0,
+        flush: Callable[[], None] = lambda: None,
     ) -> None:
-        """``begun`` is the run's time so far, where a run goes on."""
+        """``begun`` is the run's time so far, where a run goes on; ``flush`` brings what was written to the disk."""
         self.totals = totals
-        self._group, self._write = group, write
+        self._group, self._write, self._flush = group, write, flush
         self._last = perf_counter()
         self._origin = self._last - begun
-        self._record = StepRecord(step=0)
+        self._record = StepRecord(step=0, meeting=True)
         self._closed: list[StepRecord] = []
         self._exchanges: list[tuple[StepRecord, int]] = []
+        self._seen = 0
+        self._settled_at = 0
 
     @property
     def now(self) -> float:
@@ -58,8 +68,9 @@ class Recorder:
             self._record.hidden.append(Span("communicate", start - self._origin, end - start))
 
     def count(self, samples: int) -> None:
-        """So many samples were trained on in this step."""
+        """So many samples, or none, were trained on: this is a step, and no meeting."""
         self._record.samples += samples
+        self._record.meeting = False
 
     def close(self, step: int) -> None:
         """A step or a meeting is over."""
@@ -68,18 +79,35 @@ class Recorder:
         self.mark("other")
         self._record.step = step
         self._closed.append(self._record)
-        self._record = StepRecord(step=step)
+        self._record = StepRecord(step=step, meeting=True)
         if not self._exchanges:
             self._hand_on()
 
+    def pace(self, progress: int) -> None:
+        """Settle what ended a long way without exchanges; called at the start of every step.
+
+        All workers do so alike: they come here after the same exchange with the same progress, because progress
+        counts what all of them know. Between two exchanges, where it may count a worker's own steps, nothing happens.
+        """
+        if len(self._exchanges) == self._seen:
+            return
+        self._seen = len(self._exchanges)
+        if progress - self._settled_at >= LONG:
+            self._settled_at = progress
+            self.settle()
+
     def settle(self) -> None:
-        """Compare exchanges with all other workers, who must settle at the same point.
+        """Compare exchanges with all other workers, who must settle at the same point, and write what is closed.
 
         The last worker to arrive at an exchange did not wait, so the shortest time is what the transfer
         takes. The comparison itself is so small that its time is all waiting; its bytes are not counted.
         """
-        if self._group.workers == 1:
-            return
+        if self._group.workers > 1:
+            self._compare()
+        self._hand_on()
+        self._flush()
+
+    def _compare(self) -> None:
         lengths = [record.spans[place].length for record, place in self._exchanges]
         shortest = torch.tensor([*lengths, 0.0], dtype=torch.float64)
         self._group.minimum(shortest)
@@ -87,13 +115,23 @@ class Recorder:
         for (record, place), least in zip(self._exchanges[::-1], shortest.tolist()[-2::-1], strict=True):
             record.spans[place : place + 1] = _split(record.spans[place], least)
         self._exchanges.clear()
+        self._seen = 0
         self.mark("wait")
-        self._hand_on()
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything but a comparison is in the open record; alike on all workers at a meeting."""
+        return any(span.kind != "wait" for span in self._record.spans)
 
     def give_up(self, step: int) -> None:
-        """Hand on all that there is, unsplit: there may be nobody left to compare with."""
+        """Hand on all that there is, unsplit: there may be nobody left to compare with.
+
+        A step whose update was not applied belongs to no saved state: it is recorded as the step that it would
+        have been, and a run that resumes drops it.
+        """
         self._exchanges.clear()
-        self.close(step)
+        applied = any(span.kind == "apply" for span in self._record.spans)
+        self.close(step if applied or self._record.meeting else step + 1)
         self._hand_on()
 
     def _hand_on(self) -> None:

@@ -28,9 +28,8 @@ class Books:
         seconds[DATA] += data
         seconds[FORWARD] += forward
         seconds[BACKWARD] += backward
-        if samples:
-            self.samples += samples
-            self.steps += 1
+        self.samples += samples
+        self.steps += 1
 
     def span(self, kind: int, start: float, length: float) -> None:  # noqa: ARG002
         """Some more of the present step or meeting."""
@@ -79,12 +78,12 @@ class FullBooks(Books):
     def __init__(self, hand_over: Callable[[StepRecord], None]) -> None:
         super().__init__()
         self._hand_over = hand_over
-        self._record = StepRecord(0)
+        self._record = StepRecord(0, meeting=True)
 
     def gradient(self, start: float, times: Times, samples: int) -> None:
         """Note and count."""
         super().gradient(start, times, samples)
-        self._record.samples = samples
+        self._record.samples, self._record.meeting = samples, False
         for kind, length in enumerate(times):
             self._note(kind, start, length)
             start += length
@@ -115,16 +114,16 @@ class FullBooks(Books):
 
     def meet(self, clock: int) -> None:
         """End the step's record, once a meeting."""
-        if self._record.samples:
+        if not self._record.meeting:
             self.close(clock)
 
     def close(self, clock: int) -> None:
-        """Hand the record over, unless nothing happened in it."""
+        """Hand the record over, unless it is of a meeting in which nothing happened."""
         record = self._record
-        if record.spans or record.sent or record.received:
+        if record.spans or record.sent or record.received or not record.meeting:
             record.step = clock
             self._hand_over(record)
-        self._record = StepRecord(clock)
+        self._record = StepRecord(clock, meeting=True)
 
     def _note(self, kind: int, start: float, length: float) -> None:
         if length > 0:
