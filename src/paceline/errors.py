@@ -8,6 +8,10 @@ class Mistake(ValueError):
     """A user's mistake: the message names the value, the rule and the fix; the command exits with 2."""
 
 
+class Unreadable(Mistake):
+    """Text that is not of the kind that was asked for; another kind may still read it."""
+
+
 class RunFailed(RuntimeError):
     """A run that started and could not finish: the message is the root cause; the command exits with 1."""
 

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from paceline.errors import Mistake, unknown
+from paceline.errors import Mistake, Unreadable, unknown
 
 Table = Mapping[str, str]
 
@@ -78,7 +78,7 @@ def _convert(text: str, kind: Any, where: str) -> Any:
         return kind.parse(text)
     if kind is bool:
         if text.lower() not in ("true", "false", "yes", "no"):
-            raise Mistake(f"{text!r} is not a value for {where}: write true or false")
+            raise Unreadable(f"{text!r} is not a value for {where}: write true or false")
         return text.lower() in ("true", "yes")
     if kind is str:
         return text
@@ -86,7 +86,7 @@ def _convert(text: str, kind: Any, where: str) -> Any:
         return kind(text)
     except ValueError:
         article = {"int": "a whole number", "float": "a number"}.get(kind.__name__, f"a {kind.__name__}")
-        raise Mistake(f"{text!r} is not a value for {where}: it must be {article}") from None
+        raise Unreadable(f"{text!r} is not a value for {where}: it must be {article}") from None
 
 
 def _convert_any(text: str, kinds: tuple[Any, ...], where: str) -> Any:
@@ -96,7 +96,7 @@ def _convert_any(text: str, kinds: tuple[Any, ...], where: str) -> Any:
             continue
         try:
             return _convert(text, kind, where)
-        except Mistake as mistake:
+        except Unreadable as mistake:
             mistakes.append(str(mistake))
     raise Mistake("; or ".join(mistakes))
 

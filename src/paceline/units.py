@@ -3,7 +3,7 @@
 import re
 from typing import Self
 
-from paceline.errors import Mistake
+from paceline.errors import Mistake, Unreadable
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -45,7 +45,7 @@ def _parse(text: str, units: dict[str, float], what: str, example: str, shown: s
     match = _QUANTITY.match(text)
     shown = text if shown is None else shown
     if not match or match[2] not in units:
-        raise Mistake(
+        raise Unreadable(
             f"{shown!r} is not {what}: write a number and one of {', '.join(units)}, for example {example!r}"
         )
     value = float(match[1]) * units[match[2]]

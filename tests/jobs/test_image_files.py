@@ -109,7 +109,7 @@ def test_a_missing_folder_says_where_it_looked_and_how_to_get_the_data(
     monkeypatch.chdir(tmp_path)
     with pytest.raises(Mistake, match=r"data/mnist, .*/usr/share/datasets/mnist.*download.*--data-dir"):
         Mnist().load(None)
-    with pytest.raises(Mistake, match=r"not in /nowhere, .*apt-get install dataset-fashion-mnist"):
+    with pytest.raises(Mistake, match=r"no folder /nowhere; .*apt-get install dataset-fashion-mnist"):
         FashionMnist().load("/nowhere")
     with pytest.raises(
         Mistake, match=r"data/cifar10/cifar-10-batches-bin.*binary version, not the Python one"

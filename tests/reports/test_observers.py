@@ -78,7 +78,7 @@ def test_in_a_pipe_results_are_on_stdout_and_progress_on_stderr(monkeypatch):
         "       1       1.7421      0.9010     0.8194   0.1000      0.4\n"
         "       2          nan      0.1288     0.9639   0.1000     11.9\n"
         "\n"
-        "reached 0.9639 in 12 s; runs/x\n"
+        "ended at 0.9639 after 12 s; runs/x\n"
     )
     assert re.sub(r"\d+ s left", "N s left", err.getvalue()) == (
         "50 %  1.0/2 epochs  160 samples/s  loss 0.2500  N s left\n"
@@ -111,7 +111,7 @@ def test_on_a_terminal_rows_stand_above_one_bar(monkeypatch):
         "checkpoint step 3 is not used",
         " 100 % ━━━━━━━━━━━━━━ 2/2 epochs  6 samples/s  loss 0.2500",
     ]
-    assert shown[8:10] == ["", "reached 0.9639 in 12 s; runs/x"]
+    assert shown[8:10] == ["", "ended at 0.9639 after 12 s; runs/x"]
     assert terminal.getvalue().rindex("\x1b[?25h") > terminal.getvalue().rindex("\x1b[?25l"), (
         "the cursor is back"
     )
@@ -239,5 +239,5 @@ def test_a_run_of_steps_counts_steps_and_simulated_seconds_are_called_so(monkeyp
     assert err.getvalue().startswith("10 %  1,450/14,500 steps  160 samples/s")
     assert out.getvalue().endswith(
         "   epoch   train loss   test loss   accuracy       lr   simulated s\n"
-        "   32.22       1.7421      0.9010     0.8194   0.1000           0.4\n"
+        "   32.22       1.7421      0.9010     0.8194   0.1000         0.400\n"
     )

@@ -21,7 +21,7 @@ class RowTable:
             "test loss": figure(scores.test_loss),
             **{name: figure(value) for name, value in scores.metrics.items()},
             "lr": figure(row.learning_rate),
-            f"{self._clock} s": f"{row.seconds:.1f}",
+            f"{self._clock} s": f"{row.seconds:.{1 if self._clock == 'wall' else 3}f}",
         }
         line = _line(list(cells.items()))
         if self._titles:

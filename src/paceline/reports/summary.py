@@ -26,8 +26,8 @@ UNEVEN = 1.3
 
 def summary_text(summary: Summary, folder: str | None = None, blocks: bool = True) -> str:
     """The whole text, without a last line break; ``blocks`` says whether the bars may be more than ASCII."""
-    lines = [_answer(summary) + (f"; {folder}" if folder else "")]
     workers = [Worker.of(rank, totals) for rank, totals in enumerate(summary.totals) if totals.steps]
+    lines = [_answer(summary, workers) + (f"; {folder}" if folder else "")]
     if workers:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
     if summary.ending in ("interrupted", "failed") and folder and summary.runtime == "live":
@@ -65,7 +65,7 @@ class Worker:
         return self.totals.samples / training if training else 0.0
 
 
-def _answer(summary: Summary) -> str:
+def _answer(summary: Summary, workers: list[Worker]) -> str:
     simulated = "simulated: " if summary.runtime == "virtual" else ""
     took = show_seconds(summary.seconds)
     if summary.ending in ("interrupted", "failed"):
@@ -73,20 +73,27 @@ def _answer(summary: Summary) -> str:
             f"{simulated}{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
         )
     if "accuracy" in summary.final:
-        return f"{simulated}reached {summary.final['accuracy']:.4f} in {took}{_target(summary)}"
+        return f"{simulated}{_accuracy(summary, took)}"
     if "test_loss" in summary.final:
-        return f"{simulated}reached a test loss of {summary.final['test_loss']:.4f} in {took}"
-    each = f", {show_seconds(summary.seconds / summary.steps)} a step" if summary.steps else ""
-    rate = f", {summary.samples / summary.seconds:,.0f} samples/s" if summary.seconds else ""
-    return f"{simulated}{summary.steps:,} steps in {took}{each}{rate}"
+        return f"{simulated}ended at a test loss of {summary.final['test_loss']:.4f} after {took}"
+    steps = f"{simulated}{_count(summary.steps, 'step')} in {took}"
+    if not workers:
+        return steps
+    return f"{steps}, {show_seconds(sum(sum(worker.parts) for worker in workers) / len(workers))} a step"
 
 
-def _target(summary: Summary) -> str:
+def _accuracy(summary: Summary, took: str) -> str:
+    accuracy = f"{summary.final['accuracy']:.4f}"
     if summary.target is None:
-        return ""
+        return f"ended at {accuracy} after {took}"
     if summary.target_seconds is None:
-        return f" ({percent(summary.target)} not reached)"
-    return f" ({percent(summary.target)} after {show_seconds(summary.target_seconds)})"
+        return f"ended at {accuracy} after {took} ({percent(summary.target)} not reached)"
+    return f"reached {accuracy} in {took} ({percent(summary.target)} after {show_seconds(summary.target_seconds)})"
+
+
+def _count(number: float, what: str) -> str:
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
+    return f"{shown} {what}" if shown == "1" else f"{shown} {what}s"
 
 
 def _table(workers: list[Worker], blocks: bool) -> list[str]:
@@ -147,7 +154,7 @@ def _percents(parts: list[float]) -> list[float]:
 def _amounts(summary: Summary, workers: list[Worker]) -> list[str]:
     """Work, time outside of steps, traffic, CPU and memory: a line each where there is something to say."""
     rate = sum(worker.samples_per_second for worker in workers)
-    lines = [f"{summary.steps:,} steps a worker, {summary.epochs:.4g} epochs, {rate:,.0f} samples/s"]
+    lines = [f"{_steps(summary, workers)}, {_count(summary.epochs, 'epoch')}, {rate:,.0f} samples/s"]
     between = {
         name: sum(worker.totals.seconds[kind] for worker in workers) / len(workers)
         for kind, name in (("evaluate", "evaluation"), ("checkpoint", "checkpoints"))
@@ -157,5 +164,13 @@ def _amounts(summary: Summary, workers: list[Worker]) -> list[str]:
     sent = sum(worker.totals.sent for worker in workers) / sum(worker.totals.steps for worker in workers)
     used = [f"sent {show_bytes(sent)} a step and worker" if sent else "sent nothing"]
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
-        used.append(f"CPU {summary.cpu_percent:.0f} %, {show_bytes(summary.memory_bytes)} a worker")
+        memory = show_bytes(summary.memory_bytes)
+        used.append(f"a worker used {summary.cpu_percent:.0f} % of a core and {memory}")
     return [*lines, "; ".join(used)]
+
+
+def _steps(summary: Summary, workers: list[Worker]) -> str:
+    fewest, most = (pick(worker.totals.steps for worker in workers) for pick in (min, max))
+    if fewest == most:
+        return f"{_count(summary.steps, 'step')} a worker"
+    return f"{fewest:,} to {most:,} steps a worker"

@@ -75,6 +75,8 @@ class Settings:
             raise Mistake(
                 f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1, for example 0.97"
             )
+        if not 0 <= self.seed < 2**63:
+            raise Mistake(f"--seed {self.seed} is out of range: it must be at least 0 and less than 2**63")
         for rank, factor in self.slow.items():
             if not 0 <= rank < workers:
                 raise Mistake(

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from paceline.errors import Mistake
+from paceline.errors import Mistake, Unreadable
 from paceline.units import parse_seconds
 
 
@@ -20,12 +20,9 @@ class Steps:
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read "16"."""
-        try:
-            return cls(int(text))
-        except Mistake:
-            raise
-        except ValueError:
-            raise Mistake(f"{text!r} is not a period: write steps ('16') or time ('0.5s')") from None
+        if not text.lstrip("-").isdecimal():
+            raise Unreadable(f"{text!r} is not a period: write steps ('16') or time ('0.5s')")
+        return cls(int(text))
 
     def is_over(self, clock: int, seconds: float) -> bool:  # noqa: ARG002
         """Whether the step just finished ends a period."""

@@ -21,7 +21,11 @@ def find_folder(
     for place in places:
         if find_file(place, sign):
             return place
-    looked = ", ".join(map(str, places))
+    looked = ", ".join(dict.fromkeys(map(str, places)))
+    if folder is not None and not Path(folder).is_dir():
+        raise Mistake(
+            f"no {name} data: there is no folder {folder}; {get}, or name its folder with --data-dir"
+        )
     raise Mistake(f"no {name} data: {sign[0]} is not in {looked}; {get}, or name its folder with --data-dir")
 
 
