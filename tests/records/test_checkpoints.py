@@ -45,6 +45,22 @@ def test_a_damaged_file_is_named_and_the_one_before_it_is_offered(tmp_path):
     assert refused[1] == f"{altered} was altered: its checksum does not match; this checkpoint is not used"
 
 
+def test_what_an_abandoned_run_saved_later_is_forgotten(tmp_path):
+    """If it stayed, pruning would keep it in place of the good one, and a crash could pair files of two runs."""
+    folder = RunFolder(tmp_path)
+    checkpoints = Checkpoints(folder, keep=1)
+    for step, ranks in ((10, (0, 1)), (20, (0, 1)), (30, (0,))):
+        for rank in ranks:
+            checkpoints.save(step, rank, {"step": step})
+    folder.checkpoint(30, 0).write_bytes(b"damaged")
+    checkpoints.forget_after(10, 0)
+    assert checkpoints.valid_steps(0) == ([10], [])
+    assert checkpoints.valid_steps(1) == ([20, 10], []), "every worker removes its own files only"
+    assert steps_in(folder) == ["step-00000010", "step-00000020"]
+    checkpoints.prune(0)
+    assert checkpoints.valid_steps(0) == ([10], [])
+
+
 def test_another_workers_files_and_strange_names_do_not_matter(tmp_path):
     checkpoints = Checkpoints(RunFolder(tmp_path), keep=1)
     checkpoints.save(5, 1, 1)

@@ -1,5 +1,6 @@
 import json
 import math
+import threading
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -60,6 +61,21 @@ def test_nothing_is_written_before_a_flush_and_everything_after_it(tmp_path):
     writer.close()
     writer.close()
     assert [one.step for one in read_events(path)] == [1, 2]
+
+
+def test_another_thread_may_write_down_what_is_kept(tmp_path):
+    """If this failed, a worker that is ended while it is stuck would lose its record, or tear its lines."""
+    path = tmp_path / "rank-0.jsonl"
+    writer = EventWriter(path)
+    threads = [threading.Thread(target=writer.flush) for _ in range(50)]
+    for step, thread in enumerate(threads):
+        writer.append(record(step))
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(one.step for one in read_events(path)) == list(range(50))
+    writer.close()
+    writer.flush()
 
 
 def test_a_run_without_meetings_does_not_keep_its_records_in_memory_for_ever(tmp_path):

@@ -79,6 +79,17 @@ class Checkpoints:
         for step in surplus:
             _remove_if_empty(self.folder.checkpoint(step, rank).parent)
 
+    def forget_after(self, step: int, rank: int) -> None:
+        """Remove this worker's files beyond a step, whole or not, for a run that goes on from there.
+
+        A later crash could otherwise leave a step whose files are of two different runs.
+        """
+        for newer in self._steps(rank):
+            if newer > step:
+                path = self.folder.checkpoint(newer, rank)
+                path.unlink(missing_ok=True)
+                _remove_if_empty(path.parent)
+
     def newest(self, ranks: Collection[int] = ()) -> Newest | None:
         """The last step that these workers have saved, or all that ever saved here; no file is opened."""
         saved = {step: self._ranks(step) for step in self._step_folders()}

@@ -1,6 +1,7 @@
 """Files of one JSON document a line, written as a run goes on and read after any kind of end."""
 
 import json
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -14,7 +15,10 @@ encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 
 
 class LineWriter(Generic[T]):
-    """Adds lines to a file. Things are kept until ``flush``: do not change them after ``append``."""
+    """Adds lines to a file. Things are kept until ``flush``: do not change them after ``append``.
+
+    One thread appends; any may flush, so that a process can be ended while that one is stuck.
+    """
 
     def __init__(self, path: Path, text: Callable[[T], str], at_once: int) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -22,6 +26,7 @@ class LineWriter(Generic[T]):
         self._text = text
         self._at_once = at_once
         self._kept: list[T] = []
+        self._writing = threading.Lock()
 
     def append(self, thing: T) -> None:
         """Add a line; about a microsecond, until so many have come together that they are written."""
@@ -31,10 +36,11 @@ class LineWriter(Generic[T]):
 
     def flush(self) -> None:
         """Hand every line so far to the operating system."""
-        if self._kept:
-            self._file.write("".join([f"{self._text(thing)}\n" for thing in self._kept]))
-            self._kept.clear()
-            self._file.flush()
+        with self._writing:
+            kept, self._kept = self._kept, []
+            if kept and not self._file.closed:
+                self._file.write("".join([f"{self._text(thing)}\n" for thing in kept]))
+                self._file.flush()
 
     def close(self) -> None:
         """Write what is left; may be called twice."""
