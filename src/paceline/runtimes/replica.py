@@ -27,7 +27,7 @@ class Replica:
         with undisturbed(self.streams):
             self.streams.seed(seed)
             self.model = job.model().to(device).train()
-            self.streams.seed(_mix(seed, rank))
+            self.streams.seed(stream_seed(seed, rank))
             self.rng = self.streams.get()
         self.flat: Flat = flatten_parameters(self.model)
         self.buffers: Tensor = flatten_buffers(self.model)
@@ -135,6 +135,6 @@ class Replica:
         self.loss_sum, self.loss_samples = state["loss"]
 
 
-def _mix(seed: int, rank: int) -> int:
+def stream_seed(seed: int, rank: int) -> int:
     """One seed a worker: streams of neighbouring ranks and seeds have nothing in common."""
     return (seed * 1_000_003 + rank + 1) * 2_654_435_761 % 2**63
