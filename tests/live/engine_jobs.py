@@ -50,6 +50,11 @@ def wide() -> Job:
     return _job("wide", lambda: nn.Sequential(nn.Linear(12, 1024), nn.Linear(1024, 1400), nn.Linear(1400, 4)))
 
 
+def halves() -> Job:
+    """A model that cannot be flattened."""
+    return _job("halves", lambda: nn.Linear(12, 4).half())
+
+
 class Partial(nn.Module):
     """One layer is never used, so backward never reaches it."""
 

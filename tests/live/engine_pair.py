@@ -1,10 +1,12 @@
 """One of two workers that go through all scenarios of the engine's tests: ``engine_pair.py RANK OUT PORTS``."""
 
 import os
+import re
 import shutil
 import socket
 import struct
 import sys
+import types
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
@@ -22,11 +24,14 @@ from paceline.records.folder import RunFolder
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.records.tensorfile import write_tensors
+from paceline.runtimes import prepare
 from paceline.runtimes.live.group import join
+from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.worker import run_worker
 from paceline.runtimes.settings import Every, Settings
+from paceline.strategies import STRATEGIES
 
 STEPS_10 = Every(10, "steps")
 
@@ -46,11 +51,19 @@ SETTINGS = {
     "cnn": settings("", job=JobSpec(optimizer="sgd:lr=0.05,momentum=0.9"), batch_sizes=(16, 16)),
     "norm": settings("batch_norm", buffers="rank0"),
     "leftover": settings("leftover", batch_sizes=(16, 16), iterations=9),
-    "uneven": settings("wide", batch_sizes=(24, 8), iterations=12, slow={1: 4.0}),
+    "uneven": settings("wide", batch_sizes=(24, 8), iterations=12),
+    "slowed": settings("wide", iterations=12, slow={1: 4.0}),
     "partial": settings("partial", strategy="all-reduce:bucket=1000,first_bucket=100", iterations=5),
     "period": settings("dropout", strategy="local-sgd:period=7"),
     "seconds": settings("dropout", strategy="local-sgd:period=0.01s"),
     "stopped": settings("dropout", evaluate=Every(6, "steps"), checkpoint=Every(7, "steps")),
+    "baton": settings(
+        "dropout",
+        strategy="baton:period=1000",
+        iterations=1_000_000,
+        evaluate=Every(0),
+        checkpoint=Every(0),
+    ),
     "killed": settings("dropout", strategy="local-sgd:period=5", checkpoint=Every(7, "steps")),
 }
 
@@ -78,6 +91,19 @@ class Pulse(Silent):
         self.acknowledged = sum(bytes_sent()) - self.sent_before
 
 
+class Reader(Pulse):
+    """Counts the lines that a worker has written when it takes its second step."""
+
+    def __init__(self, rank: int) -> None:
+        super().__init__()
+        self.rank, self.lines = rank, 0
+
+    def beat(self, step: int) -> None:
+        super().beat(step)
+        if step == 2:
+            self.lines = RunFolder(self.run).events(self.rank).read_text().count("\n")
+
+
 def bytes_sent() -> Iterator[int]:
     """Bytes that each TCP socket of this process has delivered, as the kernel counts them (tcpi_bytes_acked)."""
     sockets = [path.name for path in Path("/proc/self/fd").iterdir() if path.is_socket()]
@@ -90,6 +116,8 @@ def bytes_sent() -> Iterator[int]:
 class Process:
     def __init__(self, rank: int, out: Path, ports: list[int]) -> None:
         self.rank, self.out, self.ports = rank, out, iter(ports)
+        self.models: list[DistributedDataParallel] = []
+        """Kept: DDP waits for Gloo's thread when it is taken apart, while that may wait for Python."""
 
     def place(self) -> Place:
         return Place(rank=self.rank, workers=2, local_rank=self.rank, local_workers=2, port=next(self.ports))
@@ -127,6 +155,7 @@ class Process:
         group = join(self.place(), LiveOptions(), torch.device("cpu"))
         torch.manual_seed(chosen.seed)
         model = DistributedDataParallel(job.model())  # which makes buffers rank 0's before each forward
+        self.models.append(model)
         optimizer = job.optimizer(model.parameters())
         for step in range(chosen.iterations or 0):
             inputs, targets = job.train.take(shards.indices(self.rank, step))
@@ -150,6 +179,15 @@ class Process:
         again, after = self.run("stopped", resume=folder)
         self.note("stopped", ending=summary.ending, at=summary.steps, notes=after.notes, again=again.ending)
 
+    def baton(self) -> None:
+        """Rank 1 is asked to stop where no reduction carries its vote; both go on for 20 steps more."""
+        pulse = Reader(self.rank)
+        summary, _ = self.run("baton", pulse=pulse, stop=lambda: self.rank == 1 and pulse.step >= 50)
+        longer = replace(SETTINGS["baton"], iterations=summary.steps + 20)
+        self.run("baton", settings=longer, resume=RunFolder(pulse.run))
+        self.run("baton-not", settings=longer)
+        self.note("baton", ending=summary.ending, at=summary.steps, lines=pulse.lines)
+
     def killed(self) -> None:
         """Rank 0 raises in the middle of a round; rank 1 must notice, and both go on from step 14."""
         self.run("killed-not", settings=SETTINGS["killed"])
@@ -167,14 +205,27 @@ class Process:
 
 def main(rank: int, out: Path, ports: list[int]) -> None:
     torch.set_num_threads(1)
+    add_baton()
     process = Process(rank, out, ports)
-    for name in ("cnn", "norm", "leftover", "uneven", "partial", "period", "seconds"):
+    for name in ("cnn", "norm", "leftover", "uneven", "slowed", "partial", "period", "seconds"):
         summary, pulse = process.run(name)
         process.note(name, **summary.to_json(), acknowledged=pulse.acknowledged)
     process.ddp("cnn")
     process.ddp("norm")
     process.stopped()
+    process.baton()
     process.killed()
+    leave(0)
+
+
+def add_baton() -> None:
+    """Let this process know the strategy that the page on adding one shows: it never reduces."""
+    text = (Path(__file__).parents[2] / "docs" / "add-a-strategy.md").read_text()
+    (source,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Baton" in block]
+    module = types.ModuleType("shown_in_the_docs")
+    sys.modules[module.__name__] = module
+    exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)
+    prepare.STRATEGIES = {**STRATEGIES, "baton": "shown_in_the_docs:Baton"}
 
 
 if __name__ == "__main__":

@@ -15,6 +15,7 @@ import torch
 
 from command import run_json, run_paceline
 from paceline.records.tensorfile import read_tensors
+from paceline.runtimes.live.heartbeat import read_pulse
 
 LONG = ("--iterations", "100000", "--checkpoint-every", "20 steps", "--evaluate-every", "50 steps")
 
@@ -46,7 +47,17 @@ def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
 
 
 def newest(folder: Path) -> int:
-    return max(int(path.name.removeprefix("step-")) for path in folder.glob("checkpoints/step-*"))
+    """The last step that both workers have saved."""
+    saved = [
+        {path.parent.name for path in folder.glob(f"checkpoints/*/rank-{rank}.tensors")} for rank in (0, 1)
+    ]
+    return max(int(name.removeprefix("step-")) for name in saved[0] & saved[1])
+
+
+def recorded(folder: Path) -> list[int]:
+    """The last step of each worker's record."""
+    files = [folder / "events" / f"rank-{rank}.jsonl" for rank in (0, 1)]
+    return [max(json.loads(line)["step"] for line in file.read_text().splitlines()) for file in files]
 
 
 def assert_resumes_as_if_never_stopped(folder: Path, tmp_path: Path) -> None:
@@ -60,6 +71,11 @@ def assert_resumes_as_if_never_stopped(folder: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [row["step"] for row in through["rows"]]
     assert [row["test_loss"] for row in rows] == [row["test_loss"] for row in through["rows"]]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["samples"] == through["summary"]["samples"]
+    assert [part["steps"] for part in summary["totals"]] == [int(goal)] * 2
+    sent = [part["sent"] for part in through["summary"]["totals"]]
+    assert [part["sent"] for part in summary["totals"]] == sent
 
 
 def test_a_killed_worker_stops_all_and_the_run_resumes_bit_for_bit(running, tmp_path):
@@ -76,6 +92,7 @@ def test_a_killed_worker_stops_all_and_the_run_resumes_bit_for_bit(running, tmp_
     assert f"checkpoint of step {newest(folder)}" in safe
     assert resume == f"Resume: paceline train --resume runs/{folder.name}"
     assert "Traceback" not in stderr
+    assert min(recorded(folder)) >= newest(folder), "what is saved is recorded"
     assert_resumes_as_if_never_stopped(folder, tmp_path)
 
 
@@ -92,6 +109,52 @@ def test_ctrl_c_saves_and_the_run_resumes_bit_for_bit(running, tmp_path):
     assert f"paceline train --resume runs/{folder.name}" in stdout + stderr
     assert "Traceback" not in stderr
     assert_resumes_as_if_never_stopped(folder, tmp_path)
+
+
+def test_ctrl_c_in_a_round_that_never_ends_stops_soon_and_saves(tmp_path):
+    options = ("--strategy", "local-sgd:period=1000000", "--model", "mlp", "--evaluate-every", "never")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "paceline", "train", *options, "--iterations", "1000000"],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    )
+    try:
+        wait_for_steps(process, tmp_path, 20)
+        process.send_signal(signal.SIGINT)
+        begun = time.monotonic()
+        stdout, stderr = process.communicate(timeout=30)
+        assert time.monotonic() - begun < 12, "a second or two, on a machine that is not busy"
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert process.returncode == 130, stdout + stderr
+    (folder,) = (tmp_path / "runs").iterdir()
+    step = newest(folder)
+    assert json.loads((folder / "summary.json").read_text())["steps"] == step
+    assert recorded(folder) == [step, step]
+    goal = ("--iterations", str(step + 10))
+    run_paceline("train", "--resume", str(folder), *goal, cwd=tmp_path)
+    through = run_json("simulate", *options, *goal, cwd=tmp_path)
+    resumed, unstopped = (
+        read_tensors(path / "model.tensors") for path in (folder, tmp_path / through["run"]["folder"])
+    )
+    assert all(torch.equal(resumed[name], unstopped[name]) for name in unstopped)
+
+
+def wait_for_steps(process: subprocess.Popen, launches: Path, steps: int) -> None:
+    """Wait until both workers have taken so many, as their launcher's folder tells."""
+    deadline = time.monotonic() + 60
+    while True:
+        (launch,) = list(launches.glob("paceline-*")) or [launches]
+        if all(read_pulse(launch, rank).step >= steps for rank in (0, 1)):
+            return
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < deadline, "no steps within a minute"
+        time.sleep(0.05)
 
 
 def test_a_job_that_raises_is_told_last_with_rank_and_step(tmp_path):

@@ -1,10 +1,9 @@
 """Two real workers on the loopback go through all scenarios once; the tests look at what they left."""
 
 import json
-import socket
 import subprocess
 import sys
-from contextlib import ExitStack
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from paceline.records.tensorfile import read_tensors
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.worker import run_worker
+from ports import free_ports
 
 HERE = Path(__file__).parent
 
@@ -28,11 +28,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(20)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        ports = ",".join(str(each.getsockname()[1]) for each in sockets)
+    ports = ",".join(map(str, free_ports(24)))
     command = [sys.executable, str(HERE / "engine_pair.py")]
     workers = [
         subprocess.Popen(
@@ -41,10 +37,14 @@ def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for rank in range(2)
     ]
     try:
-        errors = [worker.communicate(timeout=100)[1] for worker in workers]
+        while any(worker.poll() is None for worker in workers):
+            if any(worker.poll() for worker in workers):  # the others would wait for it
+                break
+            time.sleep(0.1)
     finally:
         for worker in workers:
             worker.kill()
+        errors = [worker.communicate()[1] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0], "\n".join(errors)
     return folder
 
@@ -151,14 +151,14 @@ def test_bytes_counted_are_the_bytes_on_the_sockets(out: Path) -> None:
 
 
 def test_a_slow_worker_makes_the_other_wait(out: Path) -> None:
-    fast, slow = (totals["seconds"] for totals in facts(out, "uneven")["totals"])
+    fast, slow = (totals["seconds"] for totals in facts(out, "slowed")["totals"])
     assert slow["backward"] > fast["backward"]
     assert fast["wait"] > slow["wait"]
     assert fast["communicate"] == pytest.approx(slow["communicate"], rel=0.01)
 
 
 def test_traffic_runs_behind_a_slow_backward(out: Path) -> None:
-    assert facts(out, "uneven")["totals"][1]["hidden"] > 0
+    assert facts(out, "slowed")["totals"][1]["hidden"] > 0
 
 
 def test_a_vote_to_stop_stops_all_at_the_same_step_and_a_damaged_file_is_refused_by_name(out: Path) -> None:
@@ -168,6 +168,26 @@ def test_a_vote_to_stop_stops_all_at_the_same_step_and_a_damaged_file_is_refused
     notes = facts(out, "stopped")["notes"]
     assert any("step-00000009/rank-1.tensors" in note for note in notes)
     assert facts(out, "stopped", 1)["notes"] == [], "only rank 0 talks"
+
+
+def test_workers_stop_at_the_same_step_where_no_reduction_carries_a_vote(out: Path) -> None:
+    first, second = (facts(out, "baton", rank) for rank in range(2))
+    assert (first["ending"], second["ending"]) == ("interrupted", "interrupted")
+    assert first["at"] == second["at"] >= 50
+    resumed, unstopped = (read_tensors(run_of(out, name).model) for name in ("baton", "baton-not"))
+    assert all(torch.equal(resumed[key], unstopped[key]) for key in unstopped)
+
+
+def test_what_comes_before_the_first_step_is_on_the_disk_before_the_second(out: Path) -> None:
+    """If this failed, steps behind it would be kept in memory until the next exchange, however far."""
+    assert all(facts(out, "baton", rank)["lines"] >= 1 for rank in range(2))
+
+
+def test_a_worker_without_samples_still_takes_a_step(out: Path) -> None:
+    for rank in range(2):
+        steps = [record for record in read_events(run_of(out, "leftover").events(rank)) if not record.meeting]
+        assert [record.step for record in steps] == list(range(1, 10))
+        assert facts(out, "leftover")["totals"][rank]["steps"] == 9
 
 
 @pytest.mark.parametrize("name", ["stopped", "killed"])

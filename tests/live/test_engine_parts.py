@@ -1,6 +1,10 @@
 """The engine's parts, each with a scripted group instead of processes."""
 
+import json
 from collections.abc import Callable
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,7 +15,7 @@ from torch import Tensor, nn
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Silent
+from paceline.records.observer import Silent, Started
 from paceline.records.spans import StepRecord, Totals
 from paceline.runtimes.config import read_settings, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
@@ -22,7 +26,8 @@ from paceline.runtimes.live.overlap import Overlap
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
-from paceline.runtimes.live.worker import run_worker
+from paceline.runtimes.live.worker import run_worker, seed_device
+from paceline.runtimes.replica import stream_seed
 from paceline.runtimes.settings import Settings
 from paceline.strategies.effects import Mean
 
@@ -40,6 +45,7 @@ class ScriptedGroup:
     def __init__(self, shortest: list[float] | None = None, documents: list[Any] | None = None) -> None:
         self.sums: list[int] = []
         self.shortest, self.documents = shortest or [], documents or []
+        self.comparisons = 0
 
     def sum(self, tensor: Tensor) -> None:
         self.sums.append(tensor.numel())
@@ -50,6 +56,7 @@ class ScriptedGroup:
         return Done()
 
     def minimum(self, tensor: Tensor) -> None:
+        self.comparisons += 1
         tensor[: len(self.shortest)] = torch.minimum(
             tensor[: len(self.shortest)], torch.tensor(self.shortest)
         )
@@ -114,6 +121,45 @@ def test_many_exchanges_are_settled_without_a_meeting(clock: Clock) -> None:
     assert len(written) >= recorder_module.SETTLE_AFTER - 1, "a killed worker would lose all of its records"
 
 
+def test_a_long_way_without_exchanges_keeps_no_records(clock: Clock) -> None:
+    """If this failed, memory would grow for as long as a local round is, and a killed worker lose all of it."""
+    written: list[StepRecord] = []
+    flushed: list[int] = []
+    group = ScriptedGroup()
+    recorder = Recorder(group, written.append, Totals(), flush=lambda: flushed.append(len(written)))
+    for step in range(1, 3 * recorder_module.LONG):
+        recorder.pace(step - 1)
+        clock.time += 1.0
+        recorder.mark("apply")
+        if step == recorder_module.LONG:
+            recorder.exchanged(1, 1)
+        recorder.close(step)
+    assert len(written) == 3 * recorder_module.LONG - 1
+    assert flushed == [recorder_module.LONG], "what is settled is on the disk"
+    assert group.comparisons == 1, "between two exchanges workers do not wait for each other"
+
+
+def test_short_rounds_are_not_settled_one_by_one(clock: Clock) -> None:
+    group = ScriptedGroup()
+    recorder = Recorder(group, lambda _: None, Totals())
+    for step in range(1, recorder_module.LONG):
+        recorder.pace(step)
+        if step % 16 == 0:
+            recorder.exchanged(1, 1)
+        recorder.close(step)
+    assert group.comparisons == 0
+
+
+def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Clock) -> None:
+    """If this failed, its samples would be counted twice after a resume from the step before it."""
+    written: list[StepRecord] = []
+    recorder = Recorder(ScriptedGroup(), written.append, Totals())
+    recorder.mark("forward")
+    recorder.count(8)
+    recorder.give_up(step=20)
+    assert [(record.step, record.samples) for record in written] == [(21, 8)]
+
+
 def overlap_of(model: nn.Module, mean: Mean) -> tuple[Overlap, ScriptedGroup, Any]:
     flat, group = flatten_parameters(model), ScriptedGroup()
     return Overlap(flat, mean, group, Slowness(1.0)), group, flat
@@ -152,11 +198,33 @@ def test_one_bucket_needs_no_hook() -> None:
 
 
 def test_workers_that_were_started_for_something_else_are_refused() -> None:
-    mine = Settings(job=JobSpec(), epochs=1)
-    other = Settings(job=JobSpec(), epochs=1, seed=7)
-    group = ScriptedGroup(documents=[{"settings": other.to_json(), "name": ""}])
-    with pytest.raises(Mistake, match=r"rank 1 .*seed"):
-        check_alike(group, mine, "")
+    """If this failed, they would misunderstand each other's messages."""
+    mine, other = Settings(job=JobSpec(), epochs=1), Settings(job=JobSpec(), epochs=1, seed=7)
+    run, elsewhere = RunFolder(Path("runs/one")), RunFolder(Path("/data/runs/one"))
+    alike(mine, mine, "", run, elsewhere)
+    alike(mine, replace(mine, job=JobSpec(data_dir="/elsewhere")))
+    with pytest.raises(Mistake, match=r"rank 1 .*\(seed differ\)"):
+        alike(mine, other)
+    with pytest.raises(Mistake, match=r"rank 1 .*the run's name differ"):
+        alike(mine, mine, "mine")
+    for theirs in (run, RunFolder(Path("runs/two"))):
+        with pytest.raises(Mistake, match=r"rank 1 .*--resume differ"):
+            alike(mine, mine, "", None if theirs is run else run, theirs)
+
+
+def alike(
+    mine: Settings,
+    theirs: Settings,
+    name: str = "",
+    resume: RunFolder | None = None,
+    their_resume: RunFolder | None = None,
+) -> None:
+    """Check against another worker's settings."""
+    said: list[Any] = []
+    there = ScriptedGroup()
+    there.exchange = lambda document: said.append(document) or [document]
+    check_alike(there, theirs, "", their_resume)
+    check_alike(ScriptedGroup(documents=said), mine, name, resume)
 
 
 def test_settings_come_back_from_the_folder(tmp_path) -> None:
@@ -177,6 +245,7 @@ def test_settings_come_back_from_the_folder(tmp_path) -> None:
             ),
             "--buffers average",
         ),
+        (Settings(job=JobSpec(path="engine_jobs:halves"), epochs=1, batch_sizes=(8,)), "float16"),
     ],
 )
 def test_what_cannot_run_is_refused_before_anything_is_written(
@@ -193,6 +262,63 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
             stop_requested=lambda: False,
         )
     assert list(tmp_path.iterdir()) == []
+
+
+class Witness(Silent):
+    """Keeps what is told at the start, and the folder."""
+
+    def started(self, run: Started) -> None:
+        self.run = run
+
+    def show(self, run: Path) -> None:
+        self.folder = RunFolder(run)
+
+    def beat(self, step: int) -> None:
+        pass
+
+
+def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) -> Witness:
+    witness = Witness()
+    settings = Settings(job=JobSpec(path="engine_jobs:dropout"), iterations=iterations, batch_sizes=(8,))
+    run_worker(
+        settings,
+        options=LiveOptions(threads=1),
+        place=Place(),
+        runs=tmp_path,
+        observer=witness,
+        heartbeat=witness,
+        stop_requested=lambda: False,
+        resume=resume,
+    )
+    return witness
+
+
+def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
+    """If this failed, the settings of a run would be lost by asking for too little."""
+    folder = run_alone(tmp_path, 6).folder
+    before = {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()}
+    with pytest.raises(Mistake, match="is complete: it ended at step 6"):
+        run_alone(tmp_path, 4, folder)
+    assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
+
+
+def test_a_resumed_run_says_how_long_it_has_taken_so_far(tmp_path: Path) -> None:
+    """If this failed, the rates shown after a resume would count the time before it."""
+    first = run_alone(tmp_path, 6)
+    took = json.loads(first.folder.summary.read_text())["seconds"]
+    assert first.run.seconds == 0
+    assert run_alone(tmp_path, 9, first.folder).run.seconds == pytest.approx(took, abs=0.05)
+
+
+def test_gpu_streams_of_neighbouring_seeds_have_nothing_in_common(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, a run of another seed or number of workers could draw the same numbers again."""
+    seeds: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed", seeds.append)
+    for seed, rank in ((1, 0), (1, 1), (2, 0)):
+        seed_device(torch.device("cuda", 0), seed, rank)
+        seed_device(torch.device("cpu"), seed, rank)
+    assert seeds == [stream_seed(1, 0), stream_seed(1, 1), stream_seed(2, 0)]
+    assert min(abs(one - other) for one, other in pairwise(sorted(seeds))) > 10**6
 
 
 @pytest.mark.parametrize(

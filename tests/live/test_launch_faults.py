@@ -134,7 +134,7 @@ def test_a_second_ctrl_c_ends_workers_that_cannot_stop(start: Start) -> None:
     time.sleep(0.5)
     assert launcher.poll() is None
     launcher.send_signal(signal.SIGINT)
-    _, stderr = launcher.communicate(timeout=5)
+    _, stderr = launcher.communicate(timeout=30)
     assert launcher.returncode == 130
     assert stderr == "paceline: interrupted before the workers could save.\n"
     wait_until_gone(pids, 1)

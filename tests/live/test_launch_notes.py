@@ -12,10 +12,12 @@ from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
 from paceline.errors import Mistake
+from paceline.runtimes.live import signals
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
-from paceline.runtimes.live.guard import run_guarded
+from paceline.runtimes.live.guard import _Notary, run_guarded
 from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
 from paceline.runtimes.live.launch import Launch, _Run
+from paceline.runtimes.live.overseer import AFTER_INTERRUPT
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.verdict import sentence
@@ -97,15 +99,51 @@ def test_a_stop_request_is_a_flag_and_the_old_handlers_come_back() -> None:
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
-def test_a_worker_that_does_not_stop_is_ended(signals: list[signal.Signals]) -> None:
+@pytest.mark.parametrize("sent", [[signal.SIGTERM], [signal.SIGINT, signal.SIGINT]])
+def test_a_worker_that_does_not_stop_is_ended(sent: list[signal.Signals]) -> None:
     """If this failed, a worker stuck in a collective would stay for half an hour."""
     ended: list[int] = []
     with StopRequest(ended.append, patience={signal.SIGTERM: 0.05, signal.SIGINT: 60.0}):
-        for signum in signals:
+        for signum in sent:
             os.kill(os.getpid(), signum)
         _wait_for(lambda: bool(ended))
-    assert ended == [signals[0]]
+    assert ended == [sent[0]]
+
+
+def test_what_is_kept_in_memory_is_rescued_before_a_worker_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, a worker that is ended hard would lose its record, or a dead disk would keep it alive."""
+    monkeypatch.setattr(signals, "_RESCUE", 0.1)
+    told: list[object] = []
+    with StopRequest(told.append, patience={signal.SIGTERM: 0.05}) as stopping:
+        stopping.before_hard_end(lambda: told.append("written"))
+        stopping.before_hard_end(lambda: time.sleep(3))
+        os.kill(os.getpid(), signal.SIGTERM)
+        _wait_for(lambda: len(told) == 2)
+    assert told == ["written", signal.SIGTERM]
+
+
+def test_a_worker_that_is_ended_says_what_is_safe(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, a user of another launcher would not know whether anything was saved."""
+    monkeypatch.setattr(os, "_exit", lambda code: None)
+    saved = tmp_path / "checkpoints" / "step-00000004"
+    saved.mkdir(parents=True)
+    (saved / "rank-0.tensors").touch()
+    place = Place(host="node-a")
+    with Heartbeat(place) as heartbeat:
+        heartbeat.show(tmp_path)
+        heartbeat.beat(6)
+        _Notary(place, heartbeat).end_hard(signal.SIGINT)
+    what, safe, resume = capsys.readouterr().err.splitlines()
+    assert what == "paceline: rank 0 on node-a could not stop in time after SIGINT, at step 6"
+    assert safe.startswith("Safe: checkpoint of step 4")
+    assert resume == f"Resume: paceline train --resume {tmp_path}"
+
+
+def test_workers_give_up_before_their_launcher_gives_them_up() -> None:
+    """If this failed, workers would be killed while they still wait for the end of a round."""
+    assert signals.PATIENCE[signal.SIGINT] + signals._RESCUE < AFTER_INTERRUPT
 
 
 def test_a_worker_of_another_launcher_prints_its_own_cause(capsys: pytest.CaptureFixture[str]) -> None:

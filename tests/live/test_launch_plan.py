@@ -11,6 +11,7 @@ from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch import Launch, variables
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Place
+from ports import free_ports
 
 TORCHRUN = {
     "RANK": "3",
@@ -132,8 +133,7 @@ def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseExceptio
 @pytest.fixture
 def port() -> int:
     """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        return int(free.getsockname()[1])
+    return free_ports(1)[0]
 
 
 def test_launchers_that_agree_meet(port: int) -> None:

@@ -175,6 +175,7 @@ def _work(
                 observer=observer,
                 heartbeat=heartbeat,
                 stop_requested=stopping,
+                before_hard_end=stopping.before_hard_end,
                 resume=resume,
                 name=keep.name,
             )

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes, ring_bytes
 from paceline.records.observer import Observer
+from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.overlap import Overlap
 from paceline.runtimes.live.recorder import Recorder
@@ -42,11 +43,7 @@ class Keeper(Protocol):
 
 
 class Engine:
-    """Interprets one worker's effects and keeps ``me`` up to date.
-
-    A worker that wants to stop votes for it in its next reduction of the whole vector. All workers see the
-    sum of the votes at the same point, so they stop at the same step without a message of their own.
-    """
+    """Interprets one worker's effects and keeps ``me`` up to date."""
 
     def __init__(
         self,
@@ -58,21 +55,20 @@ class Engine:
         keeper: Keeper,
         observer: Observer,
         heartbeat: Beating,
-        stop_requested: Callable[[], bool],
+        agreement: Agreement,
         slow: float = 1.0,
         share_buffers: bool = False,
     ) -> None:
         """``share_buffers`` makes everybody's buffers rank 0's before each forward, as torch's DDP does."""
         self.me, self.replica, self.group, self.recorder = me, replica, group, recorder
         self.keeper, self.observer, self.heartbeat = keeper, observer, heartbeat
-        self._stop_requested = stop_requested
-        self._agreed = False
+        self._agreement = agreement
         self._slowness = Slowness(slow)
         self._share_buffers = share_buffers and group.workers > 1 and me.buffers.numel() > 0
         self._overlaps: dict[Mean, Overlap] = {}
         self._loss = 0.0
         self._do: dict[type, Callable[[Any], object]] = {
-            Gradient: self._gradient,
+            Gradient: self._first_gradient,
             Apply: self._apply,
             AllReduce: self._all_reduce,
             Broadcast: self._broadcast,
@@ -101,17 +97,28 @@ class Engine:
 
     def stopping(self) -> bool:
         """Whether all workers have agreed to stop."""
-        return self._agreed or (self.group.workers == 1 and self._stop_requested())
+        return self._agreement.reached(self.me.clock)
 
     def _meet(self) -> None:
         """All workers are at the same point: a step is over, and what was saved before is saved by all."""
+        self._write_down()
+        self.keeper.tidy()
+
+    def _write_down(self) -> None:
+        """Bring all records so far to the disk."""
         self.recorder.close(self.me.clock)
         self.recorder.settle()
-        self.keeper.tidy()
+
+    def _first_gradient(self, effect: Gradient) -> None:
+        """What came before the first step is settled at once: the next exchange may be far."""
+        self._write_down()
+        self._do[Gradient] = self._gradient
+        self._gradient(effect)
 
     def _gradient(self, effect: Gradient) -> None:
         me, replica, recorder = self.me, self.replica, self.recorder
         recorder.close(me.clock)
+        recorder.pace(self._session.position.progress)
         if self._share_buffers:
             self._broadcast(Broadcast(me.buffers))
         batch = replica.draw(me.clock)
@@ -162,13 +169,12 @@ class Engine:
 
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight
-        storage[VOTE] = float(self._stop_requested())
+        storage[VOTE] = self._agreement.vote()
 
     def _read_control(self, storage: Tensor) -> None:
         self.me.total_weight, votes = storage[: VOTE + 1].tolist()
-        if votes and not self._agreed:
-            self._agreed = True
-            self.observer.noted("stopping at the next step, as asked")
+        if votes:
+            self._agreement.count(votes)
 
     def _apply(self, _: Apply) -> None:
         me, position = self.me, self._session.position
@@ -228,6 +234,8 @@ class Engine:
         return sums
 
     def _save(self, _: Save) -> None:
+        if self.recorder.pending:  # what is saved here is recorded up to here, whatever happens next
+            self._write_down()
         self.keeper.save()
         self.recorder.mark("checkpoint")
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from paceline.runtimes.live.board import Board
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 
@@ -45,6 +46,9 @@ class Group(Protocol):
     def exchange(self, document: Any) -> list[Any]:
         """Every worker's JSON document, by rank."""
 
+    def board(self) -> Board:
+        """A place for words between threads of the workers, apart from these calls."""
+
     def leave(self) -> None:
         """End in agreement: nobody needs this worker any more."""
 
@@ -73,6 +77,10 @@ class Alone:
     def exchange(self, document: Any) -> list[Any]:
         """The one document, as the wire would have given it back."""
         return [json.loads(json.dumps(document))]
+
+    def board(self) -> Board:
+        """Never asked for."""
+        raise AssertionError("one worker has nobody to leave a word for")
 
     def leave(self) -> None:
         """Nothing is held."""
@@ -131,6 +139,10 @@ class Together:
 
     def _key(self, rank: int) -> str:
         return f"paceline/{self._exchanges}/{rank}"
+
+    def board(self) -> Board:
+        """In the store, over a connection of its own."""
+        return Board(self._store)
 
     def leave(self) -> None:
         """Rank 0 waits until all are here, because its store must outlive the others' last use of it."""

@@ -18,7 +18,7 @@ from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, 
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.signals import StopRequest, die_with
-from paceline.runtimes.live.verdict import sentence
+from paceline.runtimes.live.verdict import safe, sentence
 
 Work = Callable[[Heartbeat, StopRequest], Summary]
 
@@ -105,7 +105,10 @@ class _Notary:
     def _tell(self, note: Failure) -> None:
         if not self._leave(note):
             saved = f" (traceback in {note.run})" if note.kind == "error" and not note.traceback else ""
-            sys.stderr.write(f"{note.traceback}paceline: {sentence(note)}{saved}\n")
+            lines = [f"{note.traceback}paceline: {sentence(note)}{saved}"]
+            if note.kind == "stopped" and note.run:
+                lines += safe(Path(note.run))
+            sys.stderr.write("\n".join(lines) + "\n")
             sys.stderr.flush()
 
     def _leave(self, note: Failure) -> bool:

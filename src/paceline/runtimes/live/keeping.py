@@ -35,15 +35,15 @@ def agree_on_folder(group: Group, runs: Path, name: str) -> RunFolder:
     return RunFolder(path)
 
 
-def check_alike(group: Group, settings: Settings, name: str) -> None:
-    """Refuse to train with workers that were started for something else."""
-    asked = group.exchange({"settings": settings.to_json(), "name": name})
+def check_alike(group: Group, settings: Settings, name: str, resume: RunFolder | None) -> None:
+    """Refuse to train with workers that were started for something else; where files lie may differ."""
+    mine = settings.to_json()
+    del mine["job"]["data_dir"]
+    mine["the run's name"] = name
+    mine["--resume"] = resume.path.resolve().name if resume else None
+    asked = group.exchange(mine)
     for rank, other in enumerate(asked):
-        if other != asked[0]:
-            first = asked[0]["settings"]
-            differing = [key for key in first if first[key] != other["settings"].get(key)] or [
-                "the run's name"
-            ]
+        if differing := [key for key in mine if other[key] != asked[0][key]]:
             raise Mistake(
                 f"rank {rank} was started with other settings than rank 0 ({', '.join(differing)} differ); "
                 "start every host with the same options"
@@ -57,7 +57,8 @@ def describe_run(folder: RunFolder, settings: Settings, options: LiveOptions, ho
 
 
 def go_on(folder: RunFolder, rank: int, clock: int, progress: int) -> tuple[Totals, float]:
-    """Forget what was recorded after a checkpoint; return what remains in sum, and when it ended."""
+    """Forget what was recorded and saved after a checkpoint; return what remains in sum, and when it ended."""
+    Checkpoints(folder, keep=1).forget_after(progress, rank)
     truncate_after(folder.events(rank), clock)
     if rank == 0:
         truncate_after(folder.metrics, progress)

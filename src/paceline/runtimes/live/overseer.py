@@ -16,7 +16,7 @@ from paceline.runtimes.live.surroundings import SIGNALS, Streams
 AFTER_FAILURE = 9.0
 """Seconds that workers have to end once one of them has failed."""
 
-AFTER_INTERRUPT = 25.0
+AFTER_INTERRUPT = 65.0
 """Seconds that workers have to save and end after Ctrl-C; a little more than they give themselves."""
 
 _GLANCE = 0.02

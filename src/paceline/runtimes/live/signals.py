@@ -10,10 +10,12 @@ from collections.abc import Callable, Mapping
 from types import FrameType, MappingProxyType
 from typing import Any, Self
 
-PATIENCE: Mapping[int, float] = MappingProxyType({signal.SIGINT: 20.0, signal.SIGTERM: 8.0})
-"""Seconds from a signal until a worker that could not stop in agreement ends hard. A launcher sends SIGTERM
-when another worker has died, and then there is nobody left to agree with."""
+PATIENCE: Mapping[int, float] = MappingProxyType({signal.SIGINT: 60.0, signal.SIGTERM: 8.0})
+"""Seconds from a signal until a worker that could not stop in agreement ends hard. After Ctrl-C a round may have
+to end first, and whoever cannot wait presses it again. A launcher sends SIGTERM when another worker has died, and
+then there is nobody left to agree with."""
 
+_RESCUE = 2.0
 _LEAVE = 0
 _PR_SET_PDEATHSIG = 1
 
@@ -28,6 +30,7 @@ class StopRequest:
     def __init__(self, hard_end: Callable[[int], None], patience: Mapping[int, float] = PATIENCE) -> None:
         self._hard_end = hard_end
         self._patience = patience
+        self._rescues: list[Callable[[], None]] = []
         self._asked = 0
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._listen, name="stop-request", daemon=True)
@@ -40,6 +43,10 @@ class StopRequest:
     def signal(self) -> int:
         """The first signal, 0 before it."""
         return self._asked
+
+    def before_hard_end(self, rescue: Callable[[], None]) -> None:
+        """Have this called in a thread before ``hard_end``; it gets two seconds."""
+        self._rescues.append(rescue)
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe()
@@ -67,8 +74,16 @@ class StopRequest:
                     return
                 self._take(signum)
             if time.monotonic() >= self._deadline:
+                self._rescue()
                 self._hard_end(self._asked)
                 self._deadline = float("inf")
+
+    def _rescue(self) -> None:
+        """In a thread of its own, because a disk that does not answer must not keep the process alive."""
+        for rescue in self._rescues:
+            thread = threading.Thread(target=rescue, daemon=True)
+            thread.start()
+            thread.join(_RESCUE)
 
     def _take(self, signum: int) -> None:
         if signum not in self._patience:

@@ -19,6 +19,7 @@ from paceline.records.observer import Observer, Silent, Started
 from paceline.records.spans import Totals
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
+from paceline.runtimes.live.agreement import Agreement, agreement
 from paceline.runtimes.live.engine import Beating, Engine
 from paceline.runtimes.live.group import Group, join
 from paceline.runtimes.live.keeping import (
@@ -34,7 +35,7 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.saving import restore, shared_step
 from paceline.runtimes.prepare import Prepared, prepare
-from paceline.runtimes.replica import Replica
+from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Position, Session
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Served, Worker
@@ -56,14 +57,16 @@ def run_worker(
     observer: Observer,
     heartbeat: Heart,
     stop_requested: Callable[[], bool],
+    before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
     resume: RunFolder | None = None,
     name: str | None = None,
 ) -> Summary:
     """Be one worker of a run to its end; every worker of the run must be started with the same settings.
 
     Only rank 0's observer is told anything. ``resume`` goes on in an earlier run's folder, from the newest
-    checkpoint that is whole on all workers. Whatever is raised leaves the records so far in the run folder,
-    and the connections closed; where gloo still sums, they close with the process.
+    checkpoint that is whole on all workers. A run that is refused writes nothing. Whatever else is raised leaves
+    the records so far in the run folder, and the connections closed; where gloo still sums, they close with the
+    process. ``before_hard_end`` is given what writes the records down, for whoever may end the process.
     """
     prepared = _prepare(settings, place)
     device = options.device_of(place)
@@ -71,18 +74,29 @@ def run_worker(
         torch.cuda.set_device(device)
     torch.set_num_threads(options.threads_of(place))
     with _joined(place, options, device) as group:
-        check_alike(group, settings, name or "")
+        check_alike(group, settings, name or "", resume)
+        listener = observer if place.rank == 0 else Silent()
+        life = _Life(prepared, group, device, listener, heartbeat)
+        if resume:
+            heartbeat.show(resume.path)
+            life.restore(resume)
+        # Nobody writes before all have come so far: whatever is wrong with the run has been found by now.
+        workers = group.exchange(machine(place, os.getpid()))
         folder = resume or agree_on_folder(group, runs, name or prepared.job.name)
         heartbeat.show(folder.path)
-        workers = group.exchange(machine(place, os.getpid()))
         if place.local_rank == 0:
             describe_run(folder, settings, options, workers)
-        listener = observer if place.rank == 0 else Silent()
-        life = _Life(prepared, group, folder, device, listener, heartbeat, stop_requested)
-        if resume:
-            life.go_on()
+        life.move_in(folder)
+        agreed = agreement(
+            group,
+            prepared.strategy.meets,
+            life.me,
+            requested=stop_requested,
+            note=listener.noted,
+            patience=options.timeout,
+        )
         pids = [worker["pid"] for worker in workers if worker["node"] == place.node_rank]
-        return life.live(pids if place.local_rank == 0 else [])
+        return life.live(agreed, before_hard_end, pids if place.local_rank == 0 else [])
 
 
 def _prepare(settings: Settings, place: Place) -> Prepared:
@@ -111,6 +125,12 @@ def _joined(place: Place, options: LiveOptions, device: torch.device) -> Iterato
     group.leave()
 
 
+def seed_device(device: torch.device, seed: int, rank: int) -> None:
+    """Give a worker its own stream of random numbers where it computes on a GPU; the CPU's is the replica's."""
+    if device.type == "cuda":
+        torch.cuda.manual_seed(stream_seed(seed, rank))
+
+
 class _Life:
     """What one worker holds while it runs."""
 
@@ -118,49 +138,54 @@ class _Life:
         self,
         prepared: Prepared,
         group: Group,
-        folder: RunFolder,
         device: torch.device,
         observer: Observer,
         heartbeat: Beating,
-        stop_requested: Callable[[], bool],
     ) -> None:
-        self.prepared, self.group, self.folder, self.observer = prepared, group, folder, observer
-        self.heartbeat, self.stop_requested = heartbeat, stop_requested
+        self.prepared, self.group, self.observer, self.heartbeat = prepared, group, observer, heartbeat
         settings = prepared.settings
         self.replica = Replica(prepared.job, prepared.shards, group.rank, settings.seed, device)
         self.replica.streams.set(self.replica.rng)
-        if device.type == "cuda":
-            torch.cuda.manual_seed(settings.seed * group.workers + group.rank)
+        seed_device(device, settings.seed, group.rank)
         flat = self.replica.flat
         self.me = Worker(group.rank, group.workers, flat.params, flat.grad, self.replica.buffers)
         self.position = Position()
         self.totals, self.begun = Totals(), 0.0
         self.last_row: Row | None = None
 
-    def go_on(self) -> None:
-        """Become the worker that was saved."""
+    def restore(self, folder: RunFolder) -> None:
+        """Become the worker that was saved; nothing in the folder changes."""
         settings, rank = self.prepared.settings, self.group.rank
-        checkpoints = Checkpoints(self.folder, settings.keep)
-        step = shared_step(self.folder, checkpoints, self.group, self.observer.noted)
+        checkpoints = Checkpoints(folder, settings.keep)
+        step = shared_step(folder, checkpoints, self.group, self.observer.noted)
         restore(checkpoints.load(step, rank), self.replica, self.me, self.position, settings.target_accuracy)
         if self.position.met >= self.prepared.agenda.last:
             raise Mistake(
-                f"{self.folder.path} is complete: it ended at step {step}; "
-                "raise --epochs or --iterations to go on"
+                f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
             )
-        self.totals, end = go_on(self.folder, rank, self.me.clock, self.position.progress)
-        self.begun = max(self.me.now, end)
 
-    def live(self, pids: list[int]) -> Summary:
+    def move_in(self, folder: RunFolder) -> None:
+        """Take the run folder over; records and checkpoints beyond this worker's state are dropped."""
+        self.folder = folder
+        self.totals, end = go_on(folder, self.group.rank, self.me.clock, self.position.progress)
+        self.begun = max(self.group.exchange(max(self.me.now, end)))
+
+    def live(
+        self,
+        agreed: Agreement,
+        before_hard_end: Callable[[Callable[[], None]], None],
+        pids: list[int],
+    ) -> Summary:
         """Train to the end; sample the system for these processes, if any."""
         with ExitStack() as stack:
             sampler = stack.enter_context(SystemSampler(self.folder.system, pids)) if pids else None
             events = stack.enter_context(EventWriter(self.folder.events(self.group.rank)))
+            before_hard_end(events.flush)
             metrics = (
                 stack.enter_context(MetricsWriter(self.folder.metrics)) if self.group.rank == 0 else None
             )
             self.observer.started(self._started())
-            ending = self._train(events, metrics)
+            ending = self._train(stack.enter_context(agreed), events, metrics)
         totals = [Totals(**values) for values in self.group.exchange(asdict(self.totals))]
         summary = self._summary(ending, totals)
         if sampler:
@@ -170,10 +195,10 @@ class _Life:
         self.observer.finished(summary)
         return summary
 
-    def _train(self, events: EventWriter, metrics: MetricsWriter | None) -> Ending:
+    def _train(self, agreed: Agreement, events: EventWriter, metrics: MetricsWriter | None) -> Ending:
         settings = self.prepared.settings
         self._line_up()
-        recorder = Recorder(self.group, events.append, self.totals, self.begun)
+        recorder = Recorder(self.group, events.append, self.totals, self.begun, events.flush)
         engine = Engine(
             me=self.me,
             replica=self.replica,
@@ -182,7 +207,7 @@ class _Life:
             keeper=FolderKeeper(self.folder, settings, self.replica, self.me, self.position),
             observer=self.observer,
             heartbeat=self.heartbeat,
-            stop_requested=self.stop_requested,
+            agreement=agreed,
             slow=settings.slow.get(self.group.rank, 1.0),
             share_buffers=settings.buffers == "rank0",
         )
@@ -203,7 +228,7 @@ class _Life:
 
     def _line_up(self) -> None:
         """Let all clocks start together, at the same reading."""
-        self.me.now = self.begun = max(self.group.exchange(self.begun))
+        self.me.now = self.begun
         self.group.minimum(torch.zeros(1))
 
     def _session(self, engine: Engine, report: Callable[[Row], None]) -> Session:
@@ -234,6 +259,7 @@ class _Life:
             last_step=prepared.agenda.last,
             steps_per_epoch=prepared.agenda.steps_per_epoch,
             first_step=self.position.progress,
+            seconds=self.begun,
             target=prepared.settings.target_accuracy,
             folder=str(self.folder.path),
         )
