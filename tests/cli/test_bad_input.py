@@ -6,6 +6,7 @@ import socket
 
 import pytest
 
+from command import run_json
 from paceline.cli.main import main
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
@@ -58,7 +59,13 @@ MISTAKES = {
     "train --device tpu": "tpu",
     "train --backend pigeon": "pigeon",
     "train --resume nowhere": "nowhere",
-    "train --wrokers 2": "--wrokers",
+    "train --wrokers 2": "--workers",
+    "train --epochs 1.5": "'1.5' is not a whole number",
+    "train --seed -1": "--seed -1 is out of range",
+    "train --seed 99999999999999999999": "out of range",
+    "train extra": "'extra' is not expected",
+    "train --runs /dev/null/x": "/dev/null is not a folder",
+    "simulate --runs /dev/null/x": "/dev/null is not a folder",
     "trian": "unknown command 'trian'; did you mean 'train'?",
     "simulate --workers 0": "--workers 0 is too small",
     "simulate --cluster hosts=0": "hosts",
@@ -112,3 +119,17 @@ def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):
     }.items():
         assert main(["train", "--resume", ".", *words.split()]) == 2
         assert told in capsys.readouterr().err
+
+
+def test_a_simulated_run_is_not_resumed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_config(RunFolder(tmp_path), Settings(job=JobSpec(), epochs=2), "virtual", {"gradients": True})
+    assert main(["train", "--resume", "."]) == 2
+    assert "is a simulated run" in capsys.readouterr().err
+
+
+def test_times_of_another_job_are_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    recorded = run_json("simulate", "--no-gradients", "--iterations", "3", cwd=tmp_path)["run"]["folder"]
+    assert main(["simulate", "--times", recorded, "--model", "mlp"]) == 2
+    assert "were recorded with model cnn" in capsys.readouterr().err

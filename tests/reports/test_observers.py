@@ -241,3 +241,27 @@ def test_a_run_of_steps_counts_steps_and_simulated_seconds_are_called_so(monkeyp
         "   epoch   train loss   test loss   accuracy       lr   simulated s\n"
         "   32.22       1.7421      0.9010     0.8194   0.1000         0.400\n"
     )
+
+
+def test_a_reader_who_leaves_does_not_end_the_run():
+    """As `paceline train | head` does."""
+
+    class Left(io.StringIO):
+        def write(self, text: str) -> int:
+            raise BrokenPipeError
+
+    observer = ConsoleObserver(Left(), io.StringIO())
+    observer.started(RUN)
+    observer.stepped(1, 64, 0.25, 0.4)
+    observer.evaluated(ROWS[0])
+    observer.close()
+
+
+def test_a_loss_that_is_no_number_is_told_once():
+    err = io.StringIO()
+    observer = ConsoleObserver(io.StringIO(), err)
+    observer.started(RUN)
+    broken = replace(ROWS[0], scores=replace(ROWS[0].scores, test_loss=float("nan")))
+    observer.evaluated(broken)
+    observer.evaluated(broken)
+    assert err.getvalue().count("the loss is no longer a number") == 1

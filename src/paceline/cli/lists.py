@@ -35,13 +35,12 @@ def _print_json(described: Described) -> None:
 
 
 def _print_table(described: Described) -> None:
-    console = Console(highlight=False)
+    grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, (line, settings) in described.items():
-        console.print(f"[bold]{name}[/bold]  {line}")
-        grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+        grid.add_row(f"[bold]{name}[/bold]", line)
         for setting in settings:
             grid.add_row(f"  {setting.name}={setting.default}", setting.help)
-        console.print(grid)
+    Console(highlight=False).print(grid)
 
 
 strategies = _lister(STRATEGIES, "List how workers can agree, with each one's settings.")

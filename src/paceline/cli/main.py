@@ -6,7 +6,7 @@ Nothing here imports torch: each command is imported when it is called, so help 
 import sys
 from collections.abc import Sequence
 
-from cyclopts import App, CycloptsError
+from cyclopts import App, CycloptsError, UnusedCliTokensError
 
 from paceline import __version__
 from paceline.errors import Mistake, RunFailed, unknown
@@ -52,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             raise unknown("command", arguments[0], COMMANDS, see="paceline --help")
         code = make_app()(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
-        return _complain(_one_sentence(error), BAD_USAGE)
+        return _complain(_one_sentence(error, arguments), BAD_USAGE)
     except Mistake as mistake:
         return _complain(str(mistake), BAD_USAGE)
     except RunFailed as failure:
@@ -70,6 +70,11 @@ def _complain(sentence: str, code: int) -> int:
     return code
 
 
-def _one_sentence(error: CycloptsError) -> str:
-    words = " ".join(str(error).split())
-    return f"{words[:1].lower()}{words[1:].rstrip('.')} (see 'paceline --help')" if words else "bad usage"
+def _one_sentence(error: CycloptsError, arguments: Sequence[str]) -> str:
+    """What the parser found, in our words where its own are jargon."""
+    command = f"paceline {arguments[0]}" if arguments and arguments[0] in COMMANDS else "paceline"
+    if isinstance(error, UnusedCliTokensError):
+        words = f"{' '.join(error.unused_tokens or ())!r} is not expected: options begin with --"
+    else:
+        words = " ".join(str(error).split()).rstrip(".")
+    return f"{words[:1].lower()}{words[1:]} (see '{command} --help')"

@@ -1,11 +1,12 @@
 """The options that training and simulating share, and how they become settings."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-from cyclopts import Group, Parameter
+from cyclopts import Group, Parameter, Token
 
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
@@ -23,6 +24,14 @@ RECORD = Group("What is kept and shown", sort_key=5)
 DEFAULT_WORKERS = 2
 DEFAULT_BATCH = "32"
 DEFAULT_EPOCHS = 30
+
+
+def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
+    """Read a whole number; 1.5 is none."""
+    try:
+        return int(tokens[0].value)
+    except ValueError:
+        raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
 @Parameter(name="*")
@@ -52,19 +61,21 @@ class RunOptions:
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
     """Batch-norm statistics: averaged when the model is looked at (default), or rank 0's, sent at each step."""
-    epochs: Annotated[int | None, Parameter(group=LENGTH)] = None
+    epochs: Annotated[int | None, Parameter(converter=whole, group=LENGTH)] = None
     """Passes over the training data (default 30)."""
-    iterations: Annotated[int | None, Parameter(name=["--iterations", "-i"], group=LENGTH)] = None
+    iterations: Annotated[
+        int | None, Parameter(converter=whole, name=["--iterations", "-i"], group=LENGTH)
+    ] = None
     """Steps a worker, instead of epochs."""
     target_accuracy: Annotated[float | None, Parameter(group=LENGTH)] = None
     """Stop as soon as an evaluation reaches this accuracy, such as 0.97."""
-    seed: Annotated[int | None, Parameter(group=LENGTH)] = None
+    seed: Annotated[int | None, Parameter(converter=whole, group=LENGTH)] = None
     """Decides the first weights and the order of the data (default 1)."""
     evaluate_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' (default), '500 steps' or 'never'."""
     checkpoint_every: Annotated[str | None, Parameter(group=RECORD)] = None
     """'1 epoch' (default), '500 steps' or 'never'."""
-    keep: Annotated[int | None, Parameter(group=RECORD)] = None
+    keep: Annotated[int | None, Parameter(converter=whole, group=RECORD)] = None
     """How many checkpoints are kept (default 3)."""
 
     def given(self) -> list[str]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from paceline.cli.options import DEFAULT_WORKERS, WHERE, KeepOptions, RunOptions
+from paceline.cli.options import DEFAULT_WORKERS, WHERE, KeepOptions, RunOptions, whole
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
@@ -27,12 +27,19 @@ class ClusterOptions:
 
     cluster: Annotated[str | None, Parameter(group=WHERE)] = None
     """A .toml file, or inline: 'hosts=4,workers=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms'."""
-    workers: Annotated[int | None, Parameter(name=["--workers", "-np"], group=WHERE)] = None
+    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
     """Without --cluster: so many hosts with one worker each (default 2)."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
     """A run folder: a step takes as long here as its typical step took there, communication apart."""
     gradients: Annotated[bool, Parameter(group=WHERE)] = True
     """True mathematics and simulated time, or time only."""
+
+    @property
+    def note(self) -> str:
+        """What a person should know who has not said how long a step takes."""
+        if self.cluster or self.times:
+            return ""
+        return f"nobody said how long a step takes, so this is made up: {TIMES}; see --cluster and --times"
 
     def read(self) -> "Cluster":
         """The described cluster."""
@@ -55,10 +62,13 @@ class ClusterOptions:
         """How long things take there: as the cluster states it, or as a run was recorded."""
         from paceline.costs.given import given_costs
         from paceline.costs.recorded import typical_step
+        from paceline.runtimes.config import check_same_job
 
         if not self.times:
             return given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
-        times, samples = typical_step(RunFolder(self.times))
+        recorded = RunFolder(self.times)
+        times, samples = typical_step(recorded)
+        check_same_job(recorded, settings)
         stated = replace(cluster, times=times)
         return given_costs(stated, (samples,) * cluster.workers, settings.slow, settings.seed)
 
@@ -81,11 +91,11 @@ def simulate(
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
     costs = where.costs(cluster, settings)
-    _run(settings, cluster, costs, keep or KeepOptions(), gradients=where.gradients)
+    _run(settings, cluster, costs, keep or KeepOptions(), where)
 
 
 def _run(
-    settings: Settings, cluster: "Cluster", costs: "Given", keep: KeepOptions, *, gradients: bool
+    settings: Settings, cluster: "Cluster", costs: "Given", keep: KeepOptions, where: ClusterOptions
 ) -> None:
     from paceline.reports.progress import Tee
     from paceline.reports.trace import write_trace
@@ -94,11 +104,13 @@ def _run(
     from paceline.runtimes.virtual.simulate import check, simulate
 
     prepared = prepare(settings)
-    check(settings, prepared.job, cluster, prepared.strategy, gradients)
+    check(settings, prepared.job, cluster, prepared.strategy, where.gradients)
     name = keep.name or prepared.job.name
-    folder = new_folder(keep.parent, name, settings, cluster, gradients)
+    folder = new_folder(keep.parent, name, settings, cluster, where.gradients)
     observer = Tee([FolderObserver(folder), *keep.observers(settings, "simulated")])
     with FolderRecorder(folder, settings.workers, prepared.agenda.last) as recorder, closing(observer):
+        if where.note:
+            observer.noted(where.note)
         if not recorder.detailed:
             observer.noted("too many workers or steps to keep every step: only totals are recorded")
         simulate(
@@ -106,7 +118,7 @@ def _run(
             prepared.job,
             cluster,
             costs,
-            gradients=gradients,
+            gradients=where.gradients,
             observer=observer,
             recorder=recorder,
             name=name,

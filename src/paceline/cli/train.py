@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
-from paceline.cli.options import DEFAULT_WORKERS, RECORD, WHERE, KeepOptions, RunOptions
+from paceline.cli.options import DEFAULT_WORKERS, RECORD, WHERE, KeepOptions, RunOptions, whole
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
@@ -27,21 +27,23 @@ CHANGEABLE = ("--epochs", "--iterations", "--target-accuracy")
 class WhereOptions:
     """None means that an option was not given."""
 
-    workers: Annotated[int | None, Parameter(name=["--workers", "-np"], group=WHERE)] = None
+    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
     """Worker processes on this host (default 2)."""
-    nodes: Annotated[int | None, Parameter(name=["--nodes", "-n"], group=WHERE)] = None
+    nodes: Annotated[int | None, Parameter(converter=whole, name=["--nodes", "-n"], group=WHERE)] = None
     """Hosts that train together (default 1); start the command on each."""
-    node_rank: Annotated[int | None, Parameter(name=["--node-rank", "-nr"], group=WHERE)] = None
+    node_rank: Annotated[int | None, Parameter(converter=whole, name=["--node-rank", "-nr"], group=WHERE)] = (
+        None
+    )
     """Which of the hosts this is, from 0."""
     address: Annotated[str | None, Parameter(name=["--address", "-a"], group=WHERE)] = None
     """The host of node rank 0, as the others reach it."""
-    port: Annotated[int | None, Parameter(name=["--port", "-p"], group=WHERE)] = None
+    port: Annotated[int | None, Parameter(converter=whole, name=["--port", "-p"], group=WHERE)] = None
     """A free port on that host (default 29500)."""
     device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
     """What computes (default cpu)."""
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
     """What torch.distributed talks over (default gloo on cpu, nccl on cuda)."""
-    threads: Annotated[int | None, Parameter(group=WHERE)] = None
+    threads: Annotated[int | None, Parameter(converter=whole, group=WHERE)] = None
     """Threads a worker computes with (default 1 where workers share a host)."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
@@ -132,11 +134,12 @@ def train(
     place = Place.from_environment()
     if place:
         return _work(options, where, resume.folder, keep, place)
-    return _launch(options, where, resume.folder)
+    return _launch(options, where, resume.folder, keep)
 
 
-def _launch(options: RunOptions, where: WhereOptions, resume: RunFolder | None) -> int:
+def _launch(options: RunOptions, where: WhereOptions, resume: RunFolder | None, keep: KeepOptions) -> int:
     """Find every mistake here, once; then start this very command line again as each worker."""
+    from paceline.records.create import check_parent
     from paceline.runtimes.config import read_settings
     from paceline.runtimes.live.launch import launch, train_command
     from paceline.runtimes.prepare import prepare
@@ -147,6 +150,7 @@ def _launch(options: RunOptions, where: WhereOptions, resume: RunFolder | None) 
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
     plan = where.plan(workers)
     prepare(_settings(options, plan.nodes * plan.workers, resume))
+    check_parent(keep.parent)
     return launch(train_command(sys.argv[1:]), plan)
 
 

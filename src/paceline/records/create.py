@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 
 
@@ -22,7 +23,11 @@ def new_folder_name(name: str, utc: datetime) -> str:
 
 def create(parent: Path, name: str, utc: datetime) -> RunFolder:
     """Make a folder that nobody else has: a second one of the same second and name ends in ``-2``."""
-    parent.mkdir(parents=True, exist_ok=True)
+    check_parent(parent)
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise Mistake(f"--runs {parent} cannot be made ({error.strerror}); choose another place") from error
     wanted = new_folder_name(name, utc)
     number = 1
     while True:
@@ -32,6 +37,15 @@ def create(parent: Path, name: str, utc: datetime) -> RunFolder:
             return RunFolder(path)
         except FileExistsError:
             number += 1
+
+
+def check_parent(parent: Path) -> None:
+    """Raise a Mistake where no run folder can be made; nothing is written."""
+    there = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
+    if not there.is_dir():
+        raise Mistake(f"--runs {parent}: {there} is not a folder; choose another place with --runs")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise Mistake(f"--runs {parent}: nothing can be written to {there}; choose another place with --runs")
 
 
 def environment() -> dict[str, Any]:

@@ -1,9 +1,12 @@
 """Who tells people and programs of a run: the console, one JSON document, or several at once."""
 
 import json
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
 from typing import Any, TextIO
 
 from rich.console import Console
@@ -32,6 +35,7 @@ class ConsoleObserver:
         self._table = RowTable(clock)
         self._pace: Pace | None = None
         self._folder: str | None = None
+        self._diverged = False
 
     def started(self, run: Started) -> None:
         """Say what runs, and where it is recorded."""
@@ -46,9 +50,12 @@ class ConsoleObserver:
         self._pace.count(progress, samples, loss, seconds)
 
     def evaluated(self, row: Row) -> None:
-        """Print the row."""
+        """Print the row; say so once if the loss is no number any more."""
         for line in self._table.lines(row):
             self._print(line)
+        if not isfinite(row.scores.test_loss) and not self._diverged:
+            self._diverged = True
+            self.noted("the loss is no longer a number: try a lower learning rate with --lr")
 
     def noted(self, sentence: str) -> None:
         """Say it on stderr."""
@@ -69,8 +76,15 @@ class ConsoleObserver:
         if isinstance(self._meter, Bar) and self._meter.console.file is self._out:
             self._meter.say(text)
         else:
+            self._write(text)
+
+    def _write(self, text: str) -> None:
+        try:
             self._out.write(f"{text}\n")
             self._out.flush()
+        except BrokenPipeError:
+            # Whoever read along has seen enough, as `head` does; the run is worth more than its rows.
+            self._out = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 class JsonObserver:
