@@ -4,6 +4,7 @@ import re
 import sys
 import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,11 +37,30 @@ def test_every_example_cluster_can_be_simulated(path, tmp_path):
     assert document["summary"]["seconds"] > 0
 
 
+def shown(page: str, words: str) -> str:
+    """The block of Python on a page that has these words in it."""
+    text = (ROOT / "docs" / page).read_text()
+    (source,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if words in block]
+    return source
+
+
+def test_the_job_in_the_docs_learns(tmp_path):
+    (tmp_path / "waves.py").write_text(shown("jobs.md", "def build()"))
+    document = run_json("simulate", "--job", "waves.py:build", "--epochs", "4", cwd=tmp_path)
+    assert document["rows"][-1]["accuracy"] > 0.75
+
+
+def test_the_simulation_in_the_docs_runs(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    names: dict[str, Any] = {}
+    exec(compile(shown("simulate.md", "given_costs"), "simulate.md", "exec"), names)
+    assert names["summary"].epochs == 2
+
+
 @pytest.fixture
 def baton(monkeypatch):
     """The module that the page on adding a strategy shows, under a name of its own."""
-    text = (ROOT / "docs" / "add-a-strategy.md").read_text()
-    (source,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Baton" in block]
+    source = shown("add-a-strategy.md", "class Baton")
     module = types.ModuleType("shown_in_the_docs")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)

@@ -48,3 +48,11 @@ def test_the_same_record_gives_the_same_bytes(tmp_path):
 def test_a_run_without_spans_gives_an_empty_trace(tmp_path):
     path = write_trace(RunFolder(tmp_path))
     assert json.loads(gzip.decompress(path.read_bytes()))["traceEvents"] == []
+
+
+def test_a_long_run_shows_the_first_records_of_every_worker(tmp_path):
+    folder = RunFolder(tmp_path)
+    record_run(folder)
+    events = json.loads(gzip.decompress(write_trace(folder, most=2).read_bytes()))["traceEvents"]
+    assert {(e["pid"], e["name"]) for e in events if e["ph"] == "X"} >= {(0, "forward"), (1, "forward")}
+    assert not [e for e in events if e["name"] == "evaluate"]

@@ -3,6 +3,7 @@
 import gzip
 import json
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,12 @@ from paceline.records.spans import Span, StepRecord
 
 STEPS, HIDDEN = 0, 1
 
+MOST = 20_000
+"""Records of all workers that a trace shows, the first of each; viewers do not take much more."""
 
-def write_trace(folder: RunFolder) -> Path:
-    """Write ``trace.json.gz`` from what every worker recorded, and return its path.
+
+def write_trace(folder: RunFolder, most: int = MOST) -> Path:
+    """Write ``trace.json.gz`` from what every worker recorded first, and return its path.
 
     A worker is a process with two tracks: its steps, and the communication that was hidden behind backward.
     The same record gives the same bytes.
@@ -25,7 +29,7 @@ def write_trace(folder: RunFolder) -> Path:
         gzip.GzipFile("", "wb", compresslevel=6, fileobj=file, mtime=0) as packed,
     ):
         packed.write(b'{"displayTimeUnit":"ms","traceEvents":[')
-        for number, event in enumerate(_events(folder)):
+        for number, event in enumerate(_events(folder, most)):
             packed.write(
                 (",\n" if number else "\n").encode() + json.dumps(event, separators=(",", ":")).encode()
             )
@@ -33,12 +37,13 @@ def write_trace(folder: RunFolder) -> Path:
     return folder.trace
 
 
-def _events(folder: RunFolder) -> Iterator[dict[str, Any]]:
-    for rank, path in folder.event_files().items():
+def _events(folder: RunFolder, most: int) -> Iterator[dict[str, Any]]:
+    files = folder.event_files()
+    for rank, path in files.items():
         yield _name("process_name", rank, STEPS, f"rank {rank}")
         yield _name("thread_name", rank, STEPS, "steps")
         yield _name("thread_name", rank, HIDDEN, "hidden communication")
-        for record in read_events(path):
+        for record in islice(read_events(path), max(1, most // len(files))):
             yield from _complete(record, rank, STEPS, record.spans)
             yield from _complete(record, rank, HIDDEN, record.hidden)
 

@@ -34,7 +34,8 @@ class ResNet18:
 
     def _start(self, model: nn.Module) -> None:
         for module in model.modules():
-            if isinstance(module, nn.Conv2d):
+            # Drawing without memory gives nothing, and torch imports its compiler for it, which takes seconds.
+            if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
             elif isinstance(module, Block) and self.zero_gamma:
                 nn.init.zeros_(module.last_norm.weight)
