@@ -72,11 +72,13 @@ def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_pat
     """If this failed, a worker that is slow to end would leave the user with "lost contact" and no cause."""
     failure("error", 0, 2.0).write(tmp_path)
     failure("lost-peer", 1, 1.0).write(tmp_path)
-    meeting = SimpleNamespace(lost=lambda: None)
+    posted: list[Failure] = []
+    meeting = SimpleNamespace(lost=lambda: None, bulletin=SimpleNamespace(post=posted.append))
     run = _Run(Launch(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
     seen = ProcessFailure(local_rank=1, pid=1, exitcode=1, error_file=os.devnull)
     told = run._failed(RunResult(state=WorkerState.FAILED, failures={1: seen}))
     assert str(told).startswith("rank 0 on node-b failed at step 812")
+    assert [note.rank for note in posted] == [0], "other hosts would only hear that a worker is gone"
 
 
 def test_a_workers_first_note_stands(tmp_path: Path) -> None:

@@ -144,6 +144,9 @@ class _Run:
         cause = root_cause([*(failure for failure in found if failure is not None), *self._notes()])
         if cause.kind in ("lost-peer", "stopped"):
             cause = self._hearsay(cause)
+        else:
+            # Where the agent reaped the worker before the overseer saw how it ended, nobody has told the others.
+            self.meeting.bulletin.post(cause)
         if cause.kind == "mistake":
             return Mistake(cause.message)
         if cause.traceback:
