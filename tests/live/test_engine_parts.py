@@ -17,7 +17,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Silent, Started
 from paceline.records.spans import StepRecord, Totals
-from paceline.runtimes.config import read_settings, write_config
+from paceline.runtimes.config import read_settings, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live import recorder as recorder_module
 from paceline.runtimes.live.keeping import check_alike
@@ -28,7 +28,7 @@ from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.live.worker import run_worker, seed_device
 from paceline.runtimes.replica import stream_seed
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import Every, Settings
 from paceline.strategies.effects import Mean
 
 
@@ -230,7 +230,7 @@ def alike(
 def test_settings_come_back_from_the_folder(tmp_path) -> None:
     settings = Settings(job=JobSpec(model="mlp"), iterations=7, batch_sizes=(3, 4), slow={1: 2.5})
     write_config(RunFolder(tmp_path), settings, "live", {})
-    assert read_settings(RunFolder(tmp_path)) == settings
+    assert read_settings(RunFolder(tmp_path)) == resolved(settings)
     with pytest.raises(Mistake, match="not the folder of a run"):
         read_settings(RunFolder(tmp_path / "nowhere"))
 
@@ -269,6 +269,7 @@ class Witness(Silent):
 
     def started(self, run: Started) -> None:
         self.run = run
+        self.saved = sorted(path.name for path in self.folder.checkpoints.glob("step-*"))
 
     def show(self, run: Path) -> None:
         self.folder = RunFolder(run)
@@ -279,7 +280,12 @@ class Witness(Silent):
 
 def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) -> Witness:
     witness = Witness()
-    settings = Settings(job=JobSpec(path="engine_jobs:dropout"), iterations=iterations, batch_sizes=(8,))
+    settings = Settings(
+        job=JobSpec(path="engine_jobs:dropout"),
+        iterations=iterations,
+        batch_sizes=(8,),
+        checkpoint=Every(2, "steps"),
+    )
     run_worker(
         settings,
         options=LiveOptions(threads=1),
@@ -300,6 +306,14 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Mistake, match="is complete: it ended at step 6"):
         run_alone(tmp_path, 4, folder)
     assert {path: path.read_bytes() for path in folder.path.rglob("*") if path.is_file()} == before
+
+
+def test_what_was_saved_after_the_step_that_a_run_resumes_from_is_removed(tmp_path: Path) -> None:
+    """If this failed, a later crash could pair one worker's file of this run with another's of the abandoned one."""
+    folder = run_alone(tmp_path, 6).folder
+    folder.checkpoint(6, 0).write_bytes(b"damaged")
+    resumed = run_alone(tmp_path, 8, folder)
+    assert (resumed.run.first_step, resumed.saved) == (4, ["step-00000002", "step-00000004"])
 
 
 def test_a_resumed_run_says_how_long_it_has_taken_so_far(tmp_path: Path) -> None:
