@@ -61,6 +61,10 @@ class Meeting(RendezvousHandler):
         deadline = time.monotonic() + self._wait
         self._open(deadline)
         self._gather(deadline)
+        if self.node_rank:
+            self._say(
+                f"node rank {self.node_rank} of {self.nodes} has joined; the host at {self.address} reports on the run"
+            )
         self.bulletin = Bulletin(self._store, self._connect, self.node_rank, self.nodes, self._silence)
         store = PrefixStore("agents", self._store)
         return RendezvousInfo(store, self.node_rank, self.nodes, RendezvousStoreInfo(self.address, self.port))
