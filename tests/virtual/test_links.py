@@ -106,6 +106,13 @@ def test_ring_on_uniform_links_by_hand() -> None:
     assert price.seconds == pytest.approx(6 * (1e-3 + 0.02))
 
 
+def test_a_pair_swaps_what_is_small_in_one_message() -> None:
+    # 2 hosts at 100 MB/s: 0.5 MB each way and one delay; 4 MB go round in two messages, each of half.
+    pair = Topology(cluster(1, 1))
+    assert ring_all_reduce(pair, MB // 2).seconds == pytest.approx(1e-3 + 0.005)
+    assert ring_all_reduce(pair, 4 * MB).seconds == pytest.approx(2 * (1e-3 + 0.02))
+
+
 def test_ring_crosses_a_hosts_link_once_each_way() -> None:
     # 2 hosts of 3 workers: 10 steps, 1/6 each; a host's link carries one edge, its inside link two.
     price = ring_all_reduce(Topology(cluster(3, 3)), 6 * MB)

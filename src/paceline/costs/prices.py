@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from paceline.collectives.pairs import swaps
 from paceline.costs.topology import Topology
 
 
@@ -40,7 +41,7 @@ def ring_all_reduce(topology: Topology, size: int) -> Price:
     """A ring through all ranks in order, as Gloo's.
 
     2 (n - 1) steps, in each of which a message of 1/n of the bytes goes over every edge at once. The ring leaves and
-    enters each host once; the edges inside a host share its inside link.
+    enters each host once; the edges inside a host share its inside link. A pair that swaps needs one message only.
     """
     workers = len(topology.workers)
     if workers == 1 or size == 0:
@@ -52,7 +53,8 @@ def ring_all_reduce(topology: Topology, size: int) -> Price:
         crosses.update(way.crosses)
         latency = max(latency, way.latency)
     steps = 2 * (workers - 1)
-    return _price(_stage(topology, steps * latency, steps * size / workers, crosses))
+    messages = 1 if swaps(workers, size) else steps
+    return _price(_stage(topology, messages * latency, steps * size / workers, crosses))
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:
