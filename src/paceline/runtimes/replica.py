@@ -11,7 +11,7 @@ from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Batch, Job
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.flat import Flat, flatten_buffers, flatten_parameters
-from paceline.runtimes.optimizers import flat_optimizer
+from paceline.runtimes.optimizers import flat_optimizer, plain_step
 from paceline.runtimes.randomness import AllStreams, Streams, TorchStream, undisturbed
 
 
@@ -32,6 +32,7 @@ class Replica:
         self.flat: Flat = flatten_parameters(self.model)
         self.buffers: Tensor = flatten_buffers(self.model)
         self.optimizer = flat_optimizer(job.optimizer, self.flat)
+        self._step = plain_step(self.optimizer)
         self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
         self.loss_sum = 0.0
         self.loss_samples = 0
@@ -70,7 +71,7 @@ class Replica:
         factor = self.job.schedule(epoch)
         for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
-        self.optimizer.step()
+        self._step()
 
     def learning_rate(self, epoch: float) -> float:
         """The first group's rate at an epoch."""
@@ -81,31 +82,32 @@ class Replica:
         """Sums over one of ``parts`` shares of the test data, laid out as ``Scores.from_sums`` reads them."""
         size = len(self.job.test)
         start, stop = size * part // parts, size * (part + 1) // parts
-        sums = torch.zeros(4 + len(self.job.metrics), dtype=torch.float64)
-        sums[0], sums[1], sums[3] = self.loss_sum, self.loss_samples, stop - start
-        self.loss_sum, self.loss_samples = 0.0, 0
+        loss, metrics = 0.0, [0.0] * len(self.job.metrics)
         with self._standing_in(params, buffers), undisturbed(self.streams):
             for first in range(start, stop, batch):
                 inputs, targets = self.job.test.take(torch.arange(first, min(first + batch, stop)))
                 outputs, targets = self.model(inputs.to(self.device)), targets.to(self.device)
-                sums[2] += self.job.loss(outputs, targets).item() * len(inputs)
-                for place, metric in enumerate(self.job.metrics.values(), start=4):
-                    sums[place] += float(metric(outputs, targets))
-        return sums
+                loss += self.job.loss(outputs, targets).item() * len(inputs)
+                for place, metric in enumerate(self.job.metrics.values()):
+                    metrics[place] += float(metric(outputs, targets))
+        trained = self.loss_sum, self.loss_samples
+        self.loss_sum, self.loss_samples = 0.0, 0
+        return torch.tensor([*trained, loss, stop - start, *metrics], dtype=torch.float64)
 
     @contextmanager
     def _standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:
         """Evaluate with other parameters and buffers, then put this worker's own back."""
-        own = self.flat.params.clone(), self.buffers.clone()
-        self.flat.params.copy_(params)
-        self.buffers.copy_(buffers)
+        pairs = ((self.flat.params, params), (self.buffers, buffers))
+        others = [(own, own.clone(), other) for own, other in pairs if own.data_ptr() != other.data_ptr()]
+        for own, _, other in others:
+            own.copy_(other)
         self.model.eval()
         try:
             yield
         finally:
             self.model.train()
-            self.flat.params.copy_(own[0])
-            self.buffers.copy_(own[1])
+            for own, saved, _ in others:
+                own.copy_(saved)
 
     def export(self, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
         """The model's state by name, with the given parameters and buffers."""
