@@ -203,12 +203,14 @@ def test_workers_that_were_started_for_something_else_are_refused() -> None:
     run, elsewhere = RunFolder(Path("runs/one")), RunFolder(Path("/data/runs/one"))
     alike(mine, mine, "", run, elsewhere)
     alike(mine, replace(mine, job=JobSpec(data_dir="/elsewhere")))
-    with pytest.raises(Mistake, match=r"rank 1 .*\(seed differ\)"):
+    with pytest.raises(Mistake, match=r"rank 1 .*: seed is \d there"):
         alike(mine, other)
-    with pytest.raises(Mistake, match=r"rank 1 .*the run's name differ"):
+    with pytest.raises(Mistake, match=r"rank 1 .*: the job's optimizer is .*lr=1"):
+        alike(mine, replace(mine, job=JobSpec(optimizer="sgd:lr=1")))
+    with pytest.raises(Mistake, match=r"rank 1 .*: the run's name is "):
         alike(mine, mine, "mine")
     for theirs in (run, RunFolder(Path("runs/two"))):
-        with pytest.raises(Mistake, match=r"rank 1 .*--resume differ"):
+        with pytest.raises(Mistake, match=r"rank 1 .*: --resume is "):
             alike(mine, mine, "", None if theirs is run else run, theirs)
 
 

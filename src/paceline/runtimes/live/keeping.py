@@ -38,15 +38,17 @@ def agree_on_folder(group: Group, runs: Path, name: str) -> RunFolder:
 def check_alike(group: Group, settings: Settings, name: str, resume: RunFolder | None) -> None:
     """Refuse to train with workers that were started for something else; where files lie may differ."""
     mine = settings.to_json()
-    del mine["job"]["data_dir"]
+    job = mine.pop("job")
+    mine.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
     mine["the run's name"] = name
     mine["--resume"] = resume.path.resolve().name if resume else None
     asked = group.exchange(mine)
     for rank, other in enumerate(asked):
         if differing := [key for key in mine if other[key] != asked[0][key]]:
+            key = differing[0]
             raise Mistake(
-                f"rank {rank} was started with other settings than rank 0 ({', '.join(differing)} differ); "
-                "start every host with the same options"
+                f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
+                f"{asked[0][key]} on rank 0; start every host with the same options"
             )
 
 
