@@ -2,7 +2,6 @@
 
 import atexit
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -34,9 +33,6 @@ def run_guarded(place: Place, work: Work) -> int:
     """
     code = _run(place, work)
     if place.launch is not None:
-        if os.getppid() != place.launcher:
-            # The launcher was killed and can not clear up; the last worker to end leaves nothing.
-            shutil.rmtree(place.launch, ignore_errors=True)
         leave(code)
     return code
 
