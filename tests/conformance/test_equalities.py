@@ -61,7 +61,7 @@ def same(one: Outcome, other: Outcome) -> bool:
 
 
 def close(one: Outcome, other: Outcome, tolerance: float = 1e-6) -> bool:
-    return all(
+    return one.model.keys() == other.model.keys() and all(
         torch.allclose(one.model[name], other.model[name], rtol=0, atol=tolerance) for name in one.model
     )
 
@@ -76,6 +76,21 @@ def test_one_worker_is_plain_training(spec, run, plain):
     alone = run("simulate", "--strategy", spec, "--workers", "1", "--batch-size", "64", "--epochs", "2")
     for name, value in plain.items():
         assert torch.allclose(alone.model[name], value, rtol=0, atol=1e-6), name
+
+
+@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
+def test_one_live_worker_is_plain_training(spec, run, plain):
+    alone = run(
+        "train", "--strategy", spec, "--workers", "1", "--batch-size", "64", "--epochs", "2", "--threads", "1"
+    )
+    for name, value in plain.items():
+        assert torch.allclose(alone.model[name], value, rtol=0, atol=1e-6), name
+
+
+def test_local_sgd_that_averages_every_step_is_all_reduce(run):
+    options = ("--workers", "4", "--batch-size", "16", "--epochs", "2", *PLAIN_SGD)
+    every_step = run("simulate", "--strategy", "local-sgd:period=1", *options)
+    assert close(every_step, run("simulate", "--strategy", "all-reduce", *options), 1e-6)
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,13 @@ from paceline.runtimes.config import read_settings, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live import recorder as recorder_module
 from paceline.runtimes.live.keeping import check_alike
+from paceline.runtimes.live.life import seed_device
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.overlap import Overlap
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
-from paceline.runtimes.live.worker import run_worker, seed_device
+from paceline.runtimes.live.worker import run_worker
 from paceline.runtimes.replica import stream_seed
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies.effects import Mean

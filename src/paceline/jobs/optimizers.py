@@ -5,6 +5,7 @@ They are torch's fused kind: one pass over the memory, which on a CPU takes abou
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn, optim
 
@@ -67,46 +68,26 @@ class Adam:
     weight_decay: float = 0.0
     """Pull of the weights towards zero, as part of the gradient."""
 
+    kind: ClassVar[type[optim.Adam]] = optim.Adam
+
     def __post_init__(self) -> None:
         more_than(0, lr=self.lr, eps=self.eps)
         fraction(beta1=self.beta1, beta2=self.beta2)
         at_least(0, weight_decay=self.weight_decay)
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Make torch's Adam on these parameters."""
+        """Make torch's own on these parameters."""
         betas = (self.beta1, self.beta2)
-        return optim.Adam(
+        return self.kind(
             parameters, lr=self.lr, betas=betas, eps=self.eps, weight_decay=self.weight_decay, fused=True
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class AdamW:
+class AdamW(Adam):
     """Adam with the weight decay apart from the gradient (Loshchilov and Hutter, 2019)."""
-
-    lr: float = 0.001
-    """The learning rate, before the schedule's factor; higher is faster until it diverges."""
-
-    beta1: float = 0.9
-    """Memory of the mean gradient; closer to 1 is longer."""
-
-    beta2: float = 0.999
-    """Memory of the squared gradient; closer to 1 is longer."""
-
-    eps: float = 1e-8
-    """Keeps the division finite; more makes it more like SGD."""
 
     weight_decay: float = 0.01
     """Pull of the weights towards zero, times the learning rate."""
 
-    def __post_init__(self) -> None:
-        more_than(0, lr=self.lr, eps=self.eps)
-        fraction(beta1=self.beta1, beta2=self.beta2)
-        at_least(0, weight_decay=self.weight_decay)
-
-    def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Make torch's AdamW on these parameters."""
-        betas = (self.beta1, self.beta2)
-        return optim.AdamW(
-            parameters, lr=self.lr, betas=betas, eps=self.eps, weight_decay=self.weight_decay, fused=True
-        )
+    kind: ClassVar[type[optim.Adam]] = optim.AdamW

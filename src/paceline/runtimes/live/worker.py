@@ -2,43 +2,26 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import asdict
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
 from paceline.errors import Mistake
-from paceline.records.checkpoints import Checkpoints
-from paceline.records.events import EventWriter, MetricsWriter
-from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
-from paceline.records.observer import Observer, Silent, Started
-from paceline.records.spans import Totals
+from paceline.records.observer import Observer, Silent
 from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
-from paceline.runtimes.live.agreement import Agreement, agreement
-from paceline.runtimes.live.engine import Beating, Engine
+from paceline.runtimes.live.agreement import agreement
+from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Group, join
-from paceline.runtimes.live.keeping import (
-    FolderKeeper,
-    agree_on_folder,
-    check_alike,
-    describe_run,
-    go_on,
-    machine,
-)
+from paceline.runtimes.live.keeping import agree_on_folder, check_alike, describe_run, machine
+from paceline.runtimes.live.life import Life
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
-from paceline.runtimes.live.recorder import Recorder
-from paceline.runtimes.live.saving import restore, shared_step
 from paceline.runtimes.prepare import Prepared, prepare
-from paceline.runtimes.replica import Replica, stream_seed
-from paceline.runtimes.session import Ending, Position, Session
 from paceline.runtimes.settings import Settings
-from paceline.strategies.base import Served, Worker
+from paceline.strategies.base import Served
 
 
 class Heart(Beating, Protocol):
@@ -76,7 +59,7 @@ def run_worker(
     with _joined(place, options, device) as group:
         check_alike(group, settings, name or "", resume)
         listener = observer if place.rank == 0 else Silent()
-        life = _Life(prepared, group, device, listener, heartbeat)
+        life = Life(prepared, group, device, listener, heartbeat)
         if resume:
             heartbeat.show(resume.path)
             life.restore(resume)
@@ -123,161 +106,3 @@ def _joined(place: Place, options: LiveOptions, device: torch.device) -> Iterato
         group.abandon()
         raise
     group.leave()
-
-
-def seed_device(device: torch.device, seed: int, rank: int) -> None:
-    """Give a worker its own stream of random numbers where it computes on a GPU; the CPU's is the replica's."""
-    if device.type == "cuda":
-        torch.cuda.manual_seed(stream_seed(seed, rank))
-
-
-class _Life:
-    """What one worker holds while it runs."""
-
-    def __init__(
-        self,
-        prepared: Prepared,
-        group: Group,
-        device: torch.device,
-        observer: Observer,
-        heartbeat: Beating,
-    ) -> None:
-        self.prepared, self.group, self.observer, self.heartbeat = prepared, group, observer, heartbeat
-        settings = prepared.settings
-        self.replica = Replica(prepared.job, prepared.shards, group.rank, settings.seed, device)
-        self.replica.streams.set(self.replica.rng)
-        seed_device(device, settings.seed, group.rank)
-        flat = self.replica.flat
-        self.me = Worker(group.rank, group.workers, flat.params, flat.grad, self.replica.buffers)
-        self.position = Position()
-        self.totals, self.begun = Totals(), 0.0
-        self.last_row: Row | None = None
-
-    def restore(self, folder: RunFolder) -> None:
-        """Become the worker that was saved; nothing in the folder changes."""
-        settings, rank = self.prepared.settings, self.group.rank
-        checkpoints = Checkpoints(folder, settings.keep)
-        step = shared_step(folder, checkpoints, self.group, self.observer.noted)
-        restore(checkpoints.load(step, rank), self.replica, self.me, self.position, settings.target_accuracy)
-        if self.position.met >= self.prepared.agenda.last:
-            raise Mistake(
-                f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
-            )
-
-    def move_in(self, folder: RunFolder) -> None:
-        """Take the run folder over; records and checkpoints beyond this worker's state are dropped."""
-        self.folder = folder
-        self.totals, end = go_on(folder, self.group.rank, self.me.clock, self.position.progress)
-        self.begun = max(self.group.exchange(max(self.me.now, end)))
-
-    def live(
-        self,
-        agreed: Agreement,
-        before_hard_end: Callable[[Callable[[], None]], None],
-        pids: list[int],
-    ) -> Summary:
-        """Train to the end; sample the system for these processes, if any."""
-        with ExitStack() as stack:
-            sampler = stack.enter_context(SystemSampler(self.folder.system, pids)) if pids else None
-            events = stack.enter_context(EventWriter(self.folder.events(self.group.rank)))
-            before_hard_end(events.flush)
-            metrics = (
-                stack.enter_context(MetricsWriter(self.folder.metrics)) if self.group.rank == 0 else None
-            )
-            self.observer.started(self._started())
-            ending = self._train(stack.enter_context(agreed), events, metrics)
-        totals = [Totals(**values) for values in self.group.exchange(asdict(self.totals))]
-        summary = self._summary(ending, totals)
-        if sampler:
-            summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
-        if self.group.rank == 0:
-            write_json(self.folder.summary, summary.to_json())
-        self.observer.finished(summary)
-        return summary
-
-    def _train(self, agreed: Agreement, events: EventWriter, metrics: MetricsWriter | None) -> Ending:
-        settings = self.prepared.settings
-        self._line_up()
-        recorder = Recorder(self.group, events.append, self.totals, self.begun, events.flush)
-        engine = Engine(
-            me=self.me,
-            replica=self.replica,
-            group=self.group,
-            recorder=recorder,
-            keeper=FolderKeeper(self.folder, settings, self.replica, self.me, self.position),
-            observer=self.observer,
-            heartbeat=self.heartbeat,
-            agreement=agreed,
-            slow=settings.slow.get(self.group.rank, 1.0),
-            share_buffers=settings.buffers == "rank0",
-        )
-
-        def report(row: Row) -> None:
-            self.last_row = row
-            if metrics:
-                metrics.append(row)
-            self.observer.evaluated(row)
-
-        try:
-            ending = engine.run(self._session(engine, report))
-            self.me.now = recorder.now
-        except BaseException:
-            recorder.give_up(self.me.clock)
-            raise
-        return ending
-
-    def _line_up(self) -> None:
-        """Let all clocks start together, at the same reading."""
-        self.me.now = self.begun
-        self.group.minimum(torch.zeros(1))
-
-    def _session(self, engine: Engine, report: Callable[[Row], None]) -> Session:
-        prepared = self.prepared
-        return Session(
-            strategy=prepared.strategy,
-            me=self.me,
-            agenda=prepared.agenda,
-            shards=prepared.shards,
-            position=self.position,
-            metrics=tuple(prepared.job.metrics),
-            target=prepared.settings.target_accuracy,
-            buffers=prepared.settings.buffers,
-            learning_rate=self.replica.learning_rate,
-            report=report,
-            stopping=engine.stopping,
-        )
-
-    def _started(self) -> Started:
-        prepared = self.prepared
-        return Started(
-            name=self.folder.path.name,
-            job=prepared.job.name,
-            parameters=self.me.params.numel(),
-            strategy=prepared.settings.strategy,
-            batch_sizes=prepared.settings.batch_sizes,
-            transport=self.group.transport,
-            last_step=prepared.agenda.last,
-            steps_per_epoch=prepared.agenda.steps_per_epoch,
-            first_step=self.position.progress,
-            seconds=self.begun,
-            target=prepared.settings.target_accuracy,
-            folder=str(self.folder.path),
-        )
-
-    def _summary(self, ending: Ending, totals: list[Totals]) -> Summary:
-        row = self.last_row.to_json() if self.last_row else {}
-        return Summary(
-            name=self.folder.path.name,
-            runtime="live",
-            ending=ending,
-            workers=self.group.workers,
-            steps=self.position.progress,
-            epochs=self.prepared.agenda.epoch(self.position.progress),
-            seconds=self.me.now,
-            samples=sum(part.samples for part in totals),
-            parameters=self.me.params.numel(),
-            target=self.prepared.settings.target_accuracy,
-            target_seconds=self.position.reached,
-            final=row,
-            totals=totals,
-        )
