@@ -24,7 +24,7 @@ from paceline.runtimes.live.keeping import check_alike
 from paceline.runtimes.live.life import seed_device
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.overlap import Overlap
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import Place, machine_id
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.live.worker import run_worker
@@ -344,3 +344,11 @@ def test_gpu_streams_of_neighbouring_seeds_have_nothing_in_common(monkeypatch: p
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
     with pytest.raises(Mistake):
         LiveOptions(**options)
+
+
+def test_workers_that_share_a_machine_compute_with_one_thread() -> None:
+    """If this failed, three hosts in namespaces of one machine would take ten times as long as they need."""
+    assert LiveOptions().threads_of(3) == 1
+    assert LiveOptions().threads_of(1) == torch.get_num_threads()
+    assert LiveOptions(threads=4).threads_of(3) == 4
+    assert machine_id() == machine_id() != ""

@@ -44,7 +44,7 @@ class WhereOptions:
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
     """What torch.distributed talks over (default gloo on cpu, nccl on cuda)."""
     threads: Annotated[int | None, Parameter(converter=whole, group=WHERE)] = None
-    """Threads a worker computes with (default 1 where workers share a host)."""
+    """Threads a worker computes with (default 1 where workers share a machine)."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
 

@@ -19,7 +19,7 @@ class LiveOptions:
     timeout: float = 300.0
     """Seconds that a worker waits in a collective before it gives the others up."""
     threads: int | None = None
-    """Threads a worker computes with; None is 1 where workers share a host, and torch's choice elsewhere."""
+    """Threads a worker computes with; None is 1 where workers share a machine, and torch's choice elsewhere."""
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):
@@ -55,6 +55,6 @@ class LiveOptions:
             )
         return torch.device("cuda", place.local_rank)
 
-    def threads_of(self, place: Place) -> int:
-        """How many threads one worker computes with."""
-        return self.threads or (1 if place.local_workers > 1 else torch.get_num_threads())
+    def threads_of(self, sharing: int) -> int:
+        """How many threads a worker computes with, if so many share its machine."""
+        return self.threads or (1 if sharing > 1 else torch.get_num_threads())

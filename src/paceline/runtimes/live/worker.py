@@ -18,7 +18,7 @@ from paceline.runtimes.live.group import Group, join
 from paceline.runtimes.live.keeping import agree_on_folder, check_alike, describe_run, machine
 from paceline.runtimes.live.life import Life
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import Place, machine_id
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Served
@@ -55,9 +55,9 @@ def run_worker(
     device = options.device_of(place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    torch.set_num_threads(options.threads_of(place))
     with _joined(place, options, device) as group:
         check_alike(group, settings, name or "", resume)
+        torch.set_num_threads(options.threads_of(group.exchange(machine_id()).count(machine_id())))
         listener = observer if place.rank == 0 else Silent()
         life = Life(prepared, group, device, listener, heartbeat)
         if resume:
