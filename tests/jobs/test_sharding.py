@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import Mistake
-from paceline.jobs.sharding import Shards, _mix
+from paceline.jobs.sharding import Shards, _mix, scoring_batches
 
 
 @st.composite
@@ -106,3 +106,10 @@ def test_a_size_is_cheap_with_many_workers() -> None:
     for step in range(20_000):
         some.size(9_999, step)
     assert time.perf_counter() - start < 0.5, "a size costs more than 25 us: it is no longer O(1)"
+
+
+@given(st.integers(1, 5000), st.integers(1, 40))
+def test_every_test_sample_is_scored_once_in_the_same_batches_however_many_workers(samples, workers):
+    shared = [batch for worker in range(workers) for batch in scoring_batches(samples, worker, workers)]
+    assert shared == scoring_batches(samples, 0, 1)
+    assert [index for batch in shared for index in batch] == list(range(samples))

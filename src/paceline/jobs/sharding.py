@@ -100,3 +100,16 @@ def _scramble(value: int) -> int:
     value = (value ^ value >> 16) * 0x85EBCA6B % 2**32
     value = (value ^ value >> 13) * 0xC2B2AE35 % 2**32
     return value ^ value >> 16
+
+
+TEST_BATCH = 256
+"""Samples that are scored at once."""
+
+
+def scoring_batches(samples: int, worker: int, workers: int) -> list[range]:
+    """The batches of the test data that a worker scores: whole ones, so that their number changes no score.
+
+    A small set has fewer batches than there are workers; then some have nothing to do.
+    """
+    batches = [range(start, min(start + TEST_BATCH, samples)) for start in range(0, samples, TEST_BATCH)]
+    return batches[len(batches) * worker // workers : len(batches) * (worker + 1) // workers]

@@ -1,7 +1,7 @@
 """One worker's model, gradient, optimizer, data and randomness, on flat buffers; the same in both runtimes."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Batch, Job
-from paceline.jobs.sharding import Shards
+from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.runtimes.flat import Flat, flatten_buffers, flatten_parameters
 from paceline.runtimes.optimizers import flat_optimizer, plain_step
 from paceline.runtimes.randomness import AllStreams, Streams, TorchStream, undisturbed
@@ -78,21 +78,21 @@ class Replica:
         return float(self.base_rates[0] * self.job.schedule(epoch))
 
     @torch.no_grad()
-    def evaluate(self, params: Tensor, buffers: Tensor, part: int, parts: int, batch: int = 500) -> Tensor:
-        """Sums over one of ``parts`` shares of the test data, laid out as ``Scores.from_sums`` reads them."""
-        size = len(self.job.test)
-        start, stop = size * part // parts, size * (part + 1) // parts
+    def evaluate(self, params: Tensor, buffers: Tensor, workers: int) -> Tensor:
+        """Sums over this worker's share of the test data, laid out as ``Scores.from_sums`` reads them."""
+        batches = scoring_batches(len(self.job.test), self.rank, workers)
         loss, metrics = 0.0, [0.0] * len(self.job.metrics)
-        with self._standing_in(params, buffers), undisturbed(self.streams):
-            for first in range(start, stop, batch):
-                inputs, targets = self.job.test.take(torch.arange(first, min(first + batch, stop)))
+        with self._standing_in(params, buffers) if batches else nullcontext(), undisturbed(self.streams):
+            for batch in batches:
+                inputs, targets = self.job.test.take(torch.arange(batch.start, batch.stop))
                 outputs, targets = self.model(inputs.to(self.device)), targets.to(self.device)
                 loss += self.job.loss(outputs, targets).item() * len(inputs)
                 for place, metric in enumerate(self.job.metrics.values()):
                     metrics[place] += float(metric(outputs, targets))
         trained = self.loss_sum, self.loss_samples
         self.loss_sum, self.loss_samples = 0.0, 0
-        return torch.tensor([*trained, loss, stop - start, *metrics], dtype=torch.float64)
+        tested = sum(map(len, batches))
+        return torch.tensor([*trained, loss, tested, *metrics], dtype=torch.float64)
 
     @contextmanager
     def _standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:

@@ -229,7 +229,7 @@ class Engine:
         self.recorder.exchanged(sent, received)
 
     def _evaluate(self, effect: Evaluate) -> Tensor:
-        sums = self.replica.evaluate(effect.params, effect.buffers, self.group.rank, self.group.workers)
+        sums = self.replica.evaluate(effect.params, effect.buffers, self.group.workers)
         self.recorder.mark("evaluate")
         return sums
 

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from signal import SIGKILL, SIGTERM
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 
@@ -16,7 +17,7 @@ from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.failures import Failure, read_note, root_cause
 from paceline.runtimes.live.heartbeat import Pulse, read_pulse
 from paceline.runtimes.live.meeting import Meeting
-from paceline.runtimes.live.overseer import Agent, Overseer
+from paceline.runtimes.live.overseer import BEFORE_KILL, Agent, Overseer
 from paceline.runtimes.live.place import host_name
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.surroundings import undisturbed
@@ -68,6 +69,15 @@ def variables(plan: Launch, port: int, folder: Path, environ: Mapping[str, str])
         wishes["OMP_NUM_THREADS"] = "1"
     ours = {place.FOLDER: str(folder), place.LAUNCHER: str(os.getpid())}
     return ours | {name: value for name, value in wishes.items() if value and name not in environ}
+
+
+def _was_stopped(code: int, after: float) -> bool:
+    """Whether a worker that ended so many seconds after the first failure was ended by this launcher because of it.
+
+    SIGKILL comes late from here. One that comes early is the cause itself: the others may well notice a killed worker,
+    and end, before the system has cleared it away.
+    """
+    return after > 0 and (code == -SIGTERM or (code == -SIGKILL and after >= BEFORE_KILL - 1))
 
 
 class _Run:
@@ -125,8 +135,7 @@ class _Run:
             return note
         pulse = read_pulse(self.folder, rank)
         ended = self.overseer.deaths.get(local_rank, 0.0)
-        # Whoever dies while the others are being ended did not begin it.
-        late = self.overseer.failed_at is not None and ended > self.overseer.failed_at and code in (-9, -15)
+        late = _was_stopped(code, ended - (self.overseer.failed_at or ended))
         return Failure(
             rank=rank,
             host=host_name(),
@@ -138,7 +147,8 @@ class _Run:
         )
 
     def _failed(self, result: RunResult) -> Mistake | RunFailed:
-        codes = {failure.local_rank: failure.exitcode for failure in result.failures.values()}
+        codes = {rank: code for rank, code in self.overseer.codes.items() if code}
+        codes |= {failure.local_rank: failure.exitcode for failure in result.failures.values()}
         found = [self._failure(local_rank, code) for local_rank, code in codes.items()]
         # The agent knows who had ended when it looked; whoever began it may have ended a moment later.
         cause = root_cause([*(failure for failure in found if failure is not None), *self._notes()])

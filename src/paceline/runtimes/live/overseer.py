@@ -19,6 +19,9 @@ AFTER_FAILURE = 9.0
 AFTER_INTERRUPT = 65.0
 """Seconds that workers have to save and end after Ctrl-C; a little more than they give themselves."""
 
+BEFORE_KILL = 5
+"""Seconds between the agent's SIGTERM to those that are left after a failure, and its SIGKILL."""
+
 _GLANCE = 0.02
 
 
@@ -45,6 +48,8 @@ class Overseer:
         self._thread = threading.Thread(target=self._watch, name="overseer", daemon=True)
         self.deaths: dict[int, float] = {}
         """Local rank to when it ended, in seconds since the epoch."""
+        self.codes: dict[int, int] = {}
+        """Local rank to its exit code, where this saw it before the agent did."""
         self.failed_at: float | None = None
         """When the first worker failed."""
         self.lost: int | None = None
@@ -85,6 +90,8 @@ class Overseer:
             ended, code = _glance(pid)
             if ended:
                 self.deaths[local_rank] = time.time()
+                if code is not None:
+                    self.codes[local_rank] = code
                 if code != 0 and self.failed_at is None and not self.signal:
                     self.failed_at = self.deaths[local_rank]
                     self._deadline = min(self._deadline, time.monotonic() + AFTER_FAILURE)
@@ -123,7 +130,7 @@ class Agent(LocalElasticAgent):
     """Torch's agent, watched by an overseer from the moment its workers run."""
 
     def __init__(self, spec: WorkerSpec, variables: Mapping[str, str], overseer: Overseer) -> None:
-        super().__init__(spec, Streams(variables), exit_barrier_timeout=5.0, shutdown_timeout=5)
+        super().__init__(spec, Streams(variables), exit_barrier_timeout=5.0, shutdown_timeout=BEFORE_KILL)
         self._overseer = overseer
         self._ignored = [signum for signum in SIGNALS if signal.getsignal(signum) is signal.SIG_IGN]
 

@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from paceline.errors import RunFailed
+from paceline.jobs.sharding import scoring_batches
 from paceline.runtimes.session import Evaluate, Export, Save
 from paceline.runtimes.virtual.books import APPLY, CHECKPOINT, COMMUNICATE, EVALUATE, WAIT
 from paceline.runtimes.virtual.circle import Circle
@@ -204,8 +205,7 @@ class Engine:
     def _evaluate(self, node: Node, effect: Evaluate) -> bool:
         world, rank, workers = self._world, node.me.rank, len(self._world.workers)
         node.answer = self._mathematics.evaluate(rank, effect.params, effect.buffers)
-        tested = world.shape.test_samples
-        samples = tested * (rank + 1) // workers - tested * rank // workers
+        samples = sum(map(len, scoring_batches(world.shape.test_samples, rank, workers)))
         self._spend(node, EVALUATE, world.costs.evaluate(rank, samples))
         return False
 
