@@ -135,7 +135,8 @@ class _Run:
             return note
         pulse = read_pulse(self.folder, rank)
         ended = self.overseer.deaths.get(local_rank, 0.0)
-        late = _was_stopped(code, ended - (self.overseer.failed_at or ended))
+        after = ended - (self.overseer.failed_at or ended)
+        late = local_rank in self.overseer.ended or _was_stopped(code, after)
         return Failure(
             rank=rank,
             host=host_name(),

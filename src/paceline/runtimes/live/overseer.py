@@ -50,6 +50,8 @@ class Overseer:
         """Local rank to when it ended, in seconds since the epoch."""
         self.codes: dict[int, int] = {}
         """Local rank to its exit code, where this saw it before the agent did."""
+        self.ended: set[int] = set()
+        """Local ranks that this ended by SIGKILL: they did not begin anything."""
         self.failed_at: float | None = None
         """When the first worker failed."""
         self.lost: int | None = None
@@ -99,8 +101,10 @@ class Overseer:
 
     def send(self, signum: int) -> None:
         """Signal every worker that still runs, with whatever it has started."""
-        for pid in self._pids.values():
+        for local_rank, pid in self._pids.items():
             if _glance(pid) == (False, None):
+                if signum == signal.SIGKILL:
+                    self.ended.add(local_rank)
                 os.killpg(pid, signum)
 
     def interrupt(self, signum: int, frame: FrameType | None = None) -> None:  # noqa: ARG002
