@@ -84,7 +84,7 @@ def test_a_killed_worker_ends_the_run_and_is_named_with_what_is_safe(start: Star
     what, safe, resume = stderr.splitlines()
     assert re.fullmatch(
         r"paceline: rank 1 on \S+ died at step \d+ \(killed by signal 9, SIGKILL\); "
-        r"the others stopped after [\d.]+ m?s\.",
+        r"the others stopped after [\d.]+ (us|ms|s)\.",
         what,
     )
     assert int(re.findall(r"step (\d+)", what)[0]) >= 5
