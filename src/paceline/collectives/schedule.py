@@ -16,7 +16,7 @@ class Then(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """One message: the chunks ``start`` to ``stop`` (excluded) of the source's tensor, as they were before the round."""
+    """One message: the chunks ``start`` to ``stop`` (excluded) of the source's tensor, as they were before it."""
 
     source: int
     target: int

@@ -1,5 +1,7 @@
 """How many bytes of tensors one worker sends and receives in a collective; both runtimes count with these."""
 
+from paceline.collectives.schedule import Schedule, chunk_bounds
+
 
 def ring_bytes(size: int, workers: int) -> int:
     """What each worker sends, and receives, in a ring all-reduce of ``size`` bytes: 2 (n - 1) / n of it."""
@@ -17,3 +19,19 @@ def broadcast_bytes(size: int, workers: int, rank: int, root: int = 0) -> tuple[
         children += 1
         reach *= 2
     return children * size, size if place else 0
+
+
+def schedule_bytes(schedule: Schedule, size: int, rank: int, element: int = 4) -> tuple[int, int]:
+    """Bytes that a rank (sends, receives) when a tensor of ``size`` bytes goes through a schedule.
+
+    The tensor is whole elements of ``element`` bytes, and so are chunks. All transfers are walked through: keep the
+    answer.
+    """
+    bounds = [element * bound for bound in chunk_bounds(size // element, schedule.chunks)]
+    sent = received = 0
+    for turn in schedule.rounds:
+        for transfer in turn.transfers:
+            length = bounds[transfer.stop] - bounds[transfer.start]
+            sent += length if transfer.source == rank else 0
+            received += length if transfer.target == rank else 0
+    return sent, received

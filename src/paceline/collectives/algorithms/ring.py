@@ -1,23 +1,34 @@
 """The ring: everybody passes one chunk at a time to the right (Patarasuk and Yuan, 2009)."""
 
+from collections.abc import Sequence
+
 from paceline.collectives.schedule import Hosts, Round, Schedule, Then, Transfer
 
 
 def ring(hosts: Hosts) -> Schedule:
-    """n - 1 rounds of share-reduce leave each rank one finished chunk; n - 1 rounds of share-only pass them on.
+    """Share-reduce leaves each rank one finished chunk after n - 1 rounds; n - 1 of share-only pass them on.
 
     No rank sends more than 2 (n - 1) / n of the tensor, which is the least possible; latency grows with n.
     """
     workers = len(hosts)
-    rounds = [_round(workers, step, "share-reduce", Then.REDUCE) for step in range(workers - 1)]
-    rounds += [_round(workers, step, "share-only", Then.REPLACE) for step in range(workers - 1, 2 * (workers - 1))]
-    return Schedule("ring", workers, workers, tuple(rounds))
+    return Schedule("ring", workers, workers, tuple(around(range(workers))))
 
 
-def _round(workers: int, step: int, phase: str, then: Then) -> Round:
-    """Rank r sends chunk r - step: the one that it received, and reduced, the round before."""
-    sends = ((rank, (rank - step) % workers) for rank in range(workers))
+def around(members: Sequence[int]) -> list[Round]:
+    """The rounds of a ring among these ranks, of as many chunks as there are members."""
+    turns = len(members) - 1
+    rounds = [_round(members, step, "share-reduce", Then.REDUCE) for step in range(turns)]
+    return rounds + [_round(members, step, "share-only", Then.REPLACE) for step in range(turns, 2 * turns)]
+
+
+def _round(members: Sequence[int], step: int, phase: str, then: Then) -> Round:
+    """The member in place p sends chunk p - step: the one that it received, and reduced, the round before."""
+    count = len(members)
+    sends = ((place, (place - step) % count) for place in range(count))
     return Round(
         phase,
-        tuple(Transfer(rank, (rank + 1) % workers, chunk, chunk + 1, then) for rank, chunk in sends),
+        tuple(
+            Transfer(members[place], members[(place + 1) % count], chunk, chunk + 1, then)
+            for place, chunk in sends
+        ),
     )
