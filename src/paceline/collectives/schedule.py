@@ -41,7 +41,8 @@ class Schedule:
     name: str
     workers: int
     chunks: int
-    rounds: tuple[Round, ...]
+    rounds: Sequence[Round]
+    """May be made as they are asked for (``turns``): many ranks make many transfers."""
 
 
 def chunk_bounds(length: int, chunks: int) -> list[int]:

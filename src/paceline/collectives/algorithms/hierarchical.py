@@ -5,6 +5,7 @@ from itertools import chain, zip_longest
 from paceline.collectives.algorithms.ring import around
 from paceline.collectives.algorithms.tree import from_first, towards_first
 from paceline.collectives.schedule import Hosts, Round, Schedule, Transfer
+from paceline.collectives.turns import Joined
 
 
 def hierarchical(hosts: Hosts) -> Schedule:
@@ -16,12 +17,12 @@ def hierarchical(hosts: Hosts) -> Schedule:
     chunks = len(members)
     inside = [towards_first(ranks, chunks) for ranks in members]
     outwards = [from_first(ranks, chunks) for ranks in members]
-    rounds = [
-        *_together("reduce in the host", inside),
-        *around([ranks[0] for ranks in members]),
-        *_together("broadcast in the host", outwards),
-    ]
-    return Schedule("hierarchical", len(hosts), chunks, tuple(rounds))
+    parts = (
+        _together("reduce in the host", inside),
+        around([ranks[0] for ranks in members]),
+        _together("broadcast in the host", outwards),
+    )
+    return Schedule("hierarchical", len(hosts), chunks, Joined(parts))
 
 
 def _members(hosts: Hosts) -> list[list[int]]:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from paceline.collectives.schedule import Hosts, Round, Schedule, Then, Transfer
+from paceline.collectives.turns import Joined, Turns
 
 
 def ring(hosts: Hosts) -> Schedule:
@@ -11,14 +12,15 @@ def ring(hosts: Hosts) -> Schedule:
     No rank sends more than 2 (n - 1) / n of the tensor, which is the least possible; latency grows with n.
     """
     workers = len(hosts)
-    return Schedule("ring", workers, workers, tuple(around(range(workers))))
+    return Schedule("ring", workers, workers, around(range(workers)))
 
 
-def around(members: Sequence[int]) -> list[Round]:
+def around(members: Sequence[int]) -> Joined:
     """The rounds of a ring among these ranks, of as many chunks as there are members."""
-    turns = len(members) - 1
-    rounds = [_round(members, step, "share-reduce", Then.REDUCE) for step in range(turns)]
-    return rounds + [_round(members, step, "share-only", Then.REPLACE) for step in range(turns, 2 * turns)]
+    count = len(members)
+    share_reduce = _round(members, 0, "share-reduce", Then.REDUCE)
+    share_only = _round(members, count - 1, "share-only", Then.REPLACE)
+    return Joined((Turns(share_reduce, count - 1, count), Turns(share_only, count - 1, count)))
 
 
 def _round(members: Sequence[int], step: int, phase: str, then: Then) -> Round:
