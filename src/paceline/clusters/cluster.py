@@ -16,10 +16,14 @@ class Device:
     name: str = "device"
     speed: float = 1.0
     """2 computes in half the given times, 0.5 in twice."""
+    reduce_seconds: float = 0.0
+    """Seconds a byte to combine what a collective brings with what is held; 0 where nobody says."""
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < float("inf"):
             raise Mistake(f"a speed of {self.speed:g} cannot be: it must be more than 0, for example 1.0")
+        if not 0 <= self.reduce_seconds < float("inf"):
+            raise Mistake(f"{self.reduce_seconds:g} seconds a byte cannot be: reducing takes 0 s or more")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 import tomllib
 from collections.abc import Iterable, Iterator
+from math import inf
 from pathlib import Path
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
@@ -13,7 +14,7 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 """The link of a host that states none: 1 Gbit/s Ethernet."""
 
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "jitter")
-_HOST = ("hosts", "workers", "speed", "device", "bandwidth", "latency", "servers")
+_HOST = ("hosts", "workers", "speed", "device", "bandwidth", "latency", "servers", "reduce")
 _INSIDE = ("inside-bandwidth", "inside-latency")
 
 
@@ -91,7 +92,11 @@ def _read_hosts(reader: Reader, inside: Link, count: str) -> Iterator[Host]:
     if count in reader.values and len(names) != number:
         raise reader.wrong("names", names, f"there must be as many as {count} says, {number}")
     workers, servers = reader.whole("workers", 1), reader.whole("servers", 0)
-    device = Device(name=reader.word("device", "device"), speed=reader.positive("speed", 1.0))
+    device = Device(
+        name=reader.word("device", "device"),
+        speed=reader.positive("speed", 1.0),
+        reduce_seconds=1 / reader.rate("reduce", inf),
+    )
     link = _read_link(reader, DEFAULT_LINK)
     for name in names:
         yield Host(name=name, link=link, workers=workers, servers=servers, device=device, inside=inside)

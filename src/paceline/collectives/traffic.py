@@ -1,6 +1,7 @@
 """How many bytes of tensors one worker sends and receives in a collective; both runtimes count with these."""
 
 from paceline.collectives.schedule import Schedule, chunk_bounds
+from paceline.collectives.turns import alike
 
 
 def ring_bytes(size: int, workers: int) -> int:
@@ -24,8 +25,8 @@ def broadcast_bytes(size: int, workers: int, rank: int, root: int = 0) -> tuple[
 def schedule_bytes(schedule: Schedule, size: int, rank: int, element: int = 4) -> tuple[int, int]:
     """Bytes that a rank (sends, receives) when a tensor of ``size`` bytes goes through a schedule.
 
-    The tensor is whole elements of ``element`` bytes, and so are chunks. All transfers are walked through: keep the
-    answer.
+    The tensor is whole elements of ``element`` bytes, and so are chunks. All transfers are walked through: slow and
+    obvious beside ``traffic_of_all``.
     """
     bounds = [element * bound for bound in chunk_bounds(size // element, schedule.chunks)]
     sent = received = 0
@@ -35,3 +36,30 @@ def schedule_bytes(schedule: Schedule, size: int, rank: int, element: int = 4) -
             sent += length if transfer.source == rank else 0
             received += length if transfer.target == rank else 0
     return sent, received
+
+
+def traffic_of_all(
+    schedule: Schedule, size: int, element: int = 4, segments: int = 1
+) -> list[tuple[int, int]]:
+    """What ``schedule_bytes`` says of each rank when the schedule is pipelined in so many segments.
+
+    Like rounds are counted at once: a message of k turns carries the k chunks up to its own, counted round.
+    """
+    chunks = schedule.chunks
+    bounds = _bounds(size // element, chunks, segments)
+    sent, received = [0] * schedule.workers, [0] * schedule.workers
+    for turn, times in alike(schedule.rounds):
+        for transfer in turn.transfers:
+            low = transfer.start - times + 1
+            beyond = bounds[chunks] - bounds[chunks + low] if low < 0 else 0
+            length = bounds[transfer.stop] - bounds[max(0, low)] + beyond
+            sent[transfer.source] += element * length
+            received[transfer.target] += element * length
+    return list(zip(sent, received, strict=True))
+
+
+def _bounds(length: int, chunks: int, segments: int) -> list[int]:
+    """As ``chunk_bounds``, but each chunk as long as the chunks in its place in all segments together."""
+    cuts = chunk_bounds(length, chunks * segments)
+    starts = range(0, chunks * segments, chunks)
+    return [sum(cuts[start + chunk] - cuts[start] for start in starts) for chunk in range(chunks + 1)]

@@ -17,7 +17,7 @@ class Flow:
     """Bytes under way over some links at once; a link that it crosses k times counts k times."""
 
     left: float
-    crosses: Mapping[int, int]
+    crosses: Mapping[int, float]
     """Link to how often it is crossed."""
     done: Done
     rate: float = 0.0
@@ -47,7 +47,7 @@ class Network:
         """What is under way, by start; for looking only."""
         return self._flows
 
-    def start(self, now: float, size: float, crosses: Mapping[int, int], done: Done) -> Flow:
+    def start(self, now: float, size: float, crosses: Mapping[int, float], done: Done) -> Flow:
         """Send ``size`` bytes from now on; ``done`` is called from ``advance`` when the last has left."""
         flow = Flow(size, crosses, done)
         self._move(now)
@@ -97,7 +97,7 @@ class Network:
             self._next = min(self._next, flow.ends)
 
     def _fill(self) -> None:
-        demand: dict[int, int] = {}
+        demand: dict[int, float] = {}
         users: dict[int, list[Flow]] = {}
         for flow in self._flows:
             flow.rate = inf
@@ -114,7 +114,7 @@ class Network:
             demand.pop(tightest, None)
 
     @staticmethod
-    def _freeze(flow: Flow, rate: float, room: dict[int, float], demand: dict[int, int]) -> None:
+    def _freeze(flow: Flow, rate: float, room: dict[int, float], demand: dict[int, float]) -> None:
         flow.rate = rate
         for link, times in flow.crosses.items():
             if link in demand:

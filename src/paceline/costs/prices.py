@@ -4,7 +4,7 @@ Alone on the network a price is a number of seconds; in company its stages run a
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from paceline.collectives.pairs import swaps
@@ -17,7 +17,8 @@ class Stage:
 
     latency: float
     size: float
-    crosses: Mapping[int, int]
+    crosses: Mapping[int, float]
+    """Link to how many such flows it carries."""
     seconds: float
     """How long it takes when nothing else is under way."""
 
@@ -42,6 +43,7 @@ def ring_all_reduce(topology: Topology, size: int) -> Price:
 
     2 (n - 1) steps, in each of which a message of 1/n of the bytes goes over every edge at once. The ring leaves and
     enters each host once; the edges inside a host share its inside link. A pair that swaps needs one message only.
+    Gloo reduces one piece of a message while the next one travels: that takes time only where it is slower.
     """
     workers = len(topology.workers)
     if workers == 1 or size == 0:
@@ -52,9 +54,13 @@ def ring_all_reduce(topology: Topology, size: int) -> Price:
         way = topology.way(source, topology.workers[(rank + 1) % workers])
         crosses.update(way.crosses)
         latency = max(latency, way.latency)
-    steps = 2 * (workers - 1)
-    messages = 1 if swaps(workers, size) else steps
-    return _price(_stage(topology, messages * latency, steps * size / workers, crosses))
+    steps, part = 2 * (workers - 1), size / workers
+    reduce = max(topology.reduce_seconds(rank) for rank in range(workers)) * part
+    if swaps(workers, size):
+        return price_stages([stage(topology, latency + 2 * reduce, size, crosses)])
+    carry = stage(topology, 0.0, part, crosses).seconds
+    delay = steps * latency + (workers - 1) * max(0.0, reduce - carry)
+    return price_stages([stage(topology, delay, steps * part, crosses)])
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:
@@ -71,20 +77,22 @@ def tree_broadcast(topology: Topology, size: int) -> Price:
         rounds = (len(members) - 1).bit_length()
         latency = max(topology.hosts[host].link.latency for host in members)
         crosses = {link: rounds for host in members for link in (topology.out_of(host), topology.into(host))}
-        stages.append(_stage(topology, rounds * latency, size, crosses))
+        stages.append(stage(topology, rounds * latency, size, crosses))
     most = max(members.values())
     if most > 1:
         rounds = (most - 1).bit_length()
         latency = max(topology.hosts[host].inside.latency for host in members if members[host] > 1)
         inside = {topology.inside(host): count - 1 for host, count in members.items() if count > 1}
-        stages.append(_stage(topology, rounds * latency, size, inside))
-    return _price(*stages)
+        stages.append(stage(topology, rounds * latency, size, inside))
+    return price_stages(stages)
 
 
-def _stage(topology: Topology, latency: float, size: float, crosses: Mapping[int, int]) -> Stage:
+def stage(topology: Topology, latency: float, size: float, crosses: Mapping[int, float]) -> Stage:
+    """The stage, with its own time worked out."""
     slowest = max(times / topology.capacities[link] for link, times in crosses.items())
     return Stage(latency, size, dict(crosses), latency + size * slowest)
 
 
-def _price(*stages: Stage) -> Price:
-    return Price(stages, sum(stage.seconds for stage in stages))
+def price_stages(stages: Sequence[Stage]) -> Price:
+    """Stages one after the other."""
+    return Price(tuple(stages), sum(one.seconds for one in stages))

@@ -40,6 +40,10 @@ class Topology:
         """What the processes of a host share."""
         return 3 * host + 2
 
+    def reduce_seconds(self, rank: int) -> float:
+        """Seconds a byte that a worker takes to combine what it receives with what it holds."""
+        return self.hosts[self.workers[rank]].device.reduce_seconds
+
     def way(self, source: int, target: int) -> Way:
         """From a process on one host to a process on another, or on the same."""
         if source == target:
