@@ -1,0 +1,1 @@
+"""Collectives through memory that the processes of one host share."""

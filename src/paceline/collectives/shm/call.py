@@ -1,0 +1,92 @@
+"""What a rank asks for, laid beside what the others ask for: nobody moves data before all agree."""
+
+from dataclasses import dataclass
+from struct import Struct
+
+import torch
+from torch import Tensor
+
+from paceline.collectives.shm.reducers import REDUCERS
+
+_LAYOUT = Struct("<iiqiiqq")
+_SAME = 24
+"""How many of its bytes must be the same on all ranks; the rest says where a rank's own memory is."""
+SIZE = 64
+
+KINDS = (
+    "barrier", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
+    "zeros",
+)  # fmt: skip
+DTYPES = (
+    torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32,
+    torch.int64, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
+    torch.float8_e4m3fn, torch.float8_e5m2,
+)  # fmt: skip
+OPS = ("", *REDUCERS)
+ELSEWHERE = -1
+"""The allocation of a tensor that does not live in shared memory."""
+
+_KIND = {kind: number for number, kind in enumerate(KINDS)}
+_DTYPE = {dtype: number for number, dtype in enumerate(DTYPES)}
+_OP = {op: number for number, op in enumerate(OPS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One rank's call: the same on all ranks up to ``root``, then where this rank's tensor lies."""
+
+    kind: str
+    dtype: torch.dtype
+    length: int
+    op: str = ""
+    root: int = -1
+    allocation: int = ELSEWHERE
+    offset: int = 0
+
+    def pack(self) -> bytes:
+        """As bytes, in the order of the fields."""
+        return pack(self.kind, self.dtype, self.length, self.op, self.root, self.allocation, self.offset)
+
+    def __str__(self) -> str:
+        if self.kind == "barrier":
+            return "barrier()"
+        op = f", {self.op}" if self.op else ""
+        root = f", root {self.root}" if self.root >= 0 else ""
+        return f"{self.kind}({self.length} x {str(self.dtype).removeprefix('torch.')}{op}{root})"
+
+
+def pack(
+    kind: str, dtype: torch.dtype, length: int, op: str, root: int, allocation: int, offset: int
+) -> bytes:
+    """A call as bytes; ``same`` compares the part that ranks must agree on."""
+    return _LAYOUT.pack(_KIND[kind], _DTYPE[dtype], length, _OP[op], root, allocation, offset)
+
+
+def unpack(packed: bytes) -> Call:
+    """The call behind the bytes."""
+    kind, dtype, length, op, root, allocation, offset = _LAYOUT.unpack_from(packed)
+    return Call(KINDS[kind], DTYPES[dtype], length, OPS[op], root, allocation, offset)
+
+
+def agrees(one: bytes, other: bytes) -> bool:
+    """Whether two ranks ask for the same."""
+    return one[:_SAME] == other[:_SAME]
+
+
+def place_of(packed: bytes) -> tuple[int, int]:
+    """The allocation and the offset of a rank's tensor."""
+    *_, allocation, offset = _LAYOUT.unpack_from(packed)
+    return allocation, offset
+
+
+def knows(tensor: Tensor) -> bool:
+    """Whether tensors of this type can travel."""
+    return tensor.dtype in _DTYPE
+
+
+def disagreement(first: int, one: Call, second: int, other: Call) -> str:
+    """What to say of two ranks that ask for different things."""
+    return (
+        f"the ranks do not ask for the same: rank {first} called {one}, rank {second} {other}; "
+        "a collective needs the same call with the same sizes and types on every rank"
+    )

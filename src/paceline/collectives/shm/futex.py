@@ -1,0 +1,43 @@
+"""Words in shared memory that processes can sleep on, through the kernel's own call; no compiled code is needed.
+
+A word is written by one process only, with a plain aligned store. On x86-64 stores become visible in the order in
+which they were made, so data written before a word is there for whoever has read the word.
+"""
+
+import ctypes
+import os
+import platform
+from ctypes import c_int, c_long, c_uint32, c_void_p
+from errno import EAGAIN, EINTR, ETIMEDOUT
+
+_FUTEX = 202
+_WAIT, _WAKE = 0, 1
+_EVERYBODY = 2**31 - 1
+
+
+class _Timespec(ctypes.Structure):
+    _fields_ = (("seconds", c_long), ("nanoseconds", c_long))
+
+
+_syscall = ctypes.CDLL(None, use_errno=True).syscall
+_syscall.argtypes = (c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32)
+_syscall.restype = c_long
+
+
+def supported() -> bool:
+    """Whether this machine keeps the promises above."""
+    return platform.system() == "Linux" and platform.machine() == "x86_64"
+
+
+def wake(address: int) -> None:
+    """Wake everybody who sleeps on the word."""
+    _syscall(_FUTEX, address, _WAKE, _EVERYBODY, None, None, 0)
+
+
+def sleep(address: int, value: int, seconds: float) -> None:
+    """Sleep until somebody wakes the word, but not if it holds another value already, and not for ever."""
+    limit = _Timespec(int(seconds), int(seconds % 1 * 1e9))
+    if _syscall(_FUTEX, address, _WAIT, value, ctypes.byref(limit), None, 0) < 0:
+        error = ctypes.get_errno()
+        if error not in (EAGAIN, EINTR, ETIMEDOUT):
+            raise OSError(error, os.strerror(error))

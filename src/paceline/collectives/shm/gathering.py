@@ -1,0 +1,116 @@
+"""How the ranks of a host come to share memory: one makes a segment, the others map it, and its name goes."""
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from mmap import mmap
+from pathlib import Path
+
+from torch.distributed.distributed_c10d import Store
+
+from paceline.collectives.shm import futex, segment
+from paceline.collectives.shm.allocations import Allocations
+from paceline.collectives.shm.table import Layout, Table
+from paceline.collectives.shm.team import Team
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank of the group: what it is called outside of it, and its process."""
+
+    rank: int
+    name: int
+    process: int
+    host: str
+
+
+def meet_members(store: Store, rank: int, size: int, name: int) -> list[Member]:
+    """Everybody's process and host, by rank."""
+    store.set(f"member/{rank}", json.dumps([name, os.getpid(), host_identity()]))
+    return [Member(other, *json.loads(store.get(f"member/{other}"))) for other in range(size)]
+
+
+def host_identity() -> str:
+    """The same for processes that can share memory and watch each other, and that no network lies between."""
+    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "net")]
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot}/{segment.ROOM.stat().st_dev}/{spaces[0]}/{spaces[1]}/{os.getuid()}"
+
+
+def form_team(
+    store: Store, rank: int, members: Sequence[Member], label: tuple[str, str], timeout: float
+) -> Team:
+    """Share memory among ``members``, who are all on this host; ``rank`` is one of them, ``label`` the run and group.
+
+    Raises ``segment.NoRoom`` on all of them alike if there is too little memory to share.
+    """
+    first = members[0]
+    size = Layout(len(members)).end
+    key = f"table/{first.rank}"
+    if rank == first.rank:
+        segment.sweep()
+        name, memory = _offer(store, key, segment.segment_name(*label, 0), size)
+    else:
+        name, memory = _accept(store, key, size)
+    place = next(index for index, member in enumerate(members) if member.rank == rank)
+    try:
+        table = Table(
+            memory,
+            place,
+            [member.process for member in members],
+            [member.name for member in members],
+            timeout,
+        )
+        table.meeting.doing = "the start of the group"
+        table.meeting.meet()
+    finally:
+        segment.remove(name)
+    return Team(table, Allocations(place, len(members), _Maker(table, name)))
+
+
+def _offer(store: Store, key: str, name: str, size: int) -> tuple[str, mmap]:
+    try:
+        if not futex.supported():
+            raise segment.NoRoom("shared memory needs Linux on x86-64")
+        memory = segment.create(name, size)
+    except OSError as error:
+        store.set(key, json.dumps({"refused": str(error)}))
+        raise
+    store.set(key, json.dumps({"name": name}))
+    return name, memory
+
+
+def _accept(store: Store, key: str, size: int) -> tuple[str, mmap]:
+    offer = json.loads(store.get(key))
+    if "refused" in offer:
+        raise segment.NoRoom(offer["refused"])
+    return offer["name"], segment.attach(offer["name"], size)
+
+
+class _Maker:
+    """Makes the later segments of a group: the first rank creates, all map, the name goes."""
+
+    def __init__(self, table: Table, name: str) -> None:
+        self._table, self._name, self._serial = table, name, 0
+
+    def __call__(self, size: int) -> mmap | None:
+        """The new segment, or None on every rank if there is too little room; the first rank then warns."""
+        self._serial += 1
+        stem, _, process = self._name.rpartition(".")
+        name = f"{stem.rpartition('-')[0]}-{self._serial}.{process}"
+        table, memory = self._table, None
+        if table.rank == 0:
+            try:
+                memory = segment.create(name, size)
+            except segment.NoRoom as error:
+                warnings.warn(f"{error}; sums go through slots instead", stacklevel=4)
+        try:
+            table.meeting.meet()
+            if table.rank > 0 and (segment.ROOM / name).exists():
+                memory = segment.attach(name, size)
+            table.meeting.meet()
+        finally:
+            segment.remove(name)
+        return memory

@@ -1,0 +1,78 @@
+"""From a store and a rank to the party that the ranks make: one host's team, or several hosts."""
+
+import json
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from mmap import mmap
+
+from torch.distributed import ProcessGroupGloo
+from torch.distributed.distributed_c10d import PrefixStore, Store
+
+from paceline.collectives.shm.allocations import Allocations
+from paceline.collectives.shm.gathering import Member, form_team, meet_members
+from paceline.collectives.shm.hosts import Hosts
+from paceline.collectives.shm.party import Party
+from paceline.collectives.shm.segment import NoRoom
+from paceline.collectives.shm.table import Layout, Table
+from paceline.collectives.shm.team import Team
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joining:
+    """One rank of a group that is about to form."""
+
+    store: Store
+    rank: int
+    size: int
+    name: int
+    """What errors call this rank: its rank in the whole job."""
+    run: str
+    group: str
+    timeout: float
+
+    def join(self) -> Party:
+        """Find who shares this host, share memory with them, and connect to the other hosts if there are any."""
+        members = meet_members(self.store, self.rank, self.size, self.name)
+        team, leader = self._team([member for member in members if member.host == members[self.rank].host])
+        teams = self._teams(leader)
+        if len(teams) == 1:
+            return team
+        return Hosts(
+            self.rank, teams, team, self._leaders(teams), self._gloo("everybody", self.rank, self.size)
+        )
+
+    def _team(self, here: Sequence[Member]) -> tuple[Team, int]:
+        """This host's team and its first rank; where memory cannot be shared every rank is a host of its own."""
+        if len(here) == 1:
+            return alone(self.name, self.timeout), self.rank
+        try:
+            return form_team(self.store, self.rank, here, (self.run, self.group), self.timeout), here[0].rank
+        except NoRoom as error:
+            if self.rank == here[0].rank:
+                warnings.warn(f"{error}; the ranks talk through Gloo instead", stacklevel=6)
+            return alone(self.name, self.timeout), self.rank
+
+    def _teams(self, leader: int) -> list[list[int]]:
+        self.store.set(f"team/{self.rank}", json.dumps(leader))
+        found: dict[int, list[int]] = {}
+        for rank in range(self.size):
+            found.setdefault(json.loads(self.store.get(f"team/{rank}")), []).append(rank)
+        return list(found.values())
+
+    def _leaders(self, teams: Sequence[Sequence[int]]) -> ProcessGroupGloo | None:
+        firsts = [ranks[0] for ranks in teams]
+        return self._gloo("leaders", firsts.index(self.rank), len(firsts)) if self.rank in firsts else None
+
+    def _gloo(self, name: str, rank: int, size: int) -> ProcessGroupGloo:
+        store = PrefixStore(name, self.store)
+        return ProcessGroupGloo(store, rank, size, timedelta(seconds=self.timeout))
+
+
+def alone(name: int, timeout: float) -> Team:
+    """A team of one: nothing is shared, and the same calls work."""
+    memory = mmap(-1, Layout(1).end)
+    table = Table(memory, 0, [os.getpid()], [name], timeout)
+    return Team(table, Allocations(0, 1, lambda size: mmap(-1, size)))

@@ -1,0 +1,76 @@
+"""Who of a group is still there: a process that died is seen by the kernel, one that leaves says so."""
+
+import os
+import select
+from collections.abc import Sequence
+from ctypes import addressof, c_char
+from mmap import mmap
+
+LINE = 64
+"""Bytes between words of different ranks, so that they do not share a cache line."""
+WORD = 4
+
+
+class PeerLost(RuntimeError):
+    """Another rank died, left or did not come; the message names it."""
+
+
+class Peers:
+    """The processes of a group on one host, each with a word that is 0 as long as it stays.
+
+    A rank that leaves writes there on whose account, counted from 1: its own, or that of the rank that it lost.
+    """
+
+    def __init__(
+        self, memory: mmap, start: int, rank: int, processes: Sequence[int], names: Sequence[int]
+    ) -> None:
+        """The words lie in ``memory`` from ``start`` on; ``names`` is what errors call the ranks."""
+        self.rank, self.size = rank, len(processes)
+        self._names = names
+        self._words = memoryview(memory)[start : start + space(self.size)].cast("I")
+        self._watched = {
+            os.pidfd_open(process): other for other, process in enumerate(processes) if other != rank
+        }
+        self._poll = select.poll()
+        for descriptor in self._watched:
+            self._poll.register(descriptor, select.POLLIN)
+
+    def gone(self) -> dict[int, tuple[int, str]]:
+        """The ranks that will do nothing more, each with the rank that is to blame and what became of it."""
+        found = {
+            self._watched[descriptor]: (self._watched[descriptor], "died")
+            for descriptor, _ in self._poll.poll(0)
+        }
+        for other in range(self.size):
+            culprit = self._words[other * LINE // WORD] - 1
+            if culprit >= 0 and other != self.rank:
+                found[other] = (culprit, "has left" if culprit == other else "is lost, as another rank found")
+        return found
+
+    def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
+        """The error to raise for a rank that is gone; from now on this rank counts as gone, too, on its account."""
+        self.leave(culprit)
+        return PeerLost(f"rank {self._names[culprit]} {fate} (during {doing})")
+
+    def leave(self, culprit: int) -> None:
+        """Let the others know that this rank does nothing more, on ``culprit``'s account."""
+        mine = self.rank * LINE // WORD
+        if not self._words[mine]:
+            self._words[mine] = culprit + 1
+
+    def close(self) -> None:
+        """Watch nobody any more."""
+        for descriptor in self._watched:
+            self._poll.unregister(descriptor)
+            os.close(descriptor)
+        self._watched = {}
+
+
+def space(size: int) -> int:
+    """Bytes that the words of so many ranks take."""
+    return size * LINE
+
+
+def address_of(memory: mmap) -> int:
+    """Where a mapping lies in this process."""
+    return addressof(c_char.from_buffer(memory))

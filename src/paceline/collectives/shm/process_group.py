@@ -1,0 +1,269 @@
+"""The party as torch.distributed sees it: a process group that DDP and anybody's script can use."""
+
+# torch calls the forms below with options; its stubs list further forms that only its C++ classes have.
+# mypy: disable-error-code="override,assignment"
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.distributed import ProcessGroup, ReduceOp, Work
+
+from paceline.collectives.shm import call
+from paceline.collectives.shm.party import Party
+from paceline.collectives.shm.works import Lane, Promised, Task
+from paceline.errors import Mistake
+
+_OPS = {
+    ReduceOp.SUM: "sum",
+    ReduceOp.AVG: "mean",
+    ReduceOp.PRODUCT: "product",
+    ReduceOp.MIN: "min",
+    ReduceOp.MAX: "max",
+    ReduceOp.BAND: "and",
+    ReduceOp.BOR: "or",
+    ReduceOp.BXOR: "xor",
+}
+
+
+class SharedMemoryGroup(ProcessGroup):
+    """Collectives run one after the other: in the caller's thread if it waits, else in one of the group's own.
+
+    Messages have a thread for each partner and direction, so that sending never waits for receiving.
+    """
+
+    def __init__(self, party: Party) -> None:
+        super().__init__(party.rank, party.size)  # type: ignore[call-arg]  # the form without a store
+        self.party = party
+        self._lane = Lane("paceline-shm")
+        self._lanes: dict[tuple[str, int], Lane] = {}
+
+    def getBackendName(self) -> str:  # noqa: N802  torch's name
+        """What torch calls this backend."""
+        return "shm"
+
+    def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
+        """Make every rank's tensors the combination of all."""
+        op = _operation(opts)
+
+        def task() -> None:
+            for tensor in tensors:
+                _changing(tensor, lambda whole: self.party.all_reduce(whole, op))
+
+        return self._run(task, tensors, opts)
+
+    allreduce_coalesced = allreduce
+
+    def broadcast(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+        """Make every rank's tensors those of the root."""
+
+        def task() -> None:
+            for tensor in tensors:
+                _changing(tensor, lambda whole: self.party.broadcast(whole, opts.rootRank))
+
+        return self._run(task, tensors, opts)
+
+    def reduce(self, tensors: Sequence[Tensor], opts: Any) -> Work:
+        """Make the root's tensors the combination of all."""
+        op = _operation(opts)
+
+        def task() -> None:
+            for tensor in tensors:
+                _changing(tensor, lambda whole: self.party.reduce(whole, opts.rootRank, op))
+
+        return self._run(task, tensors, opts)
+
+    def allgather(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """Fill the outputs with every rank's input."""
+
+        def task() -> None:
+            for targets, tensor in zip(outputs, inputs, strict=True):
+                _filling(targets, partial(self.party.all_gather, tensor=_whole(tensor)))
+
+        return self._run(task, [tensor for targets in outputs for tensor in targets], opts)
+
+    def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+        """The same with one tensor that holds all outputs."""
+        return self.allgather([_rows(output, self.party.size)], [given], opts)
+
+    _allgather_base = all_gather_single
+
+    def allgather_coalesced(
+        self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """The same for several tensors, listed by rank."""
+        return self.allgather([list(column) for column in zip(*outputs, strict=True)], inputs, opts)
+
+    def all_gather_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """The same for several tensors, each with all outputs."""
+        return self.allgather([_rows(output, self.party.size) for output in outputs], inputs, opts)
+
+    allgather_into_tensor_coalesced = all_gather_single_coalesced
+
+    def reduce_scatter(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any = None
+    ) -> Work:
+        """Combine everybody's input for each rank."""
+        op = _operation(opts)
+
+        def task() -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                parts = [_whole(part) for part in given]
+                _changing(output, partial(self.party.reduce_scatter, inputs=parts, op=op))
+
+        return self._run(task, outputs, opts)
+
+    def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
+        """The same with one tensor that holds all inputs."""
+        return self.reduce_scatter([output], [_rows(given, self.party.size)], opts)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_single_coalesced(
+        self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
+    ) -> Work:
+        """The same for several tensors, each with all inputs."""
+        return self.reduce_scatter(outputs, [_rows(given, self.party.size) for given in inputs], opts)
+
+    reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
+
+    def gather(self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any) -> Work:
+        """Fill the root's outputs with every rank's input."""
+        targets = outputs[0] if outputs else []
+
+        def task() -> None:
+            given = _whole(inputs[0])
+            _filling(targets, lambda whole: self.party.gather(whole, given, opts.rootRank))
+
+        return self._run(task, targets, opts)
+
+    def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
+        """Give the root's inputs to the ranks."""
+
+        def task() -> None:
+            parts = [_whole(part) for part in inputs[0]] if inputs else []
+            _changing(outputs[0], lambda whole: self.party.scatter(whole, parts, opts.rootRank))
+
+        return self._run(task, outputs, opts)
+
+    def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
+        """Give each rank its input, and get one from each; all of the same size."""
+        if len({tensor.numel() for tensor in (*outputs, *inputs)}) > 1:
+            raise Mistake("all_to_all over shm needs parts of one size; use send and recv for uneven ones")
+
+        def task() -> None:
+            given = [_whole(part) for part in inputs]
+            _filling(outputs, lambda whole: self.party.all_to_all(whole, given))
+
+        return self._run(task, outputs, opts)
+
+    def all_to_all_single(
+        self,
+        output: Tensor,
+        given: Tensor,
+        output_splits: Sequence[int] = (),
+        input_splits: Sequence[int] = (),
+        opts: Any = None,
+    ) -> Work:
+        """The same with one tensor on each side."""
+        if len(set(output_splits)) > 1 or len(set(input_splits)) > 1:
+            raise Mistake("all_to_all over shm needs parts of one size; use send and recv for uneven ones")
+        size = self.party.size
+        return self.alltoall(_rows(output, size), _rows(given, size), opts)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts: Any = None) -> Work:
+        """Wait for everybody."""
+        return self._run(self.party.barrier, (), opts)
+
+    def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
+        """Send a tensor to one rank."""
+        tensor = _whole(tensors[0])
+        return self._to_or_from("send", to).later(lambda: self.party.send(tensor, to, tag), tensors)
+
+    def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
+        """Receive a tensor from one rank."""
+
+        def task() -> None:
+            _changing(tensors[0], lambda whole: self.party.receive(whole, source, tag))
+
+        return self._to_or_from("recv", source).later(task, tensors, source)
+
+    def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
+        """Receive a tensor from whoever sends one."""
+
+        def task() -> None:
+            _changing(tensors[0], lambda whole: work.came_from(self.party.receive_any(whole, tag)))
+
+        work = Promised(task, tensors)
+        return self._to_or_from("recv", -1).add(work)
+
+    def _to_or_from(self, direction: str, partner: int) -> Lane:
+        return self._lanes.setdefault((direction, partner), Lane(f"paceline-shm-{direction}-{partner}"))
+
+    def _run(self, task: Task, tensors: Sequence[Tensor], opts: Any) -> Work:
+        for tensor in tensors:
+            _check(tensor)
+        if opts is not None and not opts.asyncOp:
+            return self._lane.now(task, tensors)
+        return self._lane.later(task, tensors)
+
+    def shutdown(self) -> None:
+        """Leave in good order: what was asked for is done first."""
+        for lane in (self._lane, *self._lanes.values()):
+            lane.close()
+        self.party.close()
+
+    def abort(self) -> None:
+        """Leave at once; the others are told."""
+        self.party.close()
+
+
+def _operation(opts: Any) -> str:
+    if opts is None:
+        return "sum"
+    op = _OPS.get(opts.reduceOp.op)
+    if op is None:
+        raise Mistake(f"shm has no {opts.reduceOp.op}; choose one of: {', '.join(_OPS.values())}")
+    return op
+
+
+def _check(tensor: Tensor) -> None:
+    if tensor.device.type != "cpu":
+        raise Mistake(f"shm moves CPU tensors and this one is on {tensor.device}; move it or use nccl")
+    if tensor.is_sparse or not call.knows(tensor):
+        kind = "sparse" if tensor.is_sparse else str(tensor.dtype)
+        raise Mistake(f"shm cannot move {kind} tensors; use gloo for them or convert them")
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor if tensor.is_contiguous() else tensor.contiguous()
+
+
+def _rows(tensor: Tensor, size: int) -> list[Tensor]:
+    """One tensor as equal parts."""
+    if tensor.numel() % size:
+        raise Mistake(f"a tensor of {tensor.numel()} elements has no {size} equal parts; pad it")
+    return list(_whole(tensor).view(size, -1))
+
+
+def _changing(tensor: Tensor, change: Callable[[Tensor], None]) -> None:
+    """Work on a tensor in place, or on a contiguous copy that is written back."""
+    whole = _whole(tensor)
+    change(whole)
+    if whole is not tensor:
+        tensor.copy_(whole)
+
+
+def _filling(tensors: Sequence[Tensor], fill: Callable[[list[Tensor]], None]) -> None:
+    wholes = [_whole(tensor) for tensor in tensors]
+    fill(wholes)
+    for tensor, whole in zip(tensors, wholes, strict=True):
+        if whole is not tensor:
+            tensor.copy_(whole)

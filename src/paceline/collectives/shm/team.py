@@ -1,0 +1,298 @@
+"""Collectives among the ranks of one host, through the memory that they share.
+
+Every one of them is a stream of pieces: all ranks lay a piece of what they have into their slots, meet once, and
+read what they need from the others' slots. Sums of tensors that live in shared memory need no slot at all.
+"""
+
+from collections.abc import Callable, Sequence
+from time import sleep
+
+import torch
+from torch import Tensor
+
+from paceline.collectives.shm import call
+from paceline.collectives.shm.allocations import Allocations
+from paceline.collectives.shm.reducers import Reducer, reducer
+from paceline.collectives.shm.table import PIECE, Table
+
+ALL_READ_ALL = 2**15
+"""Bytes up to which every rank combines all slots by itself, at the price of one meeting instead of two."""
+IN_CACHE = 2**17
+"""Bytes that are combined at a time in place, so that copying the result finds it in the cache."""
+
+LOOK = 1e-3
+"""Seconds between looks for a message from anybody."""
+
+
+class Team:
+    """The ranks of a group that share a host. All must make the same calls in the same order, one at a time.
+
+    Tensors are contiguous and on the CPU. A call that the ranks do not agree on raises the same ``Mistake`` on all and
+    leaves the team usable; a rank that dies raises ``PeerLost`` on the others, for this call and for ever after.
+    """
+
+    def __init__(self, table: Table, allocations: Allocations) -> None:
+        self.table, self.allocations = table, allocations
+        self.rank, self.size = table.rank, table.size
+        self._outboxes = [table.outbox(other) for other in range(self.size)]
+        self._inboxes = [table.inbox(other) for other in range(self.size)]
+
+    def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
+        """A tensor of zeros in shared memory, one on each rank; sums of it, or of parts of it, happen in place."""
+        self._agree("zeros", dtype, length)
+        return self.allocations.zeros(length, dtype)
+
+    def barrier(self) -> None:
+        """Return when all ranks have come here."""
+        self._agree("barrier", torch.uint8, 0)
+
+    def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
+        """Make every rank's tensor the combination of all; the result is the same to the last bit on all ranks."""
+        if self.size == 1:
+            reducer(op, tensor.dtype)
+            return
+        flat = tensor.view(-1)
+        allocation, offset = self.allocations.find(flat)
+        packed = call.pack("all_reduce", flat.dtype, len(flat), op, -1, allocation, offset)
+        small = flat.nbytes <= (PIECE if self.size == 2 else ALL_READ_ALL)
+        if small:
+            self._everybody_combines(flat, op, packed)
+            return
+        asked = self._meet_over(packed)
+        how = reducer(op, flat.dtype)
+        places = [call.place_of(other) for other in asked]
+        if all(where != call.ELSEWHERE for where, _ in places):
+            self._in_place(flat, how, places)
+        elif self.size == 2:
+            self._swap(flat, how)
+        else:
+            self._in_shares(flat, how)
+        how.finish(flat, self.size)
+
+    def _everybody_combines(self, flat: Tensor, op: str, packed: bytes) -> None:
+        """One piece, one meeting; all combine in the order of ranks, so that all get the same."""
+        table, length = self.table, len(flat)
+        slots = table.slots(flat.dtype)[table.turn]
+        slots[self.rank][:length].copy_(flat)
+        table.ask(packed)
+        table.meeting.doing = "all_reduce"
+        table.meeting.meet()
+        table.answers(packed)
+        how = reducer(op, flat.dtype)
+        how.combine(slots[0][:length], slots[1][:length], out=flat)
+        for slot in slots[2 : self.size]:
+            how.combine(flat, slot[:length], out=flat)
+        how.finish(flat, self.size)
+
+    def _swap(self, flat: Tensor, how: Reducer) -> None:
+        """Two ranks: each combines its own with the other's. Combining is commutative, so both get the same."""
+        other = 1 - self.rank
+        slots = self.table.slots(flat.dtype)
+        combine, meet = how.combine, self.table.meeting.meet
+        for part in cut(flat, PIECE):
+            turn = slots[self.table.turn]
+            turn[self.rank][: len(part)].copy_(part)
+            meet()
+            combine(part, turn[other][: len(part)], out=part)
+
+    def _in_shares(self, flat: Tensor, how: Reducer) -> None:
+        """Each rank combines its share of every piece.
+
+        One meeting a piece: after it, the piece before is taken out, this one combined and the next laid down.
+        """
+        slots, table = self.table.slots(flat.dtype), self.table
+        parts = cut(flat, PIECE)
+        before: Tensor | None = None
+        for part in parts:
+            turn = slots[table.turn]
+            turn[self.rank][: len(part)].copy_(part)
+            table.meeting.meet()
+            if before is not None:
+                before.copy_(slots[table.turn][self.size][: len(before)])
+            start, stop = share(len(part), self.rank, self.size)
+            self._combine_all(
+                [slot[start:stop] for slot in turn[: self.size]], how, turn[self.size][start:stop]
+            )
+            before = part
+        assert before is not None
+        done = slots[table.meeting.beat & 1][self.size]
+        table.meeting.meet()
+        before.copy_(done[: len(before)])
+
+    @staticmethod
+    def _combine_all(parts: Sequence[Tensor], how: Reducer, out: Tensor) -> None:
+        how.combine(parts[0], parts[1], out=out)
+        for part in parts[2:]:
+            how.combine(out, part, out=out)
+
+    def _in_place(self, flat: Tensor, how: Reducer, places: Sequence[tuple[int, int]]) -> None:
+        """Each rank combines its share of all ranks' tensors and writes the result to all of them."""
+        start, stop = share(len(flat), self.rank, self.size)
+        whole = [
+            self.allocations.look(where, rank, flat, offset) for rank, (where, offset) in enumerate(places)
+        ]
+        pieces = [cut(tensor[start:stop], IN_CACHE) for tensor in whole]
+        others = [rank for rank in range(self.size) if rank != self.rank]
+        scratch = torch.empty(IN_CACHE // flat.itemsize, dtype=flat.dtype)
+        for parts in zip(*pieces, strict=True):
+            if self.size == 2:
+                how.combine(parts[0], parts[1], out=parts[self.rank])
+                parts[others[0]].copy_(parts[self.rank])
+            else:
+                result = scratch[: len(parts[0])]
+                self._combine_all(parts, how, result)
+                for part in parts:
+                    part.copy_(result)
+        self.table.meeting.meet()
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """Make every rank's tensor that of the root."""
+        flat = tensor.view(-1)
+        self._agree("broadcast", flat.dtype, len(flat), root=root)
+        slots, table = self.table.slots(flat.dtype), self.table
+        for part in cut(flat, PIECE):
+            slot = slots[table.turn][root][: len(part)]
+            if self.rank == root:
+                slot.copy_(part)
+            table.meeting.meet()
+            if self.rank != root:
+                part.copy_(slot)
+
+    def reduce(self, tensor: Tensor, root: int, op: str = "sum") -> None:
+        """Make the root's tensor the combination of all; the others' stay as they were."""
+        flat = tensor.view(-1)
+        self._agree("reduce", flat.dtype, len(flat), op, root)
+        how = reducer(op, flat.dtype)
+        if self.size == 1:
+            return
+        slots, table = self.table.slots(flat.dtype), self.table
+        for part in cut(flat, PIECE):
+            turn = [slot[: len(part)] for slot in slots[table.turn][: self.size]]
+            turn[self.rank].copy_(part)
+            table.meeting.meet()
+            if self.rank == root:
+                self._combine_all(turn, how, part)
+        if self.rank == root:
+            how.finish(flat, self.size)
+
+    def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> None:
+        """Fill ``outputs`` with every rank's tensor, by rank."""
+        self._agree("all_gather", tensor.dtype, tensor.numel())
+        self._gather([output.view(-1) for output in outputs], tensor.view(-1))
+
+    def gather(self, outputs: Sequence[Tensor], tensor: Tensor, root: int) -> None:
+        """The same, on the root only; the others give no outputs."""
+        self._agree("gather", tensor.dtype, tensor.numel(), root=root)
+        self._gather([output.view(-1) for output in outputs], tensor.view(-1))
+
+    def _gather(self, outputs: Sequence[Tensor], flat: Tensor) -> None:
+        slots, table, step = self.table.slots(flat.dtype), self.table, PIECE // flat.itemsize
+        for start in range(0, len(flat), step):
+            part = flat[start : start + step]
+            turn = slots[table.turn]
+            turn[self.rank][: len(part)].copy_(part)
+            table.meeting.meet()
+            for slot, output in zip(turn, outputs, strict=False):
+                output[start : start + step].copy_(slot[: len(part)])
+
+    def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], op: str = "sum") -> None:
+        """Combine everybody's ``inputs[r]`` and give the result to rank r, in ``output``."""
+        self._agree("reduce_scatter", output.dtype, output.numel(), op)
+        how, result = reducer(op, output.dtype), output.view(-1)
+
+        def take(parts: Sequence[Tensor], start: int, stop: int) -> None:
+            if self.size == 1:
+                result[start:stop].copy_(parts[0])
+            else:
+                self._combine_all(parts, how, result[start:stop])
+
+        self._cross([given.view(-1) for given in inputs], take)
+        how.finish(result, self.size)
+
+    def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+        """Give ``inputs[r]`` to rank r, and get what rank r gives in ``outputs[r]``; all of the same length."""
+        self._agree("all_to_all", inputs[0].dtype, inputs[0].numel())
+        flat = [output.view(-1) for output in outputs]
+
+        def take(parts: Sequence[Tensor], start: int, stop: int) -> None:
+            for output, part in zip(flat, parts, strict=True):
+                output[start:stop].copy_(part)
+
+        self._cross([given.view(-1) for given in inputs], take)
+
+    def _cross(self, inputs: Sequence[Tensor], take: Callable[[Sequence[Tensor], int, int], None]) -> None:
+        """Every slot holds a part for each rank; everybody takes its own part of all slots."""
+        dtype, length = inputs[0].dtype, len(inputs[0])
+        slots, table = self.table.slots(dtype), self.table
+        step = PIECE // inputs[0].itemsize // self.size
+        for start in range(0, length, step):
+            stop = min(start + step, length)
+            turn = slots[table.turn]
+            for rank, given in enumerate(inputs):
+                turn[self.rank][rank * step : rank * step + stop - start].copy_(given[start:stop])
+            table.meeting.meet()
+            mine = slice(self.rank * step, self.rank * step + stop - start)
+            take([slot[mine] for slot in turn[: self.size]], start, stop)
+
+    def scatter(self, output: Tensor, inputs: Sequence[Tensor], root: int) -> None:
+        """Give the root's ``inputs[r]`` to rank r, in ``output``."""
+        self._agree("scatter", output.dtype, output.numel(), root=root)
+        result, flat = output.view(-1), [given.view(-1) for given in inputs]
+        slots, table = self.table.slots(output.dtype), self.table
+        step = PIECE // output.itemsize
+        for start in range(0, len(result), step):
+            stop = min(start + step, len(result))
+            turn = slots[table.turn]
+            for rank, given in enumerate(flat):
+                turn[rank][: stop - start].copy_(given[start:stop])
+            table.meeting.meet()
+            result[start:stop].copy_(turn[self.rank][: stop - start])
+
+    def send(self, tensor: Tensor, to: int, tag: int) -> None:
+        """Lay a message into the box of another rank; return when all of it is there."""
+        self._outboxes[to].send(tensor, tag)
+
+    def receive(self, tensor: Tensor, source: int, tag: int) -> None:
+        """Take a message out of the box of another rank."""
+        with self._inboxes[source].lock:
+            self._inboxes[source].receive(tensor, tag)
+
+    def receive_any(self, tensor: Tensor, tag: int) -> int:
+        """Take the next message out of any box, and say whose it was."""
+        while True:
+            for source, box in enumerate(self._inboxes):
+                if box.offers(tag) and box.lock.acquire(blocking=False):
+                    try:
+                        box.receive(tensor, tag)
+                    finally:
+                        box.lock.release()
+                    return source
+            self.table.check_peers("recv")
+            sleep(LOOK)
+
+    def close(self) -> None:
+        """Leave; whoever still waits for this rank is told."""
+        self.table.close()
+
+    def _agree(self, kind: str, dtype: torch.dtype, length: int, op: str = "", root: int = -1) -> None:
+        self._meet_over(call.pack(kind, dtype, length, op, root, call.ELSEWHERE, 0))
+
+    def _meet_over(self, packed: bytes) -> list[bytes]:
+        table = self.table
+        table.ask(packed)
+        table.meeting.doing = call.unpack(packed).kind
+        table.meeting.meet()
+        return table.answers(packed)
+
+
+def cut(flat: Tensor, size: int) -> list[Tensor]:
+    """Consecutive parts of so many bytes; the last may be smaller."""
+    step = size // flat.itemsize
+    return [flat[start : start + step] for start in range(0, len(flat), step)]
+
+
+def share(length: int, rank: int, size: int) -> tuple[int, int]:
+    """Which elements a rank combines: parts of equal size up to a cache line's worth."""
+    step = -(-length // size // 64) * 64 or 64
+    start = min(length, rank * step)
+    return start, min(length, start + step)

@@ -1,0 +1,154 @@
+"""Carries collectives out one after the other: at once where somebody waits, in a thread where nobody does."""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from queue import SimpleQueue
+
+from torch import Tensor
+from torch.distributed import Work
+from torch.futures import Future
+
+from paceline.collectives.shm.peers import PeerLost
+
+Task = Callable[[], None]
+
+
+class Finished(Work):
+    """Work that is done."""
+
+    def __init__(self, result: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._result = list(result)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002
+        """It has been waited for."""
+        return True
+
+    def is_completed(self) -> bool:
+        """Yes."""
+        return True
+
+    def is_success(self) -> bool:
+        """Yes."""
+        return True
+
+    def result(self) -> list[Tensor]:
+        """The tensors that were worked on."""
+        return self._result
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """A future that is done as well."""
+        future: Future[list[Tensor]] = Future()
+        future.set_result(self._result)
+        return future
+
+
+class Promised(Work):
+    """Work that a thread will do; its future is completed there."""
+
+    def __init__(self, task: Task, result: Sequence[Tensor], source: int = -1) -> None:
+        super().__init__()
+        self._task, self._result, self._source = task, list(result), source
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._future: Future[list[Tensor]] = Future()
+
+    def carry_out(self) -> None:
+        """Do it, and tell everybody who waits."""
+        try:
+            self._task()
+        except BaseException as error:  # it belongs to whoever waits for the work
+            self._error = error
+            self._over.set()
+            self._future.set_exception(error)  # type: ignore[arg-type]  # its stub asks for a result
+        else:
+            self._over.set()
+            self._future.set_result(self._result)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return when the work is done; raises what went wrong."""
+        seconds = timeout.total_seconds()
+        if not self._over.wait(seconds if seconds > 0 else None):
+            raise PeerLost(f"the work was not done within {seconds:g} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether it is over, well or not."""
+        return self._over.is_set()
+
+    def is_success(self) -> bool:
+        """Whether it is over and well."""
+        return self._over.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        """What went wrong, if anything."""
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        """The tensors that were worked on."""
+        return self._result
+
+    def came_from(self, source: int) -> None:
+        """Say where a message came from that could have come from anybody."""
+        self._source = source
+
+    def source_rank(self) -> int:
+        """Where a message came from."""
+        return self._source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future[list[Tensor]]:
+        """Completed by the thread that does the work."""
+        return self._future
+
+
+class Lane:
+    """Work in the order in which it was asked for. The thread is there from the first work that nobody waits for on."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[Promised | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: Promised | None = None
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is under way or waiting."""
+        return self._last is None or self._last.is_completed()
+
+    def now(self, task: Task, result: Sequence[Tensor] = ()) -> Work:
+        """Do it here, or wait for its turn."""
+        if self.idle:
+            task()
+            return Finished(result)
+        work = self.later(task, result)
+        work.wait()
+        return work
+
+    def later(self, task: Task, result: Sequence[Tensor] = (), source: int = -1) -> Promised:
+        """Let the thread do it."""
+        return self.add(Promised(task, result, source))
+
+    def add(self, work: Promised) -> Promised:
+        """Let the thread do work that was promised."""
+        self._last = work
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            self._thread.start()
+        self._queue.put(work)
+        return work
+
+    def _run(self) -> None:
+        while (work := self._queue.get()) is not None:
+            work.carry_out()
+
+    def close(self) -> None:
+        """Let the thread end when all that was asked for is done."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join()
+            self._thread = None
