@@ -19,6 +19,7 @@ COMMANDS = {
         "paceline.cli.simulate:simulate",
         "Run the same training in virtual time, on a cluster that nobody owns.",
     ),
+    "explain": ("paceline.cli.explain:explain", "Show what a collective does, round by round."),
     "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),
     "models": ("paceline.cli.lists:models", "List the models that ship."),
     "data": ("paceline.cli.lists:data", "List the data sets that ship or are found in a folder."),

@@ -1,0 +1,106 @@
+"""``paceline explain``: what a collective does, round by round."""
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from cyclopts import Group, Parameter
+from rich.console import Console
+
+from paceline.cli.options import whole
+from paceline.errors import Mistake
+from paceline.reports.explain.request import DRAWN, WRITTEN, Request
+
+if TYPE_CHECKING:
+    from paceline.reports.explain.story import Story
+
+WHO = Group("Who takes part", sort_key=1)
+WHAT = Group("What is reduced", sort_key=2)
+SHOWN = Group("What is shown", sort_key=3)
+
+Whole = Parameter(converter=whole)
+
+
+def explain(
+    schedule: str | None = None,
+    /,
+    *,
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHO)] = None,
+    hosts: Annotated[str | None, Parameter(group=WHO)] = None,
+    op: Annotated[str | None, Parameter(group=WHAT)] = None,
+    values: Annotated[str | None, Parameter(group=WHAT, allow_leading_hyphen=True)] = None,
+    length: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
+    seed: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
+    segments: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
+    html: Annotated[Path | None, Parameter(group=SHOWN)] = None,
+    as_json: Annotated[bool, Parameter(name="--json", group=SHOWN, negative=(), show_default=False)] = False,
+) -> None:
+    """Show what a collective does, round by round.
+
+    Who sends which chunk to whom, and what each holds afterwards. Without a schedule: which ones there are.
+
+    Parameters
+    ----------
+    schedule
+        Such as ring; without one, all are listed.
+    workers
+        Processes that take part (default 4).
+    hosts
+        Workers a host, such as 2,2 (default: all on one, or on two for hierarchical).
+    op
+        sum (default), mean, max, min or product.
+    values
+        What each process begins with, a row a process: '5 2 9 1; 3 8 4 7'.
+    length
+        Without --values: values a process, drawn from 1 to 9 (default: as many as processes).
+    seed
+        Decides the values that are drawn (default 1).
+    segments
+        Cut the values into so many segments that go through one behind the other (default 1).
+    html
+        Write a page that steps forward and back to this file.
+    as_json
+        One JSON document instead of text.
+    """
+    options = (workers, hosts, op, values, length, seed, segments, html)
+    if schedule is None:
+        return _list(as_json, asked=any(option is not None for option in options))
+    from paceline.reports.explain.answer import answer
+
+    request = Request(
+        schedule=schedule,
+        op="sum" if op is None else op,
+        workers=workers,
+        hosts=hosts,
+        values=values,
+        length=length,
+        seed=seed,
+        segments=1 if segments is None else segments,
+    )
+    return _show(answer(request, WRITTEN if as_json and html is None else DRAWN), html, as_json)
+
+
+def _show(story: "Story", html: Path | None, as_json: bool) -> None:
+    from paceline.reports.explain.document import document
+    from paceline.reports.explain.page import write_page
+    from paceline.reports.explain.text import print_story
+
+    if html is not None:
+        write_page(story, html)
+        sys.stderr.write(f"wrote {html}: open it in a browser\n")
+    if as_json:
+        print(json.dumps(document(story)))  # noqa: T201
+    elif html is None:
+        print_story(story, Console(highlight=False))
+
+
+def _list(as_json: bool, asked: bool) -> None:
+    from paceline.reports.explain.catalogue import entries, print_entries
+
+    if asked:
+        raise Mistake(f"which schedule? name one of {', '.join(entries())}, as in 'paceline explain ring'")
+    if as_json:
+        print(json.dumps({"schema": 1, "entries": entries()}, indent=2))  # noqa: T201
+    else:
+        print_entries(Console(highlight=False))

@@ -1,0 +1,20 @@
+"""From a request to its story."""
+
+import torch
+
+from paceline.collectives.choose import build_schedule
+from paceline.collectives.operations import find_operation
+from paceline.collectives.pipeline import pipelined
+from paceline.reports.explain.request import Limits, Request, check_size, first_values, host_of_each
+from paceline.reports.explain.story import Story, tell
+
+
+def answer(request: Request, limits: Limits) -> Story:
+    """Play what was asked for; a ``Mistake`` where it cannot be shown within the limits."""
+    operation = find_operation(request.op, torch.float64)
+    hosts = host_of_each(request)
+    check_size(request, len(hosts), limits)
+    whole = build_schedule(request.schedule, hosts)
+    schedule = pipelined(whole, request.segments)
+    values = first_values(request, len(hosts), max(len(hosts), schedule.chunks))
+    return tell(schedule, operation, hosts, values, schedule.chunks // whole.chunks)

@@ -1,0 +1,152 @@
+"""What a learner asked for, checked and filled in: who takes part, where they run, what each begins with."""
+
+import math
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from paceline.errors import Mistake
+
+Values = tuple[float, ...]
+
+DEFAULT_WORKERS, DEFAULT_SEED = 4, 1
+MOST_SEGMENTS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """How much a way of showing can take before nobody can read it."""
+
+    workers: int
+    length: int
+    what: str
+    """What is too much beyond, after "is too many"."""
+
+
+DRAWN = Limits(workers=16, length=64, what="to draw")
+WRITTEN = Limits(workers=32, length=256, what="for one JSON document")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """None means that it was not asked for; the texts are as people write them."""
+
+    schedule: str
+    op: str = "sum"
+    workers: int | None = None
+    hosts: str | None = None
+    """Workers a host: "2,2"."""
+    values: str | None = None
+    """A row a worker: "5 2; 3 8"."""
+    length: int | None = None
+    seed: int | None = None
+    segments: int = 1
+
+    def __post_init__(self) -> None:
+        for option, number in (("--workers", self.workers), ("--length", self.length)):
+            if number is not None and number < 1:
+                raise Mistake(f"{option} {number} is too small: it takes at least 1")
+        if not 1 <= self.segments <= MOST_SEGMENTS:
+            raise Mistake(
+                f"--segments {self.segments} is out of range: choose 1, for none, to {MOST_SEGMENTS}"
+            )
+        if self.seed is not None and self.seed < 0:
+            raise Mistake(f"--seed {self.seed} is out of range: choose a whole number from 0")
+        for option, given in (("--length", self.length), ("--seed", self.seed)):
+            if self.values is not None and given is not None:
+                raise Mistake(
+                    f"{option} {given} has no place beside --values, which say it all; leave one of them out"
+                )
+
+
+def host_of_each(request: Request) -> tuple[int, ...]:
+    """The host of every worker; how many there are is said by --workers, --hosts or --values, which must agree."""
+    if request.hosts is not None:
+        counts = _parse_hosts(request.hosts)
+        if request.workers is not None and sum(counts) != request.workers:
+            raise Mistake(
+                f"--hosts {request.hosts} are {sum(counts)} workers and --workers says {request.workers}; "
+                "make them agree, or leave --workers out"
+            )
+        return tuple(host for host, count in enumerate(counts) for _ in range(count))
+    workers = request.workers
+    if workers is None:
+        workers = len(_rows(request.values)) if request.values is not None else DEFAULT_WORKERS
+    if request.schedule == "hierarchical":
+        return tuple(2 * rank // workers if workers > 1 else 0 for rank in range(workers))
+    return (0,) * workers
+
+
+def _parse_hosts(text: str) -> list[int]:
+    try:
+        counts = [int(piece) for piece in text.split(",")]
+    except ValueError:
+        counts = [0]
+    if min(counts) < 1:
+        raise Mistake(f"--hosts {text}: write how many workers each host has, at least 1, such as 2,2")
+    return counts
+
+
+def check_size(request: Request, workers: int, limits: Limits) -> None:
+    """Refuse what cannot be shown well, before anything is worked out."""
+    length = len(_rows(request.values)[0]) if request.values is not None else request.length or 0
+    for number, what, most, written in (
+        (workers, "workers", limits.workers, WRITTEN.workers),
+        (length, "values a worker", limits.length, WRITTEN.length),
+    ):
+        if number > most:
+            larger = f"; --json goes up to {written}" if written > most else ""
+            raise Mistake(f"{number} {what} are too many {limits.what}: choose at most {most}{larger}")
+
+
+def first_values(request: Request, workers: int, usual_length: int) -> tuple[Values, ...]:
+    """What each worker begins with: the user's own values, or small ones drawn from the seed.
+
+    No two workers draw the same value in the same place, so that it shows whose values are largest.
+    """
+    if request.values is not None:
+        return _own_values(request.values, workers)
+    drawn = random.Random(DEFAULT_SEED if request.seed is None else request.seed)  # noqa: S311
+    length = request.length or usual_length
+    choices = range(1, max(9, 2 * workers) + 1)
+    columns = [drawn.sample(choices, workers) for _ in range(length)]
+    return tuple(tuple(float(column[rank]) for column in columns) for rank in range(workers))
+
+
+def _own_values(text: str, workers: int) -> tuple[Values, ...]:
+    rows = _rows(text)
+    if len(rows) != workers:
+        raise Mistake(
+            f"--values have {_count(len(rows), 'row')} for {_count(workers, 'worker')}: "
+            "write a row a worker, with ; between rows"
+        )
+    for rank, row in enumerate(rows):
+        if len(row) != len(rows[0]):
+            raise Mistake(
+                f"--values give worker {rank} {_count(len(row), 'value')} and worker 0 {len(rows[0])}: "
+                "write as many in each row"
+            )
+    if not rows[0]:
+        raise Mistake(f"--values {text!r} have no value: write a row a worker, such as '5 2; 3 8'")
+    return tuple(tuple(_number(word, rank) for word in row) for rank, row in enumerate(rows))
+
+
+def _rows(text: str) -> list[Sequence[str]]:
+    """The words of each row; a last semicolon may be there or not, and commas may stand between values."""
+    return [row.replace(",", " ").split() for row in text.strip().removesuffix(";").split(";")]
+
+
+def _number(word: str, rank: int) -> float:
+    try:
+        value = float(word)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value):
+        raise Mistake(
+            f"{word!r} in --values, row of worker {rank}, is not a number: write one such as 5 or 2.5"
+        )
+    return value
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"

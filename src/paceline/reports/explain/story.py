@@ -1,0 +1,215 @@
+"""What happens in a collective, round by round, as data: the text, the page and the JSON are told from it."""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from paceline.collectives.operations import Operation
+from paceline.collectives.play import play, reduce_all
+from paceline.collectives.schedule import Round, Schedule, Then, chunk_bounds
+from paceline.errors import Mistake
+from paceline.reports.explain.request import Values
+
+Parts = tuple[tuple[int, ...], ...]
+"""Per chunk, the ranks whose values are in it."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Message:
+    """Chunks ``start`` to ``stop`` (excluded) from one rank to another."""
+
+    source: int
+    target: int
+    start: int
+    stop: int
+    then: Then
+    values: Values
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Moment:
+    """What every rank holds, between rounds."""
+
+    values: tuple[Values, ...]
+    parts: tuple[Parts, ...]
+
+    def finished(self, rank: int, chunk: int) -> bool:
+        """Whether everybody's values are in this chunk of this rank."""
+        return len(self.parts[rank][chunk]) == len(self.parts)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """A round, or what every rank does with its own result at the end; then there are no messages."""
+
+    phase: str
+    place: int
+    """Which of the phase's rounds it is, from 1."""
+    of: int
+    messages: tuple[Message, ...]
+    before: Moment
+    after: Moment
+
+    def sent(self, rank: int, chunk: int) -> bool:
+        """Whether the rank sends this chunk."""
+        return any(m.source == rank and m.start <= chunk < m.stop for m in self.messages)
+
+    def received(self, rank: int, chunk: int) -> bool:
+        """Whether the rank receives this chunk."""
+        return any(m.target == rank and m.start <= chunk < m.stop for m in self.messages)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Story:
+    """A collective on values, from what each rank begins with to what all end with."""
+
+    schedule: Schedule
+    hosts: tuple[int, ...]
+    op: str
+    segments: int
+    bounds: tuple[int, ...]
+    """Where each chunk's values start, and the end."""
+    start: Moment
+    steps: tuple[Step, ...]
+
+    @property
+    def end(self) -> Moment:
+        """What every rank holds at the end."""
+        return self.steps[-1].after if self.steps else self.start
+
+    @property
+    def length(self) -> int:
+        """Values a rank."""
+        return self.bounds[-1]
+
+    @property
+    def agreed(self) -> bool:
+        """Whether all ranks hold the same at the end."""
+        return len(set(self.end.values)) == 1
+
+    def sent(self, rank: int) -> int:
+        """How many values a rank sends in all."""
+        return sum(len(m.values) for step in self.steps for m in step.messages if m.source == rank)
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """All of them, in order."""
+        return tuple(message for step in self.steps for message in step.messages)
+
+    @property
+    def across(self) -> int:
+        """How many messages go from one host to another."""
+        return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
+
+    def chunk(self, values: Values, start: int, stop: int | None = None) -> Values:
+        """The values of one chunk, or of several."""
+        return values[self.bounds[start] : self.bounds[start + 1 if stop is None else stop]]
+
+
+def lower_bound(length: int, workers: int) -> int:
+    """The values that some rank must send in any all-reduce: ceil(2 (n - 1) / n X)."""
+    return -(-2 * (workers - 1) * length // workers)
+
+
+def tell(
+    schedule: Schedule,
+    operation: Operation,
+    hosts: Sequence[int],
+    values: Sequence[Values],
+    segments: int = 1,
+) -> Story:
+    """Play the schedule on these values, a row a rank, and write down what happens."""
+    tensors = [torch.tensor(row, dtype=torch.float64) for row in values]
+    bounds = tuple(chunk_bounds(len(values[0]), schedule.chunks))
+    begin = _moments(schedule, operation, tensors)
+    start = next(begin)
+    steps = list(_steps(schedule, start, begin, bounds))
+    ends = _rows(reduce_all(schedule, tensors, operation))
+    _check_finite(ends, operation)
+    if _finishes(operation, schedule.workers):
+        last = steps[-1].after if steps else start
+        after = Moment(values=ends, parts=last.parts)
+        steps.append(Step(phase="finish", place=1, of=1, messages=(), before=last, after=after))
+    return Story(
+        schedule=schedule,
+        hosts=tuple(hosts),
+        op=operation.name,
+        segments=segments,
+        bounds=bounds,
+        start=start,
+        steps=tuple(steps),
+    )
+
+
+def _moments(schedule: Schedule, operation: Operation, tensors: list[Tensor]) -> Iterator[Moment]:
+    """The start, and what follows each round; whose values are where is played by the same schedule."""
+    workers, chunks = schedule.workers, schedule.chunks
+    whose = [torch.zeros(chunks, workers, dtype=torch.bool) for _ in range(workers)]
+    for rank, marks in enumerate(whose):
+        marks[:, rank] = True
+    union = Operation("union", Tensor.logical_or_, frozenset({torch.bool}))
+    flat = [marks.flatten() for marks in whose]
+    yield Moment(values=_rows(tensors), parts=_parts(flat, chunks))
+    for held, marked in zip(play(schedule, tensors, operation), play(schedule, flat, union), strict=True):
+        yield Moment(values=_rows(held), parts=_parts(marked, chunks))
+
+
+def _rows(tensors: Sequence[Tensor]) -> tuple[Values, ...]:
+    return tuple(tuple(tensor.tolist()) for tensor in tensors)
+
+
+def _parts(marked: Sequence[Tensor], chunks: int) -> tuple[Parts, ...]:
+    return tuple(
+        tuple(tuple(row.nonzero().flatten().tolist()) for row in marks.view(chunks, -1)) for marks in marked
+    )
+
+
+def _steps(
+    schedule: Schedule, start: Moment, moments: Iterator[Moment], bounds: tuple[int, ...]
+) -> Iterator[Step]:
+    before = start
+    for _, group in groupby(schedule.rounds, key=lambda turn: turn.phase):
+        rounds = list(group)
+        for place, turn in enumerate(rounds, start=1):
+            after = next(moments)
+            yield Step(
+                phase=turn.phase,
+                place=place,
+                of=len(rounds),
+                messages=_messages(turn, before, bounds),
+                before=before,
+                after=after,
+            )
+            before = after
+
+
+def _messages(turn: Round, before: Moment, bounds: tuple[int, ...]) -> tuple[Message, ...]:
+    return tuple(
+        Message(
+            source=transfer.source,
+            target=transfer.target,
+            start=transfer.start,
+            stop=transfer.stop,
+            then=transfer.then,
+            values=before.values[transfer.source][bounds[transfer.start] : bounds[transfer.stop]],
+        )
+        for transfer in turn.transfers
+    )
+
+
+def _finishes(operation: Operation, workers: int) -> bool:
+    """Whether something remains to be done with what all values were combined into, as for a mean."""
+    probe = torch.ones(1, dtype=torch.float64)
+    operation.finish(probe, workers)
+    return probe.item() != 1
+
+
+def _check_finite(rows: Sequence[Values], operation: Operation) -> None:
+    if not all(math.isfinite(value) for row in rows for value in row):
+        raise Mistake(
+            f"the {operation.name} of these values is too large for a 64-bit number: choose smaller ones"
+        )
