@@ -130,11 +130,12 @@ class Process:
         pulse: Pulse | None = None,
         stop: Callable[[], bool] = lambda: False,
         resume: RunFolder | None = None,
+        backend: str | None = None,
     ) -> tuple[Summary, Pulse]:
         pulse = pulse or Pulse()
         summary = run_worker(
             settings or SETTINGS[name],
-            options=LiveOptions(),
+            options=LiveOptions(backend=backend),
             place=self.place(),
             runs=self.out / name,
             observer=pulse,
@@ -152,7 +153,7 @@ class Process:
         chosen = SETTINGS[name]
         job = build_job(chosen.job)
         shards = Shards(samples=len(job.train), batch_sizes=chosen.batch_sizes, seed=chosen.seed)
-        group = join(self.place(), LiveOptions(), torch.device("cpu"))
+        group = join(self.place(), LiveOptions(backend="gloo"), torch.device("cpu"))
         torch.manual_seed(chosen.seed)
         model = DistributedDataParallel(job.model())  # which makes buffers rank 0's before each forward
         self.models.append(model)
@@ -210,6 +211,9 @@ def main(rank: int, out: Path, ports: list[int]) -> None:
     for name in ("cnn", "norm", "leftover", "uneven", "slowed", "partial", "period", "seconds"):
         summary, pulse = process.run(name)
         process.note(name, **summary.to_json(), acknowledged=pulse.acknowledged)
+    for name in ("cnn", "uneven", "partial"):
+        summary, pulse = process.run(f"{name}-gloo", settings=SETTINGS[name], backend="gloo")
+        process.note(f"{name}-gloo", **summary.to_json(), acknowledged=pulse.acknowledged)
     process.ddp("cnn")
     process.ddp("norm")
     process.stopped()

@@ -28,7 +28,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
-    ports = ",".join(map(str, free_ports(24)))
+    ports = ",".join(map(str, free_ports(30)))
     command = [sys.executable, str(HERE / "engine_pair.py")]
     workers = [
         subprocess.Popen(
@@ -145,9 +145,17 @@ def test_totals_are_the_sum_of_the_events(out: Path) -> None:
 
 
 def test_bytes_counted_are_the_bytes_on_the_sockets(out: Path) -> None:
-    for name in ("uneven", "cnn"):
+    for name in ("uneven-gloo", "cnn-gloo"):
         counted = facts(out, name)["totals"][0]["sent"]
         assert facts(out, name)["acknowledged"] == pytest.approx(counted, rel=0.02), name
+    assert facts(out, "cnn")["acknowledged"] < 0.1 * facts(out, "cnn-gloo")["acknowledged"]  # through memory
+
+
+@pytest.mark.parametrize(("name", "step"), [("cnn", 30), ("uneven", 12), ("partial", 5)])
+def test_shared_memory_changes_nothing_but_the_way(out: Path, name: str, step: int) -> None:
+    shared, wired = (last(out, run, 0, step)["replica"]["params"] for run in (name, f"{name}-gloo"))
+    assert torch.equal(shared, wired)
+    assert facts(out, name)["totals"][0]["sent"] == facts(out, f"{name}-gloo")["totals"][0]["sent"]
 
 
 def test_a_slow_worker_makes_the_other_wait(out: Path) -> None:
@@ -204,7 +212,7 @@ def test_a_resumed_run_is_the_run_that_was_never_stopped(out: Path, name: str) -
 
 def test_a_failure_reaches_both_workers_and_leaves_their_records(out: Path) -> None:
     assert facts(out, "killed", 0)["error"] == "scripted failure at step 17"
-    assert "peer" in facts(out, "killed", 1)["error"]
+    assert facts(out, "killed", 1)["error"] == "rank 0 has left (during all_reduce)"
     steps = [record.step for record in read_events(out / "killed-events-0.jsonl")]
     assert steps[-1] == 17
 

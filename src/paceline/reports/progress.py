@@ -170,10 +170,15 @@ class Tee:
             observer.close()
 
 
+_TRANSPORTS = {"shm": "shared memory"}
+"""What people call a backend, where it is not its name."""
+
+
 def header(run: Started) -> list[str]:
     """What runs, in a line; then where it goes on, and where it is recorded."""
     size = f"{run.parameters:,} parameters"
-    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}, {run.strategy} over {run.transport}"]
+    way = _TRANSPORTS.get(run.transport, run.transport)
+    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}, {run.strategy} over {way}"]
     if run.first_step:
         lines.append(f"resumed at step {run.first_step:,} of {run.last_step:,}")
     if run.folder:

@@ -1,5 +1,6 @@
 """Flat state: a model's parameters, gradients and buffers as views into one tensor each."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -10,6 +11,14 @@ from paceline.errors import Mistake
 CONTROL = 16
 """Elements in front of the parameters and of the gradients that travel with every reduction of the whole vector:
 the weight and the vote to stop. Sixteen keep the vector behind them aligned to a cache line."""
+
+Zeros = Callable[[int, torch.dtype, torch.device], Tensor]
+"""Makes the memory of a flat tensor: so many zeros of a type on a device."""
+
+
+def own_memory(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Memory of this process alone."""
+    return torch.zeros(length, dtype=dtype, device=device)
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,7 +43,7 @@ class Flat:
         return self.grad_storage[CONTROL:]
 
 
-def flatten_parameters(model: nn.Module) -> Flat:
+def flatten_parameters(model: nn.Module, zeros: Zeros = own_memory) -> Flat:
     """Move the trainable parameters and their gradients into two flat tensors; the model goes on as before."""
     parameters = tuple(p for p in model.parameters() if p.requires_grad)
     if not parameters:
@@ -55,8 +64,8 @@ def flatten_parameters(model: nn.Module) -> Flat:
     for parameter in parameters:
         offsets.append(offsets[-1] + parameter.numel())
     flat = Flat(
-        params_storage=torch.zeros(CONTROL + offsets[-1], dtype=dtype, device=device),
-        grad_storage=torch.zeros(CONTROL + offsets[-1], dtype=dtype, device=device),
+        params_storage=zeros(CONTROL + offsets[-1], dtype, device),
+        grad_storage=zeros(CONTROL + offsets[-1], dtype, device),
         parameters=parameters,
         offsets=tuple(offsets),
     )

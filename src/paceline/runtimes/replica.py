@@ -10,7 +10,7 @@ from torch import Tensor
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Batch, Job
 from paceline.jobs.sharding import Shards, scoring_batches
-from paceline.runtimes.flat import Flat, flatten_buffers, flatten_parameters
+from paceline.runtimes.flat import Flat, Zeros, flatten_buffers, flatten_parameters, own_memory
 from paceline.runtimes.optimizers import flat_optimizer, plain_step
 from paceline.runtimes.randomness import AllStreams, Streams, TorchStream, undisturbed
 
@@ -21,7 +21,10 @@ class Replica:
     ``params``, ``grad`` and ``buffers`` are the memory that the model itself uses: writing to them changes the model.
     """
 
-    def __init__(self, job: Job, shards: Shards, rank: int, seed: int, device: torch.device) -> None:
+    def __init__(
+        self, job: Job, shards: Shards, rank: int, seed: int, device: torch.device, zeros: Zeros = own_memory
+    ) -> None:
+        """``zeros`` makes the memory of the parameters and gradients."""
         self.job, self.shards, self.rank, self.device = job, shards, rank, device
         self.streams: Streams = TorchStream() if isinstance(job.train, TensorData) else AllStreams()
         with undisturbed(self.streams):
@@ -29,7 +32,7 @@ class Replica:
             self.model = job.model().to(device).train()
             self.streams.seed(stream_seed(seed, rank))
             self.rng = self.streams.get()
-        self.flat: Flat = flatten_parameters(self.model)
+        self.flat: Flat = flatten_parameters(self.model, zeros)
         self.buffers: Tensor = flatten_buffers(self.model)
         self.optimizer = flat_optimizer(job.optimizer, self.flat)
         self._step = plain_step(self.optimizer)

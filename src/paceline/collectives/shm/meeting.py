@@ -56,6 +56,8 @@ class Meeting:
                 return
         begun = monotonic()
         while ((seen := words[place]) - beat) & _MASK > 1:
+            if self._lost:  # closed meanwhile, by another thread
+                raise PeerLost(self._lost)
             self._check(beat)
             if monotonic() - begun > self.timeout:
                 self._give_up(other, f"did not come within {self.timeout:g} s")

@@ -14,6 +14,8 @@ from typing import Literal, Self
 
 import torch
 
+from paceline.shm import PeerLost
+
 Kind = Literal["killed", "exited", "error", "mistake", "lost-host", "lost-peer", "stopped", "interrupted"]
 
 _CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake")
@@ -97,7 +99,7 @@ def _rank_of(kind: Kind) -> int:
 
 def lost_peer(error: BaseException) -> bool:
     """Whether an exception means that somebody else has gone, and not that something is wrong here."""
-    if isinstance(error, torch.distributed.DistNetworkError | torch.distributed.DistStoreError):
+    if isinstance(error, PeerLost | torch.distributed.DistNetworkError | torch.distributed.DistStoreError):
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError | ConnectionError) and any(sign in text for sign in _LOST_PEER)

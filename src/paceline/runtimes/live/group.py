@@ -12,7 +12,9 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
+from paceline import shm
 from paceline.collectives.pairs import swaps
+from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.board import Board
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
@@ -47,6 +49,9 @@ class Group(Protocol):
     def exchange(self, document: Any) -> list[Any]:
         """Every worker's JSON document, by rank."""
 
+    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Memory for a vector that is summed often."""
+
     def board(self) -> Board:
         """A place for words between threads of the workers, apart from these calls."""
 
@@ -79,6 +84,10 @@ class Alone:
         """The one document, as the wire would have given it back."""
         return [json.loads(json.dumps(document))]
 
+    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """Nobody else needs to reach it."""
+        return own_memory(length, dtype, device)
+
     def board(self) -> Board:
         """Never asked for."""
         raise AssertionError("one worker has nobody to leave a word for")
@@ -94,7 +103,7 @@ class Together:
     """Several workers, joined by torch.distributed; documents travel through its store as JSON."""
 
     def __init__(self, place: Place, options: LiveOptions, device: torch.device) -> None:
-        self.rank, self.workers, self.transport = place.rank, place.workers, options.transport
+        self.rank, self.workers, self.transport = place.rank, place.workers, options.transport(place)
         self._device = device
         self._exchanges = 0
         self._under_way: dist.Work | None = None
@@ -103,12 +112,15 @@ class Together:
         where = f"tcp://{host}:{place.port}?rank={place.rank}&world_size={place.workers}"
         self._store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
         dist.init_process_group(
-            options.transport,
+            self.transport,
             store=PrefixStore("torch", self._store),
             rank=place.rank,
             world_size=place.workers,
             timeout=timeout,
-            device_id=device if options.transport == "nccl" else None,
+            device_id=device if self.transport == "nccl" else None,
+            pg_options=shm.Options(run=place.launch.name if place.launch else str(place.port))
+            if self.transport == "shm"
+            else None,
         )
 
     def sum(self, tensor: Tensor) -> None:
@@ -153,6 +165,12 @@ class Together:
     def _key(self, rank: int) -> str:
         return f"paceline/{self._exchanges}/{rank}"
 
+    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """In shared memory where the workers have some, so that sums happen in place."""
+        if self.transport == "shm":
+            return shm.zeros(length, dtype=dtype)
+        return own_memory(length, dtype, device)
+
     def board(self) -> Board:
         """In the store, over a connection of its own."""
         return Board(self._store)
@@ -174,6 +192,9 @@ class Together:
         with suppress(RuntimeError):
             if self.transport == "nccl" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
+            elif self.transport == "shm" and dist.group.WORLD is not None:
+                dist.group.WORLD.abort()
+                dist.destroy_process_group()
             elif self._under_way is None or self._under_way.is_completed():
                 dist.destroy_process_group()
 

@@ -47,7 +47,7 @@ class Life:
     ) -> None:
         self.prepared, self.group, self.observer, self.heartbeat = prepared, group, observer, heartbeat
         settings = prepared.settings
-        self.replica = Replica(prepared.job, prepared.shards, group.rank, settings.seed, device)
+        self.replica = Replica(prepared.job, prepared.shards, group.rank, settings.seed, device, group.zeros)
         self.replica.streams.set(self.replica.rng)
         seed_device(device, settings.seed, group.rank)
         flat = self.replica.flat

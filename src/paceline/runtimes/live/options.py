@@ -5,6 +5,7 @@ from typing import Literal
 
 import torch
 
+import paceline.shm  # noqa: F401  makes "shm" a backend that torch knows
 from paceline.errors import Mistake
 from paceline.runtimes.live.place import Place
 
@@ -15,7 +16,7 @@ class LiveOptions:
 
     device: Literal["cpu", "cuda"] = "cpu"
     backend: str | None = None
-    """What torch.distributed talks over; None is gloo on the CPU and nccl on CUDA."""
+    """What torch.distributed talks over; None is shm among workers of one host, gloo across hosts, nccl on CUDA."""
     timeout: float = 300.0
     """Seconds that a worker waits in a collective before it gives the others up."""
     threads: int | None = None
@@ -27,22 +28,23 @@ class LiveOptions:
         if self.device == "cuda" and not torch.cuda.is_available():
             raise Mistake("--device cuda: torch finds no CUDA device on this host; choose --device cpu")
         if self.backend is not None and not torch.distributed.is_backend_available(self.backend):
-            raise Mistake(f"--backend {self.backend} is not in this torch; leave it out to get {self._usual}")
+            raise Mistake(f"--backend {self.backend} is not in this torch; leave it out to get the usual one")
         if self.backend == "nccl" and self.device == "cpu":
             raise Mistake("--backend nccl moves CUDA tensors only; choose --backend gloo or --device cuda")
+        if self.backend == "shm" and self.device == "cuda":
+            raise Mistake("--backend shm moves CPU tensors only; choose --backend nccl or --device cpu")
         if not self.timeout > 0:
             raise Mistake(f"a timeout of {self.timeout:g} s is too short: it must be more than 0 s")
         if self.threads is not None and self.threads < 1:
             raise Mistake(f"{self.threads} threads cannot compute: a worker needs at least 1")
 
-    @property
-    def transport(self) -> str:
-        """The backend in use."""
-        return self.backend or self._usual
-
-    @property
-    def _usual(self) -> str:
-        return "nccl" if self.device == "cuda" else "gloo"
+    def transport(self, place: Place) -> str:
+        """The backend that a worker uses."""
+        if self.backend:
+            return self.backend
+        if self.device == "cuda":
+            return "nccl"
+        return "shm" if place.workers == place.local_workers else "gloo"
 
     def device_of(self, place: Place) -> torch.device:
         """The device of one worker: the CPU, or the GPU with its number on the host."""
