@@ -90,7 +90,7 @@ def price_schedule(
 def _load(turn: Round, topology: Topology) -> Load:
     hosts, latency = topology.workers, 0.0
     links: Counter[int] = Counter()
-    inflows: dict[int, Inflow] = {}
+    flows: dict[int, list[Inflow]] = {}
     for sent in turn.transfers:
         way, chunks = topology.way(hosts[sent.source], hosts[sent.target]), sent.stop - sent.start
         latency = max(latency, way.latency)
@@ -99,17 +99,8 @@ def _load(turn: Round, topology: Topology) -> Load:
         if topology.reduce_seconds(sent.target):
             reduced = chunks if sent.then is Then.REDUCE else 0
             one = Inflow(frozenset(way.crosses), chunks, reduced, reduced)
-            inflows[sent.target] = _both(inflows[sent.target], one) if sent.target in inflows else one
-    return Load(latency, links, inflows)
-
-
-def _both(one: Inflow, other: Inflow) -> Inflow:
-    return Inflow(
-        one.links | other.links,
-        one.total + other.total,
-        one.reduced + other.reduced,
-        max(one.largest, other.largest),
-    )
+            flows.setdefault(sent.target, []).append(one)
+    return Load(latency, links, _joined(flows))
 
 
 def _sum(loads: Sequence[Load], counts: Sequence[int]) -> Load:
@@ -118,14 +109,25 @@ def _sum(loads: Sequence[Load], counts: Sequence[int]) -> Load:
     if [times for _, times in chosen] == [1]:
         return chosen[0][0]
     links: Counter[int] = Counter()
-    inflows: dict[int, Inflow] = {}
+    flows: dict[int, list[Inflow]] = {}
     for load, times in chosen:
         for link, chunks in load.links.items():
             links[link] += times * chunks
         for rank, flow in load.inflows.items():
-            one = flow._replace(total=times * flow.total, reduced=times * flow.reduced) if times > 1 else flow
-            inflows[rank] = _both(inflows[rank], one) if rank in inflows else one
-    return Load(max(load.latency for load, _ in chosen), links, inflows)
+            many = (
+                flow._replace(total=times * flow.total, reduced=times * flow.reduced) if times > 1 else flow
+            )
+            flows.setdefault(rank, []).append(many)
+    return Load(max(load.latency for load, _ in chosen), links, _joined(flows))
+
+
+def _joined(flows: Mapping[int, list[Inflow]]) -> dict[int, Inflow]:
+    """What each rank takes in, in all."""
+    found = {}
+    for rank, parts in flows.items():
+        links, totals, reduced, largest = zip(*parts, strict=True)
+        found[rank] = Inflow(frozenset().union(*links), sum(totals), sum(reduced), max(largest))
+    return found
 
 
 def _merged(loads: Iterable[Repeated]) -> list[Repeated]:
