@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter, Token
 
+from paceline.collectives.choose import NATIVE
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
@@ -61,6 +62,8 @@ class RunOptions:
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
     """Batch-norm statistics: averaged when the model is looked at (default), or rank 0's, sent at each step."""
+    collective: Annotated[str | None, Parameter(group=AGREE)] = None
+    """How all-reduces are done: native (default), ring, tree, butterfly, halving-doubling, one-to-all, hierarchical."""
     epochs: Annotated[int | None, Parameter(converter=whole, group=LENGTH)] = None
     """Passes over the training data (default 30)."""
     iterations: Annotated[
@@ -104,6 +107,7 @@ class RunOptions:
             checkpoint=Every.parse(self.checkpoint_every or "1 epoch", "--checkpoint-every"),
             keep=3 if self.keep is None else self.keep,
             buffers=self.buffers or "average",
+            collective=self.collective or NATIVE,
         )
 
     def _job(self) -> JobSpec:

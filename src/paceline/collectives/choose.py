@@ -8,6 +8,15 @@ from paceline.collectives.schedule import Hosts, Schedule
 from paceline.errors import Mistake, unknown
 from paceline.specs import find
 
+NATIVE = "native"
+"""The backend's own all-reduce; every other name is a schedule's."""
+
+
+def check_collective(name: str) -> None:
+    """Raise a Mistake where there is no such way to all-reduce."""
+    if name != NATIVE and name not in SCHEDULES:
+        raise unknown("collective", name, (NATIVE, *SCHEDULES))
+
 
 def build_schedule(name: str, hosts: Hosts) -> Schedule:
     """The schedule of that name among these ranks."""

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
+from paceline.collectives.choose import NATIVE, check_collective
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 
@@ -55,6 +56,8 @@ class Settings:
     """How many checkpoints are kept."""
     buffers: Literal["average", "rank0"] = "average"
     """Batch-norm statistics: averaged when the model is looked at, or rank 0's, broadcast at every step."""
+    collective: str = NATIVE
+    """How all-reduces are carried out: by the backend's own way, or by the schedule of this name."""
 
     def __post_init__(self) -> None:
         workers = len(self.batch_sizes)
@@ -62,6 +65,7 @@ class Settings:
             raise Mistake("0 workers cannot train: --workers must be at least 1")
         if bad := [size for size in self.batch_sizes if size < 1]:
             raise Mistake(f"a batch size of {bad[0]} is too small: --batch-size must be at least 1")
+        check_collective(self.collective)
         if (self.epochs is None) == (self.iterations is None):
             raise Mistake("give either --epochs or --iterations, not both")
         for option, count in (
