@@ -5,7 +5,7 @@ import torch
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.operations import find_operation
 from paceline.collectives.pipeline import pipelined
-from paceline.reports.explain.request import Limits, Request, check_size, first_values, host_of_each
+from paceline.reports.explain.request import Limits, Request, first_values, host_of_each
 from paceline.reports.explain.story import Story, tell
 
 
@@ -13,8 +13,9 @@ def answer(request: Request, limits: Limits) -> Story:
     """Play what was asked for; a ``Mistake`` where it cannot be shown within the limits."""
     operation = find_operation(request.op, torch.float64)
     hosts = host_of_each(request)
-    check_size(request, len(hosts), limits)
+    limits.check(len(hosts))
     whole = build_schedule(request.schedule, hosts)
     schedule = pipelined(whole, request.segments)
     values = first_values(request, len(hosts), max(len(hosts), schedule.chunks))
+    limits.check(len(hosts), len(values[0]))
     return tell(schedule, operation, hosts, values, schedule.chunks // whole.chunks)

@@ -6,7 +6,7 @@ from paceline.reports.explain import words
 from paceline.reports.explain.catalogue import about, how
 from paceline.reports.explain.messages import receipts
 from paceline.reports.explain.request import Values
-from paceline.reports.explain.story import Moment, Step, Story, lower_bound
+from paceline.reports.explain.story import Moment, Step, Story
 
 SCHEMA = 1
 
@@ -76,8 +76,8 @@ def _totals(story: Story) -> dict[str, Any]:
         "messages_between_hosts": story.across,
         "values_sent": [story.sent(rank) for rank in ranks],
         "bytes_sent": [words.ELEMENT * story.sent(rank) for rank in ranks],
-        "lower_bound_values": lower_bound(story.length, story.schedule.workers),
-        "lower_bound_bytes": words.ELEMENT * lower_bound(story.length, story.schedule.workers),
+        "lower_bound_values": story.least,
+        "lower_bound_bytes": words.ELEMENT * story.least,
     }
 
 

@@ -20,7 +20,17 @@ class Limits:
     workers: int
     length: int
     what: str
-    """What is too much beyond, after "is too many"."""
+    """What it is too much for."""
+
+    def check(self, workers: int, length: int = 0) -> None:
+        """Refuse what cannot be shown well."""
+        for number, what, most, written in (
+            (workers, "workers", self.workers, WRITTEN.workers),
+            (length, "values a worker", self.length, WRITTEN.length),
+        ):
+            if number > most:
+                larger = f"; --json goes up to {written}" if written > most else ""
+                raise Mistake(f"{number} {what} are too many {self.what}: choose at most {most}{larger}")
 
 
 DRAWN = Limits(workers=16, length=64, what="to draw")
@@ -87,18 +97,6 @@ def _parse_hosts(text: str) -> list[int]:
     return counts
 
 
-def check_size(request: Request, workers: int, limits: Limits) -> None:
-    """Refuse what cannot be shown well, before anything is worked out."""
-    length = len(_rows(request.values)[0]) if request.values is not None else request.length or 0
-    for number, what, most, written in (
-        (workers, "workers", limits.workers, WRITTEN.workers),
-        (length, "values a worker", limits.length, WRITTEN.length),
-    ):
-        if number > most:
-            larger = f"; --json goes up to {written}" if written > most else ""
-            raise Mistake(f"{number} {what} are too many {limits.what}: choose at most {most}{larger}")
-
-
 def first_values(request: Request, workers: int, usual_length: int) -> tuple[Values, ...]:
     """What each worker begins with: the user's own values, or small ones drawn from the seed.
 
@@ -123,8 +121,8 @@ def _own_values(text: str, workers: int) -> tuple[Values, ...]:
     for rank, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise Mistake(
-                f"--values give worker {rank} {_count(len(row), 'value')} and worker 0 {len(rows[0])}: "
-                "write as many in each row"
+                f"--values: the row of worker {rank} has {_count(len(row), 'value')}, that of worker 0 has "
+                f"{len(rows[0])}; write as many in each"
             )
     if not rows[0]:
         raise Mistake(f"--values {text!r} have no value: write a row a worker, such as '5 2; 3 8'")

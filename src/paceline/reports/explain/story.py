@@ -11,6 +11,7 @@ from torch import Tensor
 from paceline.collectives.operations import Operation
 from paceline.collectives.play import play, reduce_all
 from paceline.collectives.schedule import Round, Schedule, Then, chunk_bounds
+from paceline.costs.bandwidth import lower_bound_bytes
 from paceline.errors import Mistake
 from paceline.reports.explain.request import Values
 
@@ -105,14 +106,14 @@ class Story:
         """How many messages go from one host to another."""
         return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
 
+    @property
+    def least(self) -> int:
+        """Values that the busiest rank of any all-reduce must send."""
+        return lower_bound_bytes(self.length, 1, self.schedule.workers)
+
     def chunk(self, values: Values, start: int, stop: int | None = None) -> Values:
         """The values of one chunk, or of several."""
         return values[self.bounds[start] : self.bounds[start + 1 if stop is None else stop]]
-
-
-def lower_bound(length: int, workers: int) -> int:
-    """The values that some rank must send in any all-reduce: ceil(2 (n - 1) / n X)."""
-    return -(-2 * (workers - 1) * length // workers)
 
 
 def tell(
@@ -164,7 +165,10 @@ def _rows(tensors: Sequence[Tensor]) -> tuple[Values, ...]:
 
 def _parts(marked: Sequence[Tensor], chunks: int) -> tuple[Parts, ...]:
     return tuple(
-        tuple(tuple(row.nonzero().flatten().tolist()) for row in marks.view(chunks, -1)) for marks in marked
+        tuple(
+            tuple(rank for rank, there in enumerate(row) if there) for row in marks.view(chunks, -1).tolist()
+        )
+        for marks in marked
     )
 
 

@@ -96,7 +96,7 @@ class Layout:
         return cls(story, label, numbers, cells, width, beside)
 
     def table(self, step: Step) -> Iterator[Text]:
-        """A round: what each held, sent and made of what came; words stand beside the rows or, for want of room, below."""
+        """A round: what each held, sent and made of what came; words stand beside the rows or, if too wide, below."""
         remarks = [_remark(self.story, step, rank) for rank in range(self.story.schedule.workers)]
         for band in self._bands():
             yield self._header(band)

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from paceline.collectives.schedule import Then
-from paceline.reports.explain.story import Message, Step, Story, lower_bound
+from paceline.reports.explain.story import Message, Step, Story
 from paceline.units import show_bytes
 
 COMBINES: Mapping[str, str] = MappingProxyType(
@@ -131,8 +131,9 @@ def result(story: Story) -> str:
     workers = story.schedule.workers
     values = numbers(story.end.values[0])
     if workers == 1:
-        return f"{values}: with 1 process there is nothing to send, it holds the result from the start"
-    return f"{values}: all {workers} processes hold it" if story.agreed else "the processes do not agree"
+        return f"{values}, held from the start: 1 process has nothing to send"
+    assert story.agreed
+    return f"{values}, held by all {workers} processes"
 
 
 def traffic(story: Story) -> list[str]:
@@ -143,13 +144,15 @@ def traffic(story: Story) -> list[str]:
     if workers == 1:
         return [total]
     sent = [story.sent(rank) for rank in range(workers)]
-    bound = lower_bound(story.length, workers)
     reached = (
         ", the least possible for the busiest:"
-        if max(sent) == bound
+        if max(sent) == story.least
         else "; the least possible for the busiest is"
     )
-    return [total, f"{_busiest(sent)}{reached} ceil(2 x {workers - 1}/{workers} x {story.length}) = {bound}"]
+    return [
+        total,
+        f"{_busiest(sent)}{reached} ceil(2 x {workers - 1}/{workers} x {story.length}) = {story.least}",
+    ]
 
 
 def _busiest(sent: Sequence[int]) -> str:

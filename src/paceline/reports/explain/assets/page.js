@@ -26,7 +26,7 @@
   const reach = Math.max(1, ...story.steps.flatMap((step) => step.messages.map((message) => Math.abs(message.target - message.source))));
   const room = story.chunks === 1 ? Math.min(120, 36 + 10 * reach) : story.chunks <= 6 ? 42 : 30;
 
-  const columnWidth = (chunk) => Math.min(46, Math.max(...moments.flatMap((_, at) => ranks.map((rank) => held(at, rank, chunk).length))));
+  const columnWidth = (chunk) => Math.min(56, Math.max(...moments.flatMap((_, at) => ranks.map((rank) => held(at, rank, chunk).length))));
 
   function makeTable() {
     const hosts = [...new Set(story.hosts)];
@@ -124,7 +124,7 @@
       const [y1, y2] = [from.top + from.height * share[message.source], to.top + to.height * share[message.target]];
       const far = Math.abs(message.target - message.source) / reach;
       const bend = x + sign * (room - 6) * (0.45 + 0.8 * far);
-      const [leave, arrive] = [x + 4 * sign, x + 11 * sign];
+      const [leave, arrive] = [x + 4 * sign, x + Math.min(11, room / 3.5) * sign];
       shapes.push(svg("path", { d: `M${x} ${y1}H${leave}C${bend} ${y1} ${bend} ${y2} ${arrive} ${y2}H${x}`, "marker-end": "url(#head)", pathLength: 1 }));
       if (message.stop - message.start > 1) shapes.push(frame(box(message.source, message.start), box(message.source, message.stop - 1)));
     }
@@ -187,8 +187,11 @@
 
   function pressed(event) {
     if (!(event.key in keys) || event.ctrlKey || event.altKey || event.metaKey) return;
-    const own = event.target.id === "slider" ? event.key !== " " : event.target.tagName === "BUTTON" && event.key === " ";
-    if (own) return;
+    // What has the focus may need the key itself: the slider to move, a button to be pressed, a wide board to scroll.
+    const { id, tagName, scrollWidth, clientWidth } = event.target;
+    if (id === "slider" && event.key !== " ") return;
+    if (tagName === "BUTTON" && event.key === " ") return;
+    if (id === "board" && event.key.startsWith("Arrow") && scrollWidth > clientWidth) return;
     event.preventDefault();
     keys[event.key]();
   }

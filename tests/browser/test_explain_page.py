@@ -1,0 +1,122 @@
+"""The page of ``paceline explain`` in a real browser: what it shows is what happened, whichever way one steps."""
+
+import json
+import time
+
+import pytest
+
+from paceline.reports.explain.answer import answer
+from paceline.reports.explain.page import page, write_page
+from paceline.reports.explain.request import DRAWN, Request
+
+MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"
+
+SHOWN = """
+const read = (selector) => [...document.querySelectorAll("tbody tr")].map(
+  (row) => [...row.querySelectorAll(".cell")].map((cell) => cell.querySelector(selector).textContent));
+const marked = (name) => [...document.querySelectorAll(`.cell.${name}`)].map(
+  (cell) => [Number(cell.dataset.rank), Number(cell.dataset.chunk)]);
+return {
+  now: read(".now"), old: read(".old"), sent: marked("sent"), changed: marked("changed"), done: marked("done"),
+  arrows: document.querySelectorAll("#drawn path").length,
+  title: document.getElementById("title").textContent,
+  counter: document.getElementById("counter").textContent,
+  slider: Number(document.getElementById("slider").value),
+  received: [...document.querySelectorAll("#received li")].map((line) => line.textContent),
+};
+"""
+
+
+@pytest.fixture
+def ring():
+    return answer(Request(schedule="ring", op="max", values=MATRIX), DRAWN)
+
+
+def texts(moment):
+    return [[str(int(value)) for value in row] for row in moment.values]
+
+
+def check(shown, story, position):
+    """All that is on the page, against the story."""
+    if position == 0:
+        assert shown["now"] == texts(story.start)
+        assert (shown["arrows"], shown["sent"], shown["changed"]) == (0, [], [])
+        return
+    step = story.steps[position - 1]
+    assert shown["now"] == texts(step.after)
+    assert shown["old"] == texts(step.before)
+    assert shown["arrows"] == len(step.messages)
+    cells = [(rank, chunk) for rank in range(4) for chunk in range(4)]
+    for name, holds in (("sent", step.sent), ("changed", step.received), ("done", step.after.finished)):
+        assert shown[name] == [[*cell] for cell in cells if holds(*cell)], name
+    assert shown["title"] == f"{step.phase}, round {step.place} of {step.of}"
+    assert shown["counter"] == f"round {position} of 6"
+    assert shown["slider"] == position
+    assert len(shown["received"]) == 4
+
+
+def test_every_way_of_stepping_shows_what_happened(browser, ring, tmp_path):
+    write_page(ring, tmp_path / "ring.html")
+    browser.visit(tmp_path / "ring.html")
+    check(browser.run(SHOWN), ring, 0)
+    for position in range(1, 7):
+        browser.click("#forward")
+        check(browser.run(SHOWN), ring, position)
+    assert browser.run(SHOWN)["now"] == [["6", "8", "9", "9"]] * 4, "the column maxima"
+    for move, position in (("#forward", 6), ("#back", 5), ("#first", 0), ("#back", 0), ("#last", 6)):
+        browser.click(move)
+        check(browser.run(SHOWN), ring, position)
+    for key, position in (("home", 0), ("right", 1), ("right", 2), ("left", 1), ("end", 6), ("left", 5)):
+        browser.press(key)
+        check(browser.run(SHOWN), ring, position)
+    browser.run("document.getElementById('slider').focus()")
+    browser.press("left")
+    check(browser.run(SHOWN), ring, 4)
+    plays_to_the_end(browser)
+    check(browser.run(SHOWN), ring, 6)
+    assert browser.errors() == []
+
+
+def plays_to_the_end(browser):
+    """From two rounds before the end it takes one pause, and stops by itself."""
+    browser.run("document.activeElement.blur()")
+    browser.press("space")
+    until = time.monotonic() + 10
+    while browser.run("return document.body.dataset.position") != "6" and time.monotonic() < until:
+        time.sleep(0.1)
+    assert browser.run("return document.getElementById('play').getAttribute('aria-pressed')") == "false"
+
+
+CASES = {
+    "one process": Request(schedule="ring", workers=1),
+    "nine in a tree": Request(schedule="tree", workers=9, op="mean"),
+    "hosts": Request(schedule="hierarchical", hosts="3,2,1", op="mean"),
+    "swaps": Request(schedule="halving-doubling", workers=5),
+    "empty chunks": Request(schedule="ring", values="1; 2; 3"),
+    "a pipeline": Request(schedule="ring", workers=3, segments=2),
+    "long numbers": Request(schedule="one-to-all", values="1234567.25 -2e7 3.14159; 5 -6.5 1e12"),
+}
+
+
+def test_every_kind_of_story_ends_with_its_result(browser, tmp_path):
+    for name, request in CASES.items():
+        story = answer(request, DRAWN)
+        write_page(story, tmp_path / "page.html")
+        browser.visit(tmp_path / "page.html")
+        browser.press("end")
+        shown = browser.run(SHOWN)
+        assert len(shown["done"]) == story.schedule.workers * story.schedule.chunks, name
+        assert all(row == shown["now"][0] for row in shown["now"]), name
+        assert browser.run("return document.documentElement.scrollWidth <= innerWidth"), (
+            f"{name}: wider than the window"
+        )
+        assert browser.errors() == [], name
+
+
+def test_no_text_can_end_the_data(ring, monkeypatch):
+    hostile = "</script><script>alert(1)</script><!-- $style"
+    monkeypatch.setattr("paceline.reports.explain.document.about", lambda name: hostile)
+    text = page(ring)
+    assert hostile not in text
+    data = text.split('id="story">')[1].split("</script>")[0]
+    assert json.loads(data)["about"] == hostile

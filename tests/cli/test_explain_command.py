@@ -1,0 +1,110 @@
+"""``paceline explain`` as it is typed."""
+
+import json
+import shlex
+import subprocess
+import sys
+
+import pytest
+
+from paceline.cli.main import main
+from paceline.collectives.algorithms import SCHEDULES
+
+MISTAKES = {
+    "explain rign": "unknown schedule 'rign'; did you mean 'ring'?",
+    "explain ring --op maxx": "unknown operation 'maxx'; did you mean 'max'?",
+    "explain ring --workers 0": "--workers 0 is too small",
+    "explain ring --workers -3": "--workers -3 is too small",
+    "explain ring --workers 17": "17 workers are too many to draw: choose at most 16; --json goes up to 32",
+    "explain ring --workers 33 --json": "33 workers are too many for one JSON document: choose at most 32",
+    "explain ring --length 65": "65 values a worker are too many to draw",
+    "explain ring --length 0": "--length 0 is too small",
+    "explain ring -np 16 --segments 8": "128 values a worker are too many to draw",
+    "explain ring --segments 9": "--segments 9 is out of range",
+    "explain ring --values '1 2; 3'": "the row of worker 1 has 1 value, that of worker 0 has 2",
+    "explain ring --values '1 2; 3 4' --workers 3": "2 rows for 3 workers",
+    "explain ring --values '1 two; 3 4'": "'two' in --values, row of worker 0, is not a number",
+    "explain ring --values '1 nan; 3 4'": "'nan' in --values",
+    "explain ring --values ''": "have no value",
+    "explain ring --values '1;2' --length 3": "--length 3 has no place beside --values",
+    "explain ring --values '1e308; 1e308'": "too large",
+    "explain hierarchical --hosts 2,0": "--hosts 2,0",
+    "explain hierarchical --hosts two": "--hosts two",
+    "explain hierarchical --hosts 2,2 --workers 5": "--hosts 2,2 are 4 workers and --workers says 5",
+    "explain ring --seed -1": "--seed -1 is out of range",
+    "explain ring --html nowhere/x.html": "--html nowhere/x.html cannot be written",
+    "explain ring --html /dev/null": "--html /dev/null is no file that can be replaced",
+    "explain --op max": "which schedule?",
+}
+
+
+@pytest.mark.parametrize("command", MISTAKES)
+def test_a_mistake_in_explain_is_one_sentence_with_exit_code_2(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(shlex.split(command)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("paceline: ")
+    assert printed.err.count("\n") == 1, printed.err
+    assert MISTAKES[command] in printed.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_a_name_every_schedule_is_listed_with_a_sentence(capsys):
+    assert main(["explain"]) == 0
+    text = capsys.readouterr().out
+    assert main(["explain", "--json"]) == 0
+    listed = json.loads(capsys.readouterr().out)
+    assert listed["schema"] == 1
+    assert list(listed["entries"]) == list(SCHEDULES)
+    for name, entry in listed["entries"].items():
+        assert name in text
+        assert entry["help"].endswith(".")
+
+
+def test_the_same_words_give_the_same_text(capsys):
+    texts = []
+    for words in (
+        "explain ring --op max",
+        "explain ring --op max --workers 4 --seed 1",
+        "explain ring --op max --seed 2",
+    ):
+        assert main(words.split()) == 0
+        texts.append(capsys.readouterr().out)
+    assert texts[0] == texts[1] != texts[2]
+
+
+def test_json_is_one_document_with_the_whole_story(capsys):
+    assert main(["explain", "ring", "--op", "max", "--values", "-5 2; 3 -8.5", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert (told["schema"], told["workers"], told["chunks"]) == (1, 2, 2)
+    assert told["start"]["values"] == [[-5, 2], [3, -8.5]]
+    assert told["steps"][0]["messages"][0] == {
+        "source": 0,
+        "target": 1,
+        "start": 0,
+        "stop": 1,
+        "then": "reduce",
+        "values": [-5],
+    }
+    assert told["result"] == [3, 2]
+    assert told["agreed"] is True
+
+
+def test_the_page_is_one_file_that_loads_nothing(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["explain", "tree", "--html", "tree.html", "--json"]) == 0
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["schedule"] == "tree"
+    assert "tree.html" in printed.err
+    text = (tmp_path / "tree.html").read_text()
+    for loader in ("src=", "@import", "url(http", "fetch(", "XMLHttpRequest", "import("):
+        assert loader not in text
+    assert [path.name for path in tmp_path.iterdir()] == ["tree.html"]
+
+
+def test_help_of_explain_does_not_import_torch():
+    script = "import sys; from paceline.cli.main import main; main(['explain', '-h']); print('torch' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
+    assert out.splitlines()[-1] == "False"
+    assert "--values" in out
