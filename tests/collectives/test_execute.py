@@ -1,0 +1,192 @@
+"""If these fail, ranks side by side get another result than the schedule says, or one changes what it still sends."""
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives.choose import build_schedule
+from paceline.collectives.execute import Execution, Pending, Reducer
+from paceline.collectives.operations import OPERATIONS
+from paceline.collectives.part import part
+from paceline.collectives.pipeline import MESSAGE, MOST, pipelined, segments_for
+from paceline.collectives.play import reduce_all
+from paceline.collectives.schedule import Schedule
+from paceline.collectives.traffic import schedule_bytes
+from paceline.errors import Mistake
+
+hosts = st.lists(st.integers(0, 3), min_size=1, max_size=9)
+names = st.sampled_from(sorted(SCHEDULES))
+
+
+@dataclass
+class Meeting:
+    """A message that is copied as late as it may be: when one of its ends waits for it."""
+
+    lock: threading.Condition
+    ends: dict[str, Tensor] = field(default_factory=dict)
+    done: bool = False
+    waited: set[str] = field(default_factory=set)
+
+    def wait(self, end: str) -> None:
+        assert end not in self.waited, "waited for twice"
+        self.waited.add(end)
+        with self.lock:
+            assert self.lock.wait_for(lambda: len(self.ends) == 2, timeout=20), "nobody is at the other end"
+            if not self.done:
+                self.ends["receive"].copy_(self.ends["send"])
+                self.done = True
+
+
+@dataclass
+class End:
+    meeting: Meeting
+    end: str
+
+    def wait(self) -> None:
+        self.meeting.wait(self.end)
+
+
+class Post:
+    """Joins sends and receives of threads, in their order."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Condition()
+        self.open: dict[tuple[int, int, str], deque[Meeting]] = {}
+        self.sent: dict[int, int] = {}
+
+    def offer(self, source: int, target: int, end: str, tensor: Tensor) -> Pending:
+        other = "receive" if end == "send" else "send"
+        with self.lock:
+            waiting = self.open.setdefault((source, target, other), deque())
+            if waiting:
+                meeting = waiting.popleft()
+            else:
+                meeting = Meeting(self.lock)
+                self.open.setdefault((source, target, end), deque()).append(meeting)
+            meeting.ends[end] = tensor
+            if end == "send":
+                self.sent[source] = self.sent.get(source, 0) + tensor.nbytes
+            self.lock.notify_all()
+        return End(meeting, end)
+
+
+@dataclass
+class InMemory:
+    post: Post
+    rank: int
+
+    def send(self, tensor: Tensor, to: int) -> Pending:
+        return self.post.offer(self.rank, to, "send", tensor)
+
+    def receive(self, tensor: Tensor, source: int) -> Pending:
+        return self.post.offer(source, self.rank, "receive", tensor)
+
+
+def side_by_side(workers: int, work: Callable[[int], object]) -> None:
+    errors: list[BaseException] = []
+
+    def run(rank: int) -> None:
+        try:
+            work(rank)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    if errors:
+        raise errors[0]
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def execute(schedule: Schedule, tensors: list[Tensor], operation: str) -> tuple[list[Tensor], Post]:
+    post = Post()
+    results = [tensor.clone() for tensor in tensors]
+
+    def work(rank: int) -> None:
+        mine = part(schedule, rank, len(tensors[rank]))
+        scratch = results[rank].new_empty(2 * mine.scratch)
+        Execution(mine, results[rank], scratch, InMemory(post, rank)).run(OPERATIONS[operation])
+
+    side_by_side(schedule.workers, work)
+    return results, post
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    name=names,
+    hosts=hosts,
+    segments=st.integers(1, 4),
+    length=st.integers(0, 40),
+    operation=st.sampled_from(["sum", "max", "min", "product"]),
+)
+def test_ranks_side_by_side_get_what_the_player_gets(
+    name: str, hosts: list[int], segments: int, length: int, operation: str
+) -> None:
+    schedule = pipelined(build_schedule(name, hosts), segments)
+    seed = torch.Generator().manual_seed(length)
+    tensors = [torch.randn(length, generator=seed) for _ in hosts]
+    expected = reduce_all(schedule, tensors, OPERATIONS[operation])
+    results, post = execute(schedule, tensors, operation)
+    assert all(map(torch.equal, results, expected)), "to the last bit"
+    for rank in range(len(hosts)):
+        assert post.sent.get(rank, 0) == schedule_bytes(schedule, 4 * length, rank)[0]
+    assert not any(post.open.values()), "a message that nobody took"
+
+
+@given(name=names, hosts=hosts, segments=st.integers(1, 20), length=st.integers(0, 60))
+def test_segments_change_nothing(name: str, hosts: list[int], segments: int, length: int) -> None:
+    plain = build_schedule(name, hosts)
+    cut = pipelined(plain, segments)
+    tensors = [torch.arange(length) * 7 % (rank + 2) for rank in range(len(hosts))]
+    expected = reduce_all(plain, tensors, OPERATIONS["sum"])
+    assert all(map(torch.equal, reduce_all(cut, tensors, OPERATIONS["sum"]), expected))
+    if plain.rounds:
+        assert len(cut.rounds) == len(plain.rounds) + segments - 1
+        assert sum(len(turn.transfers) for turn in cut.rounds) == segments * sum(
+            len(turn.transfers) for turn in plain.rounds
+        )
+
+
+@given(name=names, workers=st.integers(2, 9), size=st.integers(0, 2**30))
+def test_messages_are_small_until_there_are_many(name: str, workers: int, size: int) -> None:
+    schedule = build_schedule(name, [0] * workers)
+    segments = segments_for(schedule, size)
+    widest = max(one.stop - one.start for turn in schedule.rounds for one in turn.transfers)
+    message = size * widest / schedule.chunks / segments
+    assert segments == MOST or message <= MESSAGE
+    assert segments == 1 or message >= MESSAGE / 2
+
+
+def test_no_segments_are_a_mistake() -> None:
+    with pytest.raises(Mistake, match="0 segments"):
+        pipelined(build_schedule("ring", [0, 0]), 0)
+
+
+def test_a_reducer_keeps_its_plans_and_takes_any_shape() -> None:
+    post = Post()
+    results = {}
+
+    def work(rank: int) -> None:
+        reducer = Reducer(build_schedule("ring", [0] * 3), rank, InMemory(post, rank))
+        square = torch.full((4, 5), rank + 1.0)
+        across = torch.full((5, 4), rank + 1.0).t()
+        for tensor in (square, across):
+            reducer.all_reduce(tensor, OPERATIONS["mean"])
+            reducer.all_reduce(tensor, OPERATIONS["mean"])
+        results[rank] = (square, across)
+
+    side_by_side(3, work)
+    for square, across in results.values():
+        assert torch.equal(square, torch.full((4, 5), 2.0))
+        assert torch.equal(across, square)
