@@ -85,7 +85,7 @@ class Team:
         how.finish(flat, self.size)
 
     def _swap(self, flat: Tensor, how: Reducer) -> None:
-        """Two ranks: each combines its own with the other's. Combining is commutative, so both get the same."""
+        """Two ranks: both combine rank 0's part with rank 1's. Zeros of two signs would not commute."""
         other = 1 - self.rank
         slots = self.table.slots(flat.dtype)
         combine, meet = how.combine, self.table.meeting.meet
@@ -93,7 +93,9 @@ class Team:
             turn = slots[self.table.turn]
             turn[self.rank][: len(part)].copy_(part)
             meet()
-            combine(part, turn[other][: len(part)], out=part)
+            theirs = turn[other][: len(part)]
+            left, right = (part, theirs) if self.rank == 0 else (theirs, part)
+            combine(left, right, out=part)
 
     def _in_shares(self, flat: Tensor, how: Reducer) -> None:
         """Each rank combines its share of every piece.
