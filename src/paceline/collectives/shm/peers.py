@@ -5,6 +5,7 @@ import select
 from collections.abc import Sequence
 from ctypes import addressof, c_char
 from mmap import mmap
+from threading import Lock
 
 LINE = 64
 """Bytes between words of different ranks, so that they do not share a cache line."""
@@ -31,16 +32,15 @@ class Peers:
         self._watched = {
             os.pidfd_open(process): other for other, process in enumerate(processes) if other != rank
         }
-        self._poll = select.poll()
+        self._poll, self._lock = select.poll(), Lock()
         for descriptor in self._watched:
             self._poll.register(descriptor, select.POLLIN)
 
     def gone(self) -> dict[int, tuple[int, str]]:
         """The ranks that will do nothing more, each with the rank that is to blame and what became of it."""
-        found = {
-            self._watched[descriptor]: (self._watched[descriptor], "died")
-            for descriptor, _ in self._poll.poll(0)
-        }
+        with self._lock:  # several threads may wait, and poll is for one at a time
+            dead = [self._watched[descriptor] for descriptor, _ in self._poll.poll(0)]
+        found = {other: (other, "died") for other in dead}
         for other in range(self.size):
             culprit = self._words[other * LINE // WORD] - 1
             if culprit >= 0 and other != self.rank:
@@ -60,10 +60,11 @@ class Peers:
 
     def close(self) -> None:
         """Watch nobody any more."""
-        for descriptor in self._watched:
-            self._poll.unregister(descriptor)
-            os.close(descriptor)
-        self._watched = {}
+        with self._lock:
+            for descriptor in self._watched:
+                self._poll.unregister(descriptor)
+                os.close(descriptor)
+            self._watched = {}
 
 
 def space(size: int) -> int:
