@@ -13,8 +13,12 @@ Combine = Callable[..., Tensor]
 """combine(left, right, out=target)."""
 
 
-def _any(_: torch.dtype) -> bool:
-    return True
+_STORED_ONLY = (torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2)
+"""Types that torch can keep and move, and not calculate with."""
+
+
+def _any(dtype: torch.dtype) -> bool:
+    return dtype not in _STORED_ONLY
 
 
 def _whole(dtype: torch.dtype) -> bool:
@@ -22,11 +26,11 @@ def _whole(dtype: torch.dtype) -> bool:
 
 
 def _ordered(dtype: torch.dtype) -> bool:
-    return not dtype.is_complex
+    return _any(dtype) and not dtype.is_complex
 
 
 def _divisible(dtype: torch.dtype) -> bool:
-    return dtype.is_floating_point or dtype.is_complex
+    return _any(dtype) and (dtype.is_floating_point or dtype.is_complex)
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +65,6 @@ def reducer(op: str, dtype: torch.dtype) -> Reducer:
     """The operation, if this type has it."""
     found = REDUCERS[op]
     if not found.suits(dtype):
-        fitting = ", ".join(name for name, other in REDUCERS.items() if other.suits(dtype))
+        fitting = ", ".join(name for name, other in REDUCERS.items() if other.suits(dtype)) or "none"
         raise Mistake(f"{op!r} is no operation on {dtype} tensors; choose one of: {fitting}")
     return found
