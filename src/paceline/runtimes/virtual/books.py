@@ -35,13 +35,13 @@ class Books:
         """Some more of the present step or meeting."""
         self.seconds[kind] += length
 
-    def exchange(self, start: float, wait: float, communicate: float, traffic: int) -> None:  # noqa: ARG002
-        """Waiting for others, then a transfer with as many bytes out as in."""
+    def exchange(self, start: float, wait: float, communicate: float, sent: int, received: int) -> None:  # noqa: ARG002
+        """Waiting for others, then a transfer with these bytes out and in."""
         seconds = self.seconds
         seconds[WAIT] += wait
         seconds[COMMUNICATE] += communicate
-        self.sent += traffic
-        self.received += traffic
+        self.sent += sent
+        self.received += received
 
     def behind(self, hidden: Hidden) -> None:
         """Transfers that ran behind backward."""
@@ -93,13 +93,13 @@ class FullBooks(Books):
         super().span(kind, start, length)
         self._note(kind, start, length)
 
-    def exchange(self, start: float, wait: float, communicate: float, traffic: int) -> None:
+    def exchange(self, start: float, wait: float, communicate: float, sent: int, received: int) -> None:
         """Note and count."""
-        super().exchange(start, wait, communicate, traffic)
+        super().exchange(start, wait, communicate, sent, received)
         self._note(WAIT, start, wait)
         self._note(COMMUNICATE, start + wait, communicate)
-        self._record.sent += traffic
-        self._record.received += traffic
+        self._record.sent += sent
+        self._record.received += received
 
     def behind(self, hidden: Hidden) -> None:
         """Note and count."""

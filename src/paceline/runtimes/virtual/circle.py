@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import Any
 
 from paceline.collectives.buckets import plan_buckets
-from paceline.collectives.traffic import broadcast_bytes, ring_bytes
+from paceline.collectives.traffic import broadcast_bytes
 from paceline.costs.prices import Price
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
@@ -19,6 +19,9 @@ from paceline.runtimes.virtual.timeline import Interval, Timeline, run_transfers
 from paceline.runtimes.virtual.world import World
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Mean
 
+Traffic = Sequence[tuple[int, int]]
+"""Bytes that each worker (sends, receives)."""
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
@@ -26,8 +29,7 @@ class Plan:
 
     parts: tuple[float, ...]
     prices: tuple[Price, ...]
-    traffic: int
-    """Bytes that each worker sends, and receives."""
+    traffic: Traffic
 
 
 class Circle:
@@ -37,7 +39,8 @@ class Circle:
         """``ready`` is where workers are put that may go on."""
         self._workers, self._timeline, self._ready = world.workers, timeline, ready
         self._shape, self._mathematics = world.shape, world.mathematics
-        self._price_all_reduce: Callable[[int], Price] = cache(partial(world.all_reduce, world.topology))
+        self._price_all_reduce: Callable[[int, int], Price] = cache(world.all_reduce.price)
+        self._traffic: Callable[[int, int], Traffic] = cache(world.all_reduce.traffic)
         self._price_broadcast: Callable[[int], Price] = cache(partial(world.broadcast, world.topology))
         self._plans: dict[Mean, Plan] = {}
         self._call: Any = None
@@ -53,8 +56,8 @@ class Circle:
             sizes[-1] += CONTROL * element
             self._plans[mean] = Plan(
                 parts=parts,
-                prices=tuple(self._price_all_reduce(size) for size in sizes),
-                traffic=sum(ring_bytes(size, len(self._workers)) for size in sizes),
+                prices=tuple(self._price_all_reduce(size, element) for size in sizes),
+                traffic=_added([self._traffic(size, element) for size in sizes]),
             )
         return self._plans[mean]
 
@@ -70,9 +73,10 @@ class Circle:
 
     def join_all_reduce(self, node: Node, effect: AllReduce) -> bool:
         """A worker has come to an all-reduce."""
-        size = _bytes_reduced(node, effect)
+        size, element = _bytes_reduced(node, effect), effect.tensor.itemsize
         if self._come(node, effect, ("all-reduce", size, effect.op)):
-            self._run(self._price_all_reduce(size), partial(self._end_all_reduce, size))
+            traffic = self._traffic(size, element)
+            self._run(self._price_all_reduce(size, element), partial(self._end_all_reduce, traffic))
         return True
 
     def join_broadcast(self, node: Node, effect: Broadcast) -> bool:
@@ -120,16 +124,16 @@ class Circle:
         self._mathematics.sum_gradients()
         end = intervals[-1][1]
         total = float(sum([worker.me.samples for worker in self._workers]))
-        communicate, traffic = end - last, plan.traffic
+        communicate = end - last
         # The last bucket begins when the slowest backward is over, so a single one hides behind nothing.
         several = len(intervals) > 1
         begun = ended = -1.0
-        for worker in self._workers:
+        for worker, (sent, received) in zip(self._workers, plan.traffic, strict=True):
             if several and (worker.begun != begun or worker.ended != ended):
                 hidden = _overlaps(intervals, worker.begun, worker.ended)
             begun, ended = worker.begun, worker.ended
             books, me = worker.books, worker.me
-            books.exchange(ended, last - ended, communicate, traffic)
+            books.exchange(ended, last - ended, communicate, sent, received)
             if several:
                 books.behind(hidden)
             me.total_weight = total
@@ -137,17 +141,16 @@ class Circle:
             worker.waits_for = None
         self._ready.extend(self._workers)
 
-    def _end_all_reduce(self, size: int, last: float, intervals: Sequence[Interval]) -> None:
+    def _end_all_reduce(self, traffic: Traffic, last: float, intervals: Sequence[Interval]) -> None:
         effects: list[AllReduce] = [worker.waits_for for worker in self._workers]
         weights = [effect.weight for effect in effects]
         self._mathematics.reduce([effect.tensor for effect in effects], weights, effects[0].op)
-        traffic = ring_bytes(size, len(effects))
         total = sum(weights)
-        for worker, effect in zip(self._workers, effects, strict=True):
+        for worker, effect, (sent, received) in zip(self._workers, effects, traffic, strict=True):
             worker.me.total_weight = total
             if effect.tensor is worker.me.params:
                 worker.me.samples_apart = 0
-            worker.books.moved(traffic, traffic)
+            worker.books.moved(sent, received)
         self._end(last, intervals[-1][1])
 
     def _end_broadcast(self, last: float, intervals: Sequence[Interval]) -> None:
@@ -160,7 +163,7 @@ class Circle:
 
     def _end(self, last: float, end: float) -> None:
         for worker in self._workers:
-            worker.books.exchange(worker.me.now, last - worker.me.now, end - last, 0)
+            worker.books.exchange(worker.me.now, last - worker.me.now, end - last, 0, 0)
             worker.me.now = end
             worker.waits_for = None
         self._ready.extend(self._workers)
@@ -173,6 +176,14 @@ def _bytes_reduced(node: Node, effect: AllReduce) -> int:
         return tensor.nbytes
     extra = CONTROL if tensor is me.params or tensor is me.grad else 1
     return tensor.nbytes + extra * tensor.itemsize
+
+
+def _added(traffic: Sequence[Traffic]) -> Traffic:
+    """What each worker moves in all."""
+    return [
+        (sum([sent for sent, _ in one]), sum([received for _, received in one]))
+        for one in zip(*traffic, strict=True)
+    ]
 
 
 def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> Hidden:

@@ -5,6 +5,8 @@ from functools import partial
 
 from paceline import specs
 from paceline.clusters.cluster import Cluster
+from paceline.collectives.choose import NATIVE
+from paceline.costs.all_reduce import all_reduce_costs
 from paceline.costs.base import Costs
 from paceline.costs.network import Network
 from paceline.costs.topology import Topology
@@ -146,6 +148,7 @@ class _Run:
             observer=self.observer,
             recorder=self.recorder,
             share_buffers=self.settings.buffers == "rank0",
+            all_reduce=all_reduce_costs(self.settings.collective, topology),
         )
 
     def _worker(self, rank: int, host: int) -> Node:
@@ -195,12 +198,16 @@ class _Run:
             parameters=self.shape.size,
             strategy=self.settings.strategy,
             batch_sizes=self.settings.batch_sizes,
-            transport=str(self.cluster),
+            transport=self._transport(),
             last_step=self.agenda.last,
             steps_per_epoch=self.agenda.steps_per_epoch,
             target=self.settings.target_accuracy,
             folder=self.folder,
         )
+
+    def _transport(self) -> str:
+        collective = self.settings.collective
+        return str(self.cluster) if collective == NATIVE else f"{self.cluster}, by {collective}"
 
     def _summary(self, world: World) -> Summary:
         first = world.workers[0]

@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from paceline.costs.all_reduce import AllReduceCosts
 from paceline.costs.base import Costs
-from paceline.costs.prices import Pricer, ring_all_reduce, tree_broadcast
+from paceline.costs.prices import Pricer, tree_broadcast
 from paceline.costs.topology import Topology
 from paceline.jobs.sharding import Shards
 from paceline.records.observer import Observer
@@ -31,5 +32,5 @@ class World:
     recorder: Recorder
     share_buffers: bool
     """Whether everybody's buffers become rank 0's before each forward."""
-    all_reduce: Pricer = ring_all_reduce
+    all_reduce: AllReduceCosts
     broadcast: Pricer = tree_broadcast

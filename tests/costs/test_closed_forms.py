@@ -1,0 +1,141 @@
+"""Schedules cost what is derived on paper, never less than must be moved, and the published figures come out."""
+
+from math import inf
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.clusters.cluster import Link
+from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives.choose import build_schedule
+from paceline.costs.all_reduce import uniform_cluster
+from paceline.costs.bandwidth import algbw, bandwidth_use, busbw, lower_bound_bytes
+from paceline.costs.closed_forms import CLOSED_FORMS, Uniform, hierarchical, overlapped
+from paceline.costs.schedules import price_schedule
+from paceline.costs.topology import Topology
+from paceline.errors import Mistake
+
+rates = st.builds(
+    Uniform,
+    latency=st.sampled_from([0.0, 1e-5, 1e-3]),
+    byte_seconds=st.sampled_from([1e-10, 1e-8]),
+    reduce_seconds=st.sampled_from([0.0, 1e-10, 5e-8]),
+)
+names = st.sampled_from(sorted(SCHEDULES))
+
+
+def topology(hosts: int, link: Uniform, per_host: int = 1, inside: Uniform | None = None) -> Topology:
+    within = inside or link
+    return Topology(
+        uniform_cluster(
+            hosts,
+            Link(bandwidth=1 / link.byte_seconds, latency=link.latency),
+            per_host=per_host,
+            inside=Link(bandwidth=1 / within.byte_seconds, latency=within.latency),
+            reduce_seconds=link.reduce_seconds,
+        )
+    )
+
+
+def price(name: str, places: Topology, size: int, element: int = 1) -> float:
+    return price_schedule(build_schedule(name, places.workers), places, size, element).seconds
+
+
+@given(names, st.integers(1, 64), st.integers(1, 1000), rates)
+@settings(max_examples=150, deadline=None)
+def test_a_schedules_price_is_its_closed_form_on_uniform_links(name, workers, parts, link) -> None:
+    size = parts * (2 ** (workers.bit_length() - 1) if name == "halving-doubling" else workers)
+    assert price(name, topology(workers, link), size) == pytest.approx(
+        CLOSED_FORMS[name](workers, size, link)
+    )
+
+
+@given(names, st.integers(1, 33), st.integers(1, 500), rates)
+@settings(max_examples=100, deadline=None)
+def test_what_does_not_divide_costs_no_less_and_at_most_one_element_a_chunk_more(name, workers, size, link):
+    found = price(name, topology(workers, link), size)
+    chunks = build_schedule(name, range(workers)).chunks
+    least, most = CLOSED_FORMS[name](workers, size, link), CLOSED_FORMS[name](workers, size + chunks, link)
+    assert least * (1 - 1e-9) <= found <= most * (1 + 1e-9)
+
+
+@given(st.integers(1, 6), st.integers(1, 9), st.integers(1, 500), rates, rates)
+@settings(max_examples=60, deadline=None)
+def test_a_hierarchy_is_trees_inside_and_a_ring_between(hosts, per_host, parts, link, inside) -> None:
+    inside = Uniform(
+        latency=inside.latency, byte_seconds=inside.byte_seconds, reduce_seconds=link.reduce_seconds
+    )
+    found = price("hierarchical", topology(hosts, link, per_host, inside), hosts * parts)
+    assert found == pytest.approx(hierarchical(hosts, per_host, hosts * parts, link, inside))
+
+
+@given(names, st.integers(1, 40), st.integers(1, 5000), st.sampled_from([2, 4, 8]), rates)
+@settings(max_examples=150, deadline=None)
+def test_no_schedule_beats_the_lower_bound(name, workers, items, element, link) -> None:
+    least = lower_bound_bytes(items, element, workers) * link.byte_seconds
+    assert price(name, topology(workers, link), items * element, element) >= least * (1 - 1e-9)
+
+
+def test_the_published_communication_times_of_inception_v3() -> None:
+    # 23,734,312 parameters of 4 bytes, 10 Gbit/s of which 0.72 is used; no latency, reducing is free.
+    size, link = 4 * 23_734_312, Uniform(latency=0.0, byte_seconds=8 / 10e9 / 0.72)
+    published = {
+        1: (0.0, 0.0, 0.0),
+        2: (210.972, 210.972, 105.486),
+        4: (632.915, 421.943, 210.972),
+        8: (1476.802, 632.915, 316.457),
+    }
+    for workers, row in published.items():
+        for name, milliseconds in zip(("one-to-all", "tree", "butterfly"), row, strict=True):
+            for seconds in (
+                CLOSED_FORMS[name](workers, size, link),
+                price(name, topology(workers, link), size),
+            ):
+                assert 1e3 * seconds == pytest.approx(milliseconds, abs=0.0006)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 20), st.booleans()), min_size=1, max_size=6),
+    st.floats(0.1, 3),
+    st.floats(0.1, 3),
+)
+def test_no_order_of_messages_takes_longer_than_the_rule_and_equal_ones_take_as_long(messages, b, c) -> None:
+    def played(order) -> float:
+        arrived = done = 0.0
+        for size, reduced in order:
+            arrived += b * size
+            done = max(arrived, done) + (c * size if reduced else 0.0)
+        return done
+
+    def rule(order) -> float:
+        parts = [size for size, reduced in order if reduced]
+        return overlapped(sum(size for size, _ in order), sum(parts), max(parts, default=0), b, c)
+
+    assert played(messages) <= rule(messages) * (1 + 1e-9)
+    equal = sorted([(7, reduced) for _, reduced in messages], key=lambda message: message[1])
+    assert played(equal) == pytest.approx(rule(equal))
+
+
+def test_lower_bound_and_bandwidth_by_hand() -> None:
+    # 10 items of 4 bytes, 3 workers: 13.33 items, so 14 of them.
+    assert lower_bound_bytes(10, 4, 3) == 56
+    assert lower_bound_bytes(10, 4, 1) == lower_bound_bytes(0, 4, 3) == 0
+    assert bandwidth_use(10, 4, 3, seconds=2.0) == 28.0
+
+
+def test_rates_are_those_of_nccl_tests() -> None:
+    assert algbw(8e9, 2.0) == 4e9
+    found = {name: busbw(name, 8e9, 2.0, workers=4) for name in ("all_reduce", "broadcast", "all_gather")}
+    assert found == {"all_reduce": 6e9, "broadcast": 4e9, "all_gather": 3e9}
+    assert busbw("reduce_scatter", 8e9, 2.0, workers=4) == 3e9
+    with pytest.raises(Mistake, match="did you mean 'all_reduce'"):
+        busbw("allreduce", 8e9, 2.0, workers=4)
+
+
+def test_a_ring_meets_the_lower_bound_and_its_bus_bandwidth_is_the_links() -> None:
+    link = Uniform(latency=0.0, byte_seconds=1e-9)
+    seconds = price("ring", topology(8, link), 8 * 10**6)
+    assert busbw("all_reduce", 8 * 10**6, seconds, 8) == pytest.approx(1e9)
+    assert bandwidth_use(2 * 10**6, 4, 8, seconds) == pytest.approx(1e9)
+    assert bandwidth_use(2 * 10**6, 4, 8, seconds) < inf

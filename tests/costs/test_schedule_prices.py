@@ -1,0 +1,169 @@
+"""Schedules on uneven links, in segments, among many workers: by hand, and by the slow way."""
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.clusters.cluster import Cluster, Device, Host, Link
+from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives.choose import build_schedule
+from paceline.collectives.pipeline import pipelined
+from paceline.collectives.schedule import Round, Schedule, Then, Transfer
+from paceline.collectives.traffic import schedule_bytes, traffic_of_all
+from paceline.costs.all_reduce import all_reduce_costs, predict_all_reduce, uniform_cluster
+from paceline.costs.network import Network
+from paceline.costs.prices import ring_all_reduce
+from paceline.costs.schedules import price_schedule
+from paceline.costs.topology import Topology
+from paceline.errors import Mistake
+from paceline.runtimes.virtual.timeline import Timeline, run_transfers
+
+MB = 1_000_000
+INSIDE = Link(bandwidth=1e9, latency=1e-4)
+
+
+def host(name: str, workers: int = 1, mbs: float = 100, latency: float = 1e-3, reduce: float = 0.0) -> Host:
+    link = Link(bandwidth=mbs * MB, latency=latency)
+    return Host(name=name, link=link, workers=workers, inside=INSIDE, device=Device(reduce_seconds=reduce))
+
+
+def places(*hosts: Host) -> Topology:
+    return Topology(Cluster(hosts=hosts))
+
+
+def price(name: str, topology: Topology, size: int):
+    return price_schedule(build_schedule(name, topology.workers), topology, size)
+
+
+def test_the_slowest_link_sets_the_pace_of_every_round_that_it_is_in() -> None:
+    # Tree of 4, rank 3 at 10 MB/s with 5 ms: 3 -> 2 and 1 -> 0 in the first round, then 2 -> 0, and back.
+    topology = places(host("a"), host("b"), host("c"), host("d", mbs=10, latency=5e-3))
+    slow, fast = 5e-3 + 0.8, 1e-3 + 0.08
+    assert price("tree", topology, 8 * MB).seconds == pytest.approx(2 * (slow + fast))
+
+
+def test_workers_of_a_host_share_its_link() -> None:
+    # Butterfly on 2 hosts of 2: the first swap stays inside (2 messages each way through 1 GB/s, in both directions
+    # 2 tensors), the second has both workers of a host send 8 MB each through its 100 MB/s.
+    topology = places(host("a", 2), host("b", 2))
+    inside, across = 1e-4 + 0.016, 1e-3 + 0.16
+    assert price("butterfly", topology, 8 * MB).seconds == pytest.approx(inside + across)
+
+
+def test_one_to_all_is_bound_by_the_masters_link_or_by_a_slow_worker() -> None:
+    others = [host(f"h{i}") for i in range(3)]
+    assert price("one-to-all", places(host("m"), *others), MB).seconds == pytest.approx(2 * (1e-3 + 0.03))
+    # At 400 MB/s the master needs 7.5 ms for the 3 MB, and a worker 10 ms for its own.
+    fast = places(host("m", mbs=400), *others)
+    assert price("one-to-all", fast, MB).seconds == pytest.approx(2 * (1e-3 + 0.01))
+
+
+def test_reducing_takes_as_long_as_the_host_that_does_it_needs() -> None:
+    # Only the master reduces: 3 MB come in 30 ms; at 20 ns a byte, reducing from the first 10 ms on takes 60 ms.
+    others = [host(f"h{i}", reduce=1e-6) for i in range(3)]
+    slow = places(host("m", reduce=20e-9), *others)
+    assert price("one-to-all", slow, MB).seconds == pytest.approx(1e-3 + 0.01 + 0.06 + 1e-3 + 0.03)
+    # At 5 ns a byte only the last one's 5 ms are left when all have come.
+    quick = places(host("m", reduce=5e-9), *others)
+    assert price("one-to-all", quick, MB).seconds == pytest.approx(1e-3 + 0.03 + 0.005 + 1e-3 + 0.03)
+
+
+def test_a_rank_that_reduces_slowly_does_not_add_to_a_link_that_others_wait_for() -> None:
+    # b receives 1 MB over 100 MB/s and reduces it in 5 ms; d's 10 MB/s take 100 ms meanwhile.
+    topology = places(host("a"), host("b", reduce=5e-9), host("c"), host("d", mbs=10))
+    turn = Round("x", (Transfer(0, 1, 0, 1, Then.REDUCE), Transfer(2, 3, 0, 1, Then.REDUCE)))
+    assert price_schedule(Schedule("x", 4, 1, (turn,)), topology, MB).seconds == pytest.approx(1e-3 + 0.1)
+
+
+def test_the_ring_is_the_native_ring_where_reducing_is_free() -> None:
+    topology = places(host("a", 3), host("b", 1, mbs=40), host("c", 2, latency=4e-3))
+    assert price("ring", topology, 6 * MB) == ring_all_reduce(topology, 6 * MB)
+
+
+def test_native_pays_for_reducing_only_where_that_is_slower_than_the_link() -> None:
+    # 4 hosts at 10 ns a byte, 8 MB: 6 rounds of 1 ms and 20 ms; reducing 2 MB takes 10 ms, or 50.
+    hidden, shown = (places(*[host(f"h{i}", reduce=c) for i in range(4)]) for c in (5e-9, 25e-9))
+    assert ring_all_reduce(hidden, 8 * MB).seconds == pytest.approx(6 * 0.021)
+    assert ring_all_reduce(shown, 8 * MB).seconds == pytest.approx(6 * 0.021 + 3 * 0.03)
+    # A pair that swaps half a megabyte reduces all of it afterwards.
+    pair = places(host("a", reduce=5e-9), host("b", reduce=5e-9))
+    assert ring_all_reduce(pair, MB // 2).seconds == pytest.approx(1e-3 + 0.005 + 0.0025)
+
+
+def test_a_schedule_for_one_or_of_nothing_is_free() -> None:
+    for name in SCHEDULES:
+        assert price(name, places(host("a")), MB).seconds == 0
+        assert price(name, places(host("a"), host("b")), 0).seconds == 0
+
+
+clusters = st.lists(
+    st.builds(
+        host,
+        name=st.just(""),
+        workers=st.integers(1, 3),
+        mbs=st.sampled_from([10, 100]),
+        latency=st.sampled_from([1e-4, 1e-2]),
+        reduce=st.sampled_from([0.0, 3e-9, 2e-7]),
+    ),
+    min_size=1,
+    max_size=4,
+).map(lambda hosts: places(*[host_named(one, f"h{i}") for i, one in enumerate(hosts)]))
+
+
+def host_named(one: Host, name: str) -> Host:
+    return Host(name=name, link=one.link, workers=one.workers, inside=one.inside, device=one.device)
+
+
+@given(st.sampled_from(sorted(SCHEDULES)), clusters, st.integers(1, 10**7), st.integers(1, 6))
+@settings(max_examples=80, deadline=None)
+def test_segments_are_priced_and_counted_as_the_waves_that_are_executed(
+    name, topology, items, segments
+) -> None:
+    schedule = build_schedule(name, topology.workers)
+    waves, size = pipelined(schedule, segments), 4 * items
+    assert len(waves.rounds) == (len(schedule.rounds) + segments - 1 if schedule.rounds else 0)
+    whole = price_schedule(schedule, topology, size, 4, segments)
+    assert whole.seconds == pytest.approx(price_schedule(waves, topology, size, 4).seconds)
+    assert traffic_of_all(schedule, size, 4, segments) == [
+        schedule_bytes(waves, size, rank, 4) for rank in range(schedule.workers)
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_flows_of_a_schedule_take_as_long_as_its_price(name) -> None:
+    topology = places(host("a", 3, reduce=1e-8), host("b", 1, mbs=30), host("c", 2, latency=4e-3))
+    schedule = build_schedule(name, topology.workers)
+    transfers = [(0.5, price_schedule(schedule, topology, 3 * MB, segments=k)) for k in (1, 3)]
+    found: dict[bool, list] = {True: [], False: []}
+    for disturbed, intervals in found.items():
+        timeline = Timeline(Network(topology.capacities))
+        if disturbed:  # an event in the middle that does nothing: the transfers must go the long way
+            timeline.at(0.51, lambda _: None)
+        run_transfers(timeline, transfers, intervals.extend)
+        while timeline.step():
+            pass
+    assert sum(found[True], ()) == pytest.approx(sum(found[False], ()), rel=1e-9)
+
+
+@pytest.mark.parametrize("name", sorted(SCHEDULES))
+def test_a_thousand_workers_are_priced_without_looking_at_millions_of_transfers(name) -> None:
+    cluster = uniform_cluster(1000, Link(bandwidth=1e9, latency=1e-5), reduce_seconds=1e-10)
+    begun = time.process_time()
+    costs = all_reduce_costs(name, Topology(cluster))
+    seconds = costs.price(100 * MB, 4).seconds
+    sent = sum(sent for sent, _ in costs.traffic(100 * MB, 4))
+    assert time.process_time() - begun < 2
+    assert seconds > 0.19
+    assert sent >= 2 * 999 * 100 * MB
+
+
+def test_predictions_for_a_benchmark() -> None:
+    hosts = uniform_cluster(4, Link(bandwidth=100e6, latency=1e-3))
+    assert predict_all_reduce("ring", hosts, 4 * MB) == pytest.approx(6 * 0.011)
+    assert predict_all_reduce("native", hosts, 4 * MB) == pytest.approx(6 * 0.011)
+    one = uniform_cluster(1, Link(bandwidth=1.0, latency=1.0), per_host=4, inside=INSIDE)
+    assert predict_all_reduce("ring", one, 4 * MB) == pytest.approx(6 * (1e-4 + 0.004))
+    with pytest.raises(Mistake, match="did you mean 'ring'"):
+        predict_all_reduce("rings", hosts, MB)
