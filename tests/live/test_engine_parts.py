@@ -12,6 +12,7 @@ import torch
 from engine_jobs import Partial
 from torch import Tensor, nn
 
+from paceline.collectives.hosts import machine_id
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
@@ -24,7 +25,7 @@ from paceline.runtimes.live.keeping import check_alike
 from paceline.runtimes.live.life import seed_device
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.overlap import Overlap
-from paceline.runtimes.live.place import Place, machine_id
+from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.live.worker import run_worker

@@ -1,9 +1,19 @@
 """Schedules over torch.distributed, point to point."""
 
+import json
+
+import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.collectives.execute import Pending
+from paceline.collectives.choose import build_schedule
+from paceline.collectives.execute import Pending, Reducer
+from paceline.collectives.hosts import host_id, number_hosts
+from paceline.collectives.operations import find_operation
+from paceline.collectives.schedule import Schedule
+from paceline.errors import Mistake
+
+_HEADER = 320
 
 
 class TorchTransport:
@@ -23,3 +33,54 @@ class TorchTransport:
         work = dist.irecv(tensor, group=self._group, group_src=source)
         assert work is not None
         return work
+
+
+def all_reduce(
+    tensor: Tensor, schedule: Schedule | str, op: str = "sum", group: dist.ProcessGroup | None = None
+) -> None:
+    """Make the tensor of every rank in the group the result of all, in place, by a schedule or the one of that name.
+
+    Before anything moves, all ranks tell each other what they ask for. Where they do not ask for the same, or nobody
+    could do it, every rank raises a Mistake and none hangs. That is one small all-gather a call; whoever knows that
+    all ranks agree, and reduces often, makes a ``Reducer`` over a ``TorchTransport`` once and saves it.
+    """
+    names = _agree(_wish(tensor, schedule, op), group)
+    if tensor.device.type != "cpu":
+        raise Mistake(
+            f"schedules move tensors of the CPU, not of {tensor.device}; copy it there, or all-reduce natively"
+        )
+    operation = find_operation(op, tensor.dtype)
+    chosen = build_schedule(schedule, number_hosts(names)) if isinstance(schedule, str) else schedule
+    if chosen.workers != len(names):
+        raise Mistake(
+            f"a schedule for {chosen.workers} workers does not fit a group of {len(names)}: build it for {len(names)}"
+        )
+    Reducer(chosen, dist.get_rank(group), TorchTransport(group)).all_reduce(tensor, operation)
+
+
+def _wish(tensor: Tensor, schedule: Schedule | str, op: str) -> str:
+    if isinstance(schedule, str):
+        by = schedule
+    else:
+        by = f"{schedule.name} ({schedule.workers} workers, {schedule.chunks} chunks, {len(schedule.rounds)} rounds)"
+    return f"{op} of {tensor.numel():,} elements of {tensor.dtype} on {tensor.device.type} by {by}"
+
+
+def _agree(wish: str, group: dist.ProcessGroup | None) -> list[str]:
+    """The hosts of all ranks, if all wish the same."""
+    told = _gather(json.dumps([wish[:160], host_id()[:100]]), group)
+    wishes, names = zip(*map(json.loads, told), strict=True)
+    for rank, other in enumerate(wishes):
+        if other != wishes[0]:
+            raise Mistake(
+                f"rank {rank} asks for {other}, and rank 0 for {wishes[0]}; all ranks must ask for the same"
+            )
+    return list(names)
+
+
+def _gather(text: str, group: dist.ProcessGroup | None) -> list[str]:
+    """A short text of every rank."""
+    mine = torch.frombuffer(bytearray(text.encode().ljust(_HEADER)), dtype=torch.uint8)
+    all_texts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+    dist.all_gather(all_texts, mine, group=group)
+    return [bytes(one.tolist()).decode().strip() for one in all_texts]

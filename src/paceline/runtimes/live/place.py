@@ -79,14 +79,6 @@ class Place:
         )
 
 
-def machine_id() -> str:
-    """The same for all processes of a machine, in whichever container or network namespace, and for no others."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return host_name()
-
-
 def host_name() -> str:
     """What this host calls itself."""
     return socket.gethostname()

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from paceline.collectives.hosts import machine_id
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer, Silent
@@ -18,7 +19,7 @@ from paceline.runtimes.live.group import Group, join
 from paceline.runtimes.live.keeping import agree_on_folder, check_alike, describe_run, machine
 from paceline.runtimes.live.life import Life
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place, machine_id
+from paceline.runtimes.live.place import Place
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Served
