@@ -1,12 +1,15 @@
 """What a rank asks for, laid beside what the others ask for: nobody moves data before all agree."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 from struct import Struct
 
 import torch
 from torch import Tensor
 
 from paceline.collectives.shm.reducers import REDUCERS
+from paceline.errors import Mistake
 
 _LAYOUT = Struct("<iiqiiqq")
 _SAME = 24
@@ -25,6 +28,8 @@ DTYPES = (
 OPS = ("", *REDUCERS)
 ELSEWHERE = -1
 """The allocation of a tensor that does not live in shared memory."""
+MISFIT = -1
+"""The length that a rank asks for whose own tensors do not fit together: so all hear of it, and nobody waits."""
 
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
 _DTYPE = {dtype: number for number, dtype in enumerate(DTYPES)}
@@ -50,6 +55,8 @@ class Call:
     def __str__(self) -> str:
         if self.kind == "barrier":
             return "barrier()"
+        if self.length == MISFIT:
+            return f"{self.kind}(with tensors that do not fit together)"
         op = f", {self.op}" if self.op else ""
         root = f", root {self.root}" if self.root >= 0 else ""
         return f"{self.kind}({self.length} x {str(self.dtype).removeprefix('torch.')}{op}{root})"
@@ -82,6 +89,30 @@ def place_of(packed: bytes) -> tuple[int, int]:
 def knows(tensor: Tensor) -> bool:
     """Whether tensors of this type can travel."""
     return tensor.dtype in _DTYPE
+
+
+def fit(parts: Sequence[Tensor], like: Tensor, ranks: int) -> bool:
+    """Whether there is a part for each rank, all like that tensor."""
+    return len(parts) == ranks and all(
+        part.numel() == like.numel() and part.dtype == like.dtype for part in parts
+    )
+
+
+def misfit(kind: str) -> Mistake:
+    """What to say where a rank's own tensors do not fit together."""
+    return Mistake(f"{kind} needs one tensor for each rank, of the size and type of the other side's")
+
+
+def check_exchange(
+    gives: Sequence[Sequence[int]], takes: Sequence[Sequence[int]], names: Sequence[int]
+) -> None:
+    """Raise the same error on all ranks if what one gives is not what another expects; elements, by rank."""
+    for (one, row), (other, column) in product(enumerate(gives), enumerate(takes)):
+        if row[other] != column[one]:
+            raise Mistake(
+                f"all_to_all does not fit: rank {names[one]} gives {row[other]} elements to rank {names[other]}, "
+                f"which expects {column[one]}"
+            )
 
 
 def disagreement(first: int, one: Call, second: int, other: Call) -> str:

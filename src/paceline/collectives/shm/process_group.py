@@ -87,7 +87,7 @@ class SharedMemoryGroup(ProcessGroup):
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         """The same with one tensor that holds all outputs."""
-        return self.allgather([_rows(output, self.party.size)], [given], opts)
+        return self.all_gather_single_coalesced([output], [given], opts)
 
     _allgather_base = all_gather_single
 
@@ -101,7 +101,13 @@ class SharedMemoryGroup(ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         """The same for several tensors, each with all outputs."""
-        return self.allgather([_rows(output, self.party.size) for output in outputs], inputs, opts)
+
+        def task() -> None:
+            for output, given in zip(outputs, inputs, strict=True):
+                whole = _whole(given)
+                _changing(output, lambda parts: self.party.all_gather(self._rows(parts), whole))  # noqa: B023
+
+        return self._run(task, outputs, opts)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -120,7 +126,7 @@ class SharedMemoryGroup(ProcessGroup):
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         """The same with one tensor that holds all inputs."""
-        return self.reduce_scatter([output], [_rows(given, self.party.size)], opts)
+        return self.reduce_scatter([output], [self._rows(given)], opts)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -128,7 +134,7 @@ class SharedMemoryGroup(ProcessGroup):
         self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
         """The same for several tensors, each with all inputs."""
-        return self.reduce_scatter(outputs, [_rows(given, self.party.size) for given in inputs], opts)
+        return self.reduce_scatter(outputs, [self._rows(given) for given in inputs], opts)
 
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced
 
@@ -152,9 +158,7 @@ class SharedMemoryGroup(ProcessGroup):
         return self._run(task, outputs, opts)
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
-        """Give each rank its input, and get one from each; all of the same size."""
-        if len({tensor.numel() for tensor in (*outputs, *inputs)}) > 1:
-            raise Mistake("all_to_all over shm needs parts of one size; use send and recv for uneven ones")
+        """Give each rank its input, and get one from each."""
 
         def task() -> None:
             given = [_whole(part) for part in inputs]
@@ -170,11 +174,14 @@ class SharedMemoryGroup(ProcessGroup):
         input_splits: Sequence[int] = (),
         opts: Any = None,
     ) -> Work:
-        """The same with one tensor on each side."""
-        if len(set(output_splits)) > 1 or len(set(input_splits)) > 1:
-            raise Mistake("all_to_all over shm needs parts of one size; use send and recv for uneven ones")
+        """The same with one tensor on each side; ``splits`` count along the first dimension, equal if not given."""
         size = self.party.size
-        return self.alltoall(_rows(output, size), _rows(given, size), opts)
+
+        def task() -> None:
+            parts = _split(_whole(given), input_splits, size)
+            _changing(output, lambda whole: self.party.all_to_all(_split(whole, output_splits, size), parts))
+
+        return self._run(task, [output], opts)
 
     alltoall_base = all_to_all_single
 
@@ -203,6 +210,9 @@ class SharedMemoryGroup(ProcessGroup):
 
         work = Promised(task, tensors)
         return self._to_or_from("recv", -1).add(work)
+
+    def _rows(self, tensor: Tensor) -> list[Tensor]:
+        return _split(_whole(tensor), (), self.party.size)
 
     def _to_or_from(self, direction: str, partner: int) -> Lane:
         return self._lanes.setdefault((direction, partner), Lane(f"paceline-shm-{direction}-{partner}"))
@@ -246,11 +256,11 @@ def _whole(tensor: Tensor) -> Tensor:
     return tensor if tensor.is_contiguous() else tensor.contiguous()
 
 
-def _rows(tensor: Tensor, size: int) -> list[Tensor]:
-    """One tensor as equal parts."""
-    if tensor.numel() % size:
-        raise Mistake(f"a tensor of {tensor.numel()} elements has no {size} equal parts; pad it")
-    return list(_whole(tensor).view(size, -1))
+def _split(tensor: Tensor, splits: Sequence[int], size: int) -> list[Tensor]:
+    """One tensor as parts for each rank; where there are none, no parts: the party tells everybody."""
+    if splits:
+        return list(tensor.split(list(splits))) if sum(splits) == len(tensor) else []
+    return list(tensor.view(size, tensor.numel() // size)) if tensor.numel() % size == 0 else []
 
 
 def _changing(tensor: Tensor, change: Callable[[Tensor], None]) -> None:

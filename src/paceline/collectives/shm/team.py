@@ -179,12 +179,14 @@ class Team:
 
     def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> None:
         """Fill ``outputs`` with every rank's tensor, by rank."""
-        self._agree("all_gather", tensor.dtype, tensor.numel())
+        fits = call.fit(outputs, tensor, self.size)
+        self._agree("all_gather", tensor.dtype, tensor.numel(), fits=fits)
         self._gather([output.view(-1) for output in outputs], tensor.view(-1))
 
     def gather(self, outputs: Sequence[Tensor], tensor: Tensor, root: int) -> None:
         """The same, on the root only; the others give no outputs."""
-        self._agree("gather", tensor.dtype, tensor.numel(), root=root)
+        fits = call.fit(outputs, tensor, self.size if self.rank == root else 0)
+        self._agree("gather", tensor.dtype, tensor.numel(), root=root, fits=fits)
         self._gather([output.view(-1) for output in outputs], tensor.view(-1))
 
     def _gather(self, outputs: Sequence[Tensor], flat: Tensor) -> None:
@@ -199,7 +201,8 @@ class Team:
 
     def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], op: str = "sum") -> None:
         """Combine everybody's ``inputs[r]`` and give the result to rank r, in ``output``."""
-        self._agree("reduce_scatter", output.dtype, output.numel(), op)
+        fits = call.fit(inputs, output, self.size)
+        self._agree("reduce_scatter", output.dtype, output.numel(), op, fits=fits)
         how, result = reducer(op, output.dtype), output.view(-1)
 
         def take(parts: Sequence[Tensor], start: int, stop: int) -> None:
@@ -208,37 +211,53 @@ class Team:
             else:
                 self._combine_all(parts, how, result[start:stop])
 
-        self._cross([given.view(-1) for given in inputs], take)
+        self._cross([given.view(-1) for given in inputs], len(result), take)
         how.finish(result, self.size)
 
     def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-        """Give ``inputs[r]`` to rank r, and get what rank r gives in ``outputs[r]``; all of the same length."""
-        self._agree("all_to_all", inputs[0].dtype, inputs[0].numel())
+        """Give ``inputs[r]`` to rank r, and get what rank r gives in ``outputs[r]``; of any lengths that match."""
         flat = [output.view(-1) for output in outputs]
+        longest = self._match([len(output) for output in flat], inputs)
 
         def take(parts: Sequence[Tensor], start: int, stop: int) -> None:
             for output, part in zip(flat, parts, strict=True):
-                output[start:stop].copy_(part)
+                target = output[start:stop]
+                target.copy_(part[: len(target)])
 
-        self._cross([given.view(-1) for given in inputs], take)
+        self._cross([given.view(-1) for given in inputs], longest, take)
 
-    def _cross(self, inputs: Sequence[Tensor], take: Callable[[Sequence[Tensor], int, int], None]) -> None:
+    def _match(self, takes: Sequence[int], inputs: Sequence[Tensor]) -> int:
+        """Tell everybody what this rank gives and takes; the longest part that anybody gives."""
+        mine = torch.tensor([[given.numel() for given in inputs], takes] if len(inputs) == len(takes) else [])
+        fits = mine.numel() == 2 * self.size
+        told = [slot[: 2 * self.size] for slot in self.table.slots(torch.int64)[self.table.turn][: self.size]]
+        if fits:
+            told[self.rank].copy_(mine.view(-1))
+        self._agree("all_to_all", inputs[0].dtype if inputs else torch.uint8, 0, fits=fits)
+        gives, expects = torch.stack(told).view(self.size, 2, self.size).unbind(1)
+        call.check_exchange(gives.tolist(), expects.tolist(), self.table.names)
+        return int(gives.max())
+
+    def _cross(
+        self, inputs: Sequence[Tensor], length: int, take: Callable[[Sequence[Tensor], int, int], None]
+    ) -> None:
         """Every slot holds a part for each rank; everybody takes its own part of all slots."""
-        dtype, length = inputs[0].dtype, len(inputs[0])
-        slots, table = self.table.slots(dtype), self.table
+        slots, table = self.table.slots(inputs[0].dtype), self.table
         step = PIECE // inputs[0].itemsize // self.size
         for start in range(0, length, step):
             stop = min(start + step, length)
             turn = slots[table.turn]
             for rank, given in enumerate(inputs):
-                turn[self.rank][rank * step : rank * step + stop - start].copy_(given[start:stop])
+                part = given[start:stop]
+                turn[self.rank][rank * step : rank * step + len(part)].copy_(part)
             table.meeting.meet()
             mine = slice(self.rank * step, self.rank * step + stop - start)
             take([slot[mine] for slot in turn[: self.size]], start, stop)
 
     def scatter(self, output: Tensor, inputs: Sequence[Tensor], root: int) -> None:
         """Give the root's ``inputs[r]`` to rank r, in ``output``."""
-        self._agree("scatter", output.dtype, output.numel(), root=root)
+        fits = call.fit(inputs, output, self.size if self.rank == root else 0)
+        self._agree("scatter", output.dtype, output.numel(), root=root, fits=fits)
         result, flat = output.view(-1), [given.view(-1) for given in inputs]
         slots, table = self.table.slots(output.dtype), self.table
         step = PIECE // output.itemsize
@@ -276,8 +295,13 @@ class Team:
         """Leave; whoever still waits for this rank is told."""
         self.table.close()
 
-    def _agree(self, kind: str, dtype: torch.dtype, length: int, op: str = "", root: int = -1) -> None:
-        self._meet_over(call.pack(kind, dtype, length, op, root, call.ELSEWHERE, 0))
+    def _agree(
+        self, kind: str, dtype: torch.dtype, length: int, op: str = "", root: int = -1, *, fits: bool = True
+    ) -> None:
+        asked = length if fits else call.MISFIT
+        self._meet_over(call.pack(kind, dtype, asked, op, root, call.ELSEWHERE, 0))
+        if not fits:
+            raise call.misfit(kind)
 
     def _meet_over(self, packed: bytes) -> list[bytes]:
         table = self.table
