@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.collectives.shm import futex
 from paceline.collectives.shm.call import DTYPES
 from paceline.collectives.shm.meeting import NAP
-from paceline.collectives.shm.peers import LINE, WORD, Peers, address_of
+from paceline.collectives.shm.peers import LINE, WORD, PeerLost, Peers, address_of
 from paceline.errors import Mistake
 
 BUDGET = 2**18
@@ -72,6 +72,8 @@ class _Box:
             value = self.seen(word)
             if ready():
                 return
+            if self._peers.closed:
+                raise PeerLost(f"this group was closed (during {doing})")
             gone = self._peers.gone().get(self._other)
             if gone and not ready():
                 raise self._peers.loss(*gone, doing)
@@ -106,32 +108,39 @@ class Inbox(_Box):
     def __init__(self, memory: mmap, start: int, peers: Peers, other: int, timeout: float) -> None:
         super().__init__(memory, start, peers, other, timeout)
         self._kept: dict[int, deque[tuple[torch.dtype, Tensor]]] = defaultdict(deque)
-        self.lock = Lock()
-        """Held by who looks into this box: a message may be wanted from here, and another from anybody."""
+        self._lock = Lock()
+        """Held by who takes a message out: several may be waited for, with different tags or from anybody."""
 
     def waiting(self) -> bool:
         """Whether a slot is full."""
         return (self.seen(FILLED) - self.emptied) & _MASK > 0
 
-    def offers(self, tag: int) -> bool:
-        """Whether the next message here is of that tag."""
-        return bool(self._kept[tag]) or (self.waiting() and self.read_head(self.emptied & 1)[0] == tag)
-
     def receive(self, tensor: Tensor, tag: int) -> None:
         """Fill the tensor with the next message of that tag; refused if its size or type is another."""
-        while not self._kept[tag]:
-            self.wait(FILLED, self.waiting, "recv")
-            head, dtype, size = self.read_head(self.emptied & 1)
-            fits = head == tag and dtype == tensor.dtype and size == tensor.nbytes
-            target = tensor.view(-1).view(torch.uint8) if fits else torch.empty(size, dtype=torch.uint8)
-            self._take(target)
-            if fits:
-                return
-            self._kept[head].append((dtype, target))
-        dtype, data = self._kept[tag].popleft()
+        while not self.offer(tensor, tag):
+            self.wait(FILLED, lambda: self.waiting() or bool(self._kept[tag]), "recv")
+
+    def offer(self, tensor: Tensor, tag: int) -> bool:
+        """Receive if a message of that tag has begun to come in, and say so; those before it are kept."""
+        with self._lock:
+            while not self._kept[tag]:
+                if not self.waiting():
+                    return False
+                head, dtype, size = self.read_head(self.emptied & 1)
+                fits = head == tag and dtype == tensor.dtype and size == tensor.nbytes
+                target = tensor.view(-1).view(torch.uint8) if fits else torch.empty(size, dtype=torch.uint8)
+                self._take(target)
+                if fits:
+                    return True
+                self._kept[head].append((dtype, target))
+            dtype, data = self._kept[tag].popleft()
+        self._fill(tensor, dtype, data)
+        return True
+
+    def _fill(self, tensor: Tensor, dtype: torch.dtype, data: Tensor) -> None:
         if dtype != tensor.dtype or len(data) != tensor.nbytes:
             raise Mistake(
-                f"recv expected {tensor.numel()} x {tensor.dtype} and rank {self._other} sent "
+                f"recv expected {tensor.numel()} x {tensor.dtype} and rank {self._peers.name(self._other)} sent "
                 f"{len(data) // dtype.itemsize} x {dtype}; both sides need the same size and type"
             )
         tensor.view(-1).view(torch.uint8).copy_(data)

@@ -12,6 +12,9 @@ LINE = 64
 WORD = 4
 
 
+HAS_LEFT = "has left"
+
+
 class PeerLost(RuntimeError):
     """Another rank died, left or did not come; the message names it."""
 
@@ -27,25 +30,38 @@ class Peers:
     ) -> None:
         """The words lie in ``memory`` from ``start`` on; ``names`` is what errors call the ranks."""
         self.rank, self.size = rank, len(processes)
+        self.closed = False
         self._names = names
         self._words = memoryview(memory)[start : start + space(self.size)].cast("I")
-        self._watched = {
-            os.pidfd_open(process): other for other, process in enumerate(processes) if other != rank
-        }
+        self._watched: dict[int, int] = {}
+        self._dead: list[int] = []
+        for other, process in enumerate(processes):
+            if other != rank:
+                self._watch(other, process)
         self._poll, self._lock = select.poll(), Lock()
         for descriptor in self._watched:
             self._poll.register(descriptor, select.POLLIN)
 
+    def _watch(self, other: int, process: int) -> None:
+        try:
+            self._watched[os.pidfd_open(process)] = other
+        except ProcessLookupError:
+            self._dead.append(other)
+
     def gone(self) -> dict[int, tuple[int, str]]:
         """The ranks that will do nothing more, each with the rank that is to blame and what became of it."""
         with self._lock:  # several threads may wait, and poll is for one at a time
-            dead = [self._watched[descriptor] for descriptor, _ in self._poll.poll(0)]
+            dead = self._dead + [self._watched[descriptor] for descriptor, _ in self._poll.poll(0)]
         found = {other: (other, "died") for other in dead}
         for other in range(self.size):
             culprit = self._words[other * LINE // WORD] - 1
             if culprit >= 0 and other != self.rank:
-                found[other] = (culprit, "has left" if culprit == other else "is lost, as another rank found")
+                found[other] = (culprit, HAS_LEFT if culprit == other else "is lost, as another rank found")
         return found
+
+    def name(self, rank: int) -> int:
+        """What errors call a rank."""
+        return self._names[rank]
 
     def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
         """The error to raise for a rank that is gone; from now on this rank counts as gone, too, on its account."""
@@ -59,7 +75,8 @@ class Peers:
             self._words[mine] = culprit + 1
 
     def close(self) -> None:
-        """Watch nobody any more."""
+        """Watch nobody any more; threads of this process that still wait give up."""
+        self.closed = True
         with self._lock:
             for descriptor in self._watched:
                 self._poll.unregister(descriptor)

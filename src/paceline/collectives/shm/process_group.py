@@ -5,8 +5,10 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from time import monotonic
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, ReduceOp, Work
 
@@ -27,17 +29,24 @@ _OPS = {
 }
 
 
+_MANY = 64
+"""Partners and tags beyond which those without work are forgotten."""
+_GRACE = 2.0
+"""Seconds that messages have to leave before their sender does."""
+
+
 class SharedMemoryGroup(ProcessGroup):
     """Collectives run one after the other: in the caller's thread if it waits, else in one of the group's own.
 
-    Messages have a thread for each partner and direction, so that sending never waits for receiving.
+    Messages have a thread for each partner that they go to, and for each partner and tag that they come from, so that
+    sending never waits for receiving, nor one conversation for another.
     """
 
     def __init__(self, party: Party) -> None:
         super().__init__(party.rank, party.size)  # type: ignore[call-arg]  # the form without a store
         self.party = party
         self._lane = Lane("paceline-shm")
-        self._lanes: dict[tuple[str, int], Lane] = {}
+        self._lanes: dict[tuple[str, int, int], Lane] = {}
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         """What torch calls this backend."""
@@ -192,7 +201,7 @@ class SharedMemoryGroup(ProcessGroup):
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
         """Send a tensor to one rank."""
         tensor = _whole(tensors[0])
-        return self._to_or_from("send", to).later(lambda: self.party.send(tensor, to, tag), tensors)
+        return self._to_or_from("send", to, 0).later(lambda: self.party.send(tensor, to, tag), tensors)
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
         """Receive a tensor from one rank."""
@@ -200,7 +209,7 @@ class SharedMemoryGroup(ProcessGroup):
         def task() -> None:
             _changing(tensors[0], lambda whole: self.party.receive(whole, source, tag))
 
-        return self._to_or_from("recv", source).later(task, tensors, source)
+        return self._to_or_from("recv", source, tag).later(task, tensors, source)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
         """Receive a tensor from whoever sends one."""
@@ -209,25 +218,43 @@ class SharedMemoryGroup(ProcessGroup):
             _changing(tensors[0], lambda whole: work.came_from(self.party.receive_any(whole, tag)))
 
         work = Promised(task, tensors)
-        return self._to_or_from("recv", -1).add(work)
+        return self._to_or_from("recv", -1, tag).add(work)
 
     def _rows(self, tensor: Tensor) -> list[Tensor]:
         return _split(_whole(tensor), (), self.party.size)
 
-    def _to_or_from(self, direction: str, partner: int) -> Lane:
-        return self._lanes.setdefault((direction, partner), Lane(f"paceline-shm-{direction}-{partner}"))
+    def _to_or_from(self, direction: str, partner: int, tag: int) -> Lane:
+        key = direction, partner, tag
+        if key not in self._lanes:
+            if len(self._lanes) > _MANY:
+                self._lanes = {other: lane for other, lane in self._lanes.items() if not lane.idle}
+            self._lanes[key] = Lane(f"paceline-shm-{direction}-{partner}")
+        return self._lanes[key]
 
     def _run(self, task: Task, tensors: Sequence[Tensor], opts: Any) -> Work:
         for tensor in tensors:
             _check(tensor)
         if opts is not None and not opts.asyncOp:
-            return self._lane.now(task, tensors)
-        return self._lane.later(task, tensors)
+            return self._lane.now(partial(self._carry_out, task), tensors)
+        return self._lane.later(partial(self._carry_out, task), tensors)
+
+    def _carry_out(self, task: Task) -> None:
+        """Do it; a rank that is torn out of a collective by anything but a mistake of all cannot take part again."""
+        try:
+            task()
+        except Mistake:
+            raise
+        except BaseException:
+            self.party.close()
+            raise
 
     def shutdown(self) -> None:
-        """Leave in good order: what was asked for is done first."""
-        for lane in (self._lane, *self._lanes.values()):
-            lane.close()
+        """Leave in good order: collectives that were asked for are done first, messages have a moment to leave."""
+        self._lane.close()
+        end = monotonic() + _GRACE
+        for (direction, *_), lane in self._lanes.items():
+            if direction == "send":
+                lane.close(max(0.0, end - monotonic()))
         self.party.close()
 
     def abort(self) -> None:
@@ -259,7 +286,7 @@ def _whole(tensor: Tensor) -> Tensor:
 def _split(tensor: Tensor, splits: Sequence[int], size: int) -> list[Tensor]:
     """One tensor as parts for each rank; where there are none, no parts: the party tells everybody."""
     if splits:
-        return list(tensor.split(list(splits))) if sum(splits) == len(tensor) else []
+        return list(torch.split(tensor, list(splits))) if sum(splits) == len(tensor) else []
     return list(tensor.view(size, tensor.numel() // size)) if tensor.numel() % size == 0 else []
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from mmap import mmap
+from time import monotonic
 
 import torch
 from torch import Tensor
@@ -9,7 +10,7 @@ from torch import Tensor
 from paceline.collectives.shm import call
 from paceline.collectives.shm.mailbox import Inbox, Outbox, box_bytes
 from paceline.collectives.shm.meeting import Meeting
-from paceline.collectives.shm.peers import LINE, Peers
+from paceline.collectives.shm.peers import HAS_LEFT, LINE, PeerLost, Peers
 from paceline.collectives.shm.segment import PAGE
 from paceline.errors import Mistake
 
@@ -88,10 +89,16 @@ class Table:
         """Where messages of another rank come in."""
         return Inbox(self._memory, self._box(other, self.rank), self._peers, other, self._timeout)
 
-    def check_peers(self, doing: str) -> None:
-        """Raise if anybody is gone."""
-        for culprit, fate in self._peers.gone().values():
-            raise self._peers.loss(culprit, fate, doing)
+    def check_senders(self, begun: float) -> None:
+        """Raise if a message from anybody may never come: a rank is lost, all have left, or it takes too long."""
+        if self._peers.closed:
+            raise PeerLost("this group was closed (during recv)")
+        gone = list(self._peers.gone().values())
+        lost = [(culprit, fate) for culprit, fate in gone if fate != HAS_LEFT]
+        for culprit, fate in lost or (gone if len(gone) == self.size - 1 else []):
+            raise self._peers.loss(culprit, fate, "recv")
+        if monotonic() - begun > self._timeout:
+            raise PeerLost(f"nobody sent anything within {self._timeout:g} s (during recv)")
 
     def _box(self, source: int, target: int) -> int:
         return self._layout.boxes + (source * self.size + target) * box_bytes(self.size)

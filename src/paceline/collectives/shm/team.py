@@ -5,13 +5,14 @@ read what they need from the others' slots. Sums of tensors that live in shared 
 """
 
 from collections.abc import Callable, Sequence
-from time import sleep
+from time import monotonic, sleep
 
 import torch
 from torch import Tensor
 
 from paceline.collectives.shm import call
 from paceline.collectives.shm.allocations import Allocations
+from paceline.collectives.shm.peers import PeerLost
 from paceline.collectives.shm.reducers import Reducer, reducer
 from paceline.collectives.shm.table import PIECE, Table
 
@@ -275,21 +276,22 @@ class Team:
 
     def receive(self, tensor: Tensor, source: int, tag: int) -> None:
         """Take a message out of the box of another rank."""
-        with self._inboxes[source].lock:
-            self._inboxes[source].receive(tensor, tag)
+        self._inboxes[source].receive(tensor, tag)
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
         """Take the next message out of any box, and say whose it was."""
+        begun, problem = monotonic(), None
         while True:
             for source, box in enumerate(self._inboxes):
-                if box.offers(tag) and box.lock.acquire(blocking=False):
-                    try:
-                        box.receive(tensor, tag)
-                    finally:
-                        box.lock.release()
+                if box.offer(tensor, tag):
                     return source
-            self.table.check_peers("recv")
-            sleep(LOOK)
+            if problem is not None:
+                raise problem
+            try:
+                self.table.check_senders(begun)
+                sleep(LOOK)
+            except PeerLost as error:
+                problem = error  # what was sent before that is still in the boxes
 
     def close(self) -> None:
         """Leave; whoever still waits for this rank is told."""

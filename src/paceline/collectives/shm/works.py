@@ -3,7 +3,8 @@
 import threading
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from queue import SimpleQueue
+from functools import partial
+from queue import Empty, SimpleQueue
 
 from torch import Tensor
 from torch.distributed import Work
@@ -12,6 +13,8 @@ from torch.futures import Future
 from paceline.collectives.shm.peers import PeerLost
 
 Task = Callable[[], None]
+LINGER = 5.0
+"""Seconds after which a thread without work ends."""
 
 
 class Finished(Work):
@@ -107,13 +110,14 @@ class Promised(Work):
 
 
 class Lane:
-    """Work in the order in which it was asked for. The thread is there from the first work that nobody waits for on."""
+    """Work in the order in which it was asked for, one at a time. A thread is there while there is work for it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
         self._queue: SimpleQueue[Promised | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
         self._last: Promised | None = None
+        self._changing, self._turn = threading.Lock(), threading.Lock()
 
     @property
     def idle(self) -> bool:
@@ -123,7 +127,7 @@ class Lane:
     def now(self, task: Task, result: Sequence[Tensor] = ()) -> Work:
         """Do it here, or wait for its turn."""
         if self.idle:
-            task()
+            self._alone(task)
             return Finished(result)
         work = self.later(task, result)
         work.wait()
@@ -131,24 +135,45 @@ class Lane:
 
     def later(self, task: Task, result: Sequence[Tensor] = (), source: int = -1) -> Promised:
         """Let the thread do it."""
-        return self.add(Promised(task, result, source))
+        return self.add(Promised(partial(self._alone, task), result, source))
 
     def add(self, work: Promised) -> Promised:
         """Let the thread do work that was promised."""
-        self._last = work
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-            self._thread.start()
-        self._queue.put(work)
+        with self._changing:
+            self._last = work
+            self._queue.put(work)
+            # In a callback of earlier work this is the thread itself, and may wait for the new work: another goes on.
+            if self._thread is None or self._thread is threading.current_thread():
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
         return work
 
-    def _run(self) -> None:
-        while (work := self._queue.get()) is not None:
-            work.carry_out()
+    def _alone(self, task: Task) -> None:
+        with self._turn:  # a callback may ask for work in its own thread
+            task()
 
-    def close(self) -> None:
-        """Let the thread end when all that was asked for is done."""
-        if self._thread is not None:
-            self._queue.put(None)
-            self._thread.join()
+    def _run(self) -> None:
+        me = threading.current_thread()
+        while self._thread is me:
+            try:
+                work = self._queue.get(timeout=LINGER)
+            except Empty:
+                work = None
+            if work is not None:
+                work.carry_out()
+            elif self._retire():
+                return
+
+    def _retire(self) -> bool:
+        with self._changing:
+            if not self._queue.empty():
+                return False
             self._thread = None
+            return True
+
+    def close(self, seconds: float | None = None) -> None:
+        """Wait until all that was asked for is done, but not longer than so many seconds."""
+        thread = self._thread
+        self._queue.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(seconds)
