@@ -21,6 +21,9 @@ ALL_READ_ALL = 2**15
 IN_CACHE = 2**17
 """Bytes that are combined at a time in place, so that copying the result finds it in the cache."""
 
+IN_PLACE_FROM = 2**17
+"""Bytes from which tensors in shared memory are combined in place; smaller ones pass through slots, which needs one
+meeting instead of two."""
 LOOK = 1e-3
 """Seconds between looks for a message from anybody."""
 
@@ -53,71 +56,58 @@ class Team:
             reducer(op, tensor.dtype)
             return
         flat = tensor.view(-1)
-        allocation, offset = self.allocations.find(flat)
-        packed = call.pack("all_reduce", flat.dtype, len(flat), op, -1, allocation, offset)
-        small = flat.nbytes <= (PIECE if self.size == 2 else ALL_READ_ALL)
-        if small:
-            self._everybody_combines(flat, op, packed)
-            return
-        asked = self._meet_over(packed)
+        where, offset = self.allocations.find(flat)
+        if flat.nbytes <= IN_PLACE_FROM:
+            where = call.ELSEWHERE
+        if where == call.ELSEWHERE:
+            self._lay(flat[: PIECE // flat.itemsize])
+        asked = self._meet_over(call.pack("all_reduce", flat.dtype, len(flat), op, -1, where, offset))
         how = reducer(op, flat.dtype)
         places = [call.place_of(other) for other in asked]
-        if all(where != call.ELSEWHERE for where, _ in places):
+        elsewhere = [rank for rank, (where, _) in enumerate(places) if where == call.ELSEWHERE]
+        if not elsewhere:
             self._in_place(flat, how, places)
-        elif self.size == 2:
-            self._swap(flat, how)
         else:
-            self._in_shares(flat, how)
+            laid = 1 if len(elsewhere) == self.size else 0
+            everybody = self.size == 2 or flat.nbytes <= ALL_READ_ALL
+            (self._everybody_combines if everybody else self._in_shares)(flat, how, laid)
         how.finish(flat, self.size)
 
-    def _everybody_combines(self, flat: Tensor, op: str, packed: bytes) -> None:
-        """One piece, one meeting; all combine in the order of ranks, so that all get the same."""
-        table, length = self.table, len(flat)
-        slots = table.slots(flat.dtype)[table.turn]
-        slots[self.rank][:length].copy_(flat)
-        table.ask(packed)
-        table.meeting.doing = "all_reduce"
-        table.meeting.meet()
-        table.answers(packed)
-        how = reducer(op, flat.dtype)
-        how.combine(slots[0][:length], slots[1][:length], out=flat)
-        for slot in slots[2 : self.size]:
-            how.combine(flat, slot[:length], out=flat)
-        how.finish(flat, self.size)
+    def _lay(self, part: Tensor) -> None:
+        """Lay a piece into this rank's slot, for the next meeting."""
+        self.table.slots(part.dtype)[self.table.turn][self.rank][: len(part)].copy_(part)
 
-    def _swap(self, flat: Tensor, how: Reducer) -> None:
-        """Two ranks: both combine rank 0's part with rank 1's. Zeros of two signs would not commute."""
-        other = 1 - self.rank
-        slots = self.table.slots(flat.dtype)
-        combine, meet = how.combine, self.table.meeting.meet
-        for part in cut(flat, PIECE):
-            turn = slots[self.table.turn]
-            turn[self.rank][: len(part)].copy_(part)
-            meet()
-            theirs = turn[other][: len(part)]
-            left, right = (part, theirs) if self.rank == 0 else (theirs, part)
-            combine(left, right, out=part)
+    def _everybody_combines(self, flat: Tensor, how: Reducer, laid: int) -> None:
+        """One meeting a piece; all combine in the order of ranks, so that all get the same.
 
-    def _in_shares(self, flat: Tensor, how: Reducer) -> None:
-        """Each rank combines its share of every piece.
+        So many pieces are ``laid`` and met over already.
+        """
+        table, slots = self.table, self.table.slots(flat.dtype)
+        for number, part in enumerate(cut(flat, PIECE)):
+            if number >= laid:
+                self._lay(part)
+                table.meeting.meet()
+            turn = slots[table.meeting.beat & 1]
+            self._combine_all([slot[: len(part)] for slot in turn[: self.size]], how, part)
+
+    def _in_shares(self, flat: Tensor, how: Reducer, laid: int) -> None:
+        """Each rank combines its share of every piece; so many pieces are ``laid`` and met over already.
 
         One meeting a piece: after it, the piece before is taken out, this one combined and the next laid down.
         """
-        slots, table = self.table.slots(flat.dtype), self.table
-        parts = cut(flat, PIECE)
-        before: Tensor | None = None
-        for part in parts:
-            turn = slots[table.turn]
-            turn[self.rank][: len(part)].copy_(part)
-            table.meeting.meet()
-            if before is not None:
-                before.copy_(slots[table.turn][self.size][: len(before)])
+        table, slots = self.table, self.table.slots(flat.dtype)
+        before = flat[:0]
+        for number, part in enumerate(cut(flat, PIECE)):
+            if number >= laid:
+                self._lay(part)
+                table.meeting.meet()
+            turn = slots[table.meeting.beat & 1]
+            before.copy_(slots[table.turn][self.size][: len(before)])
             start, stop = share(len(part), self.rank, self.size)
             self._combine_all(
                 [slot[start:stop] for slot in turn[: self.size]], how, turn[self.size][start:stop]
             )
             before = part
-        assert before is not None
         done = slots[table.meeting.beat & 1][self.size]
         table.meeting.meet()
         before.copy_(done[: len(before)])
