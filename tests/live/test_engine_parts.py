@@ -57,6 +57,9 @@ class ScriptedGroup:
         done()
         return Done()
 
+    def traffic(self, tensor: Tensor) -> tuple[int, int]:
+        return tensor.nbytes, tensor.nbytes
+
     def minimum(self, tensor: Tensor) -> None:
         self.comparisons += 1
         tensor[: len(self.shortest)] = torch.minimum(

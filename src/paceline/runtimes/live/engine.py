@@ -6,7 +6,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from paceline.collectives.traffic import broadcast_bytes, ring_bytes
+from paceline.collectives.traffic import broadcast_bytes
 from paceline.records.observer import Observer
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.group import Group
@@ -165,7 +165,7 @@ class Engine:
         for start, end in overlap.finish():
             self.recorder.hide(start, end)
         self._read_control(storage)
-        self.recorder.exchanged(overlap.bytes, overlap.bytes)
+        self.recorder.exchanged(overlap.sent, overlap.received)
 
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight
@@ -216,8 +216,7 @@ class Engine:
         self.group.sum(there)
         if there is not tensor:
             tensor.copy_(there)
-        size = ring_bytes(tensor.nbytes, self.group.workers)
-        self.recorder.exchanged(size, size)
+        self.recorder.exchanged(*self.group.traffic(there))
 
     def _broadcast(self, effect: Broadcast) -> None:
         if self.group.workers == 1 or not effect.tensor.numel():

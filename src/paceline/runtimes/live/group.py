@@ -13,18 +13,13 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 
 from paceline import shm
-from paceline.collectives.pairs import swaps
+from paceline.collectives.choose import NATIVE
+from paceline.collectives.hosts import host_id, number_hosts
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.board import Board
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
-
-
-class Pending(Protocol):
-    """A sum that is under way."""
-
-    def wait(self) -> object:
-        """Return when the tensor holds the sum."""
+from paceline.runtimes.live.sums import Pending, choose_sums
 
 
 class Group(Protocol):
@@ -39,6 +34,9 @@ class Group(Protocol):
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
         """Begin to sum; ``done`` is called from another thread when the tensor holds the sum."""
+
+    def traffic(self, tensor: Tensor) -> tuple[int, int]:
+        """Bytes that this worker (sends, receives) in the sum of such a tensor."""
 
     def minimum(self, tensor: Tensor) -> None:
         """Make every worker's tensor the smallest of all, element by element."""
@@ -74,6 +72,10 @@ class Alone:
         """Never asked for."""
         raise AssertionError("one worker has nothing to sum")
 
+    def traffic(self, tensor: Tensor) -> tuple[int, int]:  # noqa: ARG002
+        """None."""
+        return 0, 0
+
     def minimum(self, tensor: Tensor) -> None:
         """The tensor is the smallest already."""
 
@@ -102,11 +104,11 @@ class Alone:
 class Together:
     """Several workers, joined by torch.distributed; documents travel through its store as JSON."""
 
-    def __init__(self, place: Place, options: LiveOptions, device: torch.device) -> None:
-        self.rank, self.workers, self.transport = place.rank, place.workers, options.transport(place)
+    def __init__(self, place: Place, options: LiveOptions, device: torch.device, collective: str) -> None:
+        self.rank, self.workers = place.rank, place.workers
+        self.transport = options.transport(place, collective)
         self._device = device
         self._exchanges = 0
-        self._under_way: dist.Work | None = None
         timeout = timedelta(seconds=options.timeout)
         host = f"[{place.address}]" if ":" in place.address else place.address
         where = f"tcp://{host}:{place.port}?rank={place.rank}&world_size={place.workers}"
@@ -122,29 +124,20 @@ class Together:
             if self.transport == "shm"
             else None,
         )
+        hosts = number_hosts(self.exchange(host_id()))
+        self._sums = choose_sums(collective, hosts, self.rank, self.transport)
 
     def sum(self, tensor: Tensor) -> None:
         """Sum and wait."""
-        if self.transport == "gloo" and swaps(self.workers, tensor.nbytes):
-            self._swap(tensor)
-        else:
-            dist.all_reduce(tensor)
-
-    def _swap(self, tensor: Tensor) -> None:
-        """Both workers add the same two numbers, so both get the same sum to the last bit."""
-        other = torch.empty_like(tensor)
-        sending = dist.isend(tensor, 1 - self.rank)
-        dist.recv(other, 1 - self.rank)
-        assert sending is not None
-        sending.wait()
-        tensor.add_(other)
+        self._sums.sum(tensor)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
-        """Begin to sum; torch carries sums out in the order in which they began."""
-        work: dist.Work = dist.all_reduce(tensor, async_op=True)
-        work.get_future().add_done_callback(lambda _: done())
-        self._under_way = work
-        return work
+        """Begin to sum; sums are carried out in the order in which they began."""
+        return self._sums.start(tensor, done)
+
+    def traffic(self, tensor: Tensor) -> tuple[int, int]:
+        """As the way of summing has it."""
+        return self._sums.traffic(tensor)
 
     def minimum(self, tensor: Tensor) -> None:
         """Find the minimum and wait."""
@@ -195,10 +188,10 @@ class Together:
             elif self.transport == "shm" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
                 dist.destroy_process_group()
-            elif self._under_way is None or self._under_way.is_completed():
+            elif self._sums.idle():
                 dist.destroy_process_group()
 
 
-def join(place: Place, options: LiveOptions, device: torch.device) -> Group:
-    """Meet the other workers, if there are any."""
-    return Together(place, options, device) if place.workers > 1 else Alone()
+def join(place: Place, options: LiveOptions, device: torch.device, collective: str = NATIVE) -> Group:
+    """Meet the other workers, if there are any; ``collective`` is how they sum."""
+    return Together(place, options, device, collective) if place.workers > 1 else Alone()

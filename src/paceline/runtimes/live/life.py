@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 import torch
 
+from paceline.collectives.choose import NATIVE
 from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, MetricsWriter
@@ -158,7 +159,7 @@ class Life:
             parameters=self.me.params.numel(),
             strategy=prepared.settings.strategy,
             batch_sizes=prepared.settings.batch_sizes,
-            transport=self.group.transport,
+            transport=self._transport(),
             last_step=prepared.agenda.last,
             steps_per_epoch=prepared.agenda.steps_per_epoch,
             first_step=self.position.progress,
@@ -166,6 +167,11 @@ class Life:
             target=prepared.settings.target_accuracy,
             folder=str(self.folder.path),
         )
+
+    def _transport(self) -> str:
+        collective, transport = self.prepared.settings.collective, self.group.transport
+        plain = collective == NATIVE or self.group.workers == 1
+        return transport if plain else f"{transport}, by {collective}"
 
     def _summary(self, ending: Ending, totals: list[Totals]) -> Summary:
         row = self.last_row.to_json() if self.last_row else {}

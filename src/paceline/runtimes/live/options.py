@@ -6,6 +6,7 @@ from typing import Literal
 import torch
 
 import paceline.shm  # noqa: F401  makes "shm" a backend that torch knows
+from paceline.collectives.choose import NATIVE
 from paceline.errors import Mistake
 from paceline.runtimes.live.place import Place
 
@@ -38,13 +39,17 @@ class LiveOptions:
         if self.threads is not None and self.threads < 1:
             raise Mistake(f"{self.threads} threads cannot compute: a worker needs at least 1")
 
-    def transport(self, place: Place) -> str:
-        """The backend that a worker uses."""
+    def transport(self, place: Place, collective: str = NATIVE) -> str:
+        """The backend that a worker uses; schedules send point to point over gloo."""
+        if collective != NATIVE and self.device == "cuda":
+            raise Mistake(
+                f"--collective {collective} moves CPU tensors only; choose --collective {NATIVE} or --device cpu"
+            )
         if self.backend:
             return self.backend
         if self.device == "cuda":
             return "nccl"
-        return "shm" if place.workers == place.local_workers else "gloo"
+        return "shm" if place.workers == place.local_workers and collective == NATIVE else "gloo"
 
     def device_of(self, place: Place) -> torch.device:
         """The device of one worker: the CPU, or the GPU with its number on the host."""

@@ -6,10 +6,10 @@ from time import perf_counter
 from torch import Tensor
 
 from paceline.collectives.buckets import plan_buckets
-from paceline.collectives.traffic import ring_bytes
 from paceline.runtimes.flat import CONTROL, Flat
-from paceline.runtimes.live.group import Group, Pending
+from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.slowness import Slowness
+from paceline.runtimes.live.sums import Pending
 from paceline.strategies.effects import Mean
 
 
@@ -29,8 +29,9 @@ class Overlap:
         self._early = [flat.grad[bucket.start : bucket.stop] for bucket in early]
         self._last = storage[: CONTROL + last.stop]
         self._sizes = [len(bucket.parameters) for bucket in early]
-        self.bytes = sum(ring_bytes(part.nbytes, group.workers) for part in (*self._early, self._last))
-        """Bytes that a step sends, and receives."""
+        traffic = [group.traffic(part) for part in (*self._early, self._last)]
+        self.sent, self.received = map(sum, zip(*traffic, strict=True))
+        """Bytes of a step."""
         for place, bucket in enumerate(early):
             for index in bucket.parameters:
                 flat.parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]

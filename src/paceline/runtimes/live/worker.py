@@ -56,7 +56,7 @@ def run_worker(
     device = options.device_of(place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with _joined(place, options, device) as group:
+    with _joined(place, options, device, settings.collective) as group:
         check_alike(group, settings, name or "", resume)
         torch.set_num_threads(options.threads_of(group.exchange(machine_id()).count(machine_id())))
         listener = observer if place.rank == 0 else Silent()
@@ -99,8 +99,8 @@ def _prepare(settings: Settings, place: Place) -> Prepared:
 
 
 @contextmanager
-def _joined(place: Place, options: LiveOptions, device: torch.device) -> Iterator[Group]:
-    group = join(place, options, device)
+def _joined(place: Place, options: LiveOptions, device: torch.device, collective: str) -> Iterator[Group]:
+    group = join(place, options, device, collective)
     try:
         yield group
     except BaseException:
