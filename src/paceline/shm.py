@@ -42,13 +42,10 @@ def zeros(
 
 
 def _create(options: Any, chosen: Options | None) -> SharedMemoryGroup:
-    members = options.global_ranks_in_group
-    rank, size = options.group_rank, options.group_size
     joining = Joining(
         store=options.store,
-        rank=rank,
-        size=size,
-        name=members[rank] if members else rank,
+        rank=options.group_rank,
+        names=options.global_ranks_in_group or range(options.group_size),
         run=(chosen or Options()).run,
         group=str(options.group_id),
         timeout=options.timeout.total_seconds(),

@@ -1,17 +1,17 @@
 """How the ranks of a host come to share memory: one makes a segment, the others map it, and its name goes."""
 
-import json
 import os
+import platform
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
 from pathlib import Path
 
-from torch.distributed.distributed_c10d import Store
-
 from paceline.collectives.shm import futex, segment
 from paceline.collectives.shm.allocations import Allocations
+from paceline.collectives.shm.peers import PeerLost
+from paceline.collectives.shm.register import START, Register
 from paceline.collectives.shm.table import Layout, Table
 from paceline.collectives.shm.team import Team
 
@@ -26,21 +26,29 @@ class Member:
     host: str
 
 
-def meet_members(store: Store, rank: int, size: int, name: int) -> list[Member]:
-    """Everybody's process and host, by rank."""
-    store.set(f"member/{rank}", json.dumps([name, os.getpid(), host_identity()]))
-    return [Member(other, *json.loads(store.get(f"member/{other}"))) for other in range(size)]
+def meet_members(register: Register, rank: int, names: Sequence[int]) -> list[Member]:
+    """Everybody's process and host, by rank; from then on those of this host are watched."""
+    here = host_identity()
+    register.tell("member", rank, [os.getpid(), here])
+    members = []
+    for other, name in enumerate(names):
+        members.append(Member(other, name, *register.hear("member", other)))
+        if members[-1].host == here and other != rank:
+            register.watch(other, members[-1].process)
+    return members
 
 
 def host_identity() -> str:
     """The same for processes that can share memory and watch each other, and that no network lies between."""
+    if not (futex.supported() and segment.ROOM.exists()):
+        return platform.node()
     spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "net")]
     boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     return f"{boot}/{segment.ROOM.stat().st_dev}/{spaces[0]}/{spaces[1]}/{os.getuid()}"
 
 
 def form_team(
-    store: Store, rank: int, members: Sequence[Member], label: tuple[str, str], timeout: float
+    register: Register, rank: int, members: Sequence[Member], label: tuple[str, str], timeout: float
 ) -> Team:
     """Share memory among ``members``, who are all on this host; ``rank`` is one of them, ``label`` the run and group.
 
@@ -48,12 +56,11 @@ def form_team(
     """
     first = members[0]
     size = Layout(len(members)).end
-    key = f"table/{first.rank}"
     if rank == first.rank:
         segment.sweep()
-        name, memory = _offer(store, key, segment.segment_name(*label, 0), size)
+        name, memory = _offer(register, rank, segment.segment_name(*label, 0), size)
     else:
-        name, memory = _accept(store, key, size)
+        name, memory = _accept(register, first, size)
     place = next(index for index, member in enumerate(members) if member.rank == rank)
     try:
         table = Table(
@@ -63,30 +70,34 @@ def form_team(
             [member.name for member in members],
             timeout,
         )
-        table.meeting.doing = "the start of the group"
+        table.meeting.doing = START
         table.meeting.meet()
     finally:
         segment.remove(name)
     return Team(table, Allocations(place, len(members), _Maker(table, name)))
 
 
-def _offer(store: Store, key: str, name: str, size: int) -> tuple[str, mmap]:
+def _offer(register: Register, rank: int, name: str, size: int) -> tuple[str, mmap]:
     try:
         if not futex.supported():
-            raise segment.NoRoom("shared memory needs Linux on x86-64")
+            raise segment.NoRoom("shared memory needs Linux 5.3 or later on x86-64")
         memory = segment.create(name, size)
-    except OSError as error:
-        store.set(key, json.dumps({"refused": str(error)}))
+    except segment.NoRoom as error:
+        register.tell("table", rank, {"refused": str(error)})
         raise
-    store.set(key, json.dumps({"name": name}))
+    register.tell("table", rank, {"name": name})
     return name, memory
 
 
-def _accept(store: Store, key: str, size: int) -> tuple[str, mmap]:
-    offer = json.loads(store.get(key))
+def _accept(register: Register, first: Member, size: int) -> tuple[str, mmap]:
+    offer = register.hear("table", first.rank)
     if "refused" in offer:
         raise segment.NoRoom(offer["refused"])
-    return offer["name"], segment.attach(offer["name"], size)
+    try:
+        return offer["name"], segment.attach(offer["name"], size)
+    except FileNotFoundError:  # somebody gave up, which takes the name away
+        register.check()
+        raise PeerLost(f"rank {first.name} or another one gave up (during {START})") from None
 
 
 class _Maker:
@@ -100,12 +111,12 @@ class _Maker:
         self._serial += 1
         stem, _, process = self._name.rpartition(".")
         name = f"{stem.rpartition('-')[0]}-{self._serial}.{process}"
-        table, memory = self._table, None
+        table, memory, problem = self._table, None, ""
         if table.rank == 0:
             try:
                 memory = segment.create(name, size)
             except segment.NoRoom as error:
-                warnings.warn(f"{error}; sums go through slots instead", stacklevel=4)
+                problem = f"{error}; sums go through slots instead"
         try:
             table.meeting.meet()
             if table.rank > 0 and (segment.ROOM / name).exists():
@@ -113,4 +124,6 @@ class _Maker:
             table.meeting.meet()
         finally:
             segment.remove(name)
+        if problem:
+            warnings.warn(problem, stacklevel=6)
         return memory

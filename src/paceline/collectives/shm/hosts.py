@@ -1,14 +1,15 @@
 """Collectives across hosts: shared memory inside each, Gloo between their first ranks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp
+from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp, Work
 
 from paceline.collectives.shm import call
 from paceline.collectives.shm.call import Call
+from paceline.collectives.shm.peers import PeerLost
 from paceline.collectives.shm.reducers import reducer
 from paceline.collectives.shm.team import Team
 from paceline.errors import Mistake
@@ -34,12 +35,19 @@ class Hosts:
     """
 
     def __init__(
-        self, rank: int, teams: Sequence[Sequence[int]], team: Team, leaders: Any, everybody: Any
+        self,
+        rank: int,
+        teams: Sequence[Sequence[int]],
+        team: Team,
+        leaders: Any,
+        everybody: Any,
+        names: Sequence[int],
     ) -> None:
-        """``teams`` are the ranks of each host.
+        """``teams`` are the ranks of each host, ``names`` is what errors call all ranks.
 
         ``leaders`` is the Gloo group of their first ranks, used by those only; ``everybody`` is that of all ranks.
         """
+        self._names, self._closed = names, False
         self.rank, self.size = rank, sum(map(len, teams))
         self._teams, self._team, self._leaders, self._everybody = teams, team, leaders, everybody
         self._home = next(index for index, ranks in enumerate(teams) if rank in ranks)
@@ -48,16 +56,19 @@ class Hosts:
 
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
         """Shared inside this host."""
-        self._agree(Call("zeros", dtype, length))
+        self._agree("zeros", dtype, length)
         return self._team.zeros(length, dtype)
 
     def barrier(self) -> None:
         """Agreeing needs everybody."""
-        self._agree(Call("barrier", torch.uint8, 0))
+        self._agree("barrier", torch.uint8, 0)
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
         """Inside each host, between the hosts, and back."""
-        self._agree(Call("all_reduce", tensor.dtype, tensor.numel(), op))
+        self._agree("all_reduce", tensor.dtype, tensor.numel(), op)
+        self._combine(tensor, op)
+
+    def _combine(self, tensor: Tensor, op: str) -> None:
         how = reducer(op, tensor.dtype)
         self._team.reduce(tensor, 0, "sum" if how.averages else op)
         if self._leads:
@@ -69,13 +80,13 @@ class Hosts:
         carried = tensor.to(_WIDER.get(tensor.dtype, tensor.dtype))
         options = AllreduceOptions()
         options.reduceOp = ReduceOp(_OPS[op])
-        self._leaders.allreduce([carried], options).wait()
+        self._between(lambda: self._leaders.allreduce([carried], options), "all_reduce")
         if carried is not tensor:
             tensor.copy_(carried)
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Inside the root's host, between the hosts, inside the others."""
-        self._agree(Call("broadcast", tensor.dtype, tensor.numel(), root=root))
+        self._agree("broadcast", tensor.dtype, tensor.numel(), root=root)
         self._spread(tensor, root)
 
     def _spread(self, tensor: Tensor, root: int) -> None:
@@ -85,20 +96,23 @@ class Hosts:
         if self._leads:
             options = BroadcastOptions()
             options.rootRank = source
-            self._leaders.broadcast([tensor.view(-1).view(torch.uint8)], options).wait()
+            data = [tensor.view(-1).view(torch.uint8)]
+            self._between(lambda: self._leaders.broadcast(data, options), "broadcast")
         if source != self._home:
             self._team.broadcast(tensor, 0)
 
     def reduce(self, tensor: Tensor, root: int, op: str = "sum") -> None:
         """An all-reduce that only the root keeps."""
+        self._agree("reduce", tensor.dtype, tensor.numel(), op, root)
         copy = tensor.clone()
-        self.all_reduce(copy, op)
+        self._combine(copy, op)
         if self.rank == root:
             tensor.copy_(copy)
 
     def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> None:
         """Each host gathers its own part, the first ranks exchange the parts, each host spreads them."""
-        self._agree(Call("all_gather", tensor.dtype, tensor.numel()))
+        fits = call.fit(outputs, tensor, self.size)
+        self._agree("all_gather", tensor.dtype, tensor.numel(), fits=fits)
         for rank, found in zip(self._order, self._gather(tensor.view(-1)), strict=True):
             outputs[rank].view(-1).copy_(found)
 
@@ -109,13 +123,15 @@ class Hosts:
         blocks = torch.empty(len(self._teams), *block.shape, dtype=flat.dtype)
         if self._leads:
             parts = [part.view(torch.uint8) for part in blocks.view(len(self._teams), -1)]
-            self._leaders.allgather([parts], [block.view(-1).view(torch.uint8)]).wait()
+            data = [block.view(-1).view(torch.uint8)]
+            self._between(lambda: self._leaders.allgather([parts], data), "all_gather")
         self._team.broadcast(blocks, 0)
         return [part for ranks, host in zip(self._teams, blocks, strict=True) for part in host[: len(ranks)]]
 
     def gather(self, outputs: Sequence[Tensor], tensor: Tensor, root: int) -> None:
         """An all-gather that only the root keeps."""
-        self._agree(Call("gather", tensor.dtype, tensor.numel(), root=root))
+        fits = call.fit(outputs, tensor, self.size if self.rank == root else 0)
+        self._agree("gather", tensor.dtype, tensor.numel(), root=root, fits=fits)
         found = self._gather(tensor.view(-1))
         if self.rank == root:
             for rank, part in zip(self._order, found, strict=True):
@@ -123,13 +139,16 @@ class Hosts:
 
     def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], op: str = "sum") -> None:
         """An all-reduce of which each rank keeps its part."""
+        fits = call.fit(inputs, output, self.size)
+        self._agree("reduce_scatter", output.dtype, output.numel(), op, fits=fits)
         whole = torch.cat([given.reshape(-1) for given in inputs])
-        self.all_reduce(whole, op)
+        self._combine(whole, op)
         output.view(-1).copy_(whole.view(self.size, -1)[self.rank])
 
     def scatter(self, output: Tensor, inputs: Sequence[Tensor], root: int) -> None:
         """A broadcast of which each rank keeps its part."""
-        self._agree(Call("scatter", output.dtype, output.numel(), root=root))
+        fits = call.fit(inputs, output, self.size if self.rank == root else 0)
+        self._agree("scatter", output.dtype, output.numel(), root=root, fits=fits)
         whole = torch.empty(self.size, output.numel(), dtype=output.dtype)
         for part, given in zip(whole, inputs, strict=False):
             part.copy_(given.reshape(-1))
@@ -138,41 +157,77 @@ class Hosts:
 
     def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """An all-gather of which each rank keeps its column."""
-        self._agree(Call("all_to_all", inputs[0].dtype, inputs[0].numel()))
-        found = self._gather(torch.cat([given.reshape(-1) for given in inputs]))
-        for rank, part in zip(self._order, found, strict=True):
-            outputs[rank].view(-1).copy_(part.view(self.size, -1)[self.rank])
+        longest = self._match(outputs, inputs)
+        mine = torch.zeros(self.size, longest, dtype=inputs[0].dtype)
+        for row, given in zip(mine, inputs, strict=True):
+            row[: given.numel()].copy_(given.view(-1))
+        for rank, part in zip(self._order, self._gather(mine.view(-1)), strict=True):
+            target = outputs[rank].view(-1)
+            target.copy_(part.view(self.size, longest)[self.rank, : len(target)])
+
+    def _match(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> int:
+        """Tell everybody what this rank gives and takes; the longest part that anybody gives."""
+        fits = len(outputs) == len(inputs) == self.size
+        self._agree("all_to_all", inputs[0].dtype if inputs else torch.uint8, 0, fits=fits)
+        mine = torch.tensor([[part.numel() for part in parts] for parts in (inputs, outputs)])
+        told = dict(zip(self._order, self._gather(mine.view(-1)), strict=True))
+        gives, takes = torch.stack([told[rank] for rank in range(self.size)]).view(-1, 2, self.size).unbind(1)
+        call.check_exchange(gives.tolist(), takes.tolist(), self._names)
+        return int(gives.max())
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
         """Through memory where both share a host."""
         if to in self._teams[self._home]:
             self._team.send(tensor, self._teams[self._home].index(to), tag)
         else:
-            self._everybody.send([tensor], to, tag).wait()
+            self._between(lambda: self._everybody.send([tensor], to, tag), "send")
 
     def receive(self, tensor: Tensor, source: int, tag: int) -> None:
         """Through memory where both share a host."""
         if source in self._teams[self._home]:
             self._team.receive(tensor, self._teams[self._home].index(source), tag)
         else:
-            self._everybody.recv([tensor], source, tag).wait()
+            self._between(lambda: self._everybody.recv([tensor], source, tag), "recv")
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:  # noqa: ARG002
         """Not across hosts: there are two ways in, and no way to wait at both."""
         raise Mistake("recv from any source works on one host only; name the source")
 
     def close(self) -> None:
-        """Leave this host's team; Gloo closes with its last reference."""
+        """Leave this host's team and the other hosts, who are told."""
         self._team.close()
+        if not self._closed:
+            self._closed = True
+            for group in (self._leaders, self._everybody):
+                if group is not None:
+                    group.abort()
 
     @property
     def _leads(self) -> bool:
         return self._team.rank == 0
 
-    def _agree(self, mine: Call) -> None:
+    def _between(self, start: Callable[[], Work], doing: str) -> None:
+        """Something that Gloo does between hosts; what it says of a lost connection is all that is known."""
+        if self._closed:
+            raise PeerLost("this group was closed")
+        try:
+            start().wait()
+        except RuntimeError as error:
+            raise PeerLost(f"another host is lost (during {doing}): {error}") from error
+
+    def _agree(
+        self, kind: str, dtype: torch.dtype, length: int, op: str = "", root: int = -1, *, fits: bool = True
+    ) -> None:
         """Compare what all ranks ask for before any data moves: a host that differs would hang the others."""
+        mine = Call(kind, dtype, length if fits else call.MISFIT, op, root)
         packed = torch.frombuffer(bytearray(mine.pack()), dtype=torch.uint8)
-        asked = [call.unpack(bytes(part.tolist())) for part in self._gather(packed)]
-        for rank, other in zip(self._order, asked, strict=True):
-            if other != asked[0]:
-                raise Mistake(call.disagreement(self._order[0], asked[0], rank, other))
+        first, *others = zip(self._order, map(_unpack, self._gather(packed)), strict=True)
+        for rank, other in others:
+            if other != first[1]:
+                raise Mistake(call.disagreement(self._names[first[0]], first[1], self._names[rank], other))
+        if not fits:
+            raise call.misfit(kind)
+
+
+def _unpack(packed: Tensor) -> Call:
+    return call.unpack(bytes(packed.tolist()))

@@ -1,10 +1,9 @@
 """From a store and a rank to the party that the ranks make: one host's team, or several hosts."""
 
-import json
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from mmap import mmap
 
@@ -15,6 +14,7 @@ from paceline.collectives.shm.allocations import Allocations
 from paceline.collectives.shm.gathering import Member, form_team, meet_members
 from paceline.collectives.shm.hosts import Hosts
 from paceline.collectives.shm.party import Party
+from paceline.collectives.shm.register import Register
 from paceline.collectives.shm.segment import NoRoom
 from paceline.collectives.shm.table import Layout, Table
 from paceline.collectives.shm.team import Team
@@ -26,40 +26,48 @@ class Joining:
 
     store: Store
     rank: int
-    size: int
-    name: int
-    """What errors call this rank: its rank in the whole job."""
+    names: Sequence[int]
+    """What errors call the ranks: their ranks in the whole job."""
     run: str
     group: str
     timeout: float
+    register: Register = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "register", Register(self.store, self.names, self.timeout))
+
+    @property
+    def size(self) -> int:
+        """How many ranks the group has."""
+        return len(self.names)
 
     def join(self) -> Party:
         """Find who shares this host, share memory with them, and connect to the other hosts if there are any."""
-        members = meet_members(self.store, self.rank, self.size, self.name)
+        members = meet_members(self.register, self.rank, self.names)
         team, leader = self._team([member for member in members if member.host == members[self.rank].host])
         teams = self._teams(leader)
         if len(teams) == 1:
             return team
-        return Hosts(
-            self.rank, teams, team, self._leaders(teams), self._gloo("everybody", self.rank, self.size)
-        )
+        everybody = self._gloo("everybody", self.rank, self.size)
+        return Hosts(self.rank, teams, team, self._leaders(teams), everybody, self.names)
 
     def _team(self, here: Sequence[Member]) -> tuple[Team, int]:
         """This host's team and its first rank; where memory cannot be shared every rank is a host of its own."""
         if len(here) == 1:
-            return alone(self.name, self.timeout), self.rank
+            return alone(self.names[self.rank], self.timeout), self.rank
         try:
-            return form_team(self.store, self.rank, here, (self.run, self.group), self.timeout), here[0].rank
+            label = (self.run, self.group)
+            return form_team(self.register, self.rank, here, label, self.timeout), here[0].rank
         except NoRoom as error:
             if self.rank == here[0].rank:
                 warnings.warn(f"{error}; the ranks talk through Gloo instead", stacklevel=6)
-            return alone(self.name, self.timeout), self.rank
+            return alone(self.names[self.rank], self.timeout), self.rank
 
     def _teams(self, leader: int) -> list[list[int]]:
-        self.store.set(f"team/{self.rank}", json.dumps(leader))
+        self.register.tell("team", self.rank, leader)
         found: dict[int, list[int]] = {}
         for rank in range(self.size):
-            found.setdefault(json.loads(self.store.get(f"team/{rank}")), []).append(rank)
+            found.setdefault(self.register.hear("team", rank), []).append(rank)
         return list(found.values())
 
     def _leaders(self, teams: Sequence[Sequence[int]]) -> ProcessGroupGloo | None:

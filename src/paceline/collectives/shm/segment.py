@@ -3,6 +3,7 @@
 import mmap
 import os
 import re
+import secrets
 import time
 from contextlib import suppress
 from pathlib import Path
@@ -19,15 +20,20 @@ class NoRoom(OSError):
 
 
 def segment_name(run: str, group: str, serial: int) -> str:
-    """A name that says whose segment it is: run, group, number, and the process that makes it."""
+    """A name that says whose segment it is: run, group, number, and the process that makes it.
+
+    The random part is for containers that share the room, where process ids repeat.
+    """
     plain = re.sub(r"[^A-Za-z0-9.]+", "_", f"{run}-{group}")[:120]
-    return f"{PREFIX}{plain}-{serial}.{os.getpid()}"
+    return f"{PREFIX}{plain}-{secrets.token_hex(4)}-{serial}.{os.getpid()}"
 
 
 def create(name: str, size: int) -> mmap.mmap:
     """Make a segment that only its owner may open, with all of its memory set aside. ``remove`` its name soon."""
-    path = ROOM / name
-    file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    try:
+        file = os.open(ROOM / name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise NoRoom(f"{ROOM} cannot be used ({error.strerror}), which shared memory needs") from error
     try:
         os.posix_fallocate(file, 0, size)
         return mmap.mmap(file, size)
@@ -77,10 +83,7 @@ def _alive(process: int) -> bool:
 
 
 def _no_room(size: int) -> str:
-    try:
-        room = os.statvfs(ROOM)
-    except OSError:
-        return f"there is no {ROOM} here, which shared memory needs"
+    room = os.statvfs(ROOM)
     free = room.f_bavail * room.f_frsize
     return (
         f"{ROOM} has {free / 1e6:,.0f} MB free and {size / 1e6:,.1f} MB are needed; "
