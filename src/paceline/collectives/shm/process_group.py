@@ -45,12 +45,29 @@ class SharedMemoryGroup(ProcessGroup):
     def __init__(self, party: Party) -> None:
         super().__init__(party.rank, party.size)  # type: ignore[call-arg]  # the form without a store
         self.party = party
+        self._name = self._purpose = ""
         self._lane = Lane("paceline-shm")
         self._lanes: dict[tuple[str, int, int], Lane] = {}
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         """What torch calls this backend."""
         return "shm"
+
+    def setGroupName(self, name: str) -> None:  # noqa: N802
+        """Torch says what the group is called; without this, it could not be destroyed alone."""
+        self._name = name
+
+    def getGroupName(self) -> str:  # noqa: N802
+        """What torch called it."""
+        return self._name
+
+    def setGroupDesc(self, text: str) -> None:  # noqa: N802
+        """Torch says what the group is for."""
+        self._purpose = text
+
+    def getGroupDesc(self) -> str:  # noqa: N802
+        """What torch said."""
+        return self._purpose
 
     def allreduce(self, tensors: Sequence[Tensor], opts: Any = None) -> Work:
         """Make every rank's tensors the combination of all."""
