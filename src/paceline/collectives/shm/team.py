@@ -24,8 +24,8 @@ IN_CACHE = 2**17
 IN_PLACE_FROM = 2**17
 """Bytes from which tensors in shared memory are combined in place; smaller ones pass through slots, which needs one
 meeting instead of two."""
-LOOK = 1e-3
-"""Seconds between looks for a message from anybody."""
+SOON, LATER = 2e-4, 5e-3
+"""Seconds between looks for a message from anybody, at first and after a while."""
 
 
 class Team:
@@ -270,7 +270,7 @@ class Team:
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
         """Take the next message out of any box, and say whose it was."""
-        begun, problem = monotonic(), None
+        begun, pause, problem = monotonic(), SOON, None
         while True:
             for source, box in enumerate(self._inboxes):
                 if box.offer(tensor, tag):
@@ -279,7 +279,8 @@ class Team:
                 raise problem
             try:
                 self.table.check_senders(begun)
-                sleep(LOOK)
+                sleep(pause)
+                pause = min(LATER, 1.5 * pause)
             except PeerLost as error:
                 problem = error  # what was sent before that is still in the boxes
 
