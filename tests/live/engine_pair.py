@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline.collectives.algorithms import SCHEDULES
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
@@ -66,6 +67,11 @@ SETTINGS = {
     ),
     "killed": settings("dropout", strategy="local-sgd:period=5", checkpoint=Every(7, "steps")),
 }
+
+
+def by_schedule(name: str) -> Settings:
+    """The CNN with sums by a schedule, some of them behind backward."""
+    return replace(SETTINGS["cnn"], collective=name, strategy="all-reduce:bucket=20000,first_bucket=4000")
 
 
 class Pulse(Silent):
@@ -168,6 +174,15 @@ class Process:
         group.exchange("a worker that leaves while another still sums would take its connection away")
         group.leave()
 
+    def left_alone(self, name: str) -> None:
+        """Rank 0 raises between two steps; rank 1 must notice in the middle of a schedule."""
+        try:
+            self.run(
+                f"left-{name}", settings=by_schedule(name), pulse=Pulse(fail_at=5 if self.rank == 0 else None)
+            )
+        except (OSError, RuntimeError) as error:
+            self.note(f"left-{name}", error=str(error))
+
     def stopped(self) -> None:
         """Rank 1 is asked to stop at step 8; its last checkpoint is damaged before the run goes on."""
         self.run("stopped-not", settings=SETTINGS["stopped"])
@@ -214,6 +229,10 @@ def main(rank: int, out: Path, ports: list[int]) -> None:
     for name in ("cnn", "uneven", "partial"):
         summary, pulse = process.run(f"{name}-gloo", settings=SETTINGS[name], backend="gloo")
         process.note(f"{name}-gloo", **summary.to_json(), acknowledged=pulse.acknowledged)
+    for name in SCHEDULES:
+        summary, pulse = process.run(f"cnn-{name}", settings=by_schedule(name))
+        process.note(f"cnn-{name}", **summary.to_json(), acknowledged=pulse.acknowledged)
+    process.left_alone("ring")
     process.ddp("cnn")
     process.ddp("norm")
     process.stopped()

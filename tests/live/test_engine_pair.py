@@ -12,11 +12,13 @@ import pytest
 import torch
 from engine_pair import SETTINGS, Pulse
 
+from paceline.collectives.algorithms import SCHEDULES
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.spans import Totals
 from paceline.records.tensorfile import read_tensors
+from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.worker import run_worker
@@ -28,7 +30,7 @@ HERE = Path(__file__).parent
 @pytest.fixture(scope="module")
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
-    ports = ",".join(map(str, free_ports(30)))
+    ports = ",".join(map(str, free_ports(40)))
     command = [sys.executable, str(HERE / "engine_pair.py")]
     workers = [
         subprocess.Popen(
@@ -156,6 +158,28 @@ def test_shared_memory_changes_nothing_but_the_way(out: Path, name: str, step: i
     shared, wired = (last(out, run, 0, step)["replica"]["params"] for run in (name, f"{name}-gloo"))
     assert torch.equal(shared, wired)
     assert facts(out, name)["totals"][0]["sent"] == facts(out, f"{name}-gloo")["totals"][0]["sent"]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_training_by_a_schedule_is_training_by_the_backend(out: Path, name: str) -> None:
+    native, *ranks = (
+        last(out, run, rank, 30)["replica"]["params"]
+        for run, rank in (("cnn", 0), (f"cnn-{name}", 0), (f"cnn-{name}", 1))
+    )
+    assert torch.equal(*ranks), "replicas are equal to the last bit"
+    assert (ranks[0] - native).abs().max() <= 1e-6
+    assert read_settings(run_of(out, f"cnn-{name}")).collective == name, "so that it goes on with --resume"
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_bytes_of_a_schedule_are_the_bytes_on_the_sockets(out: Path, name: str) -> None:
+    found = facts(out, f"cnn-{name}")
+    assert found["acknowledged"] == pytest.approx(found["totals"][0]["sent"], rel=0.05)
+
+
+def test_a_worker_that_is_left_in_the_middle_of_a_schedule_notices(out: Path) -> None:
+    assert facts(out, "left-ring", 0)["error"] == "scripted failure at step 5"
+    assert "peer" in facts(out, "left-ring", 1)["error"]
 
 
 def test_a_slow_worker_makes_the_other_wait(out: Path) -> None:
