@@ -16,6 +16,7 @@ from paceline.runtimes.settings import Settings
 MISTAKES = {
     "train --strategy spp": "unknown strategy 'spp'",
     "train --strategy local-sdg": "unknown strategy 'local-sdg'; did you mean 'local-sgd'?",
+    "train --collective rign": "unknown collective 'rign'; did you mean 'ring'?",
     "train --strategy local-sgd:perod=3": "did you mean 'period'?",
     "train --strategy local-sgd:period=0": "at least 1",
     "train --model resnet81": "unknown model 'resnet81'; did you mean 'resnet18'?",
