@@ -20,6 +20,7 @@ COMMANDS = {
         "Run the same training in virtual time, on a cluster that nobody owns.",
     ),
     "explain": ("paceline.cli.explain:explain", "Show what a collective does, round by round."),
+    "bench": ("paceline.cli.bench:app", "Measure how fast things are here, beside what was predicted."),
     "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),
     "models": ("paceline.cli.lists:models", "List the models that ship."),
     "data": ("paceline.cli.lists:data", "List the data sets that ship or are found in a folder."),
@@ -46,7 +47,7 @@ def make_app() -> App:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit code: 0 done, 1 the run failed, 2 bad usage, 130 interrupted."""
+    """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage, 3 a failed check, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     try:
         if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:

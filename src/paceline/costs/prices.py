@@ -39,28 +39,43 @@ FREE = Price((), 0.0)
 
 
 def ring_all_reduce(topology: Topology, size: int) -> Price:
-    """A ring through all ranks in order, as Gloo's.
+    """As the live runtime does it: a pair that swaps needs one message only, everybody else Gloo's ring."""
+    workers = len(topology.workers)
+    if size == 0 or not swaps(workers, size):
+        return gloo_ring(topology, size)
+    crosses, latency = _circle(topology)
+    reduce = max(topology.reduce_seconds(rank) for rank in range(workers)) * size
+    return price_stages([stage(topology, latency + reduce, size, crosses)])
+
+
+def gloo_ring(topology: Topology, size: int) -> Price:
+    """A ring through all ranks in order, as Gloo's own all-reduce is.
 
     2 (n - 1) steps, in each of which a message of 1/n of the bytes goes over every edge at once. The ring leaves and
-    enters each host once; the edges inside a host share its inside link. A pair that swaps needs one message only.
-    Gloo reduces one piece of a message while the next one travels: that takes time only where it is slower.
+    enters each host once; the edges inside a host share its inside link. Gloo reduces one piece of a message while
+    the next one travels: that takes time only where it is slower.
     """
     workers = len(topology.workers)
     if workers == 1 or size == 0:
         return FREE
+    crosses, latency = _circle(topology)
+    steps, part = 2 * (workers - 1), size / workers
+    reduce = max(topology.reduce_seconds(rank) for rank in range(workers)) * part
+    carry = stage(topology, 0.0, part, crosses).seconds
+    delay = steps * latency + (workers - 1) * max(0.0, reduce - carry)
+    return price_stages([stage(topology, delay, steps * part, crosses)])
+
+
+def _circle(topology: Topology) -> tuple[Mapping[int, int], float]:
+    """How often each link is crossed when every rank sends to the next one, and the longest latency."""
+    workers = len(topology.workers)
     crosses: Counter[int] = Counter()
     latency = 0.0
     for rank, source in enumerate(topology.workers):
         way = topology.way(source, topology.workers[(rank + 1) % workers])
         crosses.update(way.crosses)
         latency = max(latency, way.latency)
-    steps, part = 2 * (workers - 1), size / workers
-    reduce = max(topology.reduce_seconds(rank) for rank in range(workers)) * part
-    if swaps(workers, size):
-        return price_stages([stage(topology, latency + 2 * reduce, size, crosses)])
-    carry = stage(topology, 0.0, part, crosses).seconds
-    delay = steps * latency + (workers - 1) * max(0.0, reduce - carry)
-    return price_stages([stage(topology, delay, steps * part, crosses)])
+    return crosses, latency
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:

@@ -138,3 +138,9 @@ def _position(run: Started, progress: int) -> str:
     if rest:
         return f"{progress:,}/{run.last_step:,} steps"
     return f"{progress / run.steps_per_epoch:.{0 if progress == run.last_step else 1}f}/{epochs} epochs"
+
+
+def meter_for(out: TextIO, err: TextIO) -> Meter:
+    """A bar where people look at a terminal, plain lines elsewhere."""
+    console = Console(file=out if out.isatty() else err, force_terminal=True)
+    return Bar(console) if err.isatty() and not console.is_dumb_terminal else Lines(err)

@@ -9,13 +9,11 @@ from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
-from rich.console import Console
-
 from paceline.records.files import finite
 from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
-from paceline.reports.meters import Bar, Lines, Meter, Pace
+from paceline.reports.meters import Bar, Lines, Pace, meter_for
 from paceline.reports.rows import RowTable
 from paceline.reports.summary import summary_text
 from paceline.reports.text import can_draw
@@ -31,7 +29,7 @@ class ConsoleObserver:
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None, clock: str = "wall") -> None:
         self._out = out or sys.stdout
-        self._meter = _meter(self._out, err or sys.stderr)
+        self._meter = meter_for(self._out, err or sys.stderr)
         self._table = RowTable(clock)
         self._pace: Pace | None = None
         self._folder: str | None = None
@@ -194,8 +192,3 @@ def _workers(sizes: Sequence[int]) -> str:
         [str(size) for size in sizes] if len(sizes) <= 8 else [*map(str, sizes[:7]), "...", str(sizes[-1])]
     )
     return f"{count} with batches {','.join(shown)}"
-
-
-def _meter(out: TextIO, err: TextIO) -> Meter:
-    console = Console(file=out if out.isatty() else err, force_terminal=True)
-    return Bar(console) if err.isatty() and not console.is_dumb_terminal else Lines(err)

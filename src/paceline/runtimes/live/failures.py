@@ -16,7 +16,9 @@ import torch
 
 from paceline.shm import PeerLost
 
-Kind = Literal["killed", "exited", "error", "mistake", "lost-host", "lost-peer", "stopped", "interrupted"]
+Kind = Literal[
+    "killed", "exited", "error", "mistake", "lost-host", "lost-peer", "stopped", "interrupted", "check"
+]
 
 _CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake")
 _LOST_PEER = (
@@ -38,7 +40,8 @@ class Failure:
 
     "killed" and "exited" left no note of their own. "error" is an exception, "mistake" one that the user can
     fix, "lost-peer" a collective that failed because somebody else had gone, "lost-host" a launcher that does
-    not answer. "stopped" ended hard after a signal, "interrupted" stopped in agreement with all others.
+    not answer. "stopped" ended hard after a signal, "interrupted" stopped in agreement with all others;
+    "check" ended well, with a result that failed its check.
     """
 
     rank: int

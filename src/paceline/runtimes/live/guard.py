@@ -9,27 +9,36 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, Protocol
 
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
-from paceline.records.summary import Summary
 from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.signals import StopRequest, die_with
 from paceline.runtimes.live.verdict import safe, sentence
 
-Work = Callable[[Heartbeat, StopRequest], Summary]
+
+class Ended(Protocol):
+    """What work gives back."""
+
+    @property
+    def ending(self) -> str:
+        """Whether it was "interrupted" or a check found it "wrong"; anything else means that all is well."""
+
+
+Work = Callable[[Heartbeat, StopRequest], Ended]
 
 
 def run_guarded(place: Place, work: Work) -> int:
-    """Do a worker's work and return its exit code: 0 done, 1 failed, 2 a user's mistake, 130 interrupted.
+    """Do a worker's work and return its exit code.
 
-    The launcher is told through notes in the launch folder and tells the user. Under another launcher nobody
-    reads notes, so each worker prints its own cause. Interrupted workers return 0 to our own launcher: it
-    would take anything else for a failure and end the others while they still save. Under our own launcher
-    this does not return but ends the process.
+    0 is done, 1 failed, 2 a user's mistake, 3 a failed check, 130 interrupted. The launcher is told through notes in
+    the launch folder and tells the user. Under another launcher nobody reads notes, so each worker prints its own
+    cause. Interrupted workers, and those with a failed check, return 0 to our own launcher: it would take anything
+    else for a failure and end the others while they still save. Under our own launcher this does not return but ends
+    the process.
     """
     code = _run(place, work)
     if place.launch is not None:
@@ -55,10 +64,15 @@ def _run(place: Place, work: Work) -> int:
         notary = _Notary(place, heartbeat)
         with StopRequest(notary.end_hard) as stopping:
             try:
-                summary = work(heartbeat, stopping)
+                ending = work(heartbeat, stopping).ending
             except (Exception, SystemExit) as error:
                 return notary.failed(error)
-        return notary.interrupted() if summary.ending == "interrupted" else 0
+        match ending:
+            case "interrupted":
+                return notary.ended("interrupted", 130)
+            case "wrong":
+                return notary.ended("check", 3)
+        return 0
 
 
 @dataclass(frozen=True)
@@ -78,9 +92,9 @@ class _Notary:
         self._tell(note)
         return 1
 
-    def interrupted(self) -> int:
-        self._leave(self._note("interrupted", ""))
-        return 130 if self.place.launch is None else 0
+    def ended(self, kind: Kind, code: int) -> int:
+        self._leave(self._note(kind, ""))
+        return code if self.place.launch is None else 0
 
     def end_hard(self, signum: int) -> None:
         """Called from a thread, while the main thread may be stuck."""

@@ -43,7 +43,7 @@ def launch(
     environ: Mapping[str, str] = os.environ,
     say: Callable[[str], None] = say_on_stderr,
 ) -> int:
-    """Run ``command`` once a worker of this host, to the end; 0 is done, 130 interrupted by a signal.
+    """Run ``command`` once a worker of this host, to the end; 0 is done, 3 a failed check, 130 interrupted by a signal.
 
     A worker that fails ends them all within ten seconds and raises RunFailed with the root cause, or Mistake
     where the user can fix it. What workers print passes through untouched. Call it in the main thread.
@@ -104,7 +104,8 @@ class _Run:
             return self._interrupted(result)
         if result.is_failed():
             raise self._failed(result)
-        return 130 if any(note.kind == "interrupted" for note in self._notes()) else 0
+        kinds = {note.kind for note in self._notes()}
+        return 130 if "interrupted" in kinds else 3 if "check" in kinds else 0
 
     def _rank(self, local_rank: int) -> int:
         return self.plan.node_rank * self.plan.workers + local_rank

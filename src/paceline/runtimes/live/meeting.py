@@ -101,7 +101,7 @@ class Meeting(RendezvousHandler):
                 if time.monotonic() > deadline:
                     raise RunFailed(
                         f"node rank 0 did not answer at {self.address}, port {self.port}, within "
-                        f"{self._wait:g} s; start 'paceline train' with --node-rank 0 there, "
+                        f"{self._wait:g} s; start the same command with --node-rank 0 there, "
                         "and see that no firewall closes the port"
                     ) from None
             note.remind()
@@ -142,7 +142,7 @@ class Meeting(RendezvousHandler):
                 ranks = ", ".join(map(str, missing))
                 raise RunFailed(
                     f"node rank {ranks} of {self.nodes} did not come to {self.address}, port {self.port}, "
-                    f"within {self._wait:g} s; start 'paceline train' with that --node-rank on its host"
+                    f"within {self._wait:g} s; start the same command with that --node-rank on its host"
                 )
             note.remind(f": node rank {', '.join(map(str, missing))} of {self.nodes}")
             time.sleep(0.05)

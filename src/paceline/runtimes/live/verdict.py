@@ -31,6 +31,8 @@ def sentence(failure: Failure) -> str:
             return f"{who} {failure.message}, {when}"
         case "interrupted":
             return f"{who} was interrupted {when}"
+        case "check":
+            return f"{who} found a wrong result"
 
 
 def verdict(failure: Failure, *, run: Path | None, noticed: float | None, options: str = "") -> str:

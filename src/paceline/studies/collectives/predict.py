@@ -1,0 +1,98 @@
+"""From what the probes found to what each all-reduce should take."""
+
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
+from paceline.costs.all_reduce import all_reduce_costs
+from paceline.costs.prices import gloo_ring
+from paceline.costs.topology import Topology
+from paceline.records.bench import Prediction
+from paceline.studies.collectives.fit import Line
+from paceline.studies.collectives.probe import Found
+from paceline.studies.collectives.request import GLOO
+from paceline.units import show_bytes, show_rate, show_seconds
+
+
+def predict(
+    found: Found, hosts: Sequence[int], what: Sequence[str], sizes: Sequence[int], element: int
+) -> Prediction:
+    """The price of every cell; ``hosts`` is the host of each rank."""
+    topology = Topology(cluster(found, hosts))
+    return Prediction(
+        made=time.time(),
+        how=tuple(_sentences(found)),
+        figures=_figures(found),
+        probes=found.measured,
+        seconds={
+            name: {size: _seconds(name, found, topology, size, element) for size in sizes} for name in what
+        },
+    )
+
+
+def cluster(found: Found, hosts: Sequence[int]) -> Cluster:
+    """The hosts with links as they were measured. Workers of a host share what their messages took together."""
+    device = Device(reduce_seconds=found.reduce_seconds)
+    return Cluster(
+        hosts=tuple(
+            Host(
+                name=f"host-{host}",
+                link=_link(found.across, 1),
+                inside=_link(found.inside, count),
+                workers=count,
+                device=device,
+            )
+            for host, count in sorted(Counter(hosts).items())
+        )
+    )
+
+
+def _link(line: Line | None, at_once: int) -> Link:
+    """The link that so many messages at once share; a line that was not measured is not used."""
+    if line is None:
+        return MEMORY
+    return Link(latency=line.latency, bandwidth=at_once / line.byte_seconds)
+
+
+def _seconds(name: str, found: Found, topology: Topology, size: int, element: int) -> float:
+    if name in found.shared:
+        return found.shared[name].seconds(size)
+    if name == GLOO:
+        return gloo_ring(topology, size).seconds
+    return all_reduce_costs(name, topology).price(size, element).seconds
+
+
+def _figures(found: Found) -> Mapping[str, Any]:
+    return {
+        "across": asdict(found.across) if found.across else None,
+        "inside": asdict(found.inside) if found.inside else None,
+        "reduce_seconds": found.reduce_seconds,
+        "shared": {name: asdict(bent) for name, bent in found.shared.items()},
+    }
+
+
+def _sentences(found: Found) -> list[str]:
+    """Each figure and how it was got."""
+    said = []
+    for line, where in ((found.across, "between hosts"), (found.inside, "inside a host")):
+        if line:
+            rate = show_rate(1 / line.byte_seconds)
+            said.append(
+                f"{where}: {show_seconds(line.latency)} a message and {rate} each way, fitted to exchanges over Gloo"
+            )
+    said.append(f"reducing: {_rate(found.reduce_seconds)}, of two tensors in memory on all workers at once")
+    for name, bent in found.shared.items():
+        small, large = bent.small, bent.large
+        said.append(
+            f"{name}: {show_seconds(small.latency)} and {_rate(small.byte_seconds)} up to {show_bytes(bent.limit)}, "
+            f"{show_seconds(large.latency)} and {_rate(large.byte_seconds)} beyond, "
+            "fitted to all-reduces of other sizes"
+        )
+    return said
+
+
+def _rate(byte_seconds: float) -> str:
+    return f"{1e-9 / byte_seconds:.3g} GB/s" if byte_seconds else "no time a byte"

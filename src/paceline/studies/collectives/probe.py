@@ -1,0 +1,113 @@
+"""Small measurements of what prices are made of: messages over Gloo, reducing in memory, meetings in shared memory.
+
+None of them is an all-reduce of a size that the table has, and none is made after the first cell.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+import torch
+from torch import Tensor
+
+from paceline.collectives.operations import Operation
+from paceline.collectives.over_torch import TorchTransport
+from paceline.studies.collectives.fit import Line, fit_line
+from paceline.studies.collectives.request import PROBED
+from paceline.studies.collectives.room import Room
+from paceline.studies.collectives.sides import Side
+from paceline.studies.collectives.timing import calls_within, timed
+
+MESSAGES = (3_000, 30_000, 90_000, 300_000, 1_500_000, 3_000_000)
+"""Bytes of the messages that the link's latency and bandwidth are fitted to."""
+REDUCED = 2**20
+"""Bytes that are reduced at once, as much as a large message brings."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What the probes say."""
+
+    across: Line | None
+    """A message between hosts while one comes the other way; None on one host."""
+    inside: Line | None
+    """A message inside a host while every worker there sends one; None where hosts have one worker."""
+    reduce_seconds: float
+    """Seconds a byte to combine two tensors in memory, while all workers do."""
+    shared: Mapping[str, "Bent"]
+    """All-reduces through shared memory, in place and elsewhere."""
+    measured: tuple[dict[str, object], ...]
+    """Every measurement."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bent:
+    """A line up to a size, and another one from there on."""
+
+    limit: int
+    small: Line
+    large: Line
+
+    def seconds(self, size: int) -> float:
+        """The time for ``size`` bytes."""
+        return (self.small if size <= self.limit else self.large).seconds(size)
+
+
+class Prober:
+    """Measures, and keeps what it measured."""
+
+    def __init__(self, room: Room, operation: Operation, dtype: torch.dtype, seconds: float) -> None:
+        """Each size is measured for so many seconds."""
+        self._room, self._operation, self._dtype, self._seconds = room, operation, dtype, seconds
+        self._element = torch.empty(0, dtype=dtype).element_size()
+        self.measured: list[dict[str, object]] = []
+
+    def exchange(self, name: str, members: Sequence[int]) -> Line:
+        """Members stand in a circle; each sends to the right and receives from the left, as schedules do it.
+
+        All ranks call this; those who are no member only keep the time.
+        """
+        transport, room = TorchTransport(), self._room
+        out, into = (torch.zeros(max(MESSAGES), dtype=torch.uint8) for _ in range(2))
+        place = members.index(room.rank) if room.rank in members else None
+
+        def swap(size: int) -> None:
+            if place is None:
+                return
+            arriving = transport.receive(into[:size], members[place - 1])
+            leaving = transport.send(out[:size], members[(place + 1) % len(members)])
+            arriving.wait()
+            leaving.wait()
+
+        return fit_line([(size, self._time(name, size, lambda: swap(size))) for size in MESSAGES])  # noqa: B023
+
+    def reducing(self) -> float:
+        """Seconds a byte to combine what has arrived with what is held."""
+        length = REDUCED // self._element
+        held, came = (torch.zeros(16 * length, dtype=self._dtype) for _ in range(2))
+
+        def combine() -> None:
+            for start in range(0, len(held), length):
+                self._operation.combine(held[start : start + length], came[start : start + length])
+
+        return self._time("reduce", held.nbytes, combine) / held.nbytes
+
+    def shared(self, side: Side, limit: int) -> Bent:
+        """All-reduces in shared memory: up to the limit all ranks combine all, with one meeting; then in shares."""
+        found = {
+            size: self._time(side.name, size, lambda: side.reduce(self._part(side, size)))  # noqa: B023
+            for size in PROBED
+        }
+        below = [(size, seconds) for size, seconds in found.items() if size <= limit]
+        beyond = [(size, seconds) for size, seconds in found.items() if size > limit]
+        return Bent(limit=limit, small=fit_line(below), large=fit_line(beyond))
+
+    def _part(self, side: Side, size: int) -> Tensor:
+        return side.buffer[: size // self._element]
+
+    def _time(self, name: str, size: int, work: Callable[[], object]) -> float:
+        """The median, after a few calls that do not count."""
+        once = min(timed(self._room, work, 3))
+        times = timed(self._room, work, calls_within(self._seconds, once))
+        self.measured.append({"probe": name, "bytes": size, "seconds": median(times), "calls": len(times)})
+        return median(times)

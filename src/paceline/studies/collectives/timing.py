@@ -1,0 +1,26 @@
+"""Timed calls: each begins when all ranks are there, and takes as long as it takes the slowest of them."""
+
+import time
+from collections.abc import Callable
+
+from paceline.studies.collectives.room import Room
+
+MOST = 200
+"""Timed calls at most, however short they are."""
+LEAST = 3
+
+
+def timed(room: Room, work: Callable[[], object], calls: int) -> list[float]:
+    """Seconds of each call, by the slowest rank."""
+    found = []
+    for _ in range(calls):
+        room.align()
+        begun = time.perf_counter()
+        work()
+        found.append(time.perf_counter() - begun)
+    return room.slowest(found)
+
+
+def calls_within(budget: float, once: float) -> int:
+    """How many calls fit into so many seconds."""
+    return max(LEAST, min(MOST, int(budget / max(once, 1e-9))))
