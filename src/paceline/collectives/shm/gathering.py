@@ -54,6 +54,16 @@ def form_team(
 
     Raises ``segment.NoRoom`` on all of them alike if there is too little memory to share.
     """
+    try:
+        return _share(register, rank, members, label, timeout)
+    except PeerLost:
+        segment.sweep()  # its maker may have died before anybody heard of it
+        raise
+
+
+def _share(
+    register: Register, rank: int, members: Sequence[Member], label: tuple[str, str], timeout: float
+) -> Team:
     first = members[0]
     size = Layout(len(members)).end
     if rank == first.rank:
@@ -109,8 +119,8 @@ class _Maker:
     def __call__(self, size: int) -> mmap | None:
         """The new segment, or None on every rank if there is too little room; the first rank then warns."""
         self._serial += 1
-        stem, _, process = self._name.rpartition(".")
-        name = f"{stem.rpartition('-')[0]}-{self._serial}.{process}"
+        stem, space, process = self._name.rsplit(".", 2)
+        name = f"{stem.rpartition('-')[0]}-{self._serial}.{space}.{process}"
         table, memory, problem = self._table, None, ""
         if table.rank == 0:
             try:

@@ -45,9 +45,9 @@ class Joining:
         """Find who shares this host, share memory with them, and connect to the other hosts if there are any."""
         members = meet_members(self.register, self.rank, self.names)
         team, leader = self._team([member for member in members if member.host == members[self.rank].host])
-        teams = self._teams(leader)
-        if len(teams) == 1:
+        if team.size == self.size:
             return team
+        teams = self._teams(leader)
         everybody = self._gloo("everybody", self.rank, self.size)
         return Hosts(self.rank, teams, team, self._leaders(teams), everybody, self.names)
 

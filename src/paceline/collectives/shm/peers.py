@@ -84,6 +84,20 @@ class Peers:
             self._watched = {}
 
 
+def died(process: int) -> bool:
+    """Whether a process of this host has ended, be it that its parent has not looked yet."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+    finally:
+        os.close(descriptor)
+
+
 def space(size: int) -> int:
     """Bytes that the words of so many ranks take."""
     return size * LINE

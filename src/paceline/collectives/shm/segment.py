@@ -8,11 +8,13 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from paceline.collectives.shm.peers import died
+
 ROOM = Path("/dev/shm")  # noqa: S108  the kernel's own place for it, and files here are created exclusively
 PREFIX = "paceline-"
 PAGE = mmap.PAGESIZE
 STALE = 60.0
-"""Seconds after which the name of a dead maker is rubbish: sharing a segment takes milliseconds."""
+"""Seconds after which a name is rubbish whose maker cannot be looked for: sharing a segment takes milliseconds."""
 
 
 class NoRoom(OSError):
@@ -22,10 +24,10 @@ class NoRoom(OSError):
 def segment_name(run: str, group: str, serial: int) -> str:
     """A name that says whose segment it is: run, group, number, and the process that makes it.
 
-    The random part is for containers that share the room, where process ids repeat.
+    Containers may share the room while process ids repeat: hence a random part, and where the id holds.
     """
     plain = re.sub(r"[^A-Za-z0-9.]+", "_", f"{run}-{group}")[:120]
-    return f"{PREFIX}{plain}-{secrets.token_hex(4)}-{serial}.{os.getpid()}"
+    return f"{PREFIX}{plain}-{secrets.token_hex(4)}-{serial}.{_process_space()}.{os.getpid()}"
 
 
 def create(name: str, size: int) -> mmap.mmap:
@@ -63,23 +65,20 @@ def sweep() -> None:
     """Remove names whose makers died before they could: a kill between making a segment and sharing it."""
     for path in ROOM.glob(f"{PREFIX}*"):
         with suppress(ValueError, OSError):
-            found = path.stat()
-            if (
-                found.st_uid == os.getuid()
-                and time.time() - found.st_mtime > STALE
-                and not _alive(int(path.suffix[1:]))
-            ):
+            if path.stat().st_uid == os.getuid() and _abandoned(path):
                 path.unlink()
 
 
-def _alive(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return True
+def _abandoned(path: Path) -> bool:
+    """Without its maker, no group forms; where that lives among other processes, only the time can tell."""
+    _, space, process = path.name.rsplit(".", 2)
+    if int(space) == _process_space():
+        return died(int(process))
+    return time.time() - path.stat().st_mtime > STALE
+
+
+def _process_space() -> int:
+    return Path("/proc/self/ns/pid").stat().st_ino
 
 
 def _no_room(size: int) -> str:
