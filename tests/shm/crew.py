@@ -1,4 +1,4 @@
-"""Ranks as forked processes: torch is imported once, by the script that forks them, and a rank starts in milliseconds."""
+"""Ranks as forked processes: the script that forks them imports torch once, and a rank starts in milliseconds."""
 
 import json
 import os
@@ -16,10 +16,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-import paceline.shm  # noqa: F401  it registers the backend
+import paceline.shm
 from ports import free_ports
 
 Work = Callable[[int], Any]
+RUN = f"test{os.getpid()}"
+"""What the segments of this script are named after; others may use /dev/shm at the same time."""
 
 
 class Crew:
@@ -95,16 +97,17 @@ def world(rank: int, size: int, port: int, backend: str = "shm", seconds: float 
         rank=rank,
         world_size=size,
         timeout=timedelta(seconds=seconds),
+        pg_options=paceline.shm.Options(run=RUN) if "shm" in backend else None,
     )
 
 
 def in_room() -> list[str]:
     """Names in /dev/shm that are ours."""
-    return sorted(path.name for path in Path("/dev/shm").glob("paceline-*"))
+    return sorted(path.name for path in Path("/dev/shm").glob(f"paceline-*{RUN}_*"))
 
 
 def attempt(cases: Iterable[tuple[str, Callable[[], None]]]) -> dict[str, str]:
-    """Go through the cases; what went wrong, by name. The first failure is the last case: ranks would differ after it."""
+    """Go through the cases; what went wrong, by name. A failure is the last case: ranks would differ after it."""
     for name, case in cases:
         try:
             case()

@@ -1,0 +1,244 @@
+"""Ranks that die, leave, never come or ask for different things: ``shm_faults.py OUT`` writes what the others saw."""
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from crew import RUN, Crew, crew_of, free_port, in_room, world, write_facts
+from torch.distributed import ReduceOp
+
+import paceline.shm
+from paceline.collectives.shm import segment
+
+SMALL, BIG = 100, 3_000_000
+
+
+def for_ever(rank: int, size: int, port: int, length: int, shared: bool) -> None:
+    """Reduce until somebody dies."""
+    world(rank, size, port)
+    tensor = paceline.shm.zeros(length) if shared else torch.zeros(length)
+    while True:
+        dist.all_reduce(tensor)
+
+
+def receiving(rank: int, size: int, port: int) -> None:
+    """Rank 1 is to be killed while rank 0 receives from it, rank 2 from anybody, and rank 3 sends to it."""
+    world(rank, size, port)
+    dist.barrier()
+    if rank == 0:
+        dist.recv(torch.empty(3), 1)
+    if rank == 2:
+        dist.recv(torch.empty(3))
+    if rank == 3:
+        dist.send(torch.zeros(BIG), 1)
+    time.sleep(30)
+
+
+def leaving(rank: int, size: int, port: int, leave: Callable[[], None]) -> None:
+    """Rank 1 leaves in some way while the others reduce."""
+    world(rank, size, port)
+    dist.barrier()
+    if rank == 1:
+        time.sleep(0.3)
+        leave()
+        time.sleep(2.5)  # what it does afterwards is no matter
+    else:
+        dist.all_reduce(torch.zeros(SMALL))
+
+
+def interrupted(rank: int, size: int, port: int) -> str:
+    """Rank 1 catches Ctrl-C in the middle of a collective, clears up for long, and tries to go on."""
+    world(rank, size, port)
+    dist.barrier()
+    if rank == 0:
+        time.sleep(1)
+    try:
+        dist.all_reduce(torch.zeros(SMALL))
+        if rank == 2:
+            dist.all_reduce(torch.zeros(SMALL))
+    except KeyboardInterrupt:
+        time.sleep(1)
+        try:
+            dist.barrier()
+        except paceline.shm.PeerLost as error:
+            return str(error)
+    return "went on"
+
+
+def suicide(_: float) -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def forming(
+    rank: int, size: int, port: int, victim: int, moment: str, end: Callable[[float], None] = suicide
+) -> None:
+    """The victim dies at some moment of the start; rank 2 keeps the store."""
+    if rank == victim:
+        real = getattr(segment, moment)
+
+        def die(*words: Any) -> Any:
+            real(*words)
+            end(9.0)
+
+        setattr(segment, moment, die)
+    store = dist.TCPStore("127.0.0.1", port, size, rank == 2, wait_for_workers=False)
+    options = paceline.shm.Options(run=RUN)
+    dist.init_process_group("shm", store=store, rank=rank, world_size=size, pg_options=options)
+
+
+def watched(rank: int, port: int, out: str) -> list[Any]:
+    """What there is to see in /dev/shm during the start, and afterwards; called for a group and for zeros."""
+    seen: list[Any] = []
+    real = segment.attach
+
+    def look(name: str, size: int) -> Any:
+        (name,) = in_room()
+        seen.append([name, oct(Path("/dev/shm", name).stat().st_mode & 0o777)])
+        return real(name, size)
+
+    segment.attach = look
+    options = paceline.shm.Options(run=f"my run/7 {RUN}")
+    dist.init_process_group(
+        "shm", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, pg_options=options
+    )
+    seen.append(in_room())
+    paceline.shm.zeros(1000)
+    dist.barrier()
+    seen.append(in_room())
+    return seen
+
+
+def late(rank: int, port: int, at_start: bool) -> None:
+    """Rank 2 never comes: to the start, or to a collective."""
+    if rank == 2 and at_start:
+        time.sleep(2)
+        return
+    store = dist.TCPStore("127.0.0.1", port, 3, rank == 0, wait_for_workers=False)
+    dist.init_process_group("shm", store=store, rank=rank, world_size=3, timeout=timedelta(seconds=1.5))
+    if rank == 2:
+        time.sleep(2)
+    dist.all_reduce(torch.zeros(SMALL))
+
+
+MISTAKES: dict[str, Callable[[int], Any]] = {
+    "sizes": lambda rank: dist.all_reduce(torch.zeros(10 + rank)),
+    "small and big": lambda rank: dist.all_reduce(torch.zeros(10 if rank else BIG)),
+    "big and bigger": lambda rank: dist.all_reduce(torch.zeros(BIG + rank)),
+    "types": lambda rank: dist.all_reduce(torch.zeros(10, dtype=torch.float64 if rank else torch.float32)),
+    "operations": lambda rank: dist.all_reduce(torch.zeros(10), op=ReduceOp.MAX if rank else ReduceOp.SUM),
+    "roots": lambda rank: dist.broadcast(torch.zeros(10), src=rank),
+    "reduce roots": lambda rank: dist.reduce(torch.zeros(10), dst=rank),
+    "collectives": lambda rank: dist.barrier() if rank else dist.all_reduce(torch.zeros(10)),
+    "waiting or not": lambda rank: dist.all_reduce(torch.zeros(10 + rank), async_op=True).wait(),
+    "futures": lambda rank: dist.all_reduce(torch.zeros(10 + rank), async_op=True).get_future().wait(),
+    "mean of integers": lambda _: dist.all_reduce(torch.zeros(10, dtype=torch.int32), op=ReduceOp.AVG),
+    "bits of floats": lambda _: dist.all_reduce(torch.zeros(BIG), op=ReduceOp.BAND),
+    "stored only": lambda _: dist.all_reduce(torch.zeros(BIG, dtype=torch.uint16)),
+    "gathered sizes": lambda rank: dist.all_gather([torch.zeros(3) for _ in range(3)], torch.zeros(3 + rank)),
+    "one gathers wrongly": lambda rank: dist.all_gather([torch.zeros(4 - rank) for _ in range(3)], torch.zeros(4)),
+    "single output": lambda rank: dist.all_gather_into_tensor(torch.zeros(12 + rank), torch.zeros(4)),
+    "scattered sizes": lambda rank: dist.reduce_scatter(torch.zeros(4), [torch.zeros(4 + rank)] * 3),
+    "root scatters wrongly": lambda rank: dist.scatter(torch.zeros(4), [torch.zeros(5)] * 3 if rank == 0 else None, 0),
+    "exchange": lambda rank: dist.all_to_all([torch.zeros(2)] * 3, [torch.zeros(2 + rank)] * 3),
+    "zeros": lambda rank: paceline.shm.zeros(10 + rank),
+}  # fmt: skip
+
+
+def mistaken(rank: int, port: int) -> dict[str, list[str]]:
+    """Each mistake's error, and whether the group is as good as new afterwards."""
+    world(rank, 3, port)
+    texts = {}
+    for name, mistake in MISTAKES.items():
+        try:
+            mistake(rank)
+            texts[name] = ["", "nothing was said"]
+        except Exception as error:
+            texts[name] = [type(error).__name__, str(error)]
+        for length in (SMALL, BIG):
+            dist.all_reduce(tensor := torch.full((length,), rank + 1.0))
+            assert tensor.eq(6).all(), name
+    return texts
+
+
+class Theatre:
+    """Plays scenes one after the other."""
+
+    def __init__(self) -> None:
+        self.facts: dict[str, Any] = {}
+
+    def kill(
+        self, name: str, work: Callable[..., Any], ranks: int, victims: tuple[int, ...] = (1,), **words: Any
+    ) -> None:
+        port = free_port()
+        crew = Crew(lambda rank: work(rank, ranks, port, **words), ranks)
+        time.sleep(0.6)
+        crew.kill(*victims)
+        at = time.monotonic()
+        self.note(name, crew.results(8), at)
+
+    def play(self, name: str, work: Callable[[int], Any], ranks: int) -> None:
+        at = time.monotonic()
+        self.note(name, crew_of(work, ranks, 8), at)
+
+    def note(self, name: str, results: list[dict[str, Any]], at: float) -> None:
+        for result in results:
+            result["after"] = result.get("at", 0.0) - at
+        self.facts[name] = {"ranks": results, "left": in_room()}
+
+    def swept(self) -> None:
+        """Everybody is killed between making and sharing; the next group's start clears up."""
+        port = free_port()
+        crew = Crew(partial(forming, size=3, port=port, victim=0, moment="create", end=time.sleep), 3)
+        while not in_room():
+            time.sleep(0.01)
+        crew.kill(0, 1, 2)
+        self.note("all die while forming", crew.results(), time.monotonic())
+        port = free_port()
+        self.play("the next start", lambda rank: world(rank, 2, port), 2)
+
+
+def fail() -> None:
+    raise OSError("scripted")
+
+
+def main() -> None:
+    theatre = Theatre()
+    theatre.kill("small", for_ever, 3, length=SMALL, shared=False)
+    theatre.kill("big", for_ever, 3, length=BIG, shared=False)
+    theatre.kill("big of two", for_ever, 2, length=BIG, shared=False)
+    theatre.kill("in place", for_ever, 3, length=BIG, shared=True)
+    theatre.kill("everybody", for_ever, 3, (0, 1, 2), length=BIG, shared=True)
+    theatre.kill("receiving", receiving, 4)
+    for name, leave in {
+        "raises": fail,
+        "exits": partial(os._exit, 3),
+        "system exit": partial(exit, 3),
+        "destroys": dist.destroy_process_group,
+    }.items():
+        port = free_port()
+        theatre.play(name, partial(leaving, size=3, port=port, leave=leave), 3)
+    port = free_port()
+    crew = Crew(lambda rank: interrupted(rank, 3, port), 3)
+    time.sleep(0.5)
+    crew.kill(1, by=signal.SIGINT)
+    theatre.note("interrupted", crew.results(8), time.monotonic())
+    for victim, moment in ((0, "create"), (1, "attach"), (0, "sweep")):
+        scene = partial(forming, size=3, port=free_port(), victim=victim, moment=moment)
+        theatre.play(f"forming, {moment}", scene, 3)
+    for at_start in (True, False):
+        theatre.play(f"late, {at_start}", partial(late, port=free_port(), at_start=at_start), 3)
+    theatre.play("watched", partial(watched, port=free_port(), out=""), 2)
+    theatre.play("mistaken", partial(mistaken, port=free_port()), 3)
+    theatre.swept()
+    write_facts(theatre.facts)
+
+
+if __name__ == "__main__":
+    main()
