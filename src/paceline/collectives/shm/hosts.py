@@ -24,8 +24,10 @@ _OPS = {
     "or": ReduceOp.BOR,
     "xor": ReduceOp.BXOR,
 }
-_WIDER = {torch.int16: torch.int32, torch.uint16: torch.int32, torch.uint32: torch.int64}
-"""Types that Gloo does not know, and what carries them between hosts."""
+_GLOO = (
+    torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int32, torch.int64,
+)  # fmt: skip
+"""Types that Gloo can calculate with."""
 
 
 class Hosts:
@@ -77,12 +79,21 @@ class Hosts:
         how.finish(tensor, self.size)
 
     def _reduce_between(self, tensor: Tensor, op: str) -> None:
-        carried = tensor.to(_WIDER.get(tensor.dtype, tensor.dtype))
+        if tensor.dtype not in _GLOO:
+            self._combine_gathered(tensor.view(-1), op)
+            return
         options = AllreduceOptions()
         options.reduceOp = ReduceOp(_OPS[op])
-        self._between(lambda: self._leaders.allreduce([carried], options), "all_reduce")
-        if carried is not tensor:
-            tensor.copy_(carried)
+        self._between(lambda: self._leaders.allreduce([tensor], options), "all_reduce")
+
+    def _combine_gathered(self, flat: Tensor, op: str) -> None:
+        """For types that Gloo only moves: each first rank gets all hosts' tensors and combines them itself."""
+        parts = [torch.empty_like(flat) for _ in self._teams]
+        data = [part.view(torch.uint8) for part in parts]
+        self._between(lambda: self._leaders.allgather([data], [flat.view(torch.uint8)]), "all_reduce")
+        flat.copy_(parts[0])
+        for part in parts[1:]:
+            reducer(op, flat.dtype).combine(flat, part, out=flat)
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Inside the root's host, between the hosts, inside the others."""
@@ -189,9 +200,13 @@ class Hosts:
         else:
             self._between(lambda: self._everybody.recv([tensor], source, tag), "recv")
 
-    def receive_any(self, tensor: Tensor, tag: int) -> int:  # noqa: ARG002
-        """Not across hosts: there are two ways in, and no way to wait at both."""
-        raise Mistake("recv from any source works on one host only; name the source")
+    def receive_any(self, tensor: Tensor, tag: int) -> int:
+        """Only where nobody shares this host: else there are two ways in, and no way to wait at both."""
+        if self._team.size > 1:
+            raise Mistake("recv from any source works on one host only; name the source")
+        work = self._everybody.recv_anysource([tensor], tag)
+        self._between(lambda: work, "recv")
+        return int(work._source_rank())
 
     def close(self) -> None:
         """Leave this host's team and the other hosts, who are told."""
