@@ -116,11 +116,13 @@ def attempt(cases: Iterable[tuple[str, Callable[[], None]]]) -> dict[str, str]:
     return {}
 
 
-def run_script(script: str, out: Path, *words: str, seconds: float = 100.0) -> dict[str, Any]:
-    """Run a scenario script, which writes ``facts.json``, from a test."""
+def run_script(
+    script: str, out: Path, *, before: Iterable[str] = (), seconds: float = 100.0
+) -> dict[str, Any]:
+    """Run a scenario script, which writes ``facts.json``, from a test; ``before`` are words before the command."""
     here = Path(__file__).parent
     path = os.pathsep.join([str(here), str(here.parent), os.environ.get("PYTHONPATH", "")])
-    command = [sys.executable, "-W", "ignore::FutureWarning", str(here / script), str(out), *words]
+    command = [*before, sys.executable, "-W", "ignore::FutureWarning", str(here / script), str(out)]
     done = subprocess.run(
         command, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True, timeout=seconds
     )

@@ -36,9 +36,11 @@ def has(op: ReduceOp, dtype: torch.dtype) -> bool:
     return dtype not in FLOATS if op in BITS else op != ReduceOp.AVG or dtype in FLOATS
 
 
-def data(rank: int, length: int, dtype: torch.dtype, salt: int = 0) -> Tensor:
-    """What a rank brings; every rank can make every other's."""
+def data(rank: int, length: int, dtype: torch.dtype, salt: int, whole: bool) -> Tensor:
+    """What a rank brings; every rank can make every other's. Whole numbers give the same in any order of adding."""
     made = torch.Generator().manual_seed(1000 * salt + rank)
+    if whole and dtype in FLOATS:
+        return torch.randint(-4, 5, (length,), generator=made).to(dtype)
     if dtype in FLOATS:
         return torch.randn(length, generator=made).to(dtype)
     return torch.randint(0, 2 if dtype == torch.bool else 120, (length,), generator=made).to(dtype)
@@ -68,12 +70,15 @@ def boundaries(size: int, itemsize: int) -> list[int]:
 
 
 class Rank:
-    def __init__(self, rank: int, size: int) -> None:
-        self.rank, self.size = rank, size
+    def __init__(self, rank: int, size: int, whole: bool = False) -> None:
+        self.rank, self.size, self.whole = rank, size, whole
         self.gloo = dist.new_group(backend="gloo")
 
+    def data(self, rank: int, length: int, dtype: torch.dtype, salt: int = 0) -> Tensor:
+        return data(rank, length, dtype, salt, self.whole)
+
     def all(self, length: int, dtype: torch.dtype, salt: int = 0) -> list[Tensor]:
-        return [data(rank, length, dtype, salt) for rank in range(self.size)]
+        return [self.data(rank, length, dtype, salt) for rank in range(self.size)]
 
     def cases(self) -> Iterator[Case]:
         short = (0, 1, self.size - 1, self.size + 1, 257)
@@ -144,12 +149,12 @@ class Rank:
 
     def gloo_agrees(self) -> None:
         for op, dtype in product((ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX), FLOATS[2:]):
-            one, other = data(self.rank, 1001, dtype), data(self.rank, 1001, dtype)
+            one, other = self.data(self.rank, 1001, dtype), self.data(self.rank, 1001, dtype)
             dist.all_reduce(one, op=op)
             dist.all_reduce(other, op=op, group=self.gloo)
             torch.testing.assert_close(one, other)
         for op, dtype in product(BITS, (torch.int32, torch.uint8)):
-            one, other = data(self.rank, 1001, dtype), data(self.rank, 1001, dtype)
+            one, other = self.data(self.rank, 1001, dtype), self.data(self.rank, 1001, dtype)
             dist.all_reduce(one, op=op)
             dist.all_reduce(other, op=op, group=self.gloo)
             same(one, other)
@@ -159,7 +164,7 @@ class Rank:
         for length in (30, PIECE // 4 // 3 * 3 + 30):
             parts = [part.view(3, -1).t() for part in self.all(length, torch.float32)]
             want = combined(parts, ReduceOp.SUM)
-            mine = data(self.rank, length, torch.float32).view(3, -1).t()
+            mine = self.data(self.rank, length, torch.float32).view(3, -1).t()
             dist.all_reduce(mine)
             same(mine, want)
             found = [torch.empty(3, length // 3).t() for _ in range(self.size)]
@@ -177,10 +182,10 @@ class Rank:
         """Parts of different sizes: what rank a gives to rank b has 7 a + 3 b elements, or many more."""
         for many in (1, PIECE // 16):
             length = lambda source, to: many * (7 * source + 3 * to)  # noqa: E731, B023
-            give = [data(to, length(self.rank, to), torch.float32, self.rank) for to in range(self.size)]
+            give = [self.data(to, length(self.rank, to), torch.float32, self.rank) for to in range(self.size)]
             found = [torch.empty(length(source, self.rank)) for source in range(self.size)]
             want = [
-                data(self.rank, length(source, self.rank), torch.float32, source)
+                self.data(self.rank, length(source, self.rank), torch.float32, source)
                 for source in range(self.size)
             ]
             dist.all_to_all(found, give)

@@ -1,0 +1,67 @@
+"""Too little /dev/shm, in a mount namespace of its own: ``unshare -m shm_room.py OUT`` writes what the ranks said."""
+
+import subprocess
+import warnings
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from crew import attempt, crew_of, free_port, world, write_facts
+from shm_cases import Rank
+
+import paceline.shm
+
+LENGTH = 5_000_000
+
+
+def room(settings: str) -> None:
+    """Lay another /dev/shm over the present one."""
+    subprocess.run(["mount", "-t", "tmpfs", "-o", settings, "tmpfs", "/dev/shm"], check=True)
+
+
+def listening(rank: int, work: Callable[[int], Any]) -> dict[str, Any]:
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        warnings.simplefilter("ignore", FutureWarning)
+        found = work(rank)
+    return {"found": found, "heard": [f"{warning.category.__name__}: {warning.message}" for warning in heard]}
+
+
+def without(rank: int, size: int, port: int) -> dict[str, str]:
+    """Everything must work without shared memory, over Gloo."""
+    world(rank, size, port)
+    cases = list(Rank(rank, size, whole=True).cases())
+    failed = attempt(cases[::3])
+    dist.barrier()
+    return failed
+
+
+def crowded(rank: int, port: int) -> list[float]:
+    """There is room for the group, and not for a big tensor."""
+    world(rank, 2, port)
+    tensors = [paceline.shm.zeros(1000), paceline.shm.zeros(LENGTH), paceline.shm.zeros(1000)]
+    for tensor in tensors:
+        dist.all_reduce(tensor.add_(rank + 1))
+    return [float(tensor.min() + tensor.max()) for tensor in tensors]
+
+
+def main() -> None:
+    facts = {}
+    for name, size, settings in (
+        ("tiny", 2, "size=64k"),
+        ("tiny of three", 3, "size=64k"),
+        ("read only", 2, "ro"),
+    ):
+        room(settings)
+        scene = partial(listening, work=partial(without, size=size, port=free_port()))
+        facts[name] = crew_of(scene, size, 40)
+    room("size=20m")
+    facts["crowded"] = crew_of(partial(listening, work=partial(crowded, port=free_port())), 2)
+    write_facts(facts)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main()
