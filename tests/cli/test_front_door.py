@@ -11,7 +11,10 @@ from paceline.cli.main import COMMANDS, main
 from paceline.strategies import STRATEGIES
 
 
-@pytest.mark.parametrize("words", ["--help", "train --help", "simulate --help", "--version"])
+@pytest.mark.parametrize(
+    "words",
+    ["--help", "train --help", "simulate --help", "bench --help", "bench collectives --help", "--version"],
+)
 def test_help_does_not_import_torch(words):
     script = f"import sys; from paceline.cli.main import main; main({words.split()!r}); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout

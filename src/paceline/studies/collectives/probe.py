@@ -20,6 +20,8 @@ from paceline.studies.collectives.timing import calls_within, timed
 
 MESSAGES = (3_000, 30_000, 90_000, 300_000, 1_500_000, 3_000_000)
 """Bytes of the messages that the link's latency and bandwidth are fitted to."""
+EXCHANGES = 4
+"""How many of them follow each other in a call."""
 REDUCED = 2**20
 """Bytes that are reduced at once, as much as a large message brings."""
 
@@ -65,7 +67,9 @@ class Prober:
     def exchange(self, name: str, members: Sequence[int]) -> Line:
         """Members stand in a circle; each sends to the right and receives from the left, as schedules do it.
 
-        All ranks call this; those who are no member only keep the time.
+        A call is several exchanges, each begun when the one before is over: so are the rounds of a schedule, and what
+        a link carries faster at first than later is spread alike. All ranks call this; those who are no member only
+        keep the time.
         """
         transport, room = TorchTransport(), self._room
         out, into = (torch.zeros(max(MESSAGES), dtype=torch.uint8) for _ in range(2))
@@ -74,12 +78,14 @@ class Prober:
         def swap(size: int) -> None:
             if place is None:
                 return
-            arriving = transport.receive(into[:size], members[place - 1])
-            leaving = transport.send(out[:size], members[(place + 1) % len(members)])
-            arriving.wait()
-            leaving.wait()
+            for _ in range(EXCHANGES):
+                arriving = transport.receive(into[:size], members[place - 1])
+                leaving = transport.send(out[:size], members[(place + 1) % len(members)])
+                arriving.wait()
+                leaving.wait()
 
-        return fit_line([(size, self._time(name, size, lambda: swap(size))) for size in MESSAGES])  # noqa: B023
+        times = {size: self._time(name, size, lambda: swap(size)) for size in MESSAGES}  # noqa: B023
+        return fit_line([(size, seconds / EXCHANGES) for size, seconds in times.items()])
 
     def reducing(self) -> float:
         """Seconds a byte to combine what has arrived with what is held."""

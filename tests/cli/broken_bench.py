@@ -1,0 +1,28 @@
+"""The command with a schedule that forgets an element: a worker of ``test_bench_command``, or its launcher."""
+
+import sys
+
+from paceline.cli.main import main
+from paceline.studies.collectives import sides
+
+
+def broken(name: str, *arguments):
+    side = real(name, *arguments)
+    if name != "tree":
+        return side
+
+    def reduce(tensor):
+        side.reduce(tensor)
+        tensor[-1] = 0
+
+    return sides.Side(side.name, side.buffer, reduce)
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "launch":
+        from paceline.runtimes.live.launch import launch
+        from paceline.runtimes.live.plan import Launch
+
+        sys.exit(launch([sys.executable, __file__, *sys.argv[2:]], Launch(workers=2)))
+    real, sides._side = sides._side, broken
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,244 @@
+"""The parts of the benchmark of collectives: the fit, the check of results, the columns, what may be asked for."""
+
+import io
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from paceline.clusters.cluster import Link
+from paceline.collectives.operations import OPERATIONS, find_operation
+from paceline.costs.all_reduce import predict_all_reduce, uniform_cluster
+from paceline.errors import Mistake
+from paceline.records.bench import Bench, Cell, Prediction
+from paceline.reports.bench import ConsoleBench, row, verdict
+from paceline.studies.collectives.fit import Line, fit_line
+from paceline.studies.collectives.measure import Measurer
+from paceline.studies.collectives.pattern import PERIOD, Pattern
+from paceline.studies.collectives.predict import predict
+from paceline.studies.collectives.probe import Bent, Found
+from paceline.studies.collectives.request import ELEMENTS, SIDES, SIZES, Request, parse_only, parse_sizes
+from paceline.studies.collectives.sides import Side, left_out
+
+SAMPLES = (3_000, 30_000, 300_000, 3_000_000)
+
+
+@given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7))
+def test_the_fit_finds_the_latency_and_the_rate_that_made_the_times(latency, byte_seconds):
+    true = Line(latency=latency, byte_seconds=byte_seconds)
+    found = fit_line([(size, true.seconds(size)) for size in SAMPLES])
+    for size in (1_000, 50_000, 10_000_000):
+        assert found.seconds(size) == pytest.approx(true.seconds(size), rel=1e-6)
+
+
+def test_small_messages_count_as_much_as_large_ones():
+    # 10 % too slow at the largest: by absolute squares that alone would set the latency, which is 100 us.
+    times = [(size, 1e-4 + size * 8e-9 * (1.1 if size == SAMPLES[-1] else 1)) for size in SAMPLES]
+    assert fit_line(times).latency == pytest.approx(1e-4, rel=0.1)
+
+
+def test_no_figure_is_negative():
+    faster_and_faster = [(1_000, 1e-6), (1_000_000, 5e-3)]
+    assert fit_line(faster_and_faster).latency == 0
+    ever_cheaper = [(1_000, 2e-3), (1_000_000, 1e-3)]
+    assert fit_line(ever_cheaper).byte_seconds == 0
+
+
+PAIRS = [
+    (op, dtype)
+    for op, operation in OPERATIONS.items()
+    for dtype in ELEMENTS
+    if getattr(torch, dtype) in operation.types
+]
+
+
+@pytest.mark.parametrize(("op", "dtype"), PAIRS)
+def test_every_type_can_be_checked_exactly(op, dtype):
+    kind = getattr(torch, dtype)
+    operation = find_operation(op, kind)
+    ranks = [Pattern(operation, kind, rank, 5) for rank in range(5)]
+    tensors = [torch.zeros(2 * PERIOD + 100, dtype=kind) for _ in ranks]
+    for pattern, tensor in zip(ranks, tensors, strict=True):
+        pattern.lay(tensor)
+    result = tensors[4].clone()  # another order than the expected result's own
+    for tensor in tensors[:4]:
+        operation.combine(result, tensor)
+    operation.finish(result, 5)
+    assert all(pattern.holds(result) for pattern in ranks)
+    assert not any(torch.equal(result, tensor) for tensor in tensors)
+
+
+@given(st.integers(1, 3 * PERIOD), st.data())
+@settings(max_examples=40, deadline=None)
+def test_one_wrong_element_is_seen(length, data):
+    operation = find_operation("sum", torch.float32)
+    pattern = Pattern(operation, torch.float32, 0, 2)
+    mine, other = torch.zeros(length), torch.zeros(length)
+    pattern.lay(mine)
+    Pattern(operation, torch.float32, 1, 2).lay(other)
+    total = mine + other
+    assert pattern.holds(total)
+    total[data.draw(st.integers(0, length - 1))] += 1
+    assert not pattern.holds(total)
+
+
+def test_a_chunk_in_the_wrong_place_is_seen():
+    pattern = Pattern(find_operation("max", torch.float32), torch.float32, 0, 1)
+    tensor = torch.zeros(100_000)
+    pattern.lay(tensor)
+    assert pattern.holds(tensor)
+    assert not pattern.holds(torch.cat([tensor[50_000:], tensor[:50_000]]))
+
+
+class Alone:
+    """A room with one rank."""
+
+    rank, workers = 0, 1
+
+    def align(self):
+        pass
+
+    def slowest(self, seconds):
+        return list(seconds)
+
+    def agree(self, right):
+        return right
+
+
+def test_a_side_that_is_wrong_only_at_the_end_is_wrong():
+    asked = Request(sizes=(4_000,), what=("good", "late"), repeats=5)
+    calls = []
+
+    def late(tensor):
+        calls.append(1)
+        if len(calls) > 6:
+            tensor[17] += 1
+
+    buffer = torch.zeros(1_000)
+    sides = [Side("good", buffer, lambda tensor: None), Side("late", buffer, late)]
+    turns = []
+    pattern = Pattern(find_operation("sum", torch.float32), torch.float32, 0, 1)
+    cells = Measurer(asked, Alone(), pattern, turns.append).measure(4_000, sides, {"good": 1.0, "late": 1.0})
+    assert [(cell.what, cell.right, cell.repeats) for cell in cells] == [
+        ("good", True, 5),
+        ("late", False, 5),
+    ]
+    assert turns[:4] == ["late", "good", "late", "good"]
+    assert sorted(turns) == ["good"] * 5 + ["late"] * 5
+
+
+def cell(**changes) -> Cell:
+    values = {
+        "what": "ring",
+        "size": 10_000_000,
+        "median": 0.01,
+        "low": 0.009,
+        "high": 0.012,
+        "repeats": 9,
+        "algbw": 1e9,
+        "busbw": 1.5e9,
+        "right": True,
+        "predicted": 0.011,
+        "measured": 0.0,
+    }
+    return Cell(**{**values, **changes})
+
+
+def test_rates_are_those_of_nccl_tests():
+    class Four(Alone):
+        workers = 4
+
+    operation = find_operation("sum", torch.float32)
+    measurer = Measurer(
+        Request(repeats=1), Four(), Pattern(operation, torch.float32, 0, 1), lambda words: None
+    )
+    (found,) = measurer.measure(
+        4_000_000, [Side("x", torch.zeros(1_000_000), lambda tensor: None)], {"x": 1.0}
+    )
+    assert found.algbw == 4_000_000 / found.median
+    assert found.busbw == pytest.approx(found.algbw * 2 * 3 / 4)
+
+
+def test_a_row_says_all():
+    assert " ".join(row(cell()).split()) == "10 MB ring 10 ms 9 ms .. 12 ms 1 1.5 11 ms +10 % ok"
+    assert row(cell(right=False)).endswith("WRONG")
+    assert verdict([cell(), cell(predicted=0.01)], "done").endswith("within 5 %")
+    assert verdict([cell(), cell(right=False)], "wrong") == "WRONG results: ring at 10 MB"
+
+
+def test_the_settings_and_figures_stand_above_the_table():
+    out, err = io.StringIO(), io.StringIO()
+    console = ConsoleBench(out, err)
+    console.started(
+        Bench(
+            what=("ring",),
+            sizes=(10_000_000,),
+            op="max",
+            dtype="int32",
+            workers=3,
+            hosts=(1, 2),
+            repeats=7,
+            cell_seconds=1.0,
+            threads=1,
+            torch="2.99",
+        )
+    )
+    console.predicted(Prediction(made=0.0, how=("a sentence",), figures={}, probes=(), seconds={}))
+    console.measured([cell()])
+    console.finished("done")
+    text = out.getvalue()
+    for words in (
+        "all-reduce (max) of int32, 3 workers on 2 hosts",
+        "torch 2.99",
+        "7 timed calls",
+        "  a sentence",
+    ):
+        assert words in text
+    assert text.index("a sentence") < text.index("busbw") < text.index("10 MB")
+
+
+def test_predictions_are_the_prices_of_what_the_probes_found():
+    line = Line(latency=1e-4, byte_seconds=8e-9)
+    bent = Bent(limit=1_000, small=Line(latency=1e-6, byte_seconds=0.0), large=line)
+    found = Found(across=line, inside=None, reduce_seconds=0.0, shared={"shm": bent}, measured=())
+    made = predict(found, (0, 1, 2), ("gloo", "shm", "ring", "tree"), (900, 300_000), 4)
+    hosts = uniform_cluster(3, Link(latency=1e-4, bandwidth=125e6))
+    for name in ("ring", "tree"):
+        assert made.seconds[name][300_000] == pytest.approx(predict_all_reduce(name, hosts, 300_000))
+    assert made.seconds["gloo"][300_000] == pytest.approx(4 * (1e-4 + 100_000 * 8e-9))
+    assert made.seconds["shm"] == {900: 1e-6, 300_000: line.seconds(300_000)}
+
+
+def test_workers_of_a_host_share_what_their_messages_took_together():
+    # Two workers that exchange 1 MB in 1 ms move 2 GB/s: a swap takes that, and one message alone half of it.
+    found = Found(
+        across=None,
+        inside=Line(latency=0.0, byte_seconds=1e-9),
+        reduce_seconds=0.0,
+        shared={},
+        measured=(),
+    )
+    made = predict(found, (0, 0), ("butterfly", "tree"), (1_000_000,), 4)
+    assert made.seconds["butterfly"][1_000_000] == pytest.approx(1e-3)
+    assert made.seconds["tree"][1_000_000] == pytest.approx(2 * 0.5e-3)
+
+
+def test_sizes_and_sides_as_a_user_writes_them():
+    assert parse_sizes("1MB, 1kB,1003,25MiB", 4) == (1_000, 1_000_000, 26_214_400)
+    assert parse_sizes(None, 4) == SIZES
+    assert parse_only("shm, ring,shm-elsewhere") == ("shm", "shm elsewhere", "ring")
+    for text, told in {
+        "2": "an element alone takes 4 B",
+        "1 parsec": "not a size",
+        "9TB": "too large",
+    }.items():
+        with pytest.raises(Mistake, match=told):
+            parse_sizes(text, 4)
+
+
+def test_shared_memory_is_measured_where_it_is_shared():
+    asked = Request(what=SIDES)
+    assert left_out(asked, {0: 2}) == ()
+    assert left_out(asked, {0: 1, 1: 1}) == ("shm", "shm elsewhere")
+    assert left_out(asked, {0: 2, 1: 2}) == ("shm elsewhere",)
