@@ -1,9 +1,12 @@
 """Too little /dev/shm, in a mount namespace of its own: ``unshare -m shm_room.py OUT`` writes what the ranks said."""
 
+import os
+import platform
 import subprocess
 import warnings
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +15,7 @@ from crew import attempt, crew_of, free_port, world, write_facts
 from shm_cases import Rank
 
 import paceline.shm
+from paceline.collectives.shm import segment
 
 LENGTH = 5_000_000
 
@@ -38,6 +42,14 @@ def without(rank: int, size: int, port: int) -> dict[str, str]:
     return failed
 
 
+def elsewhere(rank: int, port: int) -> dict[str, str]:
+    """Another kind of machine, without what Linux on x86-64 has."""
+    del os.pidfd_open
+    platform.machine = lambda: "arm64"
+    segment.ROOM = Path("/nowhere")
+    return without(rank, 2, port)
+
+
 def crowded(rank: int, port: int) -> list[float]:
     """There is room for the group, and not for a big tensor."""
     world(rank, 2, port)
@@ -57,6 +69,8 @@ def main() -> None:
         room(settings)
         scene = partial(listening, work=partial(without, size=size, port=free_port()))
         facts[name] = crew_of(scene, size, 40)
+    port = free_port()
+    facts["elsewhere"] = crew_of(lambda rank: listening(rank, partial(elsewhere, port=port)), 2, 40)
     room("size=20m")
     facts["crowded"] = crew_of(partial(listening, work=partial(crowded, port=free_port())), 2)
     write_facts(facts)

@@ -19,7 +19,7 @@ def heard(facts: dict[str, Any], scene: str) -> list[str]:
     return [text for result in facts[scene] for text in result["value"]["heard"]]
 
 
-@pytest.mark.parametrize("scene", ["tiny", "tiny of three", "read only"])
+@pytest.mark.parametrize("scene", ["tiny", "tiny of three", "read only", "elsewhere"])
 def test_without_shared_memory_gloo_gives_the_same_results(facts: dict[str, Any], scene: str) -> None:
     assert [result.get("value", result)["found"] for result in facts[scene]] == [{}] * len(facts[scene])
 
@@ -31,6 +31,8 @@ def test_one_sentence_says_how_much_room_is_needed(facts: dict[str, Any]) -> Non
         "MB are needed; give it more (in a container: --shm-size) to use shared memory; "
         "the ranks talk through Gloo instead"
     )
+    (text,) = heard(facts, "elsewhere")
+    assert text.startswith("UserWarning: shared memory needs Linux 5.3 or later on x86-64; the ranks talk")
     (text,) = heard(facts, "read only")
     assert text.startswith("UserWarning: /dev/shm cannot be used (Read-only file system)")
 

@@ -33,7 +33,7 @@ def meet_members(register: Register, rank: int, names: Sequence[int]) -> list[Me
     members = []
     for other, name in enumerate(names):
         members.append(Member(other, name, *register.hear("member", other)))
-        if members[-1].host == here and other != rank:
+        if members[-1].host == here and other != rank and futex.supported():
             register.watch(other, members[-1].process)
     return members
 
@@ -67,8 +67,7 @@ def _share(
     first = members[0]
     size = Layout(len(members)).end
     if rank == first.rank:
-        segment.sweep()
-        name, memory = _offer(register, rank, segment.segment_name(*label, 0), size)
+        name, memory = _offer(register, rank, label, size)
     else:
         name, memory = _accept(register, first, size)
     place = next(index for index, member in enumerate(members) if member.rank == rank)
@@ -87,10 +86,12 @@ def _share(
     return Team(table, Allocations(place, len(members), _Maker(table, name)))
 
 
-def _offer(register: Register, rank: int, name: str, size: int) -> tuple[str, mmap]:
+def _offer(register: Register, rank: int, label: tuple[str, str], size: int) -> tuple[str, mmap]:
     try:
         if not futex.supported():
             raise segment.NoRoom("shared memory needs Linux 5.3 or later on x86-64")
+        segment.sweep()
+        name = segment.segment_name(*label, 0)
         memory = segment.create(name, size)
     except segment.NoRoom as error:
         register.tell("table", rank, {"refused": str(error)})
