@@ -100,6 +100,7 @@ class Reducer:
         self._parts: dict[tuple[int, int], Part] = {}
         self._scratch: dict[torch.dtype, Tensor] = {}
 
+    @torch.no_grad()
     def all_reduce(self, tensor: Tensor, operation: Operation) -> None:
         """Make every rank's tensor the result of all, in place; large ones travel in segments."""
         flat = tensor.reshape(-1)

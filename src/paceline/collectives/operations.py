@@ -35,18 +35,28 @@ class Operation:
             raise Mistake(f"operation {self.name!r} does not work on {dtype}: {fix}")
 
 
+def _larger(mine: Tensor, other: Tensor) -> None:
+    torch.maximum(mine, other, out=mine)
+
+
+def _smaller(mine: Tensor, other: Tensor) -> None:
+    torch.minimum(mine, other, out=mine)
+
+
+def _one_zero(tensor: Tensor, _: int) -> None:
+    """Which of -0 and +0 is the larger one depends on their order, and that may differ among ranks: all take +0."""
+    if tensor.is_floating_point():
+        tensor.add_(0.0)
+
+
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         operation.name: operation
         for operation in (
             Operation("sum", Tensor.add_, _INTEGERS | _FLOATS | _COMPLEX),
             Operation("mean", Tensor.add_, _FLOATS | _COMPLEX, Tensor.div_),
-            Operation(
-                "max", lambda mine, other: torch.maximum(mine, other, out=mine), _INTEGERS | _FLOATS | _BOOL
-            ),
-            Operation(
-                "min", lambda mine, other: torch.minimum(mine, other, out=mine), _INTEGERS | _FLOATS | _BOOL
-            ),
+            Operation("max", _larger, _INTEGERS | _FLOATS | _BOOL, _one_zero),
+            Operation("min", _smaller, _INTEGERS | _FLOATS | _BOOL, _one_zero),
             Operation("product", Tensor.mul_, _INTEGERS | _FLOATS | _COMPLEX),
         )
     }

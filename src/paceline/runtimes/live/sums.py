@@ -140,8 +140,7 @@ class _Sum:
 
     def carry_out(self, reduce: Callable[[Tensor], None]) -> None:
         try:
-            with torch.no_grad():
-                reduce(self._tensor)
+            reduce(self._tensor)
             self._done()
         except Exception as error:
             self._error = error
