@@ -41,8 +41,9 @@ def all_reduce(
     """Make the tensor of every rank in the group the result of all, in place, by a schedule or the one of that name.
 
     Before anything moves, all ranks tell each other what they ask for. Where they do not ask for the same, or nobody
-    could do it, every rank raises a Mistake and none hangs. That is one small all-gather a call; whoever knows that
-    all ranks agree, and reduces often, makes a ``Reducer`` over a ``TorchTransport`` once and saves it.
+    could do it, every rank raises a Mistake and none hangs. That costs an all-gather of 320 bytes in every call,
+    about as long as a native all-reduce of 1 kB, and the rank's part is worked out anew. Whoever knows that all ranks
+    agree, and reduces often, makes a ``Reducer`` over a ``TorchTransport`` once and saves both.
     """
     names = _agree(_wish(tensor, schedule, op), group)
     if tensor.device.type != "cpu":
