@@ -1,6 +1,8 @@
 """Collectives across hosts: shared memory inside each, Gloo between their first ranks."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from time import sleep
 from typing import Any
 
 import torch
@@ -11,6 +13,7 @@ from paceline.collectives.shm import call
 from paceline.collectives.shm.call import Call
 from paceline.collectives.shm.peers import PeerLost
 from paceline.collectives.shm.reducers import reducer
+from paceline.collectives.shm.register import Register
 from paceline.collectives.shm.team import Team
 from paceline.errors import Mistake
 
@@ -30,6 +33,12 @@ _GLOO = (
 """Types that Gloo can calculate with."""
 
 
+_NEWS = 1.0
+"""Seconds to wait for another host to say whom it lost."""
+_READING = 0.2
+"""Seconds that others have to read it: the store may live in this process, which is about to end."""
+
+
 class Hosts:
     """Each host's ranks are a team, its first rank talks to the other hosts' first ranks.
 
@@ -44,12 +53,14 @@ class Hosts:
         leaders: Any,
         everybody: Any,
         names: Sequence[int],
+        register: Register,
     ) -> None:
         """``teams`` are the ranks of each host, ``names`` is what errors call all ranks.
 
         ``leaders`` is the Gloo group of their first ranks, used by those only; ``everybody`` is that of all ranks.
         """
-        self._names, self._closed = names, False
+        self._names, self._register = names, register
+        self._closed = self._cut_off = False
         self.rank, self.size = rank, sum(map(len, teams))
         self._teams, self._team, self._leaders, self._everybody = teams, team, leaders, everybody
         self._home = next(index for index, ranks in enumerate(teams) if rank in ranks)
@@ -208,6 +219,22 @@ class Hosts:
         self._between(lambda: work, "recv")
         return int(work._source_rank())
 
+    def explain(self, error: PeerLost) -> PeerLost:
+        """Who sees a rank die tells all hosts; who only sees that others are gone asks why."""
+        with suppress(PeerLost):  # the store may be gone as well
+            known = None if error.seen else self._register.glance("lost", 0, self._patience)
+            if known is not None:
+                error = PeerLost(known)
+            elif error.seen or self._cut_off:
+                self._register.tell("lost", 0, str(error))
+            sleep(_READING)
+        return error
+
+    @property
+    def _patience(self) -> float:
+        """Who is cut off itself waits less, to tell what it knows to those who wait in its own host."""
+        return _NEWS if self._cut_off else 2 * _NEWS
+
     def close(self) -> None:
         """Leave this host's team and the other hosts, who are told."""
         self._team.close()
@@ -228,7 +255,13 @@ class Hosts:
         try:
             start().wait()
         except RuntimeError as error:
-            raise PeerLost(f"another host is lost (during {doing}): {error}") from error
+            self._cut_off = True
+            away = ", ".join(
+                str(self._names[rank]) for rank in self._order if rank not in self._teams[self._home]
+            )
+            raise PeerLost(
+                f"another host is lost, of those with ranks {away} (during {doing}): {error}"
+            ) from error
 
     def _agree(
         self, kind: str, dtype: torch.dtype, length: int, op: str = "", root: int = -1, *, fits: bool = True

@@ -49,7 +49,7 @@ class Joining:
             return team
         teams = self._teams(leader)
         everybody = self._gloo("everybody", self.rank, self.size)
-        return Hosts(self.rank, teams, team, self._leaders(teams), everybody, self.names)
+        return Hosts(self.rank, teams, team, self._leaders(teams), everybody, self.names, self.register)
 
     def _team(self, here: Sequence[Member]) -> tuple[Team, int]:
         """This host's team and its first rank; where memory cannot be shared every rank is a host of its own."""

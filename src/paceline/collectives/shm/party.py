@@ -6,6 +6,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from paceline.collectives.shm.peers import PeerLost
+
 
 class Party(Protocol):
     """Collectives on contiguous CPU tensors. All ranks make the same calls in the same order, one at a time."""
@@ -51,6 +53,9 @@ class Party(Protocol):
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
         """Return when the tensor is filled with a message of anybody, and say whose it was."""
+
+    def explain(self, error: PeerLost) -> PeerLost:
+        """The same, or a better one if other hosts know more; tells them what is known here."""
 
     def close(self) -> None:
         """Leave."""

@@ -13,10 +13,14 @@ WORD = 4
 
 
 HAS_LEFT = "has left"
+FOUND = "is lost, as another rank found"
 
 
 class PeerLost(RuntimeError):
     """Another rank died, left or did not come; the message names it."""
+
+    seen = False
+    """Whether this rank saw it itself, and not only what followed."""
 
 
 class Peers:
@@ -56,7 +60,7 @@ class Peers:
         for other in range(self.size):
             culprit = self._words[other * LINE // WORD] - 1
             if culprit >= 0 and other != self.rank:
-                found[other] = (culprit, HAS_LEFT if culprit == other else "is lost, as another rank found")
+                found[other] = (culprit, HAS_LEFT if culprit == other else FOUND)
         return found
 
     def name(self, rank: int) -> int:
@@ -66,7 +70,9 @@ class Peers:
     def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
         """The error to raise for a rank that is gone; from now on this rank counts as gone, too, on its account."""
         self.leave(culprit)
-        return PeerLost(f"rank {self._names[culprit]} {fate} (during {doing})")
+        error = PeerLost(f"rank {self._names[culprit]} {fate} (during {doing})")
+        error.seen = fate not in (HAS_LEFT, FOUND)
+        return error
 
     def leave(self, culprit: int) -> None:
         """Let the others know that this rank does nothing more, on ``culprit``'s account."""

@@ -14,6 +14,7 @@ from torch.distributed import ProcessGroup, ReduceOp, Work
 
 from paceline.collectives.shm import call
 from paceline.collectives.shm.party import Party
+from paceline.collectives.shm.peers import PeerLost
 from paceline.collectives.shm.works import Lane, Promised, Task
 from paceline.errors import Mistake
 
@@ -261,6 +262,9 @@ class SharedMemoryGroup(ProcessGroup):
             task()
         except Mistake:
             raise
+        except PeerLost as error:
+            self.party.close()
+            raise self.party.explain(error) from error
         except BaseException:
             self.party.close()
             raise

@@ -52,6 +52,16 @@ class Register:
                 pause = min(_LONGEST, 2 * pause)
             return json.loads(self._store.get(key))
 
+    def glance(self, fact: str, rank: int, seconds: float) -> Any:
+        """What was said, if it is within so many seconds; else None."""
+        end = monotonic() + seconds
+        with self._store_or_loss():
+            while not self._store.check([f"{fact}/{rank}"]):
+                if monotonic() > end:
+                    return None
+                sleep(_LONGEST)
+            return json.loads(self._store.get(f"{fact}/{rank}"))
+
     def _missing(self, fact: str) -> str:
         names = [
             str(name) for rank, name in enumerate(self._names) if not self._store.check([f"{fact}/{rank}"])
