@@ -42,7 +42,7 @@ def all_reduce(
 
     Before anything moves, all ranks tell each other what they ask for. Where they do not ask for the same, or nobody
     could do it, every rank raises a Mistake and none hangs. That costs an all-gather of 320 bytes in every call,
-    about as long as a native all-reduce of 1 kB, and the rank's part is worked out anew. Whoever knows that all ranks
+    some milliseconds where cores are busy, and the rank's part is worked out anew. Whoever knows that all ranks
     agree, and reduces often, makes a ``Reducer`` over a ``TorchTransport`` once and saves both.
     """
     names = _agree(_wish(tensor, schedule, op), group)

@@ -47,11 +47,11 @@ def _shifted(transfer: Transfer, by: int) -> Transfer:
 def segments_for(schedule: Schedule, nbytes: int) -> int:
     """How many segments a tensor of ``nbytes`` is worth.
 
-    What pays depends on the link (``benchmarks/segments.py``). Three hosts at 1 Gbit/s, 10 MB: a tree takes 310 ms in
-    one piece, 206 in 8 segments and 192 in 16; a ring, which keeps all links busy as it is, 142, 118 and 129. On
-    loopback nothing is idle that could do one thing while another waits, and each message has its price: there 10 MB
-    are quickest in 1 to 4 segments and take half as long again in 16. Schedules are for links, so messages are of
-    1 MiB at most up to 16 MiB.
+    What pays depends on the link (``benchmarks/segments.py``). Three hosts at 1 Gbit/s, 10 MB: a tree takes 319 ms in
+    one piece, 203 in 8 segments and 185 in 16. A ring keeps all links busy as it is and gains nothing: 118 ms in 1 to 4
+    segments, 122 in 8, 135 in 16. On loopback nothing is idle that could be used meanwhile, and each message has its
+    price: 16 segments took 1.1 to 4.6 times as long as one, on a busy machine. Schedules are for links, so messages are
+    of 1 MiB at most up to 16 MiB.
     """
     chunks = max(
         (sent.stop - sent.start for turn, _ in alike(schedule.rounds) for sent in turn.transfers), default=0
