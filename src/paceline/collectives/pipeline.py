@@ -45,16 +45,15 @@ def _shifted(transfer: Transfer, by: int) -> Transfer:
 
 
 def segments_for(schedule: Schedule, nbytes: int) -> int:
-    """How many segments a tensor of ``nbytes`` is worth.
+    """How many segments a tensor of ``nbytes`` is worth: messages of 1 MiB at most, up to 16 of them.
 
-    What pays depends on the link (``benchmarks/segments.py``). Three hosts at 1 Gbit/s, 10 MB: a tree takes 319 ms in
-    one piece, 203 in 8 segments and 185 in 16. A ring keeps all links busy as it is and gains nothing: 118 ms in 1 to 4
-    segments, 122 in 8, 135 in 16. On loopback nothing is idle that could be used meanwhile, and each message has its
-    price: 16 segments took 1.1 to 4.6 times as long as one, on a busy machine. Schedules are for links, so messages are
-    of 1 MiB at most up to 16 MiB.
+    Segments use links that would be idle meanwhile, so a schedule in which every rank sends in every round goes in one
+    piece. Three hosts at 1 Gbit/s, 10 MB (``benchmarks/segments.py``): a tree takes 319 ms in one piece, 203 in 8
+    segments and 185 in 16; a ring 118 ms in 1 to 4 segments, 122 in 8 and 135 in 16.
     """
-    chunks = max(
-        (sent.stop - sent.start for turn, _ in alike(schedule.rounds) for sent in turn.transfers), default=0
-    )
+    turns = [turn for turn, _ in alike(schedule.rounds)]
+    if all(len({sent.source for sent in turn.transfers}) == schedule.workers for turn in turns):
+        return 1
+    chunks = max(sent.stop - sent.start for turn in turns for sent in turn.transfers)
     largest = nbytes * chunks // schedule.chunks
     return max(1, min(MOST, -(-largest // MESSAGE)))
