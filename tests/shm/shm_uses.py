@@ -38,7 +38,8 @@ class Uses:
     def cases(self) -> Iterator[Case]:
         names = (
             "futures", "callbacks", "order", "messages", "crossing", "tags", "conversations", "anybody", "names",
-            "subgroups", "turns", "power_sgd", "forked_workers", "waiting", "many_waiting", "again",
+            "subgroups", "turns", "power_sgd", "forked_workers", "wanting_gradients", "waiting",
+            "many_waiting", "again",
         )  # fmt: skip
         for name in names:
             yield name, getattr(self, name)
@@ -249,6 +250,30 @@ class Uses:
             os._exit(0)
         os.waitpid(child, 0)
         dist.barrier()
+
+    def wanting_gradients(self) -> None:
+        """Parameters, which want gradients, as they are, in every way that a script may move them."""
+        values = torch.nn.Parameter(self.mine(12))
+        dist.broadcast(values, 0)
+        for wait in (False, True):
+            work = dist.all_reduce(values, op=ReduceOp.AVG, async_op=wait)
+            assert work is None or work.wait()
+        dist.reduce(values, 0, op=ReduceOp.MAX)
+        found = [torch.nn.Parameter(self.mine(12)) for _ in range(self.size)]
+        dist.all_gather(found, values)
+        whole = torch.nn.Parameter(torch.zeros(12 * self.size))
+        dist.all_gather_into_tensor(whole, values)
+        dist.reduce_scatter_tensor(values, whole)
+        dist.all_to_all(found, list(whole.view(self.size, -1)))
+        dist.all_to_all_single(whole, whole.clone())
+        dist.scatter(values, list(whole.view(self.size, -1)) if self.rank == 0 else None, 0)
+        dist.gather(values, found if self.rank == 0 else None, 0)
+        sending = dist.isend(values, self.right)
+        dist.recv(found[0], self.left)
+        sending.wait()
+        values.sum().backward()
+        assert values.requires_grad
+        assert values.grad is not None
 
     def waiting(self) -> None:
         """Who waits leaves the core to others."""

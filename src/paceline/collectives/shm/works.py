@@ -6,6 +6,7 @@ from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
 
+import torch
 from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
@@ -60,7 +61,8 @@ class Promised(Work):
     def carry_out(self) -> None:
         """Do it, and tell everybody who waits."""
         try:
-            self._task()
+            with torch.no_grad():  # tensors that want gradients are moved like others
+                self._task()
         except BaseException as error:  # it belongs to whoever waits for the work
             self._error = error
             self._over.set()
@@ -127,7 +129,8 @@ class Lane:
     def now(self, task: Task, result: Sequence[Tensor] = ()) -> Work:
         """Do it here, or wait for its turn."""
         if self.idle:
-            self._alone(task)
+            with torch.no_grad():
+                self._alone(task)
             return Finished(result)
         work = self.later(task, result)
         work.wait()
