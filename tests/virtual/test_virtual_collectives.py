@@ -34,13 +34,13 @@ LARGE = JobShape(name="large", parameters=(3_000_001,), train_samples=800, test_
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 @pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=1"])
 def test_spans_are_the_schedules_price_and_bytes_its_traffic(name, strategy) -> None:
-    # One bucket of 3,000,001 parameters: no schedule cuts it evenly, and all cut it into segments.
+    # One bucket of 3,000,001 parameters: no schedule cuts it evenly, and all but the ring cut it into segments.
     _, kept = time_only(UNEVEN, LARGE, strategy_name=strategy, collective=name, iterations=2)
     size = 4 * (LARGE.size + CONTROL)
     topology = Topology(UNEVEN)
     schedule = build_schedule(name, topology.workers)
     waves = pipelined(schedule, segments_for(schedule, size))
-    assert len(waves.rounds) > len(schedule.rounds)
+    assert len(waves.rounds) > len(schedule.rounds) or name == "ring"
     seconds = price_schedule(waves, topology, size, 4).seconds
     for rank in range(6):
         steps = [record for record in kept.records[rank] if not record.meeting]
