@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from time import sleep
 from typing import Any
 
 import torch
@@ -35,8 +34,6 @@ _GLOO = (
 
 _NEWS = 1.0
 """Seconds to wait for another host to say whom it lost."""
-_READING = 0.2
-"""Seconds that others have to read it: the store may live in this process, which is about to end."""
 
 
 class Hosts:
@@ -222,12 +219,10 @@ class Hosts:
     def explain(self, error: PeerLost) -> PeerLost:
         """Who sees a rank die tells all hosts; who only sees that others are gone asks why."""
         with suppress(PeerLost):  # the store may be gone as well
-            known = None if error.seen else self._register.glance("lost", 0, self._patience)
-            if known is not None:
+            if not error.seen and (known := self._register.loss(self._patience)):
                 error = PeerLost(known)
-            elif error.seen or self._cut_off:
-                self._register.tell("lost", 0, str(error))
-            sleep(_READING)
+            if error.seen or self._cut_off:
+                self._register.announce(str(error))
         return error
 
     @property

@@ -16,6 +16,11 @@ _SHORTEST, _LONGEST = 5e-4, 2e-2
 """Seconds between looks into the store, at first and after a while."""
 
 
+_LOSS = "loss"
+_READING = 0.2
+"""Seconds that others have to read why a rank ends."""
+
+
 class Register:
     """Facts by name and rank. Whoever waits for one also watches the processes that are known by then.
 
@@ -43,30 +48,43 @@ class Register:
         self._end = self._end or monotonic() + self._timeout
         with self._store_or_loss():
             while not self._store.check([key]):
-                self.check()
-                if monotonic() > self._end:
-                    raise PeerLost(
-                        f"{self._missing(fact)} did not come within {self._timeout:g} s (during {START})"
-                    )
+                if known := self.loss(0.0):
+                    raise PeerLost(known)
+                if seen := self._death() or self._lateness(fact):
+                    self.announce(seen)
+                    raise PeerLost(seen)
                 sleep(pause)
                 pause = min(_LONGEST, 2 * pause)
             return json.loads(self._store.get(key))
 
-    def glance(self, fact: str, rank: int, seconds: float) -> Any:
-        """What was said, if it is within so many seconds; else None."""
+    def announce(self, loss: str) -> None:
+        """Tell everybody why this rank is about to end, and give them a moment: the store may end with it."""
+        with self._store_or_loss():
+            self._store.set(_LOSS, loss)
+        sleep(_READING)
+
+    def loss(self, seconds: float) -> str:
+        """What another rank announced, if it is within so many seconds; else nothing."""
         end = monotonic() + seconds
         with self._store_or_loss():
-            while not self._store.check([f"{fact}/{rank}"]):
-                if monotonic() > end:
-                    return None
+            while not self._store.check([_LOSS]):
+                if monotonic() >= end:
+                    return ""
                 sleep(_LONGEST)
-            return json.loads(self._store.get(f"{fact}/{rank}"))
+            return self._store.get(_LOSS).decode()
 
-    def _missing(self, fact: str) -> str:
+    def _lateness(self, fact: str) -> str:
+        if monotonic() <= self._end:
+            return ""
         names = [
             str(name) for rank, name in enumerate(self._names) if not self._store.check([f"{fact}/{rank}"])
         ]
-        return f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        ranks = f"rank{'s' if len(names) > 1 else ''} {', '.join(names)}"
+        return f"{ranks} did not come within {self._timeout:g} s (during {START})"
+
+    def _death(self) -> str:
+        dead = (self._names[rank] for rank, process in self._processes.items() if died(process))
+        return next((f"rank {name} died (during {START})" for name in dead), "")
 
     @contextmanager
     def _store_or_loss(self) -> Iterator[None]:
@@ -81,6 +99,5 @@ class Register:
 
     def check(self) -> None:
         """Raise if one that is watched has died."""
-        for rank, process in self._processes.items():
-            if died(process):
-                raise PeerLost(f"rank {self._names[rank]} died (during {START})")
+        if death := self._death():
+            raise PeerLost(death)
