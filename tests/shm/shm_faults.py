@@ -121,6 +121,7 @@ def late(rank: int, port: int, at_start: bool) -> None:
         time.sleep(2)
         return
     store = dist.TCPStore("127.0.0.1", port, 3, rank == 0, wait_for_workers=False)
+    time.sleep(0.1 * rank)
     dist.init_process_group("shm", store=store, rank=rank, world_size=3, timeout=timedelta(seconds=1.5))
     if rank == 2:
         time.sleep(2)

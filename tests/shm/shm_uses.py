@@ -11,9 +11,12 @@ from typing import Any
 import torch
 import torch._dynamo  # which DDP would import in every rank
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from crew import attempt, crew_of, free_port, in_room, world, write_facts
 from torch.distributed import ReduceOp
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
@@ -38,7 +41,7 @@ class Uses:
     def cases(self) -> Iterator[Case]:
         names = (
             "futures", "callbacks", "order", "messages", "crossing", "tags", "conversations", "anybody", "names",
-            "subgroups", "turns", "power_sgd", "forked_workers", "wanting_gradients", "waiting",
+            "subgroups", "turns", "power_sgd", "forked_workers", "wanting_gradients", "torchs_own", "waiting",
             "many_waiting", "again",
         )  # fmt: skip
         for name in names:
@@ -274,6 +277,31 @@ class Uses:
         values.sum().backward()
         assert values.requires_grad
         assert values.grad is not None
+
+    def torchs_own(self) -> None:
+        """What torch builds on a group: functional collectives, coalescing, lists of messages, sharded models."""
+        group = dist.group.WORLD
+        assert functional.wait_tensor(functional.all_reduce(self.mine(), "sum", group)).eq(self.total).all()
+        parts = functional.wait_tensor(functional.all_gather_tensor(self.mine(1), 0, group))
+        assert parts.tolist() == list(range(1, self.size + 1))
+        one, other = self.mine(3), self.mine(5)
+        with dist._coalescing_manager(async_ops=True) as works:
+            dist.all_reduce(one)
+            dist.all_reduce(other)
+        works.wait()
+        assert torch.cat([one, other]).eq(self.total).all()
+        got = torch.empty(4)
+        messages = [dist.P2POp(dist.isend, self.mine(4), self.right), dist.P2POp(dist.irecv, got, self.left)]
+        for work in dist.batch_isend_irecv(messages):
+            work.wait()
+        assert got.eq(self.left + 1).all()
+        torch.manual_seed(0)
+        model = torch.nn.Linear(8, 3 * self.size)
+        want = model.weight.detach().clone()
+        fully_shard(model, mesh=init_device_mesh("cpu", (self.size,)))
+        model(torch.ones(2, 8) * (self.rank + 1)).sum().backward()
+        assert torch.equal(model.weight.full_tensor(), want)
+        assert model.weight.grad.full_tensor().eq(2 * self.total / self.size).all()
 
     def waiting(self) -> None:
         """Who waits leaves the core to others."""
