@@ -17,8 +17,8 @@ from paceline.collectives.execute import Execution, Pending, Reducer
 from paceline.collectives.operations import OPERATIONS
 from paceline.collectives.part import part
 from paceline.collectives.pipeline import MESSAGE, MOST, pipelined, segments_for
-from paceline.collectives.play import reduce_all
-from paceline.collectives.schedule import Schedule
+from paceline.collectives.play import play, reduce_all
+from paceline.collectives.schedule import Round, Schedule, Then, Transfer
 from paceline.collectives.traffic import schedule_bytes
 from paceline.errors import Mistake
 
@@ -84,6 +84,7 @@ class InMemory:
     rank: int
 
     def send(self, tensor: Tensor, to: int) -> Pending:
+        assert tensor.is_contiguous(), "a wire takes whole tensors"
         return self.post.offer(self.rank, to, "send", tensor)
 
     def receive(self, tensor: Tensor, source: int) -> Pending:
@@ -144,6 +145,31 @@ def test_ranks_side_by_side_get_what_the_player_gets(
     assert not any(post.open.values()), "a message that nobody took"
 
 
+@st.composite
+def any_schedule(draw: st.DrawFn) -> Schedule:
+    """Transfers at random: no all-reduce, but whoever writes a schedule of their own may write any of it."""
+    workers, chunks = draw(st.integers(2, 4)), draw(st.integers(1, 4))
+    ranks = st.integers(0, workers - 1)
+    transfer = st.builds(
+        lambda ends, parts, then: Transfer(*ends, min(parts), max(parts) + 1, then),
+        st.tuples(ranks, ranks).filter(lambda ends: ends[0] != ends[1]),
+        st.tuples(st.integers(0, chunks - 1), st.integers(0, chunks - 1)),
+        st.sampled_from(Then),
+    )
+    rounds = draw(st.lists(st.lists(transfer, max_size=4), max_size=5))
+    return Schedule("any", workers, chunks, tuple(Round("any", tuple(turn)) for turn in rounds))
+
+
+@settings(max_examples=150, deadline=None)
+@given(schedule=any_schedule(), segments=st.integers(1, 2))
+def test_any_schedule_is_carried_out_as_it_is_played(schedule: Schedule, segments: int) -> None:
+    cut = pipelined(schedule, segments)
+    tensors = [torch.arange(12.0) + 100 * rank for rank in range(schedule.workers)]
+    expected = list(play(cut, tensors, OPERATIONS["sum"]))[-1] if cut.rounds else tensors
+    results, _ = execute(cut, tensors, "sum")
+    assert all(map(torch.equal, results, expected))
+
+
 @given(name=names, hosts=hosts, segments=st.integers(1, 20), length=st.integers(0, 60))
 def test_segments_change_nothing(name: str, hosts: list[int], segments: int, length: int) -> None:
     plain = build_schedule(name, hosts)
@@ -185,12 +211,14 @@ def test_a_reducer_keeps_its_plans_and_takes_any_shape() -> None:
         reducer = Reducer(build_schedule("ring", [0] * 3), rank, InMemory(post, rank))
         square = torch.full((4, 5), rank + 1.0)
         across = torch.full((5, 4), rank + 1.0).t()
-        for tensor in (square, across):
+        strided = torch.full((40,), rank + 1.0)[::2]
+        for tensor in (square, across, strided):
             reducer.all_reduce(tensor, OPERATIONS["mean"])
             reducer.all_reduce(tensor, OPERATIONS["mean"])
-        results[rank] = (square, across)
+        results[rank] = (square, across, strided)
 
     side_by_side(3, work)
-    for square, across in results.values():
+    for square, across, strided in results.values():
         assert torch.equal(square, torch.full((4, 5), 2.0))
         assert torch.equal(across, square)
+        assert torch.equal(strided, square.view(-1))

@@ -103,7 +103,7 @@ class Reducer:
     @torch.no_grad()
     def all_reduce(self, tensor: Tensor, operation: Operation) -> None:
         """Make every rank's tensor the result of all, in place; large ones travel in segments."""
-        flat = tensor.reshape(-1)
+        flat = tensor.contiguous().view(-1)
         mine = self._part(flat)
         Execution(mine, flat, self._space(2 * mine.scratch, flat), self._transport).run(operation)
         operation.finish(flat, self.schedule.workers)

@@ -19,6 +19,10 @@ class Message:
         """How many elements."""
         return self.stop - self.start
 
+    def covers(self, other: "Message") -> bool:
+        """Whether it holds all elements of another."""
+        return self.start <= other.start and other.stop <= self.stop
+
     def meets(self, others: Iterable["Message"]) -> bool:
         """Whether it shares elements with any of them."""
         return any(self.start < other.stop and other.start < self.stop for other in others)
@@ -117,7 +121,9 @@ class _Planner:
         self.steps.append(Step(tuple(incoming), outgoing))
 
     def _freeing(self, message: Message) -> tuple[int, ...]:
+        """What lies in a message's way; what it covers only in part may lie in a later one's way as well."""
         found = tuple(index for index, other in self.sent.items() if message.meets((other,)))
         for index in found:
-            del self.sent[index]
+            if message.covers(self.sent[index]):
+                del self.sent[index]
         return found
