@@ -7,7 +7,7 @@ import socket
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +22,7 @@ from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
+from paceline.records.metrics import Row
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.records.tensorfile import write_tensors
@@ -88,13 +89,14 @@ class Pulse(Silent):
 
     def show(self, run: Path) -> None:
         self.run = run
-        self.sent_before = sum(bytes_sent())
+        self.sent_before = bytes_sent()
 
     def noted(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def finished(self, summary: Summary) -> None:
-        self.acknowledged = sum(bytes_sent()) - self.sent_before
+    def evaluated(self, row: Row) -> None:
+        """Count now: when the run has ended, the other worker may have closed its connections already."""
+        self.acknowledged = sum(now - self.sent_before.get(each, 0) for each, now in bytes_sent().items())
 
 
 class Reader(Pulse):
@@ -110,13 +112,14 @@ class Reader(Pulse):
             self.lines = RunFolder(self.run).events(self.rank).read_text().count("\n")
 
 
-def bytes_sent() -> Iterator[int]:
+def bytes_sent() -> dict[int, int]:
     """Bytes that each TCP socket of this process has delivered, as the kernel counts them (tcpi_bytes_acked)."""
-    sockets = [path.name for path in Path("/proc/self/fd").iterdir() if path.is_socket()]
-    for descriptor in sockets:
-        with suppress(OSError), socket.socket(fileno=os.dup(int(descriptor))) as each:
+    found = {}
+    for path in [path for path in Path("/proc/self/fd").iterdir() if path.is_socket()]:
+        with suppress(OSError), socket.socket(fileno=os.dup(int(path.name))) as each:
             info = each.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 136)
-            yield struct.unpack_from("<Q", info, 120)[0]
+            found[os.fstat(each.fileno()).st_ino] = struct.unpack_from("<Q", info, 120)[0]
+    return found
 
 
 class Process:

@@ -8,11 +8,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import engine_jobs
 import pytest
 import torch
 from engine_pair import SETTINGS, Pulse
 
 from paceline.collectives.algorithms import SCHEDULES
+from paceline.jobs.sharding import Shards
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
@@ -249,4 +251,5 @@ def test_the_last_checkpoints_are_kept(out: Path) -> None:
 def test_seconds_let_workers_differ_in_steps_and_still_end_together(out: Path) -> None:
     ends = [facts(out, "seconds", rank) for rank in range(2)]
     assert ends[0]["steps"] == ends[1]["steps"] >= 30
-    assert ends[0]["samples"] >= 30 * 16
+    shards = Shards(samples=len(engine_jobs.dropout().train), batch_sizes=(8, 8), seed=1)
+    assert shards.steps_through(ends[0]["samples"]) == ends[0]["steps"]
