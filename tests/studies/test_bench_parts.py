@@ -202,9 +202,9 @@ def test_predictions_are_the_prices_of_what_the_probes_found():
     line = Line(latency=1e-4, byte_seconds=8e-9)
     bent = Bent(limit=1_000, small=Line(latency=1e-6, byte_seconds=0.0), large=line)
     found = Found(across=line, inside=None, reduce_seconds=0.0, shared={"shm": bent}, measured=())
-    made = predict(found, (0, 1, 2), ("gloo", "shm", "ring", "tree"), (900, 300_000), 4)
+    made = predict(found, (0, 1, 2), ("gloo", "shm", "ring", "hierarchical"), (900, 300_000), 4)
     hosts = uniform_cluster(3, Link(latency=1e-4, bandwidth=125e6))
-    for name in ("ring", "tree"):
+    for name in ("ring", "hierarchical"):
         assert made.seconds[name][300_000] == pytest.approx(predict_all_reduce(name, hosts, 300_000))
     assert made.seconds["gloo"][300_000] == pytest.approx(4 * (1e-4 + 100_000 * 8e-9))
     assert made.seconds["shm"] == {900: 1e-6, 300_000: line.seconds(300_000)}

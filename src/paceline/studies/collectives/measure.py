@@ -11,7 +11,7 @@ from paceline.studies.collectives.pattern import Pattern
 from paceline.studies.collectives.request import Request
 from paceline.studies.collectives.room import Room
 from paceline.studies.collectives.sides import Side
-from paceline.studies.collectives.timing import calls_within, timed
+from paceline.studies.collectives.timing import calls_within, share, timed
 
 ROUNDS = 5
 """How often each side has its turn."""
@@ -66,9 +66,7 @@ class Measurer:
 
     def _turn(self, trial: _Trial, turn: int) -> None:
         """This round's share of the calls."""
-        share = trial.calls * (turn + 1) // ROUNDS - trial.calls * turn // ROUNDS
-        if share:
-            trial.times += timed(self._room, trial.run, share)
+        trial.times += timed(self._room, trial.run, share(trial.calls, turn, ROUNDS))
         self._tick(trial.side.name)
 
     def _cell(self, trial: _Trial, size: int, predicted: float) -> Cell:

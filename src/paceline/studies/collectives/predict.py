@@ -7,7 +7,10 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
+from paceline.collectives.choose import build_schedule
+from paceline.collectives.pipeline import segments_for
 from paceline.costs.all_reduce import all_reduce_costs
+from paceline.costs.played import play_seconds
 from paceline.costs.prices import gloo_ring
 from paceline.costs.topology import Topology
 from paceline.records.bench import Prediction
@@ -15,6 +18,9 @@ from paceline.studies.collectives.fit import Line
 from paceline.studies.collectives.probe import Found
 from paceline.studies.collectives.request import GLOO
 from paceline.units import show_bytes, show_rate, show_seconds
+
+PLAYED = 32
+"""Workers up to which schedules are played message by message; beyond, rounds are priced, which is quicker."""
 
 
 def predict(
@@ -62,7 +68,10 @@ def _seconds(name: str, found: Found, topology: Topology, size: int, element: in
         return found.shared[name].seconds(size)
     if name == GLOO:
         return gloo_ring(topology, size).seconds
-    return all_reduce_costs(name, topology).price(size, element).seconds
+    if len(topology.workers) > PLAYED:
+        return all_reduce_costs(name, topology).price(size, element).seconds
+    schedule = build_schedule(name, topology.workers)
+    return play_seconds(schedule, topology, size, element, segments_for(schedule, size))
 
 
 def _figures(found: Found) -> Mapping[str, Any]:

@@ -5,6 +5,7 @@ None of them is an all-reduce of a size that the table has, and none is made aft
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from statistics import median
 
 import torch
@@ -16,12 +17,13 @@ from paceline.studies.collectives.fit import Line, fit_line
 from paceline.studies.collectives.request import PROBED
 from paceline.studies.collectives.room import Room
 from paceline.studies.collectives.sides import Side
-from paceline.studies.collectives.timing import calls_within, timed
+from paceline.studies.collectives.timing import calls_within, share, timed
 
-MESSAGES = (3_000, 30_000, 90_000, 300_000, 1_500_000, 3_000_000)
+MESSAGES = (3_000, 30_000, 90_000, 300_000, 1_500_000, 5_000_000)
 """Bytes of the messages that the link's latency and bandwidth are fitted to."""
-EXCHANGES = 4
+EXCHANGES = 2
 """How many of them follow each other in a call."""
+TURNS = 5
 REDUCED = 2**20
 """Bytes that are reduced at once, as much as a large message brings."""
 
@@ -84,7 +86,7 @@ class Prober:
                 arriving.wait()
                 leaving.wait()
 
-        times = {size: self._time(name, size, lambda: swap(size)) for size in MESSAGES}  # noqa: B023
+        times = self._times(name, {size: partial(swap, size) for size in MESSAGES})
         return fit_line([(size, seconds / EXCHANGES) for size, seconds in times.items()])
 
     def reducing(self) -> float:
@@ -96,14 +98,13 @@ class Prober:
             for start in range(0, len(held), length):
                 self._operation.combine(held[start : start + length], came[start : start + length])
 
-        return self._time("reduce", held.nbytes, combine) / held.nbytes
+        return self._times("reduce", {held.nbytes: combine})[held.nbytes] / held.nbytes
 
     def shared(self, side: Side, limit: int) -> Bent:
         """All-reduces in shared memory: up to the limit all ranks combine all, with one meeting; then in shares."""
-        found = {
-            size: self._time(side.name, size, lambda: side.reduce(self._part(side, size)))  # noqa: B023
-            for size in PROBED
-        }
+        found = self._times(
+            side.name, {size: partial(side.reduce, self._part(side, size)) for size in PROBED}
+        )
         below = [(size, seconds) for size, seconds in found.items() if size <= limit]
         beyond = [(size, seconds) for size, seconds in found.items() if size > limit]
         return Bent(limit=limit, small=fit_line(below), large=fit_line(beyond))
@@ -111,9 +112,20 @@ class Prober:
     def _part(self, side: Side, size: int) -> Tensor:
         return side.buffer[: size // self._element]
 
-    def _time(self, name: str, size: int, work: Callable[[], object]) -> float:
-        """The median, after a few calls that do not count."""
-        once = min(timed(self._room, work, 3))
-        times = timed(self._room, work, calls_within(self._seconds, once))
-        self.measured.append({"probe": name, "bytes": size, "seconds": median(times), "calls": len(times)})
-        return median(times)
+    def _times(self, name: str, works: Mapping[int, Callable[[], object]]) -> dict[int, float]:
+        """The median of each size, after a few calls that do not count.
+
+        All sizes have their turns, again and again: whatever disturbs for a second disturbs all of them.
+        """
+        calls = {
+            size: calls_within(self._seconds, min(timed(self._room, work, 3))) for size, work in works.items()
+        }
+        found: dict[int, list[float]] = {size: [] for size in works}
+        for turn in range(TURNS):
+            for size, work in works.items():
+                found[size] += timed(self._room, work, share(calls[size], turn, TURNS))
+        for size, times in found.items():
+            self.measured.append(
+                {"probe": name, "bytes": size, "seconds": median(times), "calls": len(times)}
+            )
+        return {size: median(times) for size, times in found.items()}

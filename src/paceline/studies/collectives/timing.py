@@ -24,3 +24,8 @@ def timed(room: Room, work: Callable[[], object], calls: int) -> list[float]:
 def calls_within(budget: float, once: float) -> int:
     """How many calls fit into so many seconds."""
     return max(LEAST, min(MOST, int(budget / max(once, 1e-9))))
+
+
+def share(calls: int, turn: int, turns: int) -> int:
+    """How many of the calls fall into a turn."""
+    return calls * (turn + 1) // turns - calls * turn // turns
