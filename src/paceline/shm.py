@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.collectives.shm.joining import Joining
+from paceline.collectives.shm.joining import join
 from paceline.collectives.shm.peers import PeerLost
 from paceline.collectives.shm.process_group import SharedMemoryGroup
 from paceline.errors import Mistake
@@ -48,7 +48,7 @@ def zeros(
 
 
 def _create(options: Any, chosen: Options | None) -> SharedMemoryGroup:
-    joining = Joining(
+    party = join(
         store=options.store,
         rank=options.group_rank,
         names=options.global_ranks_in_group or range(options.group_size),
@@ -56,7 +56,7 @@ def _create(options: Any, chosen: Options | None) -> SharedMemoryGroup:
         group=str(options.group_id),
         timeout=options.timeout.total_seconds(),
     )
-    return SharedMemoryGroup(joining.join())
+    return SharedMemoryGroup(party)
 
 
 dist.Backend.register_backend("shm", _create, extended_api=True, devices=["cpu"])

@@ -53,6 +53,24 @@ def leaving(rank: int, size: int, port: int, leave: Callable[[], None]) -> None:
         dist.all_reduce(torch.zeros(SMALL))
 
 
+def anew(rank: int, port: int) -> list[Any]:
+    """One store, and a group that forms again and again; the second time rank 1 dies, the third is without it."""
+    store = dist.TCPStore("127.0.0.1", port, 3, rank == 0)
+    found: list[Any] = []
+    for size in (3, 3, 2):
+        place = rank if size == 3 else rank // 2
+        dist.init_process_group("shm", store=store, rank=place, world_size=size, timeout=timedelta(seconds=5))
+        dist.all_reduce(tensor := torch.full((SMALL,), rank + 1.0))
+        found.append(tensor.max().item())
+        if len(found) == 2:
+            try:
+                os._exit(3) if rank == 1 else dist.all_reduce(tensor)
+            except paceline.shm.PeerLost as error:
+                found.append(str(error))
+        dist.destroy_process_group()
+    return found
+
+
 def interrupted(rank: int, size: int, port: int) -> str:
     """Rank 1 catches Ctrl-C in the middle of a collective, clears up for long, and tries to go on."""
     world(rank, size, port)
@@ -219,7 +237,6 @@ def main() -> None:
     theatre.kill("receiving", receiving, 4)
     for name, leave in {
         "raises": fail,
-        "exits": partial(os._exit, 3),
         "system exit": partial(exit, 3),
         "destroys": dist.destroy_process_group,
     }.items():
@@ -235,6 +252,7 @@ def main() -> None:
         theatre.play(f"forming, {moment}", scene, 3)
     for at_start in (True, False):
         theatre.play(f"late, {at_start}", partial(late, port=free_port(), at_start=at_start), 3)
+    theatre.play("anew", partial(anew, port=free_port()), 3)
     theatre.play("watched", partial(watched, port=free_port(), out=""), 2)
     theatre.play("mistaken", partial(mistaken, port=free_port()), 3)
     theatre.swept()

@@ -342,7 +342,7 @@ class Uses:
             work.wait(timedelta(seconds=5))
 
     def again(self) -> None:
-        """Leaving and joining again, many times, leaves nothing behind."""
+        """Leaving and joining again, many times over one store, leaves nothing behind."""
         works = [dist.irecv(torch.empty(4), 1), dist.isend(self.mine(BIG), 1)] if self.rank == 0 else []
         begun = time.monotonic()
         dist.destroy_process_group()
@@ -354,8 +354,10 @@ class Uses:
                 continue
             raise AssertionError("a message that nobody sent or took is no success")
         counts = []
+        store = dist.TCPStore("127.0.0.1", ports[self.size], self.size, self.rank == 0)
         for _ in range(ROUNDS):
-            world(self.rank, self.size, ports[self.size].pop(0))
+            dist.init_process_group("shm", store=store, rank=self.rank, world_size=self.size)
+            self._local_groups()
             paceline.shm.zeros(1000)
             dist.all_reduce(tensor := self.mine(BIG))
             assert tensor.eq(self.total).all()
@@ -367,15 +369,24 @@ class Uses:
         assert counts[-1][0] <= counts[1][0], f"descriptors pile up: {counts}"
         assert counts[-1][1] <= counts[1][1], f"mappings pile up: {counts}"
 
+    def _local_groups(self) -> None:
+        """Groups that only their members know of, whose names are made of their ranks: the same name twice."""
+        for _ in range(2):
+            pair = [self.rank // 2 * 2, self.rank // 2 * 2 + 1]
+            group = dist.new_group(pair, use_local_synchronization=True)
+            dist.all_reduce(tensor := self.mine(), group=group)
+            assert tensor.eq(sum(pair) + 2).all()
+            dist.destroy_process_group(group)
 
-ports: dict[int, list[int]] = {}
+
+ports: dict[int, int] = {}
 
 
 def main() -> None:
     facts = {}
     for size in (2, 4):
         port = free_port()
-        ports[size] = [free_port() for _ in range(ROUNDS)]
+        ports[size] = free_port()
 
         def work(rank: int, size: int = size, port: int = port) -> dict[str, str]:
             world(rank, size, port)

@@ -34,9 +34,16 @@ def test_a_kill_ends_every_way_of_waiting_for_a_message(facts: Facts) -> None:
     assert max(facts["receiving"]["ranks"][rank]["after"] for rank in (0, 2, 3)) < 3
 
 
-@pytest.mark.parametrize("scene", ["raises", "exits", "system exit"])
+@pytest.mark.parametrize("scene", ["raises", "system exit"])
 def test_a_rank_that_ends_is_told(facts: Facts, scene: str) -> None:
     assert told(facts, scene, 0, 2) == {("PeerLost", "rank 1 died (during all_reduce)")}
+
+
+def test_a_store_forms_a_group_again_and_again_also_after_a_death(facts: Facts) -> None:
+    """Torch names groups alike: what was said for an earlier one must not be heard by the next."""
+    first, _, third = facts["anew"]["ranks"]
+    for result in (first, third):
+        assert result.get("value", result) == [6.0, 6.0, "rank 1 died (during all_reduce)", 4.0]
 
 
 def test_a_rank_that_leaves_is_told_at_once_though_it_lives_on(facts: Facts) -> None:

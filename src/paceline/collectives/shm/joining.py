@@ -3,7 +3,7 @@
 import os
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import timedelta
 from mmap import mmap
 
@@ -20,21 +20,39 @@ from paceline.collectives.shm.table import Layout, Table
 from paceline.collectives.shm.team import Team
 
 
+def join(*, store: Store, rank: int, names: Sequence[int], run: str, group: str, timeout: float) -> Party:
+    """Form a group with the other ranks that ask the store for it; ``names`` is what errors call them.
+
+    A store outlives groups, and torch uses their names again: each time that a group forms has keys of its own. All
+    ranks must have tried as often as each other.
+    """
+    generation = Register(store, names, timeout).count("formed", rank)
+    fresh = PrefixStore(str(generation), store)
+    return Joining(
+        store=fresh,
+        register=Register(fresh, names, timeout),
+        rank=rank,
+        names=names,
+        run=run,
+        group=group,
+        timeout=timeout,
+    ).join()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Joining:
     """One rank of a group that is about to form."""
 
     store: Store
+    """Where nobody has said anything before."""
+    register: Register
+    """What is said there."""
     rank: int
     names: Sequence[int]
     """What errors call the ranks: their ranks in the whole job."""
     run: str
     group: str
     timeout: float
-    register: Register = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "register", Register(self.store, self.names, self.timeout))
 
     @property
     def size(self) -> int:

@@ -42,6 +42,11 @@ class Register:
         with self._store_or_loss():
             self._store.set(f"{fact}/{rank}", json.dumps(value))
 
+    def count(self, fact: str, rank: int) -> int:
+        """How often this was counted for the rank, this time included."""
+        with self._store_or_loss():
+            return int(self._store.add(f"{fact}/{rank}", 1))
+
     def hear(self, fact: str, rank: int) -> Any:
         """What was said; waits for it."""
         key, pause = f"{fact}/{rank}", _SHORTEST
