@@ -24,13 +24,13 @@ class AllReduceCosts(Protocol):
 
 
 class Native:
-    """As Gloo does it: a ring in the order of ranks."""
+    """As the live runtime does it by itself: through shared memory on one host, by Gloo across hosts."""
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
 
     def price(self, size: int, element: int) -> Price:  # noqa: ARG002
-        """That of the ring."""
+        """That of the backend which would be chosen."""
         return ring_all_reduce(self._topology, size)
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
