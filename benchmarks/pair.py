@@ -11,8 +11,8 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed as dist
-from _ports import free_ports
 
+from _ports import free_ports
 from paceline.collectives.pairs import LARGEST
 
 SIZES = (1_000, 80_000, 250_000, 1_000_000, 4_000_000, 45_000_000)

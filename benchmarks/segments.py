@@ -15,8 +15,8 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from _ports import free_ports
 
+from _ports import free_ports
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.execute import Execution

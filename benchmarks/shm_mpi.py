@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _ports import free_ports
 
 import paceline.shm
+from _ports import free_ports
 
 SIZES = (1_000, 1_000_000, 10_000_000, 100_000_000)
 CHECKED = (10_000_000, 100_000_000)

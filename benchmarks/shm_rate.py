@@ -15,12 +15,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from _ports import free_ports
 
 import paceline.shm
+from _ports import free_ports
 
 SIZES = (1_000, 100_000, 1_000_000, 10_000_000, 25_000_000, 100_000_000)
-LEAST = {
+LEAST: dict[tuple[int, str], dict[int, float]] = {
     (2, "in place"): {1_000: 5, 1_000_000: 5, 10_000_000: 5, 100_000_000: 5},
     (2, "elsewhere"): {1_000: 5, 100_000: 5, 1_000_000: 5, 10_000_000: 3, 25_000_000: 3, 100_000_000: 2.5},
     (4, "in place"): {1_000: 4, 1_000_000: 4, 10_000_000: 4, 100_000_000: 4},

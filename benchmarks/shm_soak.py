@@ -19,10 +19,10 @@ from functools import reduce
 
 import torch
 import torch.distributed as dist
-from _ports import free_ports
 from torch import Tensor
 
 import paceline.shm
+from _ports import free_ports
 from paceline.errors import Mistake
 
 TYPES = (torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)

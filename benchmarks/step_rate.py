@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _ports import free_ports
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
+from _ports import free_ports
 from paceline.jobs.build import build_job
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.spec import JobSpec

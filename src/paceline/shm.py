@@ -44,7 +44,7 @@ def zeros(
         raise Mistake(f"zeros needs a group whose backend is shm, and this one is {found}; pass group=")
     if not 0 <= length * dtype.itemsize < _MOST:
         raise Mistake(f"a tensor cannot have {length} elements; give a length from 0 on")
-    return found.party.zeros(length, dtype)
+    return found.zeros(length, dtype)
 
 
 def _create(options: Any, chosen: Options | None) -> SharedMemoryGroup:

@@ -13,7 +13,7 @@ from torch.distributed import ReduceOp
 
 import paceline.shm
 from paceline.collectives.shm.table import PIECE
-from paceline.collectives.shm.team import ALL_READ_ALL, IN_CACHE
+from paceline.collectives.shm.team import ALL_READ_ALL, IN_CACHE, Team
 
 Case = tuple[str, Callable[[], None]]
 
@@ -100,6 +100,8 @@ class Rank:
         for op, dtype in product((ReduceOp.AVG, ReduceOp.MAX, ReduceOp.SUM), (torch.bfloat16, torch.float64)):
             yield f"in place {op} {dtype}", partial(self.in_place, PIECE // 2 + 9, dtype, op)
         yield "half in place", self.half_in_place
+        if isinstance(dist.group.WORLD.party, Team):
+            yield "one's own", self.one_s_own
 
     def all_reduce(self, op: ReduceOp, dtype: torch.dtype, length: int) -> None:
         parts = self.all(length, dtype)
@@ -245,6 +247,22 @@ class Rank:
             same(whole[start : start + length], parts[0])
         assert whole[:start].eq(7).all()
         assert whole[start + length :].eq(7).all()
+
+    def one_s_own(self) -> None:
+        """A tensor in shared memory holds this rank's data only; slices and views of it are found, empty ones too."""
+        whole = paceline.shm.zeros(PIECE)
+        assert whole.untyped_storage().nbytes() == whole.nbytes, "saving it would save the others' data"
+        assert not paceline.shm.zeros(0).numel()
+        for part in (
+            whole,
+            whole[3:],
+            whole[7 : PIECE // 2],
+            whole.view(4, -1)[1:3],
+            whole.view(torch.int32),
+        ):
+            where, offset = dist.group.WORLD.party.allocations.find(part)
+            assert where >= 0
+            assert offset == part.data_ptr() - whole.data_ptr()
 
     def half_in_place(self) -> None:
         """One rank has its tensor in shared memory, the others have not; and all in the same allocation twice."""

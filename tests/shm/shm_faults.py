@@ -4,6 +4,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -94,10 +95,14 @@ def suicide(_: float) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def stop(_: float) -> None:
+    raise KeyboardInterrupt
+
+
 def forming(
     rank: int, size: int, port: int, victim: int, moment: str, end: Callable[[float], None] = suicide
-) -> None:
-    """The victim dies at some moment of the start; rank 2 keeps the store."""
+) -> list[str] | None:
+    """The victim ends at some moment of the start; rank 2 keeps the store."""
     if rank == victim:
         real = getattr(segment, moment)
 
@@ -108,7 +113,22 @@ def forming(
         setattr(segment, moment, die)
     store = dist.TCPStore("127.0.0.1", port, size, rank == 2, wait_for_workers=False)
     options = paceline.shm.Options(run=RUN)
-    dist.init_process_group("shm", store=store, rank=rank, world_size=size, pg_options=options)
+    try:
+        dist.init_process_group("shm", store=store, rank=rank, world_size=size, pg_options=options)
+    except KeyboardInterrupt:
+        return in_room()
+    finally:
+        assert not watching(), "whoever could not join watches nobody any more"
+    return None
+
+
+def watching() -> list[str]:
+    """Descriptors of this process by which it watches others."""
+    found = []
+    for path in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):  # the one that lists them
+            found.append(str(path.readlink()))
+    return [link for link in found if "pidfd" in link]
 
 
 def watched(rank: int, port: int, out: str) -> list[Any]:
@@ -250,6 +270,8 @@ def main() -> None:
     for victim, moment in ((0, "create"), (1, "attach"), (0, "sweep")):
         scene = partial(forming, size=3, port=free_port(), victim=victim, moment=moment)
         theatre.play(f"forming, {moment}", scene, 3)
+    scene = partial(forming, size=3, port=free_port(), victim=0, moment="create", end=stop)
+    theatre.play("forming, Ctrl-C", scene, 3)
     for at_start in (True, False):
         theatre.play(f"late, {at_start}", partial(late, port=free_port(), at_start=at_start), 3)
     theatre.play("anew", partial(anew, port=free_port()), 3)

@@ -40,8 +40,8 @@ class Uses:
 
     def cases(self) -> Iterator[Case]:
         names = (
-            "futures", "callbacks", "order", "messages", "crossing", "tags", "conversations", "anybody", "names",
-            "subgroups", "turns", "power_sgd", "forked_workers", "wanting_gradients", "torchs_own", "waiting",
+            "futures", "callbacks", "order", "between", "messages", "crossing", "tags", "conversations", "anybody",
+            "names", "subgroups", "turns", "power_sgd", "forked_workers", "wanting_gradients", "torchs_own", "waiting",
             "many_waiting", "again",
         )  # fmt: skip
         for name in names:
@@ -96,6 +96,17 @@ class Uses:
         assert torch.allclose(tensor, torch.tensor(self.total / self.size)), (
             "the sync call overtook the others"
         )
+
+    def between(self) -> None:
+        """A tensor in shared memory can be made while collectives are under way."""
+        for _ in range(5):
+            tensors = [self.mine(BIG) for _ in range(2)]
+            works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+            shared = paceline.shm.zeros(1000)
+            assert all(work.is_completed() for work in works)
+            dist.all_reduce(shared.add_(self.rank + 1.0))
+            for tensor in (*tensors, shared):
+                assert tensor.eq(self.total).all()
 
     def messages(self) -> None:
         for length in (0, 1, 1000, BIG):

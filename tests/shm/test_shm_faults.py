@@ -67,6 +67,12 @@ def test_a_kill_while_the_group_forms_is_told(facts: Facts, moment: str, victim:
     assert max(facts[f"forming, {moment}"]["ranks"][rank]["after"] for rank in survivors) < 4
 
 
+def test_ctrl_c_while_the_group_forms_takes_the_name_away(facts: Facts) -> None:
+    first, *others = facts["forming, Ctrl-C"]["ranks"]
+    assert first["value"] == []
+    assert {result["error"] for result in others} == {"PeerLost"}
+
+
 def test_a_rank_that_never_comes_is_named_when_the_time_is_over(facts: Facts) -> None:
     words = "rank 2 did not come within 1.5 s (during {})"
     assert told(facts, "late, True", 0, 1) == {("PeerLost", words.format("the start of the group"))}

@@ -27,11 +27,12 @@ class Allocations:
         made = self._make(stride * self._size)
         if made is None:
             return torch.zeros(length, dtype=dtype)
-        memory = torch.frombuffer(made, dtype=torch.uint8)
-        self._numbers[memory.data_ptr()] = len(self._memories)
-        self._memories.append((memory, stride))
         start = self._rank * stride
-        return memory[start : start + length * dtype.itemsize].view(dtype)
+        # Its storage is this rank's part alone: what is saved or pickled of it holds nobody else's data.
+        mine = torch.frombuffer(made, dtype=dtype, offset=start, count=max(1, length))[:length]
+        self._numbers[mine.untyped_storage().data_ptr()] = len(self._memories)
+        self._memories.append((torch.frombuffer(made, dtype=torch.uint8), stride))
+        return mine
 
     def find(self, tensor: Tensor) -> tuple[int, int]:
         """The allocation that a tensor lies in, and the bytes before it in this rank's part."""
@@ -39,9 +40,7 @@ class Allocations:
             return ELSEWHERE, 0
         start = tensor.untyped_storage().data_ptr()
         number = self._numbers.get(start, ELSEWHERE)
-        if number == ELSEWHERE:
-            return ELSEWHERE, 0
-        return number, tensor.data_ptr() - start - self._rank * self._memories[number][1]
+        return number, 0 if number == ELSEWHERE else tensor.data_ptr() - start
 
     def look(self, number: int, rank: int, like: Tensor, offset: int) -> Tensor:
         """Another rank's tensor, of the type and length of this rank's."""

@@ -15,6 +15,9 @@ from paceline.collectives.shm.register import START, Register
 from paceline.collectives.shm.table import Layout, Table
 from paceline.collectives.shm.team import Team
 
+_CALLER = 11
+"""Calls between a warning here and the line that asked for the tensor."""
+
 
 @dataclass(frozen=True, slots=True)
 class Member:
@@ -64,14 +67,12 @@ def form_team(
 def _share(
     register: Register, rank: int, members: Sequence[Member], label: tuple[str, str], timeout: float
 ) -> Team:
-    first = members[0]
-    size = Layout(len(members)).end
-    if rank == first.rank:
-        name, memory = _offer(register, rank, label, size)
-    else:
-        name, memory = _accept(register, first, size)
+    first, size = members[0], Layout(len(members)).end
     place = next(index for index, member in enumerate(members) if member.rank == rank)
+    makes = rank == first.rank
+    name = _choose_name(register, rank, label) if makes else _hear_name(register, first)
     try:
+        memory = _make(register, rank, name, size) if makes else _map(register, first, name, size)
         table = Table(
             memory,
             place,
@@ -79,33 +80,50 @@ def _share(
             [member.name for member in members],
             timeout,
         )
-        table.meeting.doing = START
-        table.meeting.meet()
-    finally:
+        _begin(table)
+    finally:  # also if this rank was interrupted before anybody heard of the name
         segment.remove(name)
     return Team(table, Allocations(place, len(members), _Maker(table, name)))
 
 
-def _offer(register: Register, rank: int, label: tuple[str, str], size: int) -> tuple[str, mmap]:
+def _begin(table: Table) -> None:
     try:
-        if not futex.supported():
-            raise segment.NoRoom("shared memory needs Linux 5.3 or later on x86-64")
-        segment.sweep()
-        name = segment.segment_name(*label, 0)
+        table.meeting.doing = START
+        table.meeting.meet()
+    except BaseException:
+        table.close()
+        raise
+
+
+def _choose_name(register: Register, rank: int, label: tuple[str, str]) -> str:
+    if futex.supported():
+        return segment.segment_name(*label, 0)
+    error = segment.NoRoom("shared memory needs Linux 5.3 or later on x86-64")
+    register.tell("table", rank, {"refused": str(error)})
+    raise error
+
+
+def _make(register: Register, rank: int, name: str, size: int) -> mmap:
+    segment.sweep()
+    try:
         memory = segment.create(name, size)
     except segment.NoRoom as error:
         register.tell("table", rank, {"refused": str(error)})
         raise
     register.tell("table", rank, {"name": name})
-    return name, memory
+    return memory
 
 
-def _accept(register: Register, first: Member, size: int) -> tuple[str, mmap]:
+def _hear_name(register: Register, first: Member) -> str:
     offer = register.hear("table", first.rank)
     if "refused" in offer:
         raise segment.NoRoom(offer["refused"])
+    return str(offer["name"])
+
+
+def _map(register: Register, first: Member, name: str, size: int) -> mmap:
     try:
-        return offer["name"], segment.attach(offer["name"], size)
+        return segment.attach(name, size)
     except FileNotFoundError:  # somebody gave up, which takes the name away
         register.check()
         raise PeerLost(f"rank {first.name} or another one gave up (during {START})") from None
@@ -122,19 +140,22 @@ class _Maker:
         self._serial += 1
         stem, space, process = self._name.rsplit(".", 2)
         name = f"{stem.rpartition('-')[0]}-{self._serial}.{space}.{process}"
+        try:
+            return self._share(name, size)
+        finally:
+            segment.remove(name)
+
+    def _share(self, name: str, size: int) -> mmap | None:
         table, memory, problem = self._table, None, ""
         if table.rank == 0:
             try:
                 memory = segment.create(name, size)
             except segment.NoRoom as error:
                 problem = f"{error}; sums go through slots instead"
-        try:
-            table.meeting.meet()
-            if table.rank > 0 and (segment.ROOM / name).exists():
-                memory = segment.attach(name, size)
-            table.meeting.meet()
-        finally:
-            segment.remove(name)
+        table.meeting.meet()
+        if table.rank > 0 and (segment.ROOM / name).exists():
+            memory = segment.attach(name, size)
+        table.meeting.meet()
         if problem:
-            warnings.warn(problem, stacklevel=6)
+            warnings.warn(problem, stacklevel=_CALLER)
         return memory

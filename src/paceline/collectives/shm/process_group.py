@@ -216,6 +216,12 @@ class SharedMemoryGroup(ProcessGroup):
         """Wait for everybody."""
         return self._run(self.party.barrier, (), opts)
 
+    def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
+        """A tensor of zeros in shared memory, made by all ranks together, in turn with their collectives."""
+        made: list[Tensor] = []
+        self._lane.now(partial(self._carry_out, lambda: made.append(self.party.zeros(length, dtype))))
+        return made[0]
+
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
         """Send a tensor to one rank."""
         tensor = _whole(tensors[0])
