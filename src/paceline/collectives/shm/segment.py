@@ -56,9 +56,10 @@ def attach(name: str, size: int) -> mmap.mmap:
 
 
 def remove(name: str) -> None:
-    """Take the name away; the memory goes with the last process that maps it, however that process ends."""
+    """Take the name away if it is there; the memory goes with the last process that maps it, however that ends."""
     with suppress(FileNotFoundError):
-        (ROOM / name).unlink()
+        if (ROOM / name).exists():  # a room that cannot be written refuses to remove even what is not there
+            (ROOM / name).unlink()
 
 
 def sweep() -> None:
