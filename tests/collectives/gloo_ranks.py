@@ -54,7 +54,7 @@ def mistakes(rank: int) -> dict[str, str]:
         "unknown here": lambda: all_reduce(torch.zeros(4), "rings" if odd else "ring"),
         "unknown": lambda: all_reduce(torch.zeros(4), "rings"),
         "operation": lambda: all_reduce(torch.zeros(4), "ring", "summ"),
-        "no such": lambda: all_reduce(torch.zeros(4, dtype=torch.bool), "ring", "sum"),
+        "no such": lambda: all_reduce(torch.zeros(4, dtype=torch.bool), "ring", "mean"),
         "workers": lambda: all_reduce(torch.zeros(4), small),
     }
     return {name: mistake(ask) for name, ask in asks.items()}

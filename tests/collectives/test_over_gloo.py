@@ -55,7 +55,7 @@ def test_every_schedule_gives_what_torch_gives(found: list[dict[str, Any]]) -> N
         ("unknown here", "by rings, and rank 0"),
         ("unknown", "unknown schedule 'rings'; did you mean 'ring'?"),
         ("operation", "unknown operation 'summ'; did you mean 'sum'?"),
-        ("no such", "operation 'sum' does not work on torch.bool: it has max, min"),
+        ("no such", "operation 'mean' does not work on torch.bool: it has sum, max, min"),
         ("workers", "a schedule for 2 workers does not fit a group of 3"),
     ],
 )

@@ -93,7 +93,15 @@ class Rank:
             yield f"others {dtype} {length}", partial(self.others, dtype, length)
         for length in (*short, *boundaries(self.size, 4)[::2]):
             yield f"others float32 {length}", partial(self.others, torch.float32, length)
-        for name in ("signs", "gloo_agrees", "strided", "uneven", "single_tensors", "objects"):
+        for name in (
+            "signs",
+            "not_a_number",
+            "gloo_agrees",
+            "strided",
+            "uneven",
+            "single_tensors",
+            "objects",
+        ):
             yield name, getattr(self, name)
         for length in boundaries(self.size, 4):
             yield f"in place {length}", partial(self.in_place, length)
@@ -148,6 +156,15 @@ class Rank:
             first = mine.clone()
             dist.broadcast(first, src=0, group=self.gloo)
             same(mine, first)
+
+    def not_a_number(self) -> None:
+        """One rank's value that is no number makes the result none, whosever it is."""
+        for op, dtype, length in product((ReduceOp.MIN, ReduceOp.MAX), FLOATS, (self.size + 1, PIECE)):
+            mine = torch.full((length,), float(self.rank), dtype=dtype)
+            mine[self.rank] = float("nan")
+            dist.all_reduce(mine, op=op)
+            assert mine[: self.size].isnan().all()
+            assert mine[self.size :].eq(0 if op == ReduceOp.MIN else self.size - 1).all()
 
     def gloo_agrees(self) -> None:
         for op, dtype in product((ReduceOp.SUM, ReduceOp.PRODUCT, ReduceOp.MIN, ReduceOp.MAX), FLOATS[2:]):

@@ -85,7 +85,8 @@ def main() -> None:
     def work(place: int) -> dict[str, Any]:
         rank = ranks[place]
         join(rank, size, sys.argv[4], int(sys.argv[5]))
-        cases = list(Rank(rank, size, whole=True).cases())[::6]
+        one = Rank(rank, size, whole=True)
+        cases = [*list(one.cases())[::6], ("not a number", one.not_a_number)]
         cases.append(("messages", lambda: messages(rank, size)))
         cases.append(("asynchronous", lambda: asynchronous(rank, size)))
         found: dict[str, Any] = {"failed": attempt(cases), "left": in_room()}

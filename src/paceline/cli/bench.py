@@ -53,7 +53,7 @@ def collectives(
     only
         Such as ring,shm (default: gloo, shm, shm-elsewhere and each schedule over gloo).
     op
-        sum (default), mean, max, min or product.
+        sum (default), mean, max, min or product; and, or and xor for integers.
     dtype
         float32 (default), float64, float16, bfloat16, int8, uint8, int32 or int64.
     repeats

@@ -8,7 +8,7 @@ from struct import Struct
 import torch
 from torch import Tensor
 
-from paceline.collectives.shm.reducers import REDUCERS
+from paceline.collectives.operations import OPERATIONS
 from paceline.errors import Mistake
 
 _LAYOUT = Struct("<iiqiiqq")
@@ -25,7 +25,7 @@ DTYPES = (
     torch.int64, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
     torch.float8_e4m3fn, torch.float8_e5m2,
 )  # fmt: skip
-OPS = ("", *REDUCERS)
+OPS = ("", *OPERATIONS)
 ELSEWHERE = -1
 """The allocation of a tensor that does not live in shared memory."""
 MISFIT = -1

@@ -8,24 +8,15 @@ import torch
 from torch import Tensor
 from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp, Work
 
+from paceline.collectives.operations import Operation, find_operation
 from paceline.collectives.shm import call
 from paceline.collectives.shm.call import Call
 from paceline.collectives.shm.peers import PeerLost
-from paceline.collectives.shm.reducers import reducer
 from paceline.collectives.shm.register import Register
 from paceline.collectives.shm.team import Team
+from paceline.collectives.torch_ops import combining
 from paceline.errors import Mistake
 
-_OPS = {
-    "sum": ReduceOp.SUM,
-    "mean": ReduceOp.SUM,
-    "product": ReduceOp.PRODUCT,
-    "min": ReduceOp.MIN,
-    "max": ReduceOp.MAX,
-    "and": ReduceOp.BAND,
-    "or": ReduceOp.BOR,
-    "xor": ReduceOp.BXOR,
-}
 _GLOO = (
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.uint8, torch.int8, torch.int32, torch.int64,
 )  # fmt: skip
@@ -79,29 +70,29 @@ class Hosts:
         self._combine(tensor, op)
 
     def _combine(self, tensor: Tensor, op: str) -> None:
-        how = reducer(op, tensor.dtype)
+        how = find_operation(op, tensor.dtype)
         self._team.reduce(tensor, 0, "sum" if how.averages else op)
         if self._leads:
-            self._reduce_between(tensor, op)
+            self._reduce_between(tensor, how)
         self._team.broadcast(tensor, 0)
-        how.finish(tensor, self.size)
+        how.average(tensor, self.size)
 
-    def _reduce_between(self, tensor: Tensor, op: str) -> None:
-        if tensor.dtype not in _GLOO:
-            self._combine_gathered(tensor.view(-1), op)
+    def _reduce_between(self, tensor: Tensor, how: Operation) -> None:
+        if not _gloo_can(how, tensor.dtype):
+            self._combine_gathered(tensor.view(-1), how)
             return
         options = AllreduceOptions()
-        options.reduceOp = ReduceOp(_OPS[op])
+        options.reduceOp = ReduceOp(combining(how))
         self._between(lambda: self._leaders.allreduce([tensor], options), "all_reduce")
 
-    def _combine_gathered(self, flat: Tensor, op: str) -> None:
-        """For types that Gloo only moves: each first rank gets all hosts' tensors and combines them itself."""
+    def _combine_gathered(self, flat: Tensor, how: Operation) -> None:
+        """Where Gloo only moves: each first rank gets all hosts' tensors and combines them itself."""
         parts = [torch.empty_like(flat) for _ in self._teams]
         data = [part.view(torch.uint8) for part in parts]
         self._between(lambda: self._leaders.allgather([data], [flat.view(torch.uint8)]), "all_reduce")
         flat.copy_(parts[0])
         for part in parts[1:]:
-            reducer(op, flat.dtype).combine(flat, part, out=flat)
+            how.combine(flat, part)
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Inside the root's host, between the hosts, inside the others."""
@@ -270,6 +261,11 @@ class Hosts:
                 raise Mistake(call.disagreement(self._names[first[0]], first[1], self._names[rank], other))
         if not fits:
             raise call.misfit(kind)
+
+
+def _gloo_can(how: Operation, dtype: torch.dtype) -> bool:
+    """Gloo's max and min of floats compare, and so lose what is not a number; torch's keep it."""
+    return dtype in _GLOO and not (how.name in ("max", "min") and dtype.is_floating_point)
 
 
 def _unpack(packed: Tensor) -> Call:

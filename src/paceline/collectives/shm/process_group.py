@@ -10,26 +10,16 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.distributed import ProcessGroup, ReduceOp, Work
+from torch.distributed import ProcessGroup, Work
 
 from paceline.collectives.shm import call
 from paceline.collectives.shm.party import Party
 from paceline.collectives.shm.peers import PeerLost
 from paceline.collectives.shm.works import Lane, Promised, Task
+from paceline.collectives.torch_ops import TORCH_OPS
 from paceline.errors import Mistake
 
-_OPS = {
-    ReduceOp.SUM: "sum",
-    ReduceOp.AVG: "mean",
-    ReduceOp.PRODUCT: "product",
-    ReduceOp.MIN: "min",
-    ReduceOp.MAX: "max",
-    ReduceOp.BAND: "and",
-    ReduceOp.BOR: "or",
-    ReduceOp.BXOR: "xor",
-}
-
-
+_NAMES = {op: name for name, op in TORCH_OPS.items()}
 _MANY = 64
 """Partners and tags beyond which those without work are forgotten."""
 _GRACE = 2.0
@@ -292,9 +282,9 @@ class SharedMemoryGroup(ProcessGroup):
 def _operation(opts: Any) -> str:
     if opts is None:
         return "sum"
-    op = _OPS.get(opts.reduceOp.op)
+    op = _NAMES.get(opts.reduceOp.op)
     if op is None:
-        raise Mistake(f"shm has no {opts.reduceOp.op}; choose one of: {', '.join(_OPS.values())}")
+        raise Mistake(f"shm has no {opts.reduceOp.op}; choose one of: {', '.join(TORCH_OPS)}")
     return op
 
 

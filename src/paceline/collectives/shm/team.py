@@ -10,10 +10,10 @@ from time import monotonic, sleep
 import torch
 from torch import Tensor
 
+from paceline.collectives.operations import Operation, find_operation
 from paceline.collectives.shm import call
 from paceline.collectives.shm.allocations import Allocations
 from paceline.collectives.shm.peers import PeerLost
-from paceline.collectives.shm.reducers import Reducer, reducer
 from paceline.collectives.shm.table import PIECE, Table
 
 ALL_READ_ALL = 2**15
@@ -53,7 +53,7 @@ class Team:
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
         """Make every rank's tensor the combination of all; the result is the same to the last bit on all ranks."""
         if self.size == 1:
-            reducer(op, tensor.dtype)
+            find_operation(op, tensor.dtype)
             return
         flat = tensor.view(-1)
         where, offset = self.allocations.find(flat)
@@ -62,7 +62,7 @@ class Team:
         if where == call.ELSEWHERE:
             self._lay(flat[: PIECE // flat.itemsize])
         asked = self._meet_over(call.pack("all_reduce", flat.dtype, len(flat), op, -1, where, offset))
-        how = reducer(op, flat.dtype)
+        how = find_operation(op, flat.dtype)
         places = [call.place_of(other) for other in asked]
         elsewhere = [rank for rank, (where, _) in enumerate(places) if where == call.ELSEWHERE]
         if not elsewhere:
@@ -71,13 +71,13 @@ class Team:
             laid = 1 if len(elsewhere) == self.size else 0
             everybody = self.size == 2 or flat.nbytes <= ALL_READ_ALL
             (self._everybody_combines if everybody else self._in_shares)(flat, how, laid)
-        how.finish(flat, self.size)
+        how.average(flat, self.size)
 
     def _lay(self, part: Tensor) -> None:
         """Lay a piece into this rank's slot, for the next meeting."""
         self.table.slots(part.dtype)[self.table.turn][self.rank][: len(part)].copy_(part)
 
-    def _everybody_combines(self, flat: Tensor, how: Reducer, laid: int) -> None:
+    def _everybody_combines(self, flat: Tensor, how: Operation, laid: int) -> None:
         """One meeting a piece; all combine in the order of ranks, so that all get the same.
 
         So many pieces are ``laid`` and met over already.
@@ -90,7 +90,7 @@ class Team:
             turn = slots[table.meeting.beat & 1]
             self._combine_all([slot[: len(part)] for slot in turn[: self.size]], how, part)
 
-    def _in_shares(self, flat: Tensor, how: Reducer, laid: int) -> None:
+    def _in_shares(self, flat: Tensor, how: Operation, laid: int) -> None:
         """Each rank combines its share of every piece; so many pieces are ``laid`` and met over already.
 
         One meeting a piece: after it, the piece before is taken out, this one combined and the next laid down.
@@ -113,12 +113,12 @@ class Team:
         before.copy_(done[: len(before)])
 
     @staticmethod
-    def _combine_all(parts: Sequence[Tensor], how: Reducer, out: Tensor) -> None:
-        how.combine(parts[0], parts[1], out=out)
+    def _combine_all(parts: Sequence[Tensor], how: Operation, out: Tensor) -> None:
+        how.into(parts[0], parts[1], out=out)
         for part in parts[2:]:
-            how.combine(out, part, out=out)
+            how.into(out, part, out=out)
 
-    def _in_place(self, flat: Tensor, how: Reducer, places: Sequence[tuple[int, int]]) -> None:
+    def _in_place(self, flat: Tensor, how: Operation, places: Sequence[tuple[int, int]]) -> None:
         """Each rank combines its share of all ranks' tensors and writes the result to all of them."""
         start, stop = share(len(flat), self.rank, self.size)
         whole = [
@@ -129,7 +129,7 @@ class Team:
         scratch = torch.empty(IN_CACHE // flat.itemsize, dtype=flat.dtype)
         for parts in zip(*pieces, strict=True):
             if self.size == 2:
-                how.combine(parts[0], parts[1], out=parts[self.rank])
+                how.into(parts[0], parts[1], out=parts[self.rank])
                 parts[others[0]].copy_(parts[self.rank])
             else:
                 result = scratch[: len(parts[0])]
@@ -155,7 +155,7 @@ class Team:
         """Make the root's tensor the combination of all; the others' stay as they were."""
         flat = tensor.view(-1)
         self._agree("reduce", flat.dtype, len(flat), op, root)
-        how = reducer(op, flat.dtype)
+        how = find_operation(op, flat.dtype)
         if self.size == 1:
             return
         slots, table = self.table.slots(flat.dtype), self.table
@@ -166,7 +166,7 @@ class Team:
             if self.rank == root:
                 self._combine_all(turn, how, part)
         if self.rank == root:
-            how.finish(flat, self.size)
+            how.average(flat, self.size)
 
     def all_gather(self, outputs: Sequence[Tensor], tensor: Tensor) -> None:
         """Fill ``outputs`` with every rank's tensor, by rank."""
@@ -194,7 +194,7 @@ class Team:
         """Combine everybody's ``inputs[r]`` and give the result to rank r, in ``output``."""
         fits = call.fit(inputs, output, self.size)
         self._agree("reduce_scatter", output.dtype, output.numel(), op, fits=fits)
-        how, result = reducer(op, output.dtype), output.view(-1)
+        how, result = find_operation(op, output.dtype), output.view(-1)
 
         def take(parts: Sequence[Tensor], start: int, stop: int) -> None:
             if self.size == 1:
@@ -203,7 +203,7 @@ class Team:
                 self._combine_all(parts, how, result[start:stop])
 
         self._cross([given.view(-1) for given in inputs], len(result), take)
-        how.finish(result, self.size)
+        how.average(result, self.size)
 
     def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
         """Give ``inputs[r]`` to rank r, and get what rank r gives in ``outputs[r]``; of any lengths that match."""

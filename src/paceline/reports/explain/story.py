@@ -152,7 +152,7 @@ def _moments(schedule: Schedule, operation: Operation, tensors: list[Tensor]) ->
     whose = [torch.zeros(chunks, workers, dtype=torch.bool) for _ in range(workers)]
     for rank, marks in enumerate(whose):
         marks[:, rank] = True
-    union = Operation("union", Tensor.logical_or_, frozenset({torch.bool}))
+    union = Operation("union", torch.logical_or, frozenset({torch.bool}))
     flat = [marks.flatten() for marks in whose]
     yield Moment(values=_rows(tensors), parts=_parts(flat, chunks))
     for held, marked in zip(play(schedule, tensors, operation), play(schedule, flat, union), strict=True):

@@ -12,16 +12,9 @@ from paceline.collectives.choose import build_schedule
 from paceline.collectives.execute import Reducer
 from paceline.collectives.operations import Operation
 from paceline.collectives.over_torch import TorchTransport
+from paceline.collectives.torch_ops import combining
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, PROBED, SHM, Request
 from paceline.studies.collectives.room import Room
-
-_OPS = {
-    "sum": dist.ReduceOp.SUM,
-    "mean": dist.ReduceOp.SUM,
-    "max": dist.ReduceOp.MAX,
-    "min": dist.ReduceOp.MIN,
-    "product": dist.ReduceOp.PRODUCT,
-}
 
 
 @dataclass(frozen=True)
@@ -61,8 +54,8 @@ def _side(
 
 
 def _native(operation: Operation, workers: int) -> Callable[[Tensor, dist.ProcessGroup | None], object]:
-    """A backend's own all-reduce; a mean is a sum that is divided, as Gloo has none."""
-    op = _OPS[operation.name]
+    """A backend's own all-reduce."""
+    op = combining(operation)
 
     def reduce(tensor: Tensor, group: dist.ProcessGroup | None) -> None:
         dist.all_reduce(tensor, op, group=group)
