@@ -19,10 +19,6 @@ from paceline.errors import Mistake
 __all__ = ["Options", "PeerLost", "SharedMemoryGroup", "zeros"]
 
 
-_MOST = 2**48
-"""Bytes beyond which no machine has memory."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class Options:
     """What ``pg_options`` of ``init_process_group`` and ``new_group`` may say."""
@@ -42,8 +38,6 @@ def zeros(
     found = group or dist.group.WORLD
     if not isinstance(found, SharedMemoryGroup):
         raise Mistake(f"zeros needs a group whose backend is shm, and this one is {found}; pass group=")
-    if not 0 <= length * dtype.itemsize < _MOST:
-        raise Mistake(f"a tensor cannot have {length} elements; give a length from 0 on")
     return found.zeros(length, dtype)
 
 

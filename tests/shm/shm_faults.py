@@ -19,6 +19,8 @@ import paceline.shm
 from paceline.collectives.shm import segment
 
 SMALL, BIG = 100, 3_000_000
+ODD = torch.float8_e5m2fnuz
+"""A type that does not travel."""
 
 
 def for_ever(rank: int, size: int, port: int, length: int, shared: bool) -> None:
@@ -187,6 +189,23 @@ MISTAKES: dict[str, Callable[[int], Any]] = {
     "root scatters wrongly": lambda rank: dist.scatter(torch.zeros(4), [torch.zeros(5)] * 3 if rank == 0 else None, 0),
     "exchange": lambda rank: dist.all_to_all([torch.zeros(2)] * 3, [torch.zeros(2 + rank)] * 3),
     "zeros": lambda rank: paceline.shm.zeros(10 + rank),
+    "odd type": lambda rank: dist.all_reduce(torch.zeros(10, dtype=ODD if rank == 1 else torch.float32)),
+    "odd type, big": lambda rank: dist.broadcast(torch.zeros(BIG, dtype=ODD if rank == 0 else torch.float32), 0),
+    "odd type later": lambda rank: dist.all_reduce(
+        torch.zeros(10, dtype=ODD if rank == 1 else torch.float32), async_op=True).wait(),
+    "odd given": lambda rank: dist.all_gather_into_tensor(
+        torch.zeros(9), torch.zeros(3, dtype=ODD if rank == 2 else torch.float32)),
+    "odd everywhere": lambda _: dist.all_reduce(torch.zeros(10, dtype=ODD)),
+    "sparse": lambda rank: dist.all_reduce(torch.eye(3).to_sparse() if rank == 1 else torch.eye(3)),
+    "sparse rows": lambda rank: dist.all_reduce(torch.eye(3).to_sparse_csr() if rank == 1 else torch.eye(3)),
+    "sparse in one": lambda rank: dist.reduce_scatter_tensor(
+        torch.zeros(1, 3), torch.eye(3).to_sparse() if rank == 1 else torch.eye(3)),
+    "odd operation": lambda rank: dist.all_reduce(
+        torch.zeros(10), op=dist._make_nccl_premul_sum(2.0) if rank == 1 else ReduceOp.SUM),
+    "odd zeros": lambda rank: paceline.shm.zeros(10, dtype=ODD if rank == 1 else torch.float32),
+    "no length": lambda rank: paceline.shm.zeros(-1 if rank == 1 else 10),
+    "odd message": lambda rank: dist.send(torch.zeros(3, dtype=ODD), (rank + 1) % 3),
+    "odd answer": lambda rank: dist.recv(torch.zeros(3, dtype=ODD), (rank + 1) % 3),
 }  # fmt: skip
 
 

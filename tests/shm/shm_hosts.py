@@ -29,6 +29,10 @@ MISTAKES: dict[str, Callable[[int], Any]] = {
     "collectives": lambda rank: dist.barrier() if rank else dist.all_reduce(torch.zeros(10)),
     "kinds": lambda rank: dist.reduce(torch.zeros(10), 0) if rank else dist.all_reduce(torch.zeros(10)),
     "mean of integers": lambda _: dist.all_reduce(torch.zeros(10, dtype=torch.int32), op=ReduceOp.AVG),
+    "odd type": lambda rank: dist.all_reduce(
+        torch.zeros(10, dtype=torch.float8_e5m2fnuz if rank == 1 else torch.float32)
+    ),
+    "odd everywhere": lambda _: dist.all_reduce(torch.zeros(10, dtype=torch.float8_e5m2fnuz)),
     "misfit": lambda rank: dist.scatter(
         torch.zeros(4), [torch.zeros(5)] * dist.get_world_size() if rank == 0 else None, src=0
     ),

@@ -18,7 +18,7 @@ SIZE = 64
 
 KINDS = (
     "barrier", "all_reduce", "broadcast", "reduce", "all_gather", "reduce_scatter", "gather", "scatter", "all_to_all",
-    "zeros",
+    "zeros", "unknown",
 )  # fmt: skip
 DTYPES = (
     torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16, torch.int32,
@@ -26,10 +26,14 @@ DTYPES = (
     torch.float8_e4m3fn, torch.float8_e5m2,
 )  # fmt: skip
 OPS = ("", *OPERATIONS)
+UNKNOWN = "unknown"
+"""The kind of a call that this backend does not have: its rank says so to all, and nobody waits for it."""
 ELSEWHERE = -1
 """The allocation of a tensor that does not live in shared memory."""
 MISFIT = -1
 """The length that a rank asks for whose own tensors do not fit together: so all hear of it, and nobody waits."""
+_MOST = 2**48
+"""Bytes beyond which no machine has memory."""
 
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
 _DTYPE = {dtype: number for number, dtype in enumerate(DTYPES)}
@@ -55,6 +59,8 @@ class Call:
     def __str__(self) -> str:
         if self.kind == "barrier":
             return "barrier()"
+        if self.kind == UNKNOWN:
+            return "something that shm cannot do"
         if self.length == MISFIT:
             return f"{self.kind}(with tensors that do not fit together)"
         op = f", {self.op}" if self.op else ""
@@ -86,9 +92,27 @@ def place_of(packed: bytes) -> tuple[int, int]:
     return allocation, offset
 
 
-def knows(tensor: Tensor) -> bool:
-    """Whether tensors of this type can travel."""
-    return tensor.dtype in _DTYPE
+def problem_with(tensor: Tensor) -> str:
+    """Why a tensor cannot travel, in a sentence; nothing if it can."""
+    if tensor.device.type != "cpu":
+        return f"shm moves CPU tensors and this one is on {tensor.device}; move it or use nccl"
+    if tensor.layout != torch.strided or tensor.dtype not in _DTYPE:
+        return _stranger(tensor.dtype if tensor.layout == torch.strided else tensor.layout)
+    return ""
+
+
+def problem_with_zeros(length: int, dtype: torch.dtype) -> str:
+    """The same of a tensor that is about to be made."""
+    if dtype not in _DTYPE:
+        return _stranger(dtype)
+    if not 0 <= length * dtype.itemsize < _MOST:
+        return f"a tensor cannot have {length} elements; give a length from 0 on"
+    return ""
+
+
+def _stranger(kind: object) -> str:
+    name = str(kind).removeprefix("torch.")
+    return f"shm cannot move {name} tensors; use gloo for them or convert them"
 
 
 def fit(parts: Sequence[Tensor], like: Tensor, ranks: int) -> bool:

@@ -7,8 +7,10 @@ which they were made, so data written before a word is there for whoever has rea
 import ctypes
 import os
 import platform
+from collections.abc import Callable
 from ctypes import c_int, c_long, c_uint32, c_void_p
 from errno import EAGAIN, EINTR, ETIMEDOUT
+from functools import cache
 
 _FUTEX = 202
 _WAIT, _WAKE = 0, 1
@@ -19,9 +21,15 @@ class _Timespec(ctypes.Structure):
     _fields_ = (("seconds", c_long), ("nanoseconds", c_long))
 
 
-_syscall = ctypes.CDLL(None, use_errno=True).syscall
-_syscall.argtypes = (c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32)
-_syscall.restype = c_long
+@cache
+def _kernel() -> Callable[..., int]:
+    """The call itself, found when it is first needed: not every system has it, and all may import this."""
+    if platform.system() != "Linux":
+        return lambda *_: 0  # a rank that shares no memory wakes nobody
+    found = ctypes.CDLL(None, use_errno=True).syscall
+    found.argtypes = (c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32)
+    found.restype = c_long
+    return found
 
 
 def supported() -> bool:
@@ -37,13 +45,13 @@ def supported() -> bool:
 
 def wake(address: int) -> None:
     """Wake everybody who sleeps on the word."""
-    _syscall(_FUTEX, address, _WAKE, _EVERYBODY, None, None, 0)
+    _kernel()(_FUTEX, address, _WAKE, _EVERYBODY, None, None, 0)
 
 
 def sleep(address: int, value: int, seconds: float) -> None:
     """Sleep until somebody wakes the word, but not if it holds another value already, and not for ever."""
     limit = _Timespec(int(seconds), int(seconds % 1 * 1e9))
-    if _syscall(_FUTEX, address, _WAIT, value, ctypes.byref(limit), None, 0) < 0:
+    if _kernel()(_FUTEX, address, _WAIT, value, ctypes.byref(limit), None, 0) < 0:
         error = ctypes.get_errno()
         if error not in (EAGAIN, EINTR, ETIMEDOUT):
             raise OSError(error, os.strerror(error))

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -184,6 +184,14 @@ class Hosts:
         gives, takes = torch.stack([told[rank] for rank in range(self.size)]).view(-1, 2, self.size).unbind(1)
         call.check_exchange(gives.tolist(), takes.tolist(), self._names)
         return int(gives.max())
+
+    def refuse(self, problem: Mistake) -> NoReturn:
+        """As in a team: meet the others and raise: what the ranks differ in, or the problem of all."""
+        try:
+            self._agree(call.UNKNOWN, torch.uint8, 0)
+        except Mistake as error:
+            raise error from problem
+        raise problem
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
         """Through memory where both share a host."""

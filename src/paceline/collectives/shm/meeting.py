@@ -33,7 +33,7 @@ class Meeting:
         self._address = address_of(memory) + start
         self._others = [(other, other * LINE // WORD) for other in range(size) if other != rank]
         self._mine = rank * LINE // WORD
-        self._spin = SPIN if size <= len(os.sched_getaffinity(0)) else 0.0
+        self._spin = SPIN if size <= _cores() else 0.0
         self._lost = ""
 
     def meet(self) -> None:
@@ -84,3 +84,8 @@ class Meeting:
         self._peers.leave(self._peers.rank)
         self._lost = self._lost or "this group was closed"
         self.wake()
+
+
+def _cores() -> int:
+    """Those that this process may use, where the system tells."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

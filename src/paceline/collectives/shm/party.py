@@ -1,12 +1,13 @@
 """What a process group needs of those it joins: the ranks of one host, or of several."""
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import torch
 from torch import Tensor
 
 from paceline.collectives.shm.peers import PeerLost
+from paceline.errors import Mistake
 
 
 class Party(Protocol):
@@ -44,6 +45,9 @@ class Party(Protocol):
 
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
         """A tensor of zeros in shared memory."""
+
+    def refuse(self, problem: Mistake) -> NoReturn:
+        """Take part in the next call, whatever the others ask for, only to say that this rank cannot: all raise."""
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
         """Return when the tensor has left. Several threads may send, each to another rank."""

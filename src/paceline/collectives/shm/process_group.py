@@ -5,6 +5,7 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from threading import Lock
 from time import monotonic
 from typing import Any
 
@@ -39,6 +40,7 @@ class SharedMemoryGroup(ProcessGroup):
         self._name = self._purpose = ""
         self._lane = Lane("paceline-shm")
         self._lanes: dict[tuple[str, int, int], Lane] = {}
+        self._choosing = Lock()
 
     def getBackendName(self) -> str:  # noqa: N802  torch's name
         """What torch calls this backend."""
@@ -68,7 +70,7 @@ class SharedMemoryGroup(ProcessGroup):
             for tensor in tensors:
                 _changing(tensor, lambda whole: self.party.all_reduce(whole, op))
 
-        return self._run(task, tensors, opts)
+        return self._run(task, tensors, opts, op=op)
 
     allreduce_coalesced = allreduce
 
@@ -89,7 +91,7 @@ class SharedMemoryGroup(ProcessGroup):
             for tensor in tensors:
                 _changing(tensor, lambda whole: self.party.reduce(whole, opts.rootRank, op))
 
-        return self._run(task, tensors, opts)
+        return self._run(task, tensors, opts, op=op)
 
     def allgather(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
@@ -100,7 +102,7 @@ class SharedMemoryGroup(ProcessGroup):
             for targets, tensor in zip(outputs, inputs, strict=True):
                 _filling(targets, partial(self.party.all_gather, tensor=_whole(tensor)))
 
-        return self._run(task, [tensor for targets in outputs for tensor in targets], opts)
+        return self._run(task, [tensor for targets in outputs for tensor in targets], opts, inputs)
 
     def all_gather_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         """The same with one tensor that holds all outputs."""
@@ -124,7 +126,7 @@ class SharedMemoryGroup(ProcessGroup):
                 whole = _whole(given)
                 _changing(output, lambda parts: self.party.all_gather(self._rows(parts), whole))  # noqa: B023
 
-        return self._run(task, outputs, opts)
+        return self._run(task, outputs, opts, inputs)
 
     allgather_into_tensor_coalesced = all_gather_single_coalesced
 
@@ -139,7 +141,7 @@ class SharedMemoryGroup(ProcessGroup):
                 parts = [_whole(part) for part in given]
                 _changing(output, partial(self.party.reduce_scatter, inputs=parts, op=op))
 
-        return self._run(task, outputs, opts)
+        return self._run(task, outputs, opts, [part for given in inputs for part in given], op)
 
     def reduce_scatter_single(self, output: Tensor, given: Tensor, opts: Any = None) -> Work:
         """The same with one tensor that holds all inputs."""
@@ -163,7 +165,7 @@ class SharedMemoryGroup(ProcessGroup):
             given = _whole(inputs[0])
             _filling(targets, lambda whole: self.party.gather(whole, given, opts.rootRank))
 
-        return self._run(task, targets, opts)
+        return self._run(task, targets, opts, inputs)
 
     def scatter(self, outputs: Sequence[Tensor], inputs: Sequence[Sequence[Tensor]], opts: Any) -> Work:
         """Give the root's inputs to the ranks."""
@@ -172,7 +174,7 @@ class SharedMemoryGroup(ProcessGroup):
             parts = [_whole(part) for part in inputs[0]] if inputs else []
             _changing(outputs[0], lambda whole: self.party.scatter(whole, parts, opts.rootRank))
 
-        return self._run(task, outputs, opts)
+        return self._run(task, outputs, opts, [part for given in inputs for part in given])
 
     def alltoall(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], opts: Any = None) -> Work:
         """Give each rank its input, and get one from each."""
@@ -181,7 +183,7 @@ class SharedMemoryGroup(ProcessGroup):
             given = [_whole(part) for part in inputs]
             _filling(outputs, lambda whole: self.party.all_to_all(whole, given))
 
-        return self._run(task, outputs, opts)
+        return self._run(task, outputs, opts, inputs)
 
     def all_to_all_single(
         self,
@@ -198,7 +200,7 @@ class SharedMemoryGroup(ProcessGroup):
             parts = _split(_whole(given), input_splits, size)
             _changing(output, lambda whole: self.party.all_to_all(_split(whole, output_splits, size), parts))
 
-        return self._run(task, [output], opts)
+        return self._run(task, [output], opts, [given])
 
     alltoall_base = all_to_all_single
 
@@ -209,45 +211,60 @@ class SharedMemoryGroup(ProcessGroup):
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
         """A tensor of zeros in shared memory, made by all ranks together, in turn with their collectives."""
         made: list[Tensor] = []
-        self._lane.now(partial(self._carry_out, lambda: made.append(self.party.zeros(length, dtype))))
+
+        def task() -> None:
+            if problem := call.problem_with_zeros(length, dtype):
+                self.party.refuse(Mistake(problem))
+            made.append(self.party.zeros(length, dtype))
+
+        self._lane.now(partial(self._carry_out, task))
         return made[0]
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
         """Send a tensor to one rank."""
+        _check(tensors[0])
         tensor = _whole(tensors[0])
-        return self._to_or_from("send", to, 0).later(lambda: self.party.send(tensor, to, tag), tensors)
+        return self._talk("send", to, 0, Promised(lambda: self.party.send(tensor, to, tag), tensors))
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
         """Receive a tensor from one rank."""
+        _check(tensors[0])
 
         def task() -> None:
             _changing(tensors[0], lambda whole: self.party.receive(whole, source, tag))
 
-        return self._to_or_from("recv", source, tag).later(task, tensors, source)
+        return self._talk("recv", source, tag, Promised(task, tensors, source))
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
         """Receive a tensor from whoever sends one."""
+        _check(tensors[0])
 
         def task() -> None:
             _changing(tensors[0], lambda whole: work.came_from(self.party.receive_any(whole, tag)))
 
         work = Promised(task, tensors)
-        return self._to_or_from("recv", -1, tag).add(work)
+        return self._talk("recv", -1, tag, work)
 
     def _rows(self, tensor: Tensor) -> list[Tensor]:
-        return _split(_whole(tensor), (), self.party.size)
+        """A part for each rank; what cannot be cut stays whole, and is refused with all ranks."""
+        return [tensor] if call.problem_with(tensor) else _split(_whole(tensor), (), self.party.size)
 
-    def _to_or_from(self, direction: str, partner: int, tag: int) -> Lane:
+    def _talk(self, direction: str, partner: int, tag: int, work: Promised) -> Work:
+        """Leave a message to the thread for its partner; several threads may ask, and order is kept for each."""
         key = direction, partner, tag
-        if key not in self._lanes:
-            if len(self._lanes) > _MANY:
-                self._lanes = {other: lane for other, lane in self._lanes.items() if not lane.idle}
-            self._lanes[key] = Lane(f"paceline-shm-{direction}-{partner}")
-        return self._lanes[key]
+        with self._choosing:
+            if key not in self._lanes:
+                if len(self._lanes) > _MANY:
+                    self._lanes = {other: lane for other, lane in self._lanes.items() if not lane.idle}
+                self._lanes[key] = Lane(f"paceline-shm-{direction}-{partner}")
+            return self._lanes[key].add(work)
 
-    def _run(self, task: Task, tensors: Sequence[Tensor], opts: Any) -> Work:
-        for tensor in tensors:
-            _check(tensor)
+    def _run(
+        self, task: Task, tensors: Sequence[Tensor], opts: Any, given: Sequence[Tensor] = (), op: str = ""
+    ) -> Work:
+        """Do it in turn: change ``tensors`` by what is ``given``. Where that cannot be, all ranks must hear of it."""
+        if problem := _problem(tensors, given, op):
+            task = partial(self.party.refuse, Mistake(problem))
         if opts is not None and not opts.asyncOp:
             return self._lane.now(partial(self._carry_out, task), tensors)
         return self._lane.later(partial(self._carry_out, task), tensors)
@@ -269,9 +286,10 @@ class SharedMemoryGroup(ProcessGroup):
         """Leave in good order: collectives that were asked for are done first, messages have a moment to leave."""
         self._lane.close()
         end = monotonic() + _GRACE
-        for (direction, *_), lane in self._lanes.items():
-            if direction == "send":
-                lane.close(max(0.0, end - monotonic()))
+        with self._choosing:
+            sending = [lane for (direction, *_), lane in self._lanes.items() if direction == "send"]
+        for lane in sending:
+            lane.close(max(0.0, end - monotonic()))
         self.party.close()
 
     def abort(self) -> None:
@@ -280,20 +298,26 @@ class SharedMemoryGroup(ProcessGroup):
 
 
 def _operation(opts: Any) -> str:
+    """Our name of what torch asks for, or torch's if there is no such operation."""
     if opts is None:
         return "sum"
-    op = _NAMES.get(opts.reduceOp.op)
-    if op is None:
-        raise Mistake(f"shm has no {opts.reduceOp.op}; choose one of: {', '.join(TORCH_OPS)}")
-    return op
+    asked = opts.reduceOp.op
+    return _NAMES.get(asked) or str(asked.name)
+
+
+def _problem(tensors: Sequence[Tensor], given: Sequence[Tensor], op: str) -> str:
+    """Why this rank cannot do what it is asked for, in a sentence; nothing if it can."""
+    if op and op not in TORCH_OPS:
+        return f"shm has no {op}; choose one of: {', '.join(TORCH_OPS)}"
+    for tensor in (*tensors, *given):
+        if problem := call.problem_with(tensor):
+            return problem
+    return ""
 
 
 def _check(tensor: Tensor) -> None:
-    if tensor.device.type != "cpu":
-        raise Mistake(f"shm moves CPU tensors and this one is on {tensor.device}; move it or use nccl")
-    if tensor.is_sparse or not call.knows(tensor):
-        kind = "sparse" if tensor.is_sparse else str(tensor.dtype)
-        raise Mistake(f"shm cannot move {kind} tensors; use gloo for them or convert them")
+    if problem := call.problem_with(tensor):
+        raise Mistake(problem)
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ read what they need from the others' slots. Sums of tensors that live in shared 
 
 from collections.abc import Callable, Sequence
 from time import monotonic, sleep
+from typing import NoReturn
 
 import torch
 from torch import Tensor
@@ -15,6 +16,7 @@ from paceline.collectives.shm import call
 from paceline.collectives.shm.allocations import Allocations
 from paceline.collectives.shm.peers import PeerLost
 from paceline.collectives.shm.table import PIECE, Table
+from paceline.errors import Mistake
 
 ALL_READ_ALL = 2**15
 """Bytes up to which every rank combines all slots by itself, at the price of one meeting instead of two."""
@@ -259,6 +261,14 @@ class Team:
                 turn[rank][: stop - start].copy_(given[start:stop])
             table.meeting.meet()
             result[start:stop].copy_(turn[self.rank][: stop - start])
+
+    def refuse(self, problem: Mistake) -> NoReturn:
+        """Meet the others, whatever they ask for, and raise: what the ranks differ in, or the problem of all."""
+        try:
+            self._agree(call.UNKNOWN, torch.uint8, 0)
+        except Mistake as error:
+            raise error from problem
+        raise problem
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
         """Lay a message into the box of another rank; return when all of it is there."""

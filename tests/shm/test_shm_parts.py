@@ -1,0 +1,59 @@
+"""Parts of the shared-memory backend that need no second process."""
+
+import ctypes
+import importlib.util
+import threading
+import time
+from typing import Any
+
+import pytest
+import torch
+
+from paceline.collectives.shm import futex, process_group
+from paceline.collectives.shm.joining import alone
+from paceline.collectives.shm.process_group import SharedMemoryGroup
+from paceline.collectives.shm.works import Lane
+
+
+def test_threads_that_talk_to_one_rank_share_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a lane each, messages with one tag would overtake each other, and two senders write to one box."""
+    made: list[str] = []
+
+    def slow(name: str) -> Lane:
+        made.append(name)
+        time.sleep(0.05)
+        return Lane(name)
+
+    monkeypatch.setattr(process_group, "Lane", slow)
+    group = SharedMemoryGroup(alone(0, 5.0))
+    made.clear()
+    threads = [threading.Thread(target=group.send, args=([torch.zeros(3)], 0)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for _ in threads:
+        group.recv([torch.empty(3)], 0).wait()
+    assert made == ["paceline-shm-send-0", "paceline-shm-recv-0"]
+    group.shutdown()
+
+
+def test_a_system_without_futexes_can_import_and_be_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise TypeError("there is no such library")
+
+    monkeypatch.setattr(ctypes, "CDLL", missing)
+    monkeypatch.setattr("platform.system", lambda: "Darwin")
+    monkeypatch.delattr("os.sched_getaffinity")
+    spec = importlib.util.spec_from_file_location("futex_elsewhere", futex.__file__)
+    assert spec is not None
+    elsewhere = importlib.util.module_from_spec(spec)
+    assert spec.loader is not None
+    spec.loader.exec_module(elsewhere)
+    assert not elsewhere.supported()
+    monkeypatch.setattr("paceline.collectives.shm.meeting.futex", elsewhere)
+    team = alone(0, 5.0)
+    team.barrier()
+    tensor = torch.ones(3)
+    team.broadcast(tensor, 0)
+    assert tensor.eq(1).all()
