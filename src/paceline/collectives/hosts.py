@@ -16,8 +16,12 @@ def machine_id() -> str:
 
 
 def host_id() -> str:
-    """The same for all processes that reach each other without a network: one machine and one host name on it."""
-    return f"{machine_id()} {socket.gethostname()}"
+    """The same for all processes that no network lies between: one machine, and one network namespace on it."""
+    try:
+        network = str(Path("/proc/self/ns/net").stat().st_ino)
+    except OSError:
+        network = socket.gethostname()
+    return f"{machine_id()}/{network}"
 
 
 def number_hosts(names: Sequence[str]) -> Hosts:

@@ -1,13 +1,12 @@
 """How the ranks of a host come to share memory: one makes a segment, the others map it, and its name goes."""
 
 import os
-import platform
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from mmap import mmap
-from pathlib import Path
 
+from paceline.collectives.hosts import host_id
 from paceline.collectives.shm import futex, segment
 from paceline.collectives.shm.allocations import Allocations
 from paceline.collectives.shm.peers import PeerLost
@@ -31,7 +30,7 @@ class Member:
 
 def meet_members(register: Register, rank: int, names: Sequence[int]) -> list[Member]:
     """Everybody's process and host, by rank; from then on those of this host are watched."""
-    here = host_identity()
+    here = sharing_id()
     register.tell("member", rank, [os.getpid(), here])
     members = []
     for other, name in enumerate(names):
@@ -41,13 +40,11 @@ def meet_members(register: Register, rank: int, names: Sequence[int]) -> list[Me
     return members
 
 
-def host_identity() -> str:
-    """The same for processes that can share memory and watch each other, and that no network lies between."""
+def sharing_id() -> str:
+    """The same for processes of one host that can share memory and watch each other: what else that needs."""
     if not (futex.supported() and segment.ROOM.exists()):
-        return platform.node()
-    spaces = [Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in ("pid", "net")]
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot}/{segment.ROOM.stat().st_dev}/{spaces[0]}/{spaces[1]}/{os.getuid()}"
+        return host_id()
+    return f"{host_id()}/{segment.ROOM.stat().st_dev}/{segment.process_space()}/{os.getuid()}"
 
 
 def form_team(

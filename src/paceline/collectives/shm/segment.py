@@ -27,7 +27,7 @@ def segment_name(run: str, group: str, serial: int) -> str:
     Containers may share the room while process ids repeat: hence a random part, and where the id holds.
     """
     plain = re.sub(r"[^A-Za-z0-9.]+", "_", f"{run}-{group}")[:120]
-    return f"{PREFIX}{plain}-{secrets.token_hex(4)}-{serial}.{_process_space()}.{os.getpid()}"
+    return f"{PREFIX}{plain}-{secrets.token_hex(4)}-{serial}.{process_space()}.{os.getpid()}"
 
 
 def create(name: str, size: int) -> mmap.mmap:
@@ -73,12 +73,13 @@ def sweep() -> None:
 def _abandoned(path: Path) -> bool:
     """Without its maker, no group forms; where that lives among other processes, only the time can tell."""
     _, space, process = path.name.rsplit(".", 2)
-    if int(space) == _process_space():
+    if int(space) == process_space():
         return died(int(process))
     return time.time() - path.stat().st_mtime > STALE
 
 
-def _process_space() -> int:
+def process_space() -> int:
+    """Where a process id holds: the same for all processes that call each other by the same ids."""
     return Path("/proc/self/ns/pid").stat().st_ino
 
 
