@@ -304,7 +304,7 @@ def main() -> None:
 
         def work(rank: int, size: int = size, port: int = port) -> dict[str, str]:
             world(rank, size, port)
-            failed = attempt(Rank(rank, size).cases())
+            failed = attempt(list(Rank(rank, size).cases())[:: 1 if size in (2, 3) else 2])
             dist.destroy_process_group()
             return failed
 

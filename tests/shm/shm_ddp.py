@@ -1,4 +1,4 @@
-"""DDP over Gloo and over shared memory, same seed: ``shm_ddp.py OUT`` writes how far the trained models are apart."""
+"""DDP over Gloo and over shared memory, same seed: how far the trained models are apart."""
 
 from functools import partial
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 import torch._dynamo  # which DDP would import in every rank
 import torch.distributed as dist
-from crew import crew_of, free_port, world, write_facts
+from crew import crew_of, free_port, world
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -72,13 +72,9 @@ def compare(rank: int, size: int, ports: dict[str, int]) -> dict[str, float]:
     }
 
 
-def main() -> None:
+def ddp_facts() -> dict[str, Any]:
     facts = {}
     for size in (2, 3):
         ports = {backend: free_port() for backend in ("gloo", "shm")}
         facts[str(size)] = crew_of(partial(compare, size=size, ports=ports), size, 60)
-    write_facts(facts)
-
-
-if __name__ == "__main__":
-    main()
+    return facts

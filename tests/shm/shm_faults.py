@@ -18,23 +18,26 @@ from torch.distributed import ReduceOp
 import paceline.shm
 from paceline.collectives.shm import segment
 
-SMALL, BIG = 100, 3_000_000
+SMALL, BIG = 100, 1_000_000
 ODD = torch.float8_e5m2fnuz
 """A type that does not travel."""
 
 
-def for_ever(rank: int, size: int, port: int, length: int, shared: bool) -> None:
+def for_ever(rank: int, size: int, port: int, ready: int, length: int, shared: bool) -> None:
     """Reduce until somebody dies."""
     world(rank, size, port)
     tensor = paceline.shm.zeros(length) if shared else torch.zeros(length)
+    dist.barrier()
+    os.write(ready, b".")
     while True:
         dist.all_reduce(tensor)
 
 
-def receiving(rank: int, size: int, port: int) -> None:
+def receiving(rank: int, size: int, port: int, ready: int) -> None:
     """Rank 1 is to be killed while rank 0 receives from it, rank 2 from anybody, and rank 3 sends to it."""
     world(rank, size, port)
     dist.barrier()
+    os.write(ready, b".")
     if rank == 0:
         dist.recv(torch.empty(3), 1)
     if rank == 2:
@@ -51,7 +54,7 @@ def leaving(rank: int, size: int, port: int, leave: Callable[[], None]) -> None:
     if rank == 1:
         time.sleep(0.3)
         leave()
-        time.sleep(2.5)  # what it does afterwards is no matter
+        time.sleep(1)  # what it does afterwards is no matter
     else:
         dist.all_reduce(torch.zeros(SMALL))
 
@@ -74,10 +77,11 @@ def anew(rank: int, port: int) -> list[Any]:
     return found
 
 
-def interrupted(rank: int, size: int, port: int) -> str:
+def interrupted(rank: int, size: int, port: int, ready: int) -> str:
     """Rank 1 catches Ctrl-C in the middle of a collective, clears up for long, and tries to go on."""
     world(rank, size, port)
     dist.barrier()
+    os.write(ready, b".")
     if rank == 0:
         time.sleep(1)
     try:
@@ -85,7 +89,7 @@ def interrupted(rank: int, size: int, port: int) -> str:
         if rank == 2:
             dist.all_reduce(torch.zeros(SMALL))
     except KeyboardInterrupt:
-        time.sleep(1)
+        time.sleep(0.5)
         try:
             dist.barrier()
         except paceline.shm.PeerLost as error:
@@ -158,13 +162,13 @@ def watched(rank: int, port: int, out: str) -> list[Any]:
 def late(rank: int, port: int, at_start: bool) -> None:
     """Rank 2 never comes: to the start, or to a collective."""
     if rank == 2 and at_start:
-        time.sleep(2)
+        time.sleep(1.3)
         return
     store = dist.TCPStore("127.0.0.1", port, 3, rank == 0, wait_for_workers=False)
     time.sleep(0.1 * rank)
-    dist.init_process_group("shm", store=store, rank=rank, world_size=3, timeout=timedelta(seconds=1.5))
+    dist.init_process_group("shm", store=store, rank=rank, world_size=3, timeout=timedelta(seconds=1))
     if rank == 2:
-        time.sleep(2)
+        time.sleep(1.3)
     dist.all_reduce(torch.zeros(SMALL))
 
 
@@ -232,12 +236,24 @@ class Theatre:
         self.facts: dict[str, Any] = {}
 
     def kill(
-        self, name: str, work: Callable[..., Any], ranks: int, victims: tuple[int, ...] = (1,), **words: Any
+        self,
+        name: str,
+        work: Callable[..., Any],
+        ranks: int,
+        victims: tuple[int, ...] = (1,),
+        by: int = signal.SIGKILL,
+        **words: Any,
     ) -> None:
-        port = free_port()
-        crew = Crew(lambda rank: work(rank, ranks, port, **words), ranks)
-        time.sleep(0.6)
-        crew.kill(*victims)
+        """Each rank writes a byte when it is about to begin; a moment later the victims are ended."""
+        port, (inward, outward) = free_port(), os.pipe()
+        crew = Crew(lambda rank: work(rank, ranks, port, outward, **words), ranks)
+        os.close(outward)
+        begun = 0
+        while begun < ranks and (chunk := os.read(inward, ranks)):
+            begun += len(chunk)
+        os.close(inward)
+        time.sleep(0.3)
+        crew.kill(*victims, by=by)
         at = time.monotonic()
         self.note(name, crew.results(8), at)
 
@@ -270,22 +286,16 @@ def main() -> None:
     theatre = Theatre()
     theatre.kill("small", for_ever, 3, length=SMALL, shared=False)
     theatre.kill("big", for_ever, 3, length=BIG, shared=False)
-    theatre.kill("big of two", for_ever, 2, length=BIG, shared=False)
     theatre.kill("in place", for_ever, 3, length=BIG, shared=True)
     theatre.kill("everybody", for_ever, 3, (0, 1, 2), length=BIG, shared=True)
     theatre.kill("receiving", receiving, 4)
     for name, leave in {
         "raises": fail,
-        "system exit": partial(exit, 3),
         "destroys": dist.destroy_process_group,
     }.items():
         port = free_port()
         theatre.play(name, partial(leaving, size=3, port=port, leave=leave), 3)
-    port = free_port()
-    crew = Crew(lambda rank: interrupted(rank, 3, port), 3)
-    time.sleep(0.5)
-    crew.kill(1, by=signal.SIGINT)
-    theatre.note("interrupted", crew.results(8), time.monotonic())
+    theatre.kill("interrupted", interrupted, 3, by=signal.SIGINT)
     for victim, moment in ((0, "create"), (1, "attach"), (0, "sweep")):
         scene = partial(forming, size=3, port=free_port(), victim=victim, moment=moment)
         theatre.play(f"forming, {moment}", scene, 3)

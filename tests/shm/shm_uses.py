@@ -13,6 +13,7 @@ import torch._dynamo  # which DDP would import in every rank
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
 from crew import attempt, crew_of, free_port, in_room, world, write_facts
+from shm_ddp import ddp_facts
 from torch.distributed import ReduceOp
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
@@ -24,7 +25,7 @@ import paceline.shm
 from paceline.collectives.shm.table import PIECE
 
 Case = tuple[str, Callable[[], None]]
-ROUNDS = 4
+ROUNDS = 3
 """How often a process leaves and joins again."""
 BIG = 3 * PIECE // 4 + 5
 """Elements that pass through every slot in several pieces."""
@@ -319,7 +320,7 @@ class Uses:
         for wait in (dist.barrier, self._receive, self._receive_any):
             dist.barrier()
             if self.rank == 0:
-                time.sleep(1.0)
+                time.sleep(0.5)
                 if wait is not dist.barrier:
                     for other in range(1, self.size):
                         dist.send(self.mine(), other)
@@ -328,8 +329,8 @@ class Uses:
             if self.rank or wait is dist.barrier:
                 wait()
             if self.rank:
-                assert time.monotonic() - begun > 0.8
-                assert time.process_time() - before < 0.05, f"{time.process_time() - before} s of CPU"
+                assert time.monotonic() - begun > 0.3
+                assert time.process_time() - before < 0.03, f"{time.process_time() - before} s of CPU"
 
     def _receive(self) -> None:
         dist.recv(torch.empty(10), 0)
@@ -354,7 +355,11 @@ class Uses:
 
     def again(self) -> None:
         """Leaving and joining again, many times over one store, leaves nothing behind."""
-        works = [dist.irecv(torch.empty(4), 1), dist.isend(self.mine(BIG), 1)] if self.rank == 0 else []
+        works = (
+            [dist.irecv(torch.empty(4), 1), dist.isend(self.mine(BIG), 1)]
+            if self.rank == 0 and self.size == 2
+            else []
+        )
         begun = time.monotonic()
         dist.destroy_process_group()
         assert time.monotonic() - begun < 8, "leaving waited for messages that nobody takes"
@@ -405,7 +410,7 @@ def main() -> None:
 
         begun = time.monotonic()
         facts[str(size)] = {"ranks": crew_of(work, size, 60), "seconds": time.monotonic() - begun}
-    write_facts(facts)
+    write_facts({**facts, "ddp": ddp_facts()})
 
 
 if __name__ == "__main__":

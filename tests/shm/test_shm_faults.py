@@ -18,9 +18,7 @@ def told(facts: Facts, scene: str, *ranks: int) -> set[tuple[str, str]]:
     return {(result.get("error", "none"), result.get("text", "none")) for result in found}
 
 
-@pytest.mark.parametrize(
-    ("scene", "survivors"), [("small", (0, 2)), ("big", (0, 2)), ("big of two", (0,)), ("in place", (0, 2))]
-)
+@pytest.mark.parametrize(("scene", "survivors"), [("small", (0, 2)), ("big", (0, 2)), ("in place", (0, 2))])
 def test_a_kill_in_the_middle_is_told_by_name_within_seconds(
     facts: Facts, scene: str, survivors: tuple[int, ...]
 ) -> None:
@@ -34,9 +32,8 @@ def test_a_kill_ends_every_way_of_waiting_for_a_message(facts: Facts) -> None:
     assert max(facts["receiving"]["ranks"][rank]["after"] for rank in (0, 2, 3)) < 3
 
 
-@pytest.mark.parametrize("scene", ["raises", "system exit"])
-def test_a_rank_that_ends_is_told(facts: Facts, scene: str) -> None:
-    assert told(facts, scene, 0, 2) == {("PeerLost", "rank 1 died (during all_reduce)")}
+def test_a_rank_that_ends_is_told(facts: Facts) -> None:
+    assert told(facts, "raises", 0, 2) == {("PeerLost", "rank 1 died (during all_reduce)")}
 
 
 def test_a_store_forms_a_group_again_and_again_also_after_a_death(facts: Facts) -> None:
@@ -48,7 +45,8 @@ def test_a_store_forms_a_group_again_and_again_also_after_a_death(facts: Facts) 
 
 def test_a_rank_that_leaves_is_told_at_once_though_it_lives_on(facts: Facts) -> None:
     assert told(facts, "destroys", 0, 2) == {("PeerLost", "rank 1 has left (during all_reduce)")}
-    assert max(facts["destroys"]["ranks"][rank]["after"] for rank in (0, 2)) < 2.3
+    first, left, third = facts["destroys"]["ranks"]
+    assert max(first["at"], third["at"]) < left["at"]
 
 
 def test_a_rank_that_was_interrupted_in_the_middle_never_takes_part_again(facts: Facts) -> None:
@@ -74,14 +72,16 @@ def test_ctrl_c_while_the_group_forms_takes_the_name_away(facts: Facts) -> None:
 
 
 def test_a_rank_that_never_comes_is_named_when_the_time_is_over(facts: Facts) -> None:
-    words = "rank 2 did not come within 1.5 s (during {})"
+    words = "rank 2 did not come within 1 s (during {})"
     assert told(facts, "late, True", 0, 1) == {("PeerLost", words.format("the start of the group"))}
     assert told(facts, "late, False", 0, 1) == {("PeerLost", words.format("all_reduce"))}
 
 
 def test_nothing_is_left_in_dev_shm(facts: Facts) -> None:
     left = {scene: found["left"] for scene, found in facts.items() if isinstance(found, dict)}
-    left.pop("all die while forming")  # by design, unless another group on this machine has cleared it up already
+    left.pop(
+        "all die while forming"
+    )  # by design, unless another group on this machine has cleared it up already
     assert not any(left.values()), left
 
 
