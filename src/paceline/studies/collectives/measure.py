@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from statistics import median, quantiles
+from statistics import median
 
 from paceline.costs.bandwidth import algbw, busbw
 from paceline.records.bench import Cell
@@ -11,7 +11,7 @@ from paceline.studies.collectives.pattern import Pattern
 from paceline.studies.collectives.request import Request
 from paceline.studies.collectives.room import Room
 from paceline.studies.collectives.sides import Side
-from paceline.studies.collectives.timing import calls_within, share, timed
+from paceline.studies.collectives.timing import calls_within, quartiles, share, timed
 
 ROUNDS = 5
 """How often each side has its turn."""
@@ -71,7 +71,7 @@ class Measurer:
 
     def _cell(self, trial: _Trial, size: int, predicted: float) -> Cell:
         middle = median(trial.times)
-        low, high = _quartiles(trial.times)
+        low, high = quartiles(trial.times)
         return Cell(
             what=trial.side.name,
             size=size,
@@ -91,10 +91,3 @@ def _rotated(trials: Sequence[_Trial], turn: int) -> list[_Trial]:
     """Everybody comes after everybody else now and then."""
     order = [*trials[turn % len(trials) :], *trials[: turn % len(trials)]]
     return order if turn % 2 else order[::-1]
-
-
-def _quartiles(times: Sequence[float]) -> tuple[float, float]:
-    if len(times) < 2:
-        return times[0], times[0]
-    low, _, high = quantiles(times, n=4, method="inclusive")
-    return low, high

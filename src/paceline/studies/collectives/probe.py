@@ -6,7 +6,6 @@ None of them is an all-reduce of a size that the table has, and none is made aft
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from statistics import median
 
 import torch
 from torch import Tensor
@@ -17,10 +16,11 @@ from paceline.studies.collectives.fit import Line, fit_line
 from paceline.studies.collectives.request import PROBED
 from paceline.studies.collectives.room import Room
 from paceline.studies.collectives.sides import Side
-from paceline.studies.collectives.timing import calls_within, share, timed
+from paceline.studies.collectives.timing import calls_within, quartiles, share, timed
 
-MESSAGES = (3_000, 30_000, 90_000, 300_000, 1_500_000, 5_000_000)
-"""Bytes of the messages that the link's latency and bandwidth are fitted to."""
+MESSAGES = (1_000, 4_000, 1_000_000, 3_000_000, 10_000_000)
+"""Bytes of the messages that the link's figures are fitted to: small ones tell the latency, large ones the bandwidth.
+Those in between depend on what buffers, and shapers with their bursts, let through at once, and would bend the line."""
 EXCHANGES = 2
 """How many of them follow each other in a call."""
 TURNS = 5
@@ -113,9 +113,10 @@ class Prober:
         return side.buffer[: size // self._element]
 
     def _times(self, name: str, works: Mapping[int, Callable[[], object]]) -> dict[int, float]:
-        """The median of each size, after a few calls that do not count.
+        """The first quartile of each size, after a few calls that do not count.
 
-        All sizes have their turns, again and again: whatever disturbs for a second disturbs all of them.
+        It is the link that is asked for: whatever else goes on here only adds, and a late wake-up costs more than a
+        message. All sizes have their turns, again and again: what disturbs for a second disturbs all of them.
         """
         calls = {
             size: calls_within(self._seconds, min(timed(self._room, work, 3))) for size, work in works.items()
@@ -124,8 +125,9 @@ class Prober:
         for turn in range(TURNS):
             for size, work in works.items():
                 found[size] += timed(self._room, work, share(calls[size], turn, TURNS))
-        for size, times in found.items():
+        typical = {size: quartiles(times)[0] for size, times in found.items()}
+        for size, seconds in typical.items():
             self.measured.append(
-                {"probe": name, "bytes": size, "seconds": median(times), "calls": len(times)}
+                {"probe": name, "bytes": size, "seconds": seconds, "calls": len(found[size])}
             )
-        return {size: median(times) for size, times in found.items()}
+        return typical

@@ -1,7 +1,8 @@
 """Timed calls: each begins when all ranks are there, and takes as long as it takes the slowest of them."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from statistics import quantiles
 
 from paceline.studies.collectives.room import Room
 
@@ -29,3 +30,11 @@ def calls_within(budget: float, once: float) -> int:
 def share(calls: int, turn: int, turns: int) -> int:
     """How many of the calls fall into a turn."""
     return calls * (turn + 1) // turns - calls * turn // turns
+
+
+def quartiles(times: Sequence[float]) -> tuple[float, float]:
+    """Between them lies the middle half."""
+    if len(times) < 2:
+        return times[0], times[0]
+    low, _, high = quantiles(times, n=4, method="inclusive")
+    return low, high
