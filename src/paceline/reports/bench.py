@@ -1,10 +1,12 @@
 """A benchmark as people and programs read it: the settings, what was expected, a row a cell."""
 
 import json
+import os
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, TextIO
 
 from paceline.records.bench import SCHEMA, Bench, Cell, Ending, Prediction
@@ -66,9 +68,13 @@ class ConsoleBench:
     def _print(self, text: str) -> None:
         if isinstance(self._meter, Bar) and self._meter.console.file is self._out:
             self._meter.say(text)
-        else:
+            return
+        try:
             self._out.write(f"{text}\n")
             self._out.flush()
+        except BrokenPipeError:
+            # Whoever read along has seen enough, as `head` does; the other workers still measure.
+            self._out = Path(os.devnull).open("w")  # noqa: SIM115
 
 
 class JsonBench:
@@ -162,4 +168,4 @@ def verdict(cells: Sequence[Cell], ending: Ending) -> str:
 
 
 def _rate(rate: float) -> str:
-    return f"{rate / 1e9:.3g}"
+    return f"{rate / 1e9:.3g}" if rate >= 1e7 else f"{rate / 1e9:.5f}"
