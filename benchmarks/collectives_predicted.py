@@ -23,7 +23,7 @@ MOST = 10.0
 RATE = "1gbit"
 BURST = "72kb"
 """A little more than the largest packet, or tbf would cut every packet, which costs more than there are cores for.
-What the bucket holds after a pause leaves unshaped: it makes the smallest tensors quicker than any prediction."""
+What the bucket holds after a pause leaves unshaped, which matters for the smallest tensors."""
 QUEUE = "4mb"
 """Long enough that nothing is dropped while two hosts send to one."""
 
