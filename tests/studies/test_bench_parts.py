@@ -83,12 +83,30 @@ def test_one_wrong_element_is_seen(length, data):
     assert not pattern.holds(total)
 
 
-def test_a_chunk_in_the_wrong_place_is_seen():
-    pattern = Pattern(find_operation("max", torch.float32), torch.float32, 0, 1)
-    tensor = torch.zeros(100_000)
-    pattern.lay(tensor)
-    assert pattern.holds(tensor)
-    assert not pattern.holds(torch.cat([tensor[50_000:], tensor[:50_000]]))
+@pytest.mark.parametrize("op", ["sum", "max", "product"])
+@pytest.mark.parametrize("workers", [2, 3, 4, 5])
+@pytest.mark.parametrize("size", [250, 2_500, 25_000, 250_000])
+def test_a_chunk_in_the_wrong_place_is_seen(op, workers, size):
+    operation = find_operation(op, torch.float32)
+    tensors = [torch.zeros(size) for _ in range(workers)]
+    for rank, tensor in enumerate(tensors):
+        Pattern(operation, torch.float32, rank, workers).lay(tensor)
+    for other in tensors[1:]:
+        operation.combine(tensors[0], other)
+    operation.finish(tensors[0], workers)
+    pattern = Pattern(operation, torch.float32, 0, workers)
+    assert pattern.holds(tensors[0])
+    chunks = list(tensors[0].tensor_split(workers))
+    assert not pattern.holds(torch.cat([*chunks[1:], chunks[0]]))
+    assert not pattern.holds(torch.cat([chunks[1], chunks[0], *chunks[2:]]))
+
+
+def test_a_link_without_time_a_byte_is_still_a_link():
+    found = Found(
+        across=Line(latency=0.05, byte_seconds=0.0), inside=None, reduce_seconds=0.0, shared={}, measured=()
+    )
+    prediction = predict(found, [0, 1], ["ring", "gloo"], [1000], 4)
+    assert prediction.seconds["ring"][1000] == pytest.approx(0.1, rel=0.01)
 
 
 class Alone:
@@ -239,6 +257,6 @@ def test_sizes_and_sides_as_a_user_writes_them():
 
 def test_shared_memory_is_measured_where_it_is_shared():
     asked = Request(what=SIDES)
-    assert left_out(asked, {0: 2}) == ()
-    assert left_out(asked, {0: 1, 1: 1}) == ("shm", "shm elsewhere")
-    assert left_out(asked, {0: 2, 1: 2}) == ("shm elsewhere",)
+    assert left_out(asked, [2]) == ()
+    assert left_out(asked, [1, 1]) == ("shm", "shm elsewhere")
+    assert left_out(asked, [2, 2]) == ("shm elsewhere",)

@@ -55,6 +55,11 @@ class Hosts:
         self._order = [rank for ranks in teams for rank in ranks]
         self._most = max(map(len, teams))
 
+    @property
+    def teams(self) -> list[int]:
+        """Those of each host, or one rank each where memory could not be shared."""
+        return [len(ranks) for ranks in self._teams]
+
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
         """Shared inside this host."""
         self._agree("zeros", dtype, length)

@@ -16,6 +16,10 @@ class Party(Protocol):
     rank: int
     size: int
 
+    @property
+    def teams(self) -> list[int]:
+        """How many ranks share memory, team by team."""
+
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
         """Make every rank's tensor the combination of all."""
 

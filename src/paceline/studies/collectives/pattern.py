@@ -6,7 +6,7 @@ from torch import Tensor
 from paceline.collectives.operations import Operation
 
 PERIOD = 8191
-"""Elements until the values repeat; a prime, so that a chunk in the wrong place shows."""
+"""Elements until the values repeat; a prime, so that no chunk begins where another does."""
 
 
 class Pattern:
@@ -32,10 +32,8 @@ class Pattern:
 
 
 def _values(operation: Operation, rank: int, dtype: torch.dtype) -> Tensor:
-    places = torch.arange(PERIOD)
-    if operation.name == "product":
-        return (1 + (places * 7 + rank * 3) % 5 // 4).to(dtype)
-    return ((places * 37 + rank * 11) % 5).to(dtype)
+    drawn = torch.randint(0, 5, (PERIOD,), generator=torch.Generator().manual_seed(rank))
+    return (1 + drawn // 4 if operation.name == "product" else drawn).to(dtype)
 
 
 def _blocks(tensor: Tensor) -> tuple[Tensor, Tensor]:

@@ -22,6 +22,9 @@ from paceline.units import show_bytes, show_rate, show_seconds
 PLAYED = 32
 """Workers up to which schedules are played message by message; beyond, rounds are priced, which is quicker."""
 
+QUICKEST = 1e-13
+"""Seconds a byte that a link takes at least: a fit may find none where latency is all there is."""
+
 
 def predict(
     found: Found, hosts: Sequence[int], what: Sequence[str], sizes: Sequence[int], element: int
@@ -60,7 +63,7 @@ def _link(line: Line | None, at_once: int) -> Link:
     """The link that so many messages at once share; a line that was not measured is not used."""
     if line is None:
         return MEMORY
-    return Link(latency=line.latency, bandwidth=at_once / line.byte_seconds)
+    return Link(latency=line.latency, bandwidth=at_once / max(line.byte_seconds, QUICKEST))
 
 
 def _seconds(name: str, found: Found, topology: Topology, size: int, element: int) -> float:
@@ -88,7 +91,7 @@ def _sentences(found: Found) -> list[str]:
     said = []
     for line, where in ((found.across, "between hosts"), (found.inside, "inside a host")):
         if line:
-            rate = show_rate(1 / line.byte_seconds)
+            rate = show_rate(1 / max(line.byte_seconds, QUICKEST))
             said.append(
                 f"{where}: {show_seconds(line.latency)} a message and {rate} each way, fitted to exchanges over Gloo"
             )

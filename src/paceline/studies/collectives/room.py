@@ -46,14 +46,9 @@ class Room:
         run = place.launch.name if place.launch else f"bench-{place.port}"
         self.shm: Any = dist.new_group(backend="shm", pg_options=shm.Options(run=run))
 
-    @property
-    def one_host(self) -> bool:
-        """Whether all ranks share memory."""
-        return len(set(self.hosts)) == 1
-
     def align(self) -> None:
         """Return on all ranks as near to the same moment as there is a way to."""
-        dist.barrier(self.shm if self.one_host else None)
+        dist.barrier(self.shm if len(self.shm.party.teams) == 1 else None)
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
         """The longest of all ranks' times, one by one; raises Interrupted on all if anybody was asked to stop."""

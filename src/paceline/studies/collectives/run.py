@@ -8,7 +8,7 @@ import torch
 
 from paceline.collectives.operations import find_operation
 from paceline.collectives.shm.table import PIECE
-from paceline.collectives.shm.team import ALL_READ_ALL
+from paceline.collectives.shm.team import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.errors import Mistake
 from paceline.records.bench import Bench, BenchObserver, Ending, SilentBench
 from paceline.runtimes.live.place import Place
@@ -71,11 +71,11 @@ class _Study:
     def __init__(
         self, asked: Request, room: Room, observer: BenchObserver, beat: Callable[[int], None]
     ) -> None:
-        idle = left_out(asked, Counter(room.hosts))
+        idle = left_out(asked, room.shm.party.teams)
         self._asked = asked = replace(asked, what=tuple(name for name in asked.what if name not in idle))
         if not asked.what:
             raise Mistake(
-                f"{', '.join(idle)}: hosts with one worker each share no memory; add --only ring, or -np 2"
+                f"{', '.join(idle)}: no two workers share memory here; choose --only ring, or start two on a host"
             )
         torch.set_num_threads(1 if room.sharing > 1 else torch.get_num_threads())
         self._room, self._observer, self._beat = room, observer, beat
@@ -111,7 +111,7 @@ class _Study:
         inside = prober.exchange("inside", here) if max(Counter(hosts).values()) > 1 else None
         reduce_seconds = prober.reducing()
         shared = {
-            name: prober.shared(sides[name], _limit(room)) for name in (SHM, ELSEWHERE) if name in sides
+            name: prober.shared(sides[name], _limit(name, room)) for name in (SHM, ELSEWHERE) if name in sides
         }
         return Found(
             across=across,
@@ -144,6 +144,8 @@ class _Study:
         self._turns += 1
 
 
-def _limit(room: Room) -> int:
+def _limit(name: str, room: Room) -> int:
     """Bytes up to which a team all-reduces with one meeting."""
-    return PIECE if room.workers == 2 else ALL_READ_ALL
+    if room.workers > 2:
+        return ALL_READ_ALL
+    return IN_PLACE_FROM if name == SHM else PIECE

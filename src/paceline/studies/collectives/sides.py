@@ -1,6 +1,6 @@
 """The ways to all-reduce that are measured against each other, on buffers that all of them share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -64,8 +64,8 @@ def _native(operation: Operation, workers: int) -> Callable[[Tensor, dist.Proces
     return reduce
 
 
-def left_out(asked: Request, hosts: Mapping[int, int]) -> tuple[str, ...]:
-    """What makes no difference here: without two workers on a host, shared memory is Gloo with a detour."""
-    if len(hosts) > 1 and max(hosts.values()) == 1:
+def left_out(asked: Request, teams: Sequence[int]) -> tuple[str, ...]:
+    """What makes no difference where so many workers share memory: without two that do, it is Gloo with a detour."""
+    if len(teams) > 1 and max(teams) == 1:
         return tuple(name for name in asked.what if name in (SHM, ELSEWHERE))
-    return (ELSEWHERE,) if len(hosts) > 1 and ELSEWHERE in asked.what else ()
+    return (ELSEWHERE,) if len(teams) > 1 and ELSEWHERE in asked.what else ()
