@@ -9,14 +9,14 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
 from paceline.collectives.choose import NATIVE
 from paceline.collectives.hosts import host_id, number_hosts
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.board import Board
+from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.sums import Pending, choose_sums
@@ -108,14 +108,11 @@ class Together:
         self.rank, self.workers = place.rank, place.workers
         self.transport = options.transport(place, collective)
         self._device = device
-        self._exchanges = 0
         timeout = timedelta(seconds=options.timeout)
-        host = f"[{place.address}]" if ":" in place.address else place.address
-        where = f"tcp://{host}:{place.port}?rank={place.rank}&world_size={place.workers}"
-        self._store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
+        self._documents = Documents(place, timeout)
         dist.init_process_group(
             self.transport,
-            store=PrefixStore("torch", self._store),
+            store=PrefixStore("torch", self._documents.store),
             rank=place.rank,
             world_size=place.workers,
             timeout=timeout,
@@ -150,13 +147,8 @@ class Together:
         dist.broadcast(tensor, root)
 
     def exchange(self, document: Any) -> list[Any]:
-        """Put one document into the store, and take all out."""
-        self._exchanges += 1
-        self._store.set(self._key(self.rank), json.dumps(document))
-        return [json.loads(self._store.get(self._key(rank))) for rank in range(self.workers)]
-
-    def _key(self, rank: int) -> str:
-        return f"paceline/{self._exchanges}/{rank}"
+        """Through the store."""
+        return self._documents.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """In shared memory where the workers have some, so that sums happen in place."""
@@ -166,15 +158,11 @@ class Together:
 
     def board(self) -> Board:
         """In the store, over a connection of its own."""
-        return Board(self._store)
+        return Board(self._documents.store)
 
     def leave(self) -> None:
-        """Rank 0 waits until all are here, because its store must outlive the others' last use of it."""
-        self._exchanges += 1
-        self._store.set(self._key(self.rank), "left")
-        if self.rank == 0:
-            for rank in range(self.workers):
-                self._store.get(self._key(rank))
+        """Say so, then close the connections."""
+        self._documents.part()
         dist.destroy_process_group()
 
     def abandon(self) -> None:

@@ -1,6 +1,5 @@
 """The workers of a benchmark, as one of them reaches the others."""
 
-import json
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -8,12 +7,12 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.distributed_c10d import PrefixStore, Store
-from torch.distributed.rendezvous import rendezvous
+from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
 from paceline.collectives.hosts import host_id, machine_id, number_hosts
 from paceline.errors import Mistake
+from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.place import Place
 
 _TIMEOUT = timedelta(seconds=120)
@@ -28,13 +27,10 @@ class Room:
 
     def __init__(self, place: Place, stopping: Callable[[], bool]) -> None:
         self.rank, self.workers, self._stopping = place.rank, place.workers, stopping
-        self._exchanges = 0
-        where = f"[{place.address}]" if ":" in place.address else place.address
-        address = f"tcp://{where}:{place.port}?rank={place.rank}&world_size={place.workers}"
-        self._store: Store = next(iter(rendezvous(address, timeout=_TIMEOUT)))[0]
+        self._documents = Documents(place, _TIMEOUT)
         dist.init_process_group(
             "gloo",
-            store=PrefixStore("bench", self._store),
+            store=PrefixStore("bench", self._documents.store),
             rank=place.rank,
             world_size=place.workers,
             timeout=_TIMEOUT,
@@ -67,17 +63,11 @@ class Room:
 
     def exchange(self, document: Any) -> list[Any]:
         """Every rank's JSON document, by rank."""
-        self._exchanges += 1
-        self._store.set(f"{self._exchanges}/{self.rank}", json.dumps(document))
-        return [json.loads(self._store.get(f"{self._exchanges}/{rank}")) for rank in range(self.workers)]
+        return self._documents.exchange(document)
 
     def leave(self) -> None:
-        """End in agreement; rank 0 goes last, because it may keep the store."""
-        self._exchanges += 1
-        self._store.set(f"{self._exchanges}/{self.rank}", "left")
-        if self.rank == 0:
-            for rank in range(self.workers):
-                self._store.get(f"{self._exchanges}/{rank}")
+        """End in agreement."""
+        self._documents.part()
         dist.destroy_process_group()
 
     def abandon(self) -> None:

@@ -1,0 +1,38 @@
+"""What workers tell each other before and after the tensors: JSON documents, through a store."""
+
+import json
+from datetime import timedelta
+from typing import Any
+
+from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
+
+from paceline.runtimes.live.place import Place
+
+
+class Documents:
+    """The store of all workers. All must make the same calls in the same order."""
+
+    def __init__(self, place: Place, timeout: timedelta) -> None:
+        """Meet the others; raises if they do not come in time."""
+        self._rank, self._workers, self._exchanges = place.rank, place.workers, 0
+        host = f"[{place.address}]" if ":" in place.address else place.address
+        where = f"tcp://{host}:{place.port}?rank={place.rank}&world_size={place.workers}"
+        self.store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
+
+    def exchange(self, document: Any) -> list[Any]:
+        """Put one document into the store, and take every worker's out, by rank."""
+        self._exchanges += 1
+        self.store.set(self._key(self._rank), json.dumps(document))
+        return [json.loads(self.store.get(self._key(rank))) for rank in range(self._workers)]
+
+    def part(self) -> None:
+        """Say goodbye. Rank 0 waits for all, because its store must outlive the others' last use of it."""
+        self._exchanges += 1
+        self.store.set(self._key(self._rank), "left")
+        if self._rank == 0:
+            for rank in range(self._workers):
+                self.store.get(self._key(rank))
+
+    def _key(self, rank: int) -> str:
+        return f"paceline/{self._exchanges}/{rank}"
