@@ -34,6 +34,7 @@ MISFIT = -1
 """The length that a rank asks for whose own tensors do not fit together: so all hear of it, and nobody waits."""
 _MOST = 2**48
 """Bytes beyond which no machine has memory."""
+_DENSE = torch.strided
 
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
 _DTYPE = {dtype: number for number, dtype in enumerate(DTYPES)}
@@ -94,11 +95,11 @@ def place_of(packed: bytes) -> tuple[int, int]:
 
 def problem_with(tensor: Tensor) -> str:
     """Why a tensor cannot travel, in a sentence; nothing if it can."""
-    if tensor.device.type != "cpu":
+    if tensor.is_cpu and tensor.layout == _DENSE and tensor.dtype in _DTYPE:
+        return ""
+    if not tensor.is_cpu:
         return f"shm moves CPU tensors and this one is on {tensor.device}; move it or use nccl"
-    if tensor.layout != torch.strided or tensor.dtype not in _DTYPE:
-        return _stranger(tensor.dtype if tensor.layout == torch.strided else tensor.layout)
-    return ""
+    return _stranger(tensor.dtype if tensor.layout == _DENSE else tensor.layout)
 
 
 def problem_with_zeros(length: int, dtype: torch.dtype) -> str:
