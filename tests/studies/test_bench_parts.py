@@ -13,6 +13,7 @@ from paceline.costs.all_reduce import predict_all_reduce, uniform_cluster
 from paceline.errors import Mistake
 from paceline.records.bench import Bench, Cell, Prediction
 from paceline.reports.bench import ConsoleBench, row, verdict
+from paceline.reports.winners import winners
 from paceline.studies.collectives.fit import Line, fit_line
 from paceline.studies.collectives.measure import Measurer
 from paceline.studies.collectives.pattern import PERIOD, Pattern
@@ -179,10 +180,30 @@ def test_rates_are_those_of_nccl_tests():
 
 
 def test_a_row_says_all():
-    assert " ".join(row(cell()).split()) == "10 MB ring 10 ms 9 ms .. 12 ms 1 1.5 11 ms +10 % ok"
+    assert " ".join(row(cell()).split()) == "10 MB ring 10 ms 9 ms .. 12 ms 1 GB/s 1.5 GB/s 11 ms +10 % ok"
     assert row(cell(right=False)).endswith("WRONG")
-    assert verdict([cell(), cell(predicted=0.01)], "done").endswith("within 5 %")
+    assert verdict([cell(), cell(predicted=0.01), cell(predicted=0.0105)], "done").endswith("within 5 %")
+    assert verdict([cell()], "done") == "the result is right"
+    slow = cell(size=1_000, median=3.65e-3, algbw=274e3, busbw=274e3)
+    assert row(slow).index(" ok") == row(cell()).index(" ok")
+    assert " 274 kB/s " in row(slow)
     assert verdict([cell(), cell(right=False)], "wrong") == "WRONG results: ring at 10 MB"
+
+
+def test_the_answer_names_the_fastest_that_was_right():
+    cells = [
+        cell(what="gloo", median=0.015),
+        cell(what="shm", median=0.01),
+        cell(what="shm-elsewhere", median=0.001, right=False),
+        cell(what="tree", median=0.03),
+        cell(what="ring", median=0.02),
+        cell(what="gloo", size=1_000, median=0.001),
+        cell(what="ring", size=1_000, median=0.002),
+    ]
+    assert [str(found) for found in winners(cells)] == [
+        "10 MB: shm 10 ms, 1.5 times as fast as gloo; best schedule ring 20 ms",
+        "1 kB: gloo 1 ms; best schedule ring 2 ms",
+    ]
 
 
 def test_the_settings_and_figures_stand_above_the_table():

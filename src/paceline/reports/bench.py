@@ -13,13 +13,13 @@ from paceline.records.bench import SCHEMA, Bench, Cell, Ending, Prediction
 from paceline.records.files import finite
 from paceline.reports.meters import Bar, Lines, Meter, meter_for
 from paceline.reports.text import time_left
+from paceline.reports.winners import winners
 from paceline.units import show_bytes, show_seconds
 
 _TITLES = (
-    f"{'size':>8}  {'what':16}  {'time':>8}  {'low .. high':>20}  {'algbw':>7}  {'busbw':>7}  "
+    f"{'size':>8}  {'what':16}  {'time':>8}  {'low .. high':>20}  {'algbw':>9}  {'busbw':>9}  "
     f"{'predicted':>9}  {'error':>6}  result"
 )
-_UNITS = f"{'':8}  {'':16}  {'':8}  {'':20}  {'GB/s':>7}  {'GB/s':>7}"
 
 
 class ConsoleBench:
@@ -41,7 +41,7 @@ class ConsoleBench:
         self._print("predicted from:")
         for sentence in prediction.how:
             self._print(f"  {sentence}")
-        for line in ("", _TITLES, _UNITS):
+        for line in ("", _TITLES):
             self._print(line)
 
     def progressed(self, done: float, words: str) -> None:
@@ -57,9 +57,13 @@ class ConsoleBench:
             self._print(row(cell))
 
     def finished(self, ending: Ending) -> None:
-        """Say how it went."""
+        """Say which way was the fastest at each size, and how it went."""
         self.close()
-        self._print(f"\n{verdict(self._cells, ending)}")
+        self._print("")
+        for found in winners(self._cells):
+            if found.compared:
+                self._print(str(found))
+        self._print(verdict(self._cells, ending))
 
     def close(self) -> None:
         """Leave the terminal tidy."""
@@ -104,7 +108,8 @@ class JsonBench:
 
     def finished(self, ending: Ending) -> None:
         """Print the document."""
-        self._document |= {"ending": ending, "cells": [cell.to_json() for cell in self._cells]}
+        self._document |= {"ending": ending, "fastest": [asdict(found) for found in winners(self._cells)]}
+        self._document["cells"] = [cell.to_json() for cell in self._cells]
         self._out.write(json.dumps(finite(self._document), indent=2, allow_nan=False) + "\n")
         self._out.flush()
 
@@ -150,7 +155,7 @@ def row(cell: Cell) -> str:
     spread = f"{show_seconds(cell.low)} .. {show_seconds(cell.high)}"
     return (
         f"{show_bytes(cell.size):>8}  {cell.what:16}  {show_seconds(cell.median):>8}  {spread:>20}  "
-        f"{_rate(cell.algbw):>7}  {_rate(cell.busbw):>7}  {show_seconds(cell.predicted):>9}  "
+        f"{_rate(cell.algbw):>9}  {_rate(cell.busbw):>9}  {show_seconds(cell.predicted):>9}  "
         f"{100 * cell.error:>+4.0f} %  {'ok' if cell.right else 'WRONG'}"
     )
 
@@ -162,10 +167,12 @@ def verdict(cells: Sequence[Cell], ending: Ending) -> str:
     wrong = [f"{cell.what} at {show_bytes(cell.size)}" for cell in cells if not cell.right]
     if wrong:
         return f"WRONG results: {', '.join(wrong)}"
+    if len(cells) < 3:
+        return "all results are right" if len(cells) > 1 else "the result is right"
     errors = sorted(abs(cell.error) for cell in cells)
     middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
     return f"all results are right; half of the predictions are within {100 * middle:.0f} %"
 
 
 def _rate(rate: float) -> str:
-    return f"{rate / 1e9:.3g}" if rate >= 1e7 else f"{rate / 1e9:.5f}"
+    return f"{show_bytes(rate)}/s"
