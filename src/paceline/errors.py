@@ -18,8 +18,9 @@ class RunFailed(RuntimeError):
 
 def unknown(kind: str, name: str, choices: Iterable[str], see: str = "") -> Mistake:
     """Say that ``name`` is no ``kind``, what was probably meant and what there is."""
-    known = sorted(choices)
-    near = get_close_matches(name, known, n=1, cutoff=0.5)
-    guess = f"; did you mean {near[0]!r}?" if near else "; choose one of them:"
-    more = f"; see {see!r}" if see else ""
-    return Mistake(f"unknown {kind} {name!r}{guess} ({', '.join(known)}{more})")
+    known = {choice.lower(): choice for choice in sorted(choices)}
+    near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    there = f"{', '.join(known.values())}{f'; see {see!r}' if see else ''}"
+    if near:
+        return Mistake(f"unknown {kind} {name!r}; did you mean {known[near[0]]!r}? ({there})")
+    return Mistake(f"unknown {kind} {name!r}; choose one of: {there}")
