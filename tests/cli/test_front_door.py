@@ -1,6 +1,7 @@
 """Help must be quick, so it may not import torch; lists must name everything there is."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -19,6 +20,16 @@ def test_help_does_not_import_torch(words):
     script = f"import sys; from paceline.cli.main import main; main({words.split()!r}); print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "False"
+
+
+@pytest.mark.parametrize("words", ["explain ring", "explain ring --json", "--help"])
+def test_a_reader_who_has_seen_enough_is_no_failure(words):
+    inward, outward = os.pipe()
+    os.close(inward)
+    command = [sys.executable, "-m", "paceline", *words.split()]
+    ended = subprocess.run(command, stdout=outward, stderr=subprocess.PIPE, text=True)
+    os.close(outward)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_help_names_every_command(capsys):

@@ -3,6 +3,7 @@
 Nothing here imports torch: each command is imported when it is called, so help is quick.
 """
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -49,10 +50,12 @@ def make_app() -> App:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return its exit code: 0 done, 1 failed, 2 bad usage, 3 a failed check, 130 interrupted."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    code: object = DONE
     try:
         if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
             raise unknown("command", arguments[0], COMMANDS, see="paceline --help")
         code = make_app()(arguments, exit_on_error=False, print_error=False)
+        sys.stdout.flush()
     except CycloptsError as error:
         return _complain(_one_sentence(error, arguments), BAD_USAGE)
     except Mistake as mistake:
@@ -62,9 +65,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        sys.stderr.close()
-        return DONE
+        _write_nowhere()
+    except SystemExit as leaving:
+        if not isinstance(leaving.__context__, BrokenPipeError):  # a console of rich makes this of it
+            raise
+        _write_nowhere()
     return code if isinstance(code, int) else DONE
+
+
+def _write_nowhere() -> None:
+    """Nobody reads on, as after `head`, which is no failure: what is still to be written must not become one."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
 
 
 def _complain(sentence: str, code: int) -> int:
