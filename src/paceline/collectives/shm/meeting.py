@@ -7,8 +7,9 @@ from time import monotonic, perf_counter
 from paceline.collectives.shm import futex
 from paceline.collectives.shm.peers import LINE, WORD, PeerLost, Peers, address_of
 
-SPIN = 60e-6
-"""Seconds that a rank looks again and again before it sleeps, where every rank has a core of its own."""
+SPIN = 3e-4
+"""Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that come
+nearly together never sleep. Between two looks it gives its core to whoever wants to compute."""
 NAP = 0.1
 """Seconds of sleep after which a rank looks whether the others are still there."""
 _MASK = 2**32 - 1
@@ -33,7 +34,6 @@ class Meeting:
         self._address = address_of(memory) + start
         self._others = [(other, other * LINE // WORD) for other in range(size) if other != rank]
         self._mine = rank * LINE // WORD
-        self._spin = SPIN if size <= _cores() else 0.0
         self._lost = ""
 
     def meet(self) -> None:
@@ -50,10 +50,11 @@ class Meeting:
 
     def _wait(self, other: int, place: int, beat: int) -> None:
         words = self._words
-        end = perf_counter() + self._spin
+        end = perf_counter() + SPIN
         while perf_counter() < end:
             if (words[place] - beat) & _MASK <= 1:
                 return
+            os.sched_yield()
         begun = monotonic()
         while ((seen := words[place]) - beat) & _MASK > 1:
             if self._lost:  # closed meanwhile, by another thread
@@ -84,8 +85,3 @@ class Meeting:
         self._peers.leave(self._peers.rank)
         self._lost = self._lost or "this group was closed"
         self.wake()
-
-
-def _cores() -> int:
-    """Those that this process may use, where the system tells."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1

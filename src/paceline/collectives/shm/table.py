@@ -43,6 +43,7 @@ class Table:
         self._peers = Peers(memory, self._layout.peers, rank, processes, names)
         self.meeting = Meeting(memory, self._layout.meeting, self._peers, timeout)
         self._slots = torch.frombuffer(memory, dtype=torch.uint8)[self._layout.slots : self._layout.end]
+        self._places = [[self._place(turn, other) for other in range(self.size)] for turn in range(2)]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
 
     @property
@@ -59,13 +60,19 @@ class Table:
 
     def ask(self, packed: bytes) -> None:
         """Lay down what this rank is about to ask for at the next beat."""
-        start = self._place(self.turn, self.rank)
+        start = self._places[(self.meeting.beat + 1) & 1][self.rank]
         self._memory[start : start + len(packed)] = packed
+
+    def expect(self, packed: bytes) -> None:
+        """After the beat: make sure that everybody asked for the very same. Raises as ``answers`` does."""
+        size = len(packed)
+        for start in self._places[self.meeting.beat & 1]:
+            if self._memory[start : start + size] != packed:
+                self.answers(packed)
 
     def answers(self, packed: bytes) -> list[bytes]:
         """After the beat: what each rank asked for. Raises the same error on all ranks if they do not agree."""
-        turn = self.meeting.beat & 1
-        places = [self._place(turn, rank) for rank in range(self.size)]
+        places = self._places[self.meeting.beat & 1]
         asked = [self._memory[start : start + len(packed)] for start in places]
         for other in asked:
             if not call.agrees(packed, other):
