@@ -15,7 +15,7 @@ from paceline.cli.main import main
 from paceline.collectives.algorithms import SCHEDULES
 from ports import free_ports
 
-SIDES = ["gloo", "shm", "shm elsewhere", *SCHEDULES]
+SIDES = ["gloo", "shm", "shm-elsewhere", *SCHEDULES]
 QUICK = ("--cell-seconds", "0.02")
 
 
@@ -39,7 +39,7 @@ def test_every_way_is_measured_checked_and_predicted_before(tmp_path):
         assert cell["predicted"] == made["seconds"][cell["what"]][str(cell["size"])]
         assert cell["error"] == pytest.approx(cell["predicted"] / cell["median"] - 1)
         assert cell["measured"] > made["made"]
-    assert {probe["probe"] for probe in made["probes"]} == {"inside", "reduce", "shm", "shm elsewhere"}
+    assert {probe["probe"] for probe in made["probes"]} == {"inside", "reduce", "shm", "shm-elsewhere"}
     assert made["figures"]["inside"]["byte_seconds"] > 0
     assert list(tmp_path.iterdir()) == []
 
@@ -116,8 +116,8 @@ def mapped(launcher: int) -> set[Path]:
 
 MISTAKES = {
     "--only rings": "unknown schedule or backend 'rings'; did you mean 'ring'?",
-    "--workers 0": "--workers 0 is too small",
-    "--workers 1": "nobody to reduce with",
+    "--workers 0": "--workers 0 is too small: an all-reduce needs at least 2 workers",
+    "--workers 1": "--workers 1 is too small: an all-reduce needs at least 2 workers",
     "--sizes 1parsec": "'1parsec' is not a size",
     "--sizes 1": "an element alone takes 4 B",
     "--sizes 1kB,,2kB": "'' is not a size",
@@ -126,6 +126,7 @@ MISTAKES = {
     "--op mean --dtype int32": "'mean' does not work on torch.int32",
     "--repeats 0": "--repeats 0 is too small",
     "--cell-seconds 0": "--cell-seconds 0 cannot be",
+    "--cell-seconds inf": "--cell-seconds inf cannot be: write a number of seconds above 0",
     "--nodes 2": "needs --address",
 }
 

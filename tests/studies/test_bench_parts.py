@@ -266,7 +266,7 @@ def test_workers_of_a_host_share_what_their_messages_took_together():
 def test_sizes_and_sides_as_a_user_writes_them():
     assert parse_sizes("1MB, 1kB,1003,25MiB", 4) == (1_000, 1_000_000, 26_214_400)
     assert parse_sizes(None, 4) == SIZES
-    assert parse_only("shm, ring,shm-elsewhere") == ("shm", "shm elsewhere", "ring")
+    assert parse_only("shm, ring,shm-elsewhere") == ("shm", "shm-elsewhere", "ring")
     for text, told in {
         "2": "an element alone takes 4 B",
         "1 parsec": "not a size",
@@ -276,8 +276,15 @@ def test_sizes_and_sides_as_a_user_writes_them():
             parse_sizes(text, 4)
 
 
+def test_two_hosts_that_differ_are_told_the_option():
+    here, there = Request(sizes=(4, 8)), Request(sizes=(4, 8), what=("ring",))
+    assert here.unlike(str(here)) is None
+    assert here.unlike(str(there)).startswith("--only is ring there and gloo,shm,")
+    assert here.unlike(str(Request(sizes=(4,)))) == "--sizes is 4 there and 4,8 here"
+
+
 def test_shared_memory_is_measured_where_it_is_shared():
     asked = Request(what=SIDES)
     assert left_out(asked, [2]) == ()
-    assert left_out(asked, [1, 1]) == ("shm", "shm elsewhere")
-    assert left_out(asked, [2, 2]) == ("shm elsewhere",)
+    assert left_out(asked, [1, 1]) == ("shm", "shm-elsewhere")
+    assert left_out(asked, [2, 2]) == ("shm-elsewhere",)

@@ -49,7 +49,7 @@ def collectives(
     Parameters
     ----------
     sizes
-        Such as 1kB,1MB,25MiB (default: 1 kB to 256 MB).
+        Such as 1kB,1MB,25MiB, up to 4 GB (default: 1 kB to 256 MB).
     only
         Such as ring,shm (default: gloo, shm, shm-elsewhere and each schedule over gloo).
     op
@@ -77,8 +77,9 @@ def _launch(where: PlaceOptions) -> int:
     from paceline.runtimes.live.launch import launch, train_command
     from paceline.studies.collectives.request import check_workers
 
-    plan = where.plan(DEFAULT_WORKERS if where.workers is None else where.workers)
-    check_workers(plan.nodes * plan.workers)
+    workers = DEFAULT_WORKERS if where.workers is None else where.workers
+    check_workers(workers * max(where.nodes or 1, 1))
+    plan = where.plan(workers)
     return launch(train_command(sys.argv[1:]), plan)
 
 

@@ -1,14 +1,13 @@
 """What a user asks to be measured, checked before anything starts."""
 
-from dataclasses import dataclass
+import json
+from dataclasses import asdict, dataclass
 
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.errors import Mistake, unknown
 from paceline.units import parse_bytes, show_bytes
 
-GLOO, SHM, ELSEWHERE = "gloo", "shm", "shm elsewhere"
-SHORT = {"shm-elsewhere": ELSEWHERE}
-"""How a side with a space in its name may be written."""
+GLOO, SHM, ELSEWHERE = "gloo", "shm", "shm-elsewhere"
 
 SIDES = (GLOO, SHM, ELSEWHERE, *SCHEDULES)
 """Gloo's own all-reduce, shared memory in place and on ordinary tensors, and each schedule over Gloo."""
@@ -49,7 +48,21 @@ class Request:
         if self.repeats is not None and self.repeats < 1:
             raise Mistake(f"--repeats {self.repeats} is too small: a cell needs at least 1 timed call")
         if not 0 < self.cell_seconds < float("inf"):
-            raise Mistake(f"--cell-seconds {self.cell_seconds:g} cannot be: it must be more than 0")
+            raise Mistake(
+                f"--cell-seconds {self.cell_seconds:g} cannot be: write a number of seconds above 0, such as 0.6"
+            )
+
+    def unlike(self, other: str) -> str | None:
+        """The first option in which this and another request, as text, differ, with both values; None if none does."""
+        theirs = json.loads(other)
+        for name, mine in json.loads(str(self)).items():
+            if mine != theirs[name]:
+                option = "--only" if name == "what" else f"--{name.replace('_', '-')}"
+                return f"{option} is {_words(theirs[name])} there and {_words(mine)} here"
+        return None
+
+    def __str__(self) -> str:
+        return json.dumps(asdict(self))
 
     @property
     def element(self) -> int:
@@ -87,9 +100,13 @@ def request(
 def check_workers(workers: int) -> None:
     """An all-reduce needs somebody else."""
     if workers < 2:
-        raise Mistake(
-            f"{workers} worker has nobody to reduce with: bench needs at least 2, such as --workers 2"
-        )
+        raise Mistake(f"--workers {workers} is too small: an all-reduce needs at least 2 workers in all")
+
+
+def _words(value: object) -> str:
+    if isinstance(value, list):
+        return ",".join(map(str, value))
+    return "not given" if value is None else str(value)
 
 
 def parse_sizes(text: str | None, element: int) -> tuple[int, ...]:
@@ -102,7 +119,7 @@ def _size(piece: str, element: int) -> int:
     try:
         size = int(piece) if piece.isdecimal() else int(parse_bytes(piece))
     except Mistake as mistake:
-        raise Mistake(f"--sizes: {mistake}") from mistake
+        raise Mistake(f"--sizes {piece}: {mistake}") from mistake
     if size < element:
         raise Mistake(f"--sizes {piece}: too small, an element alone takes {element} B")
     if size > LARGEST:
@@ -112,7 +129,7 @@ def _size(piece: str, element: int) -> int:
 
 def parse_only(text: str) -> tuple[str, ...]:
     """Read "ring,shm"; the order of rows stays the usual one."""
-    asked = [SHORT.get(piece.strip(), piece.strip()) for piece in text.split(",")]
+    asked = [piece.strip() for piece in text.split(",")]
     for name in asked:
         if name not in SIDES:
             raise unknown("schedule or backend", name, SIDES)

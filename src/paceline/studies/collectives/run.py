@@ -61,9 +61,10 @@ def run_bench(
 
 def _check_alike(room: Room, asked: Request) -> None:
     for rank, other in enumerate(room.exchange(str(asked))):
-        if other != str(asked):
+        difference = asked.unlike(other)
+        if difference:
             raise Mistake(
-                f"rank {rank} was asked for {other}, and rank {room.rank} for {asked}; start all with the same options"
+                f"rank {rank} was asked for something else than rank {room.rank}: {difference}; start all alike"
             )
 
 
