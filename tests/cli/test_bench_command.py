@@ -100,6 +100,20 @@ def test_an_interrupted_benchmark_keeps_its_rows_and_leaves_nothing_behind(tmp_p
     assert not [path for path in segments if path.exists()]
 
 
+def test_a_killed_worker_is_told_in_words_of_a_benchmark(tmp_path):
+    words = ["bench", "collectives", "--only", "ring", "--sizes", "1kB,2kB,4kB,8kB", "--cell-seconds", "0.5"]
+    process = start([sys.executable, "-m", "paceline", *words], tmp_path)
+    assert process.stdout
+    for line in iter(process.stdout.readline, ""):
+        if line.startswith("    1 kB"):
+            break
+    psutil.Process(process.pid).children()[0].kill()
+    code, _, err = finish(process)
+    assert code == 1, err
+    assert "died while it measured (killed by signal 9, SIGKILL)" in err
+    assert err.splitlines()[-1] == "Start again with the same command."
+
+
 def mapped(launcher: int) -> set[Path]:
     """The files of shared memory that a launcher's workers have before them."""
     lines = [

@@ -80,7 +80,7 @@ def _launch(where: PlaceOptions) -> int:
     workers = DEFAULT_WORKERS if where.workers is None else where.workers
     check_workers(workers * max(where.nodes or 1, 1))
     plan = where.plan(workers)
-    return launch(train_command(sys.argv[1:]), plan)
+    return launch(train_command(sys.argv[1:]), plan, trains=False)
 
 
 def _work(asked: "Request", where: PlaceOptions, place: "Place", as_json: bool) -> int:

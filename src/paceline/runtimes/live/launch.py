@@ -42,17 +42,20 @@ def launch(
     plan: Launch,
     environ: Mapping[str, str] = os.environ,
     say: Callable[[str], None] = say_on_stderr,
+    *,
+    trains: bool = True,
 ) -> int:
     """Run ``command`` once a worker of this host, to the end; 0 is done, 3 a failed check, 130 interrupted by a signal.
 
     A worker that fails ends them all within ten seconds and raises RunFailed with the root cause, or Mistake
     where the user can fix it. What workers print passes through untouched. Call it in the main thread.
+    Failures of what ``trains`` are told with the step and the checkpoint that is safe.
     """
     meeting = plan.meeting(say)
     folder = Path(tempfile.mkdtemp(prefix="paceline-"))
     try:
         with undisturbed():
-            return _Run(plan, meeting, folder, say).go(
+            return _Run(plan, meeting, folder, say, trains=trains).go(
                 command, variables(plan, meeting.port, folder, environ)
             )
     finally:
@@ -83,8 +86,10 @@ def _was_stopped(code: int, after: float) -> bool:
 class _Run:
     """One launch: the agent's run, and what is made of its end."""
 
-    def __init__(self, plan: Launch, meeting: Meeting, folder: Path, say: Callable[[str], None]) -> None:
-        self.plan, self.meeting, self.folder, self.say = plan, meeting, folder, say
+    def __init__(
+        self, plan: Launch, meeting: Meeting, folder: Path, say: Callable[[str], None], *, trains: bool = True
+    ) -> None:
+        self.plan, self.meeting, self.folder, self.say, self.trains = plan, meeting, folder, say, trains
         self.overseer = Overseer(failed=self._first_failure, lost_node=meeting.lost, begun=self._begun)
 
     def go(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
@@ -163,7 +168,13 @@ class _Run:
             return Mistake(cause.message)
         if cause.traceback:
             self.say(f"the traceback of rank {cause.rank} follows\n{cause.traceback.rstrip()}")
-        text = verdict(cause, run=self._run_folder(), noticed=self._noticed(cause), options=self.plan.options)
+        text = verdict(
+            cause,
+            run=self._run_folder(),
+            noticed=self._noticed(cause),
+            options=self.plan.options,
+            trains=self.trains,
+        )
         return RunFailed(text)
 
     def _hearsay(self, cause: Failure) -> Failure:

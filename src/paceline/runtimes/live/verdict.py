@@ -11,12 +11,15 @@ from paceline.runtimes.live.failures import Failure
 from paceline.units import show_seconds
 
 
-def sentence(failure: Failure) -> str:
-    """What happened to which worker, and at which step."""
+def sentence(failure: Failure, *, trains: bool = True) -> str:
+    """What happened to which worker, and at which step if it ``trains``."""
     if failure.kind == "mistake":
         return failure.message
     who = f"rank {failure.rank} on {failure.host}"
-    when = f"at step {failure.step}" if failure.step else "before its first step"
+    if not trains:
+        when = "while it measured" if failure.step else "before it measured anything"
+    else:
+        when = f"at step {failure.step}" if failure.step else "before its first step"
     match failure.kind:
         case "killed" | "exited":
             return f"{who} died {when} ({failure.message})"
@@ -35,13 +38,17 @@ def sentence(failure: Failure) -> str:
             return f"{who} found a wrong result"
 
 
-def verdict(failure: Failure, *, run: Path | None, noticed: float | None, options: str = "") -> str:
+def verdict(
+    failure: Failure, *, run: Path | None, noticed: float | None, options: str = "", trains: bool = True
+) -> str:
     """The whole story: ``run`` is this host's run folder, ``noticed`` how long the others took to stop.
 
-    ``options`` are what the resuming command needs besides the run folder.
+    ``options`` are what the resuming command needs besides the run folder; what does not train saves nothing.
     """
     others = f"; the others stopped after {show_seconds(noticed)}" if noticed is not None else ""
-    lines = [f"{sentence(failure)}{others}."]
+    lines = [f"{sentence(failure, trains=trains)}{others}."]
+    if not trains:
+        return "\n".join([*lines, "Start again with the same command."])
     if run is None:
         return "\n".join([*lines, "Safe: nothing was saved yet; start again with the same command."])
     saved = RunFolder(run).failure(failure.rank)
