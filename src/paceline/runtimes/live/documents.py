@@ -1,12 +1,14 @@
 """What workers tell each other before and after the tensors: JSON documents, through a store."""
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
+from paceline.errors import Mistake
 from paceline.runtimes.live.place import Place
 
 
@@ -36,3 +38,14 @@ class Documents:
 
     def _key(self, rank: int) -> str:
         return f"paceline/{self._exchanges}/{rank}"
+
+
+def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse workers that were not all asked for the same; ``asked`` is what each was, by rank."""
+    for rank, other in enumerate(asked):
+        if differing := [key for key in asked[0] if other[key] != asked[0][key]]:
+            key = differing[0]
+            raise Mistake(
+                f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
+                f"{asked[0][key]} on rank 0; start every host with the same options"
+            )

@@ -14,9 +14,10 @@ from torch.distributed.distributed_c10d import PrefixStore
 from paceline import shm
 from paceline.collectives.choose import NATIVE
 from paceline.collectives.hosts import host_id, number_hosts
+from paceline.errors import Mistake
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.board import Board
-from paceline.runtimes.live.documents import Documents
+from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.sums import Pending, choose_sums
@@ -110,6 +111,7 @@ class Together:
         self._device = device
         timeout = timedelta(seconds=options.timeout)
         self._documents = Documents(place, timeout)
+        self._check_way(collective)
         dist.init_process_group(
             self.transport,
             store=PrefixStore("torch", self._documents.store),
@@ -123,6 +125,15 @@ class Together:
         )
         hosts = number_hosts(self.exchange(host_id()))
         self._sums = choose_sums(collective, hosts, self.rank, self.transport)
+
+    def _check_way(self, collective: str) -> None:
+        """Groups of different backends would wait for each other in vain, so this comes before there is one."""
+        asked = self.exchange({"collective": collective, "the backend": self.transport})
+        try:
+            check_equal(asked)
+        except Mistake:
+            self._documents.part()
+            raise
 
     def sum(self, tensor: Tensor) -> None:
         """Sum and wait."""

@@ -7,7 +7,6 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.create import create, environment
 from paceline.records.events import read_events, truncate_after
@@ -16,6 +15,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.spans import Totals
 from paceline.records.tensorfile import write_tensors
 from paceline.runtimes.config import write_config
+from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
@@ -42,14 +42,7 @@ def check_alike(group: Group, settings: Settings, name: str, resume: RunFolder |
     mine.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
     mine["the run's name"] = name
     mine["--resume"] = resume.path.resolve().name if resume else None
-    asked = group.exchange(mine)
-    for rank, other in enumerate(asked):
-        if differing := [key for key in mine if other[key] != asked[0][key]]:
-            key = differing[0]
-            raise Mistake(
-                f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
-                f"{asked[0][key]} on rank 0; start every host with the same options"
-            )
+    check_equal(group.exchange(mine))
 
 
 def describe_run(folder: RunFolder, settings: Settings, options: LiveOptions, hosts: list[Any]) -> None:

@@ -1,0 +1,36 @@
+"""Workers that were started for different ways to talk say so before they wait for each other in vain."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from paceline.errors import Mistake
+from paceline.runtimes.live.group import join
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+from ports import free_ports
+
+
+@pytest.mark.parametrize(
+    ("backends", "collectives", "says"),
+    [
+        (("gloo", "shm"), ("native", "native"), "the backend is shm there and gloo on rank 0"),
+        ((None, None), ("native", "ring"), "collective is ring there and native on rank 0"),
+    ],
+)
+def test_every_rank_names_both_ways(
+    backends: tuple[str | None, str | None], collectives: tuple[str, str], says: str
+) -> None:
+    (port,) = free_ports(1)
+
+    def come(rank: int) -> str:
+        place = Place(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
+        options = LiveOptions(backend=backends[rank], timeout=20.0)
+        with pytest.raises(Mistake) as mistake:
+            join(place, options, torch.device("cpu"), collectives[rank])
+        return str(mistake.value)
+
+    with ThreadPoolExecutor(2) as threads:
+        told = list(threads.map(come, range(2)))
+    assert all(f"rank 1 was started for something else than rank 0: {says}" in text for text in told)
