@@ -14,7 +14,7 @@ from paceline.collectives.shm.peers import HAS_LEFT, LINE, PeerLost, Peers
 from paceline.collectives.shm.segment import PAGE
 from paceline.errors import Mistake
 
-PIECE = 2**19
+PIECE = 2**20
 """Bytes of a slot. Tensors that live elsewhere pass through slots piece by piece: small enough to stay in the cache
 between the one who writes and those who read, large enough that meeting once a piece does not matter."""
 

@@ -21,7 +21,7 @@ from paceline.errors import Mistake
 
 ALL_READ_ALL = 2**15
 """Bytes up to which every rank combines all slots by itself, at the price of one meeting instead of two."""
-IN_CACHE = 2**17
+IN_CACHE = 2**19
 """Bytes that are combined at a time in place, so that copying the result finds it in the cache."""
 
 IN_PLACE_FROM = 2**17
