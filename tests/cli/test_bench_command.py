@@ -133,6 +133,8 @@ MISTAKES = {
     "--workers 0": "--workers 0 is too small: an all-reduce needs at least 2 workers",
     "--workers 1": "--workers 1 is too small: an all-reduce needs at least 2 workers",
     "--sizes 1parsec": "'1parsec' is not a size",
+    "--sizes -1kB": "--sizes -1kB: '-1kB' is not a size: it must be finite and not negative",
+    "--repeat 2": "(see 'paceline bench collectives --help')",
     "--sizes 1": "an element alone takes 4 B",
     "--sizes 1kB,,2kB": "'' is not a size",
     "--op summ": "unknown operation 'summ'; did you mean 'sum'?",

@@ -31,7 +31,7 @@ app = App(
 @app.command
 def collectives(
     *,
-    sizes: Annotated[str | None, Parameter(group=WHAT)] = None,
+    sizes: Annotated[str | None, Parameter(group=WHAT, allow_leading_hyphen=True)] = None,
     only: Annotated[str | None, Parameter(group=WHAT)] = None,
     op: Annotated[str, Parameter(group=WHAT, show_default=False)] = "sum",
     dtype: Annotated[str, Parameter(group=WHAT, show_default=False)] = "float32",

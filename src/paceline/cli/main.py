@@ -57,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         code = make_app()(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
-        return _complain(_one_sentence(error, arguments), BAD_USAGE)
+        return _complain(_one_sentence(error), BAD_USAGE)
     except Mistake as mistake:
         return _complain(str(mistake), BAD_USAGE)
     except RunFailed as failure:
@@ -85,9 +85,9 @@ def _complain(sentence: str, code: int) -> int:
     return code
 
 
-def _one_sentence(error: CycloptsError, arguments: Sequence[str]) -> str:
+def _one_sentence(error: CycloptsError) -> str:
     """What the parser found, in our words where its own are jargon."""
-    command = f"paceline {arguments[0]}" if arguments and arguments[0] in COMMANDS else "paceline"
+    command = " ".join(["paceline", *(error.command_chain or ())])
     if isinstance(error, UnusedCliTokensError):
         words = f"{' '.join(error.unused_tokens or ())!r} is not expected: options begin with --"
     else:
