@@ -4,6 +4,8 @@ It works for DDP and for any script, on one host through memory, across hosts wi
 ``zeros`` live in the shared memory, and sums of them happen in place.
 """
 
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +27,8 @@ class Options:
 
     run: str = "run"
     """What the shared memory is named after, besides the group."""
+    warn: Callable[[str], None] | None = None
+    """Is told on the first rank of a host where memory is too little to share; None is Python's own warning."""
 
 
 def zeros(
@@ -35,22 +39,44 @@ def zeros(
     Sums of it, or of contiguous parts of it, need no copying. Where there is too little shared memory it is an
     ordinary tensor, after a warning.
     """
-    found = group or dist.group.WORLD
+    found = dist.group.WORLD if group is None else group
     if not isinstance(found, SharedMemoryGroup):
-        raise Mistake(f"zeros needs a group whose backend is shm, and this one is {found}; pass group=")
+        raise Mistake(f"zeros needs a group whose backend is shm: {_what_it_is(found)}")
     return found.zeros(length, dtype)
 
 
+def _what_it_is(group: object) -> str:
+    """What somebody has who has no group of this backend."""
+    if group is None:
+        return "there is no process group; call init_process_group first"
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        return "this rank is not in that group; call it only on the group's ranks"
+    if not isinstance(group, dist.ProcessGroup):
+        return f"{group!r} is no process group"
+    try:
+        backend = dist.get_backend(group)
+    except ValueError:
+        return "that group was destroyed"
+    return f"its backend is {backend}; pass another as group="
+
+
 def _create(options: Any, chosen: Options | None) -> SharedMemoryGroup:
+    chosen = chosen or Options()
+    tell = chosen.warn
     party = join(
         store=options.store,
         rank=options.group_rank,
         names=options.global_ranks_in_group or range(options.group_size),
-        run=(chosen or Options()).run,
+        run=chosen.run,
         group=str(options.group_id),
         timeout=options.timeout.total_seconds(),
+        warn=_warn if tell is None else lambda problem, _: tell(problem),
     )
     return SharedMemoryGroup(party)
+
+
+def _warn(problem: str, calls: int) -> None:
+    warnings.warn(problem, stacklevel=calls + 1)
 
 
 dist.Backend.register_backend("shm", _create, extended_api=True, devices=["cpu"])

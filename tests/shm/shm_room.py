@@ -16,6 +16,9 @@ from shm_cases import Rank
 
 import paceline.shm
 from paceline.collectives.shm import segment
+from paceline.runtimes.live.group import join
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
 
 LENGTH = 5_000_000
 
@@ -59,6 +62,16 @@ def crowded(rank: int, port: int) -> list[float]:
     return [float(tensor.min() + tensor.max()) for tensor in tensors]
 
 
+def live(rank: int, port: int) -> dict[str, Any]:
+    """What a worker of a run shows of it."""
+    notes: list[str] = []
+    place = Place(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
+    group = join(place, LiveOptions(timeout=20.0), torch.device("cpu"), note=notes.append)
+    group.zeros(LENGTH, torch.float32, torch.device("cpu"))
+    group.leave()
+    return {"transport": group.transport, "notes": notes}
+
+
 def main() -> None:
     facts = {}
     for name, size, settings in (
@@ -71,7 +84,10 @@ def main() -> None:
         facts[name] = crew_of(scene, size, 40)
     port = free_port()
     facts["elsewhere"] = crew_of(lambda rank: listening(rank, partial(elsewhere, port=port)), 2, 40)
+    room("size=64k")
+    facts["live"] = crew_of(partial(listening, work=partial(live, port=free_port())), 2)
     room("size=20m")
+    facts["live, crowded"] = crew_of(partial(listening, work=partial(live, port=free_port())), 2)
     facts["crowded"] = crew_of(partial(listening, work=partial(crowded, port=free_port())), 2)
     write_facts(facts)
 

@@ -43,3 +43,15 @@ def test_a_tensor_too_big_to_share_is_an_ordinary_one_and_sums_stay_right(facts:
     (text,) = heard(facts, "crowded")
     assert "40.0 MB are needed" in text
     assert text.endswith("sums go through slots instead")
+
+
+def test_a_run_notes_it_once_and_shows_what_it_really_talks_over(facts: dict[str, Any]) -> None:
+    for scene, transport, says in (
+        ("live", "gloo", "the ranks talk through Gloo instead"),
+        ("live, crowded", "shm", "sums go through slots instead"),
+    ):
+        first, second = (result["value"]["found"] for result in facts[scene])
+        assert [first["transport"], second["transport"]] == [transport, transport]
+        (note,) = first["notes"]
+        assert note.endswith(says)
+        assert second["notes"] == heard(facts, scene) == []

@@ -1,8 +1,7 @@
 """How the ranks of a host come to share memory: one makes a segment, the others map it, and its name goes."""
 
 import os
-import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from mmap import mmap
 
@@ -13,6 +12,9 @@ from paceline.collectives.shm.peers import PeerLost
 from paceline.collectives.shm.register import START, Register
 from paceline.collectives.shm.table import Layout, Table
 from paceline.collectives.shm.team import Team
+
+Warn = Callable[[str, int], None]
+"""Is told what is wrong, and how many calls lie between there and the line that asked."""
 
 _CALLER = 11
 """Calls between a warning here and the line that asked for the tensor."""
@@ -48,22 +50,29 @@ def sharing_id() -> str:
 
 
 def form_team(
-    register: Register, rank: int, members: Sequence[Member], label: tuple[str, str], timeout: float
+    register: Register,
+    rank: int,
+    members: Sequence[Member],
+    label: tuple[str, str],
+    timeout: float,
+    warn: Warn,
 ) -> Team:
     """Share memory among ``members``, who are all on this host; ``rank`` is one of them, ``label`` the run and group.
 
     Raises ``segment.NoRoom`` on all of them alike if there is too little memory to share.
     """
     try:
-        return _share(register, rank, members, label, timeout)
+        table, name = _share(register, rank, members, label, timeout)
     except PeerLost:
         segment.sweep()  # its maker may have died before anybody heard of it
         raise
+    return Team(table, Allocations(table.rank, len(members), _Maker(table, name, warn)))
 
 
 def _share(
     register: Register, rank: int, members: Sequence[Member], label: tuple[str, str], timeout: float
-) -> Team:
+) -> tuple[Table, str]:
+    """The table in the shared memory, and the name that the memory had."""
     first, size = members[0], Layout(len(members)).end
     place = next(index for index, member in enumerate(members) if member.rank == rank)
     makes = rank == first.rank
@@ -80,7 +89,7 @@ def _share(
         _begin(table)
     finally:  # also if this rank was interrupted before anybody heard of the name
         segment.remove(name)
-    return Team(table, Allocations(place, len(members), _Maker(table, name)))
+    return table, name
 
 
 def _begin(table: Table) -> None:
@@ -129,8 +138,8 @@ def _map(register: Register, first: Member, name: str, size: int) -> mmap:
 class _Maker:
     """Makes the later segments of a group: the first rank creates, all map, the name goes."""
 
-    def __init__(self, table: Table, name: str) -> None:
-        self._table, self._name, self._serial = table, name, 0
+    def __init__(self, table: Table, name: str, warn: Warn) -> None:
+        self._table, self._name, self._warn, self._serial = table, name, warn, 0
 
     def __call__(self, size: int) -> mmap | None:
         """The new segment, or None on every rank if there is too little room; the first rank then warns."""
@@ -154,5 +163,5 @@ class _Maker:
             memory = segment.attach(name, size)
         table.meeting.meet()
         if problem:
-            warnings.warn(problem, stacklevel=_CALLER)
+            self._warn(problem, _CALLER)
         return memory

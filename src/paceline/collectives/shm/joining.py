@@ -1,7 +1,6 @@
 """From a store and a rank to the party that the ranks make: one host's team, or several hosts."""
 
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +10,7 @@ from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from paceline.collectives.shm.allocations import Allocations
-from paceline.collectives.shm.gathering import Member, form_team, meet_members
+from paceline.collectives.shm.gathering import Member, Warn, form_team, meet_members
 from paceline.collectives.shm.hosts import Hosts
 from paceline.collectives.shm.party import Party
 from paceline.collectives.shm.register import Register
@@ -20,8 +19,12 @@ from paceline.collectives.shm.table import Layout, Table
 from paceline.collectives.shm.team import Team
 
 
-def join(*, store: Store, rank: int, names: Sequence[int], run: str, group: str, timeout: float) -> Party:
+def join(
+    *, store: Store, rank: int, names: Sequence[int], run: str, group: str, timeout: float, warn: Warn
+) -> Party:
     """Form a group with the other ranks that ask the store for it; ``names`` is what errors call them.
+
+    ``warn`` is called on the first rank of a host that has too little memory to share.
 
     A store outlives groups, and torch uses their names again: each time that a group forms has keys of its own. All
     ranks must have tried as often as each other.
@@ -36,6 +39,7 @@ def join(*, store: Store, rank: int, names: Sequence[int], run: str, group: str,
         run=run,
         group=group,
         timeout=timeout,
+        warn=warn,
     ).join()
 
 
@@ -53,6 +57,7 @@ class Joining:
     run: str
     group: str
     timeout: float
+    warn: Warn
 
     @property
     def size(self) -> int:
@@ -75,10 +80,11 @@ class Joining:
             return alone(self.names[self.rank], self.timeout), self.rank
         try:
             label = (self.run, self.group)
-            return form_team(self.register, self.rank, here, label, self.timeout), here[0].rank
+            team = form_team(self.register, self.rank, here, label, self.timeout, self.warn)
+            return team, here[0].rank
         except NoRoom as error:
             if self.rank == here[0].rank:
-                warnings.warn(f"{error}; the ranks talk through Gloo instead", stacklevel=6)
+                self.warn(f"{error}; the ranks talk through Gloo instead", 6)
             return alone(self.names[self.rank], self.timeout), self.rank
 
     def _teams(self, leader: int) -> list[list[int]]:

@@ -29,6 +29,7 @@ class Group(Protocol):
     rank: int
     workers: int
     transport: str
+    """What tensors travel through, for people."""
 
     def sum(self, tensor: Tensor) -> None:
         """Make every worker's tensor the sum of all, in place."""
@@ -105,30 +106,38 @@ class Alone:
 class Together:
     """Several workers, joined by torch.distributed; documents travel through its store as JSON."""
 
-    def __init__(self, place: Place, options: LiveOptions, device: torch.device, collective: str) -> None:
+    def __init__(
+        self,
+        place: Place,
+        options: LiveOptions,
+        device: torch.device,
+        collective: str,
+        note: Callable[[str], None],
+    ) -> None:
         self.rank, self.workers = place.rank, place.workers
-        self.transport = options.transport(place, collective)
+        self._backend = options.transport(place, collective)
         self._device = device
         timeout = timedelta(seconds=options.timeout)
         self._documents = Documents(place, timeout)
         self._check_way(collective)
         dist.init_process_group(
-            self.transport,
+            self._backend,
             store=PrefixStore("torch", self._documents.store),
             rank=place.rank,
             world_size=place.workers,
             timeout=timeout,
-            device_id=device if self.transport == "nccl" else None,
-            pg_options=shm.Options(run=place.launch.name if place.launch else str(place.port))
-            if self.transport == "shm"
+            device_id=device if self._backend == "nccl" else None,
+            pg_options=shm.Options(run=place.launch.name if place.launch else str(place.port), warn=note)
+            if self._backend == "shm"
             else None,
         )
+        self.transport = "gloo" if _nothing_shared() else self._backend
         hosts = number_hosts(self.exchange(host_id()))
-        self._sums = choose_sums(collective, hosts, self.rank, self.transport)
+        self._sums = choose_sums(collective, hosts, self.rank, self._backend)
 
     def _check_way(self, collective: str) -> None:
         """Groups of different backends would wait for each other in vain, so this comes before there is one."""
-        asked = self.exchange({"collective": collective, "the backend": self.transport})
+        asked = self.exchange({"collective": collective, "the backend": self._backend})
         try:
             check_equal(asked)
         except Mistake:
@@ -163,7 +172,7 @@ class Together:
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """In shared memory where the workers have some, so that sums happen in place."""
-        if self.transport == "shm":
+        if self._backend == "shm":
             return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
 
@@ -182,15 +191,30 @@ class Together:
         Gloo cannot drop a sum that is under way, and closing would wait for it: the process must end first.
         """
         with suppress(RuntimeError):
-            if self.transport == "nccl" and dist.group.WORLD is not None:
+            if self._backend == "nccl" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
-            elif self.transport == "shm" and dist.group.WORLD is not None:
+            elif self._backend == "shm" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
                 dist.destroy_process_group()
             elif self._sums.idle():
                 dist.destroy_process_group()
 
 
-def join(place: Place, options: LiveOptions, device: torch.device, collective: str = NATIVE) -> Group:
-    """Meet the other workers, if there are any; ``collective`` is how they sum."""
-    return Together(place, options, device, collective) if place.workers > 1 else Alone()
+def _nothing_shared() -> bool:
+    """Whether the group was to share memory and no two workers do, so that all goes through Gloo."""
+    group = dist.group.WORLD
+    return isinstance(group, shm.SharedMemoryGroup) and max(group.party.teams) == 1
+
+
+def join(
+    place: Place,
+    options: LiveOptions,
+    device: torch.device,
+    collective: str = NATIVE,
+    note: Callable[[str], None] = lambda _: None,
+) -> Group:
+    """Meet the other workers, if there are any; ``collective`` is how they sum.
+
+    ``note`` is told, on the first rank of a host, what this host lacks.
+    """
+    return Together(place, options, device, collective, note) if place.workers > 1 else Alone()

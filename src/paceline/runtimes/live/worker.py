@@ -47,16 +47,17 @@ def run_worker(
 ) -> Summary:
     """Be one worker of a run to its end; every worker of the run must be started with the same settings.
 
-    Only rank 0's observer is told anything. ``resume`` goes on in an earlier run's folder, from the newest
-    checkpoint that is whole on all workers. A run that is refused writes nothing. Whatever else is raised leaves
-    the records so far in the run folder, and the connections closed; where gloo still sums, they close with the
-    process. ``before_hard_end`` is given what writes the records down, for whoever may end the process.
+    Only rank 0's observer is told anything, and that of a host's first worker what the host lacks. ``resume`` goes
+    on in an earlier run's folder, from the newest checkpoint that is whole on all workers. A run that is refused
+    writes nothing. Whatever else is raised leaves the records so far in the run folder, and the connections
+    closed; where gloo still sums, they close with the process. ``before_hard_end`` is given what writes the
+    records down, for whoever may end the process.
     """
     prepared = _prepare(settings, place)
     device = options.device_of(place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with _joined(place, options, device, settings.collective) as group:
+    with _joined(join(place, options, device, settings.collective, observer.noted)) as group:
         check_alike(group, settings, name or "", resume)
         torch.set_num_threads(options.threads_of(group.exchange(machine_id()).count(machine_id())))
         listener = observer if place.rank == 0 else Silent()
@@ -99,8 +100,7 @@ def _prepare(settings: Settings, place: Place) -> Prepared:
 
 
 @contextmanager
-def _joined(place: Place, options: LiveOptions, device: torch.device, collective: str) -> Iterator[Group]:
-    group = join(place, options, device, collective)
+def _joined(group: Group) -> Iterator[Group]:
     try:
         yield group
     except BaseException:
