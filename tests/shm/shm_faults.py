@@ -208,6 +208,10 @@ MISTAKES: dict[str, Callable[[int], Any]] = {
         torch.zeros(10), op=dist._make_nccl_premul_sum(2.0) if rank == 1 else ReduceOp.SUM),
     "odd zeros": lambda rank: paceline.shm.zeros(10, dtype=ODD if rank == 1 else torch.float32),
     "no length": lambda rank: paceline.shm.zeros(-1 if rank == 1 else 10),
+    "half a length": lambda rank: paceline.shm.zeros(1.5 if rank == 1 else 10),
+    "a shape": lambda _: paceline.shm.zeros((3, 4)),
+    "a word": lambda rank: paceline.shm.zeros("a" if rank == 1 else 10),
+    "a type's name": lambda _: paceline.shm.zeros(10, dtype="float32"),
     "odd message": lambda rank: dist.send(torch.zeros(3, dtype=ODD), (rank + 1) % 3),
     "odd answer": lambda rank: dist.recv(torch.zeros(3, dtype=ODD), (rank + 1) % 3),
 }  # fmt: skip

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
 from struct import Struct
+from typing import SupportsIndex
 
 import torch
 from torch import Tensor
@@ -102,11 +103,18 @@ def problem_with(tensor: Tensor) -> str:
     return _stranger(tensor.dtype if tensor.layout == _DENSE else tensor.layout)
 
 
-def problem_with_zeros(length: int, dtype: torch.dtype) -> str:
-    """The same of a tensor that is about to be made."""
+def problem_with_zeros(length: object, dtype: object) -> str:
+    """The same of a tensor that is about to be made; callers may have given anything."""
+    if not isinstance(length, SupportsIndex) or isinstance(length, Tensor):
+        given = " ".join(repr(length).split())[:60]
+        return (
+            f"zeros takes a length, a whole number, not {given}; for a shape, view the result of its length"
+        )
+    if not isinstance(dtype, torch.dtype):
+        return f"zeros takes a dtype such as torch.float32, not {dtype!r}"
     if dtype not in _DTYPE:
         return _stranger(dtype)
-    if not 0 <= length * dtype.itemsize < _MOST:
+    if not 0 <= length.__index__() * dtype.itemsize < _MOST:
         return f"a tensor cannot have {length} elements; give a length from 0 on"
     return ""
 
