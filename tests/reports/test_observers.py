@@ -265,3 +265,15 @@ def test_a_loss_that_is_no_number_is_told_once():
     observer.evaluated(broken)
     observer.evaluated(broken)
     assert err.getvalue().count("the loss is no longer a number") == 1
+
+
+@pytest.mark.parametrize(
+    ("transport", "shown"),
+    [
+        ("shm", "shared memory"),
+        ("shm, by ring", "shared memory, by ring"),
+        ("gloo, by tree", "gloo, by tree"),
+    ],
+)
+def test_shared_memory_has_one_name(transport, shown):
+    assert header(replace(RUN, transport=transport))[0].endswith(f"all-reduce over {shown}")

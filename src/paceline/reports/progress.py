@@ -175,7 +175,8 @@ _TRANSPORTS = {"shm": "shared memory"}
 def header(run: Started) -> list[str]:
     """What runs, in a line; then where it goes on, and where it is recorded."""
     size = f"{run.parameters:,} parameters"
-    way = _TRANSPORTS.get(run.transport, run.transport)
+    backend, by, schedule = run.transport.partition(", by ")
+    way = f"{_TRANSPORTS.get(backend, backend)}{by}{schedule}"
     lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}, {run.strategy} over {way}"]
     if run.first_step:
         lines.append(f"resumed at step {run.first_step:,} of {run.last_step:,}")

@@ -7,8 +7,11 @@ import torch
 
 import paceline.shm  # noqa: F401  makes "shm" a backend that torch knows
 from paceline.collectives.choose import NATIVE
-from paceline.errors import Mistake
+from paceline.errors import Mistake, unknown
 from paceline.runtimes.live.place import Place
+
+BACKENDS = ("gloo", "nccl", "shm")
+"""What torch.distributed may talk over here."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +31,8 @@ class LiveOptions:
             raise Mistake(f"--device {self.device} is not known: choose cpu or cuda")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise Mistake("--device cuda: torch finds no CUDA device on this host; choose --device cpu")
+        if self.backend is not None and self.backend not in BACKENDS:
+            raise unknown("backend", self.backend, BACKENDS, see="paceline train --help")
         if self.backend is not None and not torch.distributed.is_backend_available(self.backend):
             raise Mistake(f"--backend {self.backend} is not in this torch; leave it out to get the usual one")
         if self.backend == "nccl" and self.device == "cpu":
