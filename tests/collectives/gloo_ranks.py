@@ -28,7 +28,7 @@ def compare(rank: int, name: str, op: str, length: int, dtype: torch.dtype) -> s
     """Empty where the schedule gives what torch's own all-reduce gives."""
     mine = values(rank, length, dtype)
     theirs = mine.clone()
-    all_reduce(mine, name, op)
+    all_reduce(mine, name, op if length % 2 else NATIVE[op])
     dist.all_reduce(theirs, NATIVE[op])
     return "" if torch.equal(mine, theirs) else f"{name} {op} {length} {dtype}: {mine[:5]} {theirs[:5]}"
 
@@ -55,6 +55,10 @@ def mistakes(rank: int) -> dict[str, str]:
         "unknown": lambda: all_reduce(torch.zeros(4), "rings"),
         "operation": lambda: all_reduce(torch.zeros(4), "ring", "summ"),
         "no such": lambda: all_reduce(torch.zeros(4, dtype=torch.bool), "ring", "mean"),
+        "sparse": lambda: all_reduce(torch.eye(3).to_sparse() if odd else torch.eye(3), "ring"),
+        "all sparse": lambda: all_reduce(torch.eye(3).to_sparse_csr(), "ring"),
+        "a list": lambda: all_reduce([1.0] if odd else torch.zeros(1), "ring"),  # type: ignore[arg-type]
+        "torch's operation": lambda: all_reduce(torch.zeros(4), "ring", dist.ReduceOp.PREMUL_SUM),
         "workers": lambda: all_reduce(torch.zeros(4), small),
     }
     return {name: mistake(ask) for name, ask in asks.items()}

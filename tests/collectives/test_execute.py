@@ -252,3 +252,9 @@ def test_a_reducer_keeps_its_plans_and_takes_any_shape() -> None:
         assert torch.equal(square, torch.full((4, 5), 2.0))
         assert torch.equal(across, square)
         assert torch.equal(strided, square.view(-1))
+
+
+@pytest.mark.parametrize("rank", [-1, 3])
+def test_a_rank_outside_the_schedule_is_refused(rank):
+    with pytest.raises(Mistake, match=f"rank {rank} has no part in a schedule for 3 workers"):
+        Reducer(build_schedule("ring", [0, 0, 0]), rank, None)

@@ -56,6 +56,10 @@ def test_every_schedule_gives_what_torch_gives(found: list[dict[str, Any]]) -> N
         ("unknown", "unknown schedule 'rings'; did you mean 'ring'?"),
         ("operation", "unknown operation 'summ'; did you mean 'sum'?"),
         ("no such", "operation 'mean' does not work on torch.bool: it has sum, max, min"),
+        ("sparse", "rank 1 asks for sum of sparse_coo by ring, and rank 0 for sum of 9 elements"),
+        ("all sparse", "schedules move dense tensors, not sparse_csr"),
+        ("a list", "rank 1 asks for sum of a list by ring"),
+        ("torch's operation", "unknown operation"),
         ("workers", "a schedule for 2 workers does not fit a group of 3"),
     ],
 )

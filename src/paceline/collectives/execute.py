@@ -9,6 +9,7 @@ from paceline.collectives.operations import Operation
 from paceline.collectives.part import Incoming, Part, part
 from paceline.collectives.pipeline import pipelined, segments_for
 from paceline.collectives.schedule import Schedule
+from paceline.errors import Mistake
 
 
 class Pending(Protocol):
@@ -95,6 +96,11 @@ class Reducer:
     """
 
     def __init__(self, schedule: Schedule, rank: int, transport: Transport) -> None:
+        if not 0 <= rank < schedule.workers:
+            raise Mistake(
+                f"rank {rank} has no part in a schedule for {schedule.workers} workers: "
+                f"ranks are 0 to {schedule.workers - 1}"
+            )
         self.schedule, self.rank = schedule, rank
         self._transport = transport
         self._parts: dict[tuple[int, int], Part] = {}

@@ -11,6 +11,7 @@ from paceline.collectives.execute import Pending, Reducer
 from paceline.collectives.hosts import host_id, number_hosts
 from paceline.collectives.operations import find_operation
 from paceline.collectives.schedule import Schedule
+from paceline.collectives.torch_ops import name_of
 from paceline.errors import Mistake
 
 _HEADER = 320
@@ -36,7 +37,10 @@ class TorchTransport:
 
 
 def all_reduce(
-    tensor: Tensor, schedule: Schedule | str, op: str = "sum", group: dist.ProcessGroup | None = None
+    tensor: Tensor,
+    schedule: Schedule | str,
+    op: str | dist.ReduceOp.RedOpType = "sum",
+    group: dist.ProcessGroup | None = None,
 ) -> None:
     """Make the tensor of every rank in the group the result of all, in place, by a schedule or the one of that name.
 
@@ -44,13 +48,17 @@ def all_reduce(
     could do it, every rank raises a Mistake and none hangs. That costs an all-gather of 320 bytes in every call,
     some milliseconds where cores are busy, and the rank's part is worked out anew. Whoever knows that all ranks
     agree, and reduces often, makes a ``Reducer`` over a ``TorchTransport`` once and saves both.
+    Operations go by name; torch's own words for them, such as ``ReduceOp.SUM``, will do as well.
     """
-    names = _agree(_wish(tensor, schedule, op), group)
+    name = name_of(op)
+    names = _agree(_wish(tensor, schedule, name), group)
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        raise Mistake(f"schedules move dense tensors, not {_kind(tensor)}; convert it with to_dense()")
     if tensor.device.type != "cpu":
         raise Mistake(
             f"schedules move tensors of the CPU, not of {tensor.device}; copy it there, or all-reduce natively"
         )
-    operation = find_operation(op, tensor.dtype)
+    operation = find_operation(name, tensor.dtype)
     chosen = build_schedule(schedule, number_hosts(names)) if isinstance(schedule, str) else schedule
     if chosen.workers != len(names):
         raise Mistake(
@@ -59,11 +67,20 @@ def all_reduce(
     Reducer(chosen, dist.get_rank(group), TorchTransport(group)).all_reduce(tensor, operation)
 
 
-def _wish(tensor: Tensor, schedule: Schedule | str, op: str) -> str:
+def _kind(given: object) -> str:
+    """What it is that was given as a tensor."""
+    return (
+        str(given.layout).removeprefix("torch.") if isinstance(given, Tensor) else f"a {type(given).__name__}"
+    )
+
+
+def _wish(tensor: object, schedule: Schedule | str, op: str) -> str:
     if isinstance(schedule, str):
         by = schedule
     else:
         by = f"{schedule.name} ({schedule.workers} workers, {schedule.chunks} chunks, {len(schedule.rounds)} rounds)"
+    if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
+        return f"{op} of {_kind(tensor)} by {by}"
     return f"{op} of {tensor.numel():,} elements of {tensor.dtype} on {tensor.device.type} by {by}"
 
 

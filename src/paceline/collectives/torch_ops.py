@@ -24,3 +24,10 @@ TORCH_OPS: Mapping[str, ReduceOp.RedOpType] = MappingProxyType(
 def combining(operation: Operation) -> ReduceOp.RedOpType:
     """What a backend does to combine; a mean is a sum that is divided afterwards, as Gloo has none."""
     return TORCH_OPS["sum" if operation.averages else operation.name]
+
+
+def name_of(op: object) -> str:
+    """The operation's name, of a name or of torch's own word for it; of anything else, that in words."""
+    if isinstance(op, str):
+        return op
+    return next((name for name, known in TORCH_OPS.items() if op == known), str(op))
