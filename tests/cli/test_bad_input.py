@@ -3,11 +3,15 @@
 import contextlib
 import shlex
 import socket
+from dataclasses import fields, replace
 
 import pytest
 
 from command import run_json
+from paceline.cli import resuming
 from paceline.cli.main import main
+from paceline.cli.options import RunOptions
+from paceline.cli.resuming import CHANGEABLE, resumed_settings
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import write_config
@@ -17,6 +21,10 @@ MISTAKES = {
     "train --strategy spp": "unknown strategy 'spp'",
     "train --strategy local-sdg": "unknown strategy 'local-sdg'; did you mean 'local-sgd'?",
     "train --collective rign": "unknown collective 'rign'; did you mean 'ring'?",
+    "train --collective ''": "unknown collective ''; choose one of: ",
+    "train --strategy ''": "unknown strategy ''; choose one of: ",
+    "train --batch-size ''": "write a whole number",
+    "train --evaluate-every ''": "'' is not a value for --evaluate-every",
     "train --strategy local-sgd:perod=3": "did you mean 'period'?",
     "train --strategy local-sgd:period=0": "at least 1",
     "train --model resnet81": "unknown model 'resnet81'; did you mean 'resnet18'?",
@@ -116,12 +124,36 @@ def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):
     settings = Settings(job=JobSpec(), batch_sizes=(32, 32), epochs=2)
     write_config(RunFolder(tmp_path), settings, "live", {})
     for words, told in {
-        "--seed 3": "--seed cannot change when a run resumes",
-        "--strategy local-sgd": "--strategy cannot change when a run resumes",
+        "--seed 3": "--seed cannot change when a run resumes: this run has 1 and you gave 3; leave it out",
+        "--strategy local-sgd": "--strategy cannot change when a run resumes: this run has all-reduce:",
+        "--collective ring": "this run has native and you gave ring",
+        "--slow 1=2": "this run has none and you gave 1=2",
         "--workers 3": "ran with 2 workers and cannot resume with 3",
     }.items():
         assert main(["train", "--resume", ".", *words.split()]) == 2
         assert told in capsys.readouterr().err
+
+
+def test_options_that_repeat_what_a_run_was_may_stay_when_it_resumes(tmp_path):
+    settings = Settings(job=JobSpec(optimizer="sgd:lr=0.1"), batch_sizes=(8, 8), epochs=2, collective="ring")
+    folder = RunFolder(tmp_path)
+    write_config(folder, settings, "live", {})
+    same = RunOptions(
+        lr=0.1,
+        model="cnn",
+        strategy="all-reduce",
+        batch_size="8",
+        collective="ring",
+        seed=1,
+        keep=3,
+        epochs=4,
+    )
+    assert resumed_settings(same, 2, folder) == replace(resumed_settings(RunOptions(), 2, folder), epochs=4)
+
+
+def test_every_option_is_known_to_a_run_that_resumes():
+    options = {f"--{field.name.replace('_', '-')}" for field in fields(RunOptions)}
+    assert options == {*CHANGEABLE, *resuming._PARTS}
 
 
 def test_a_simulated_run_is_not_resumed(tmp_path, monkeypatch, capsys):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter, Token
 
+from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import NATIVE
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
@@ -62,8 +63,10 @@ class RunOptions:
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
     """Batch-norm statistics: averaged when the model is looked at (default), or rank 0's, sent at each step."""
-    collective: Annotated[str | None, Parameter(group=AGREE)] = None
-    """How all-reduces are done: native (default), ring, tree, butterfly, halving-doubling, one-to-all, hierarchical."""
+    collective: Annotated[
+        str | None,
+        Parameter(group=AGREE, help=f"How all-reduces are done: native (default), {', '.join(SCHEDULES)}."),
+    ] = None
     epochs: Annotated[int | None, Parameter(converter=whole, group=LENGTH)] = None
     """Passes over the training data (default 30)."""
     iterations: Annotated[
@@ -96,18 +99,18 @@ class RunOptions:
             epochs = DEFAULT_EPOCHS
         return Settings(
             job=self._job(),
-            strategy=self.strategy or "all-reduce",
-            batch_sizes=parse_batch_sizes(self.batch_size or DEFAULT_BATCH, workers),
+            strategy=_given(self.strategy, "all-reduce"),
+            batch_sizes=parse_batch_sizes(_given(self.batch_size, DEFAULT_BATCH), workers),
             epochs=epochs,
             iterations=self.iterations,
             target_accuracy=self.target_accuracy,
             seed=1 if self.seed is None else self.seed,
             slow=parse_slow(self.slow or []),
-            evaluate=Every.parse(self.evaluate_every or "1 epoch", "--evaluate-every"),
-            checkpoint=Every.parse(self.checkpoint_every or "1 epoch", "--checkpoint-every"),
+            evaluate=Every.parse(_given(self.evaluate_every, "1 epoch"), "--evaluate-every"),
+            checkpoint=Every.parse(_given(self.checkpoint_every, "1 epoch"), "--checkpoint-every"),
             keep=3 if self.keep is None else self.keep,
             buffers=self.buffers or "average",
-            collective=self.collective or NATIVE,
+            collective=_given(self.collective, NATIVE),
         )
 
     def _job(self) -> JobSpec:
@@ -117,7 +120,7 @@ class RunOptions:
             if (value := getattr(self, name)) is not None
         }
         if self.lr is not None:
-            parts["optimizer"] = _with_rate(self.optimizer or "sgd", self.lr)
+            parts["optimizer"] = _with_rate(_given(self.optimizer, "sgd"), self.lr)
         if self.job is None:
             return JobSpec(**parts)
         if parts:
@@ -158,6 +161,11 @@ class KeepOptions:
 
         shown = JsonObserver(settings.to_json()) if self.as_json else ConsoleObserver(clock=clock)
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]
+
+
+def _given(value: str | None, usual: str) -> str:
+    """Nothing between quotes was given too, and is not the usual."""
+    return usual if value is None else value
 
 
 def _with_rate(optimizer: str, rate: float) -> str:

@@ -2,7 +2,7 @@
 
 import sys
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from paceline.cli.options import DEFAULT_WORKERS, RECORD, WHERE, KeepOptions, RunOptions, whole
 from paceline.cli.place import PlaceOptions
+from paceline.cli.resuming import resumed_settings
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
@@ -17,9 +18,6 @@ from paceline.runtimes.settings import Settings
 if TYPE_CHECKING:
     from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.live.place import Place
-
-CHANGEABLE = ("--epochs", "--iterations", "--target-accuracy")
-"""What a resumed run may be given anew: how long it goes on."""
 
 
 @Parameter(name="*")
@@ -147,20 +145,4 @@ def _work(
 
 
 def _settings(options: RunOptions, workers: int, resume: RunFolder | None) -> Settings:
-    from paceline.runtimes.config import read_settings
-
-    if resume is None:
-        return options.settings(workers)
-    if fixed := [option for option in options.given() if option not in CHANGEABLE]:
-        raise Mistake(f"{fixed[0]} cannot change when a run resumes; leave it out, or start a new run")
-    earlier = read_settings(resume)
-    if workers != earlier.workers:
-        raise Mistake(
-            f"{resume.path} ran with {earlier.workers} workers and cannot resume with {workers}; "
-            "give it as many as it had"
-        )
-    if options.epochs is not None or options.iterations is not None:
-        earlier = replace(earlier, epochs=options.epochs, iterations=options.iterations)
-    if options.target_accuracy is not None:
-        earlier = replace(earlier, target_accuracy=options.target_accuracy)
-    return earlier
+    return options.settings(workers) if resume is None else resumed_settings(options, workers, resume)
