@@ -26,4 +26,6 @@ def test_the_schedule_on_the_page_reduces() -> None:
 
 
 def test_the_page_lists_every_schedule() -> None:
-    assert set(re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(), re.M)) == set(SCHEDULES)
+    assert set(re.findall(r"^\| `([a-z-]+)` \|", PAGE.read_text(), re.M)) == set(SCHEDULES), (
+        "the table on the page needs a row for each schedule"
+    )
