@@ -94,3 +94,12 @@ def test_hosts_are_named():
     text = printed(Request(schedule="hierarchical", hosts="2,1"))
     assert "host 0: p0, p1; host 1: p2\n" in text
     assert "4 of them between hosts" in text
+
+
+def test_one_is_told_as_one_and_several_as_several():
+    text = printed(Request(schedule="halving-doubling", workers=4, length=2))
+    assert "swaps 2 chunks with a partner; the receiver adds them to what it holds." in text
+    assert "swaps one chunk with a partner; the receiver adds it to what it holds." in text
+    assert "- is a chunk without values" in text
+    assert printed(Request(schedule="ring", workers=1, length=1)).startswith("1 process, 1 value.\n")
+    assert "without values" not in printed(Request(schedule="ring", workers=2))

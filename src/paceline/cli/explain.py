@@ -45,7 +45,7 @@ def explain(
     schedule
         Such as ring; without one, all are listed.
     workers
-        Processes that take part (default 4).
+        Processes that take part (default 4; at most 16, with --json 32).
     hosts
         Workers a host, such as 2,2 (default: all on one, or on two for hierarchical).
     op
@@ -53,11 +53,11 @@ def explain(
     values
         What each process begins with, a row a process: '5 2 9 1; 3 8 4 7'.
     length
-        Without --values: values a process, drawn from 1 to 9 (default: as many as processes).
+        Without --values: values a process (default: as many as processes, or as chunks; at most 64, with --json 256).
     seed
-        Decides the values that are drawn (default 1).
+        Decides what is drawn (default 1): 1 to 9, or to twice the processes; no two draw the same in a place.
     segments
-        Cut the values into so many segments that go through one behind the other (default 1).
+        Cut the values into so many segments that go through one behind the other (default 1, at most 8).
     html
         Write a page that steps forward and back to this file.
     as_json

@@ -1,4 +1,4 @@
-"""Halving and doubling (Rabenseifner, 2004): as little traffic as a ring, in as few rounds as a tree."""
+"""Halving and doubling (Rabenseifner, 2004): a ring's little traffic in a tree's few rounds, for powers of two."""
 
 from paceline.collectives.algorithms.folding import fold, power_of_two
 from paceline.collectives.schedule import Hosts, Round, Schedule, Then, Transfer

@@ -56,6 +56,7 @@ def _heading(story: Story) -> Iterator[Text]:
             " changes, ",
             ("9*", FINISHED),
             " is finished",
+            ", - is a chunk without values" if story.length < story.schedule.chunks else "",
         )
 
 

@@ -10,11 +10,11 @@ from paceline.units import show_bytes
 
 COMBINES: Mapping[str, str] = MappingProxyType(
     {
-        "sum": "adds it to what it holds",
-        "mean": "adds it to what it holds",
-        "max": "keeps the larger of it and what it holds",
-        "min": "keeps the smaller of it and what it holds",
-        "product": "multiplies what it holds by it",
+        "sum": "adds {it} to what it holds",
+        "mean": "adds {it} to what it holds",
+        "max": "keeps the larger of {it} and what it holds",
+        "min": "keeps the smaller of {it} and what it holds",
+        "product": "multiplies what it holds by {it}",
     }
 )
 ELEMENT = 4
@@ -46,7 +46,8 @@ def opening(story: Story) -> str:
     chunks, segments = story.schedule.chunks, story.segments
     cut = f" in {count(chunks, 'chunk')}" if chunks > 1 else ""
     piped = f", {segments} segments of {chunks // segments} one behind the other" if segments > 1 else ""
-    return f"{processes(story.schedule.workers)}, {count(story.length, 'value')} each{cut}{piped}."
+    each = " each" if story.schedule.workers > 1 else ""
+    return f"{processes(story.schedule.workers)}, {count(story.length, 'value')}{each}{cut}{piped}."
 
 
 def placing(story: Story) -> str:
@@ -72,9 +73,11 @@ def sentence(story: Story, step: Step) -> str:
     if not step.messages:
         return f"Every process divides what it holds by {workers}: the sum becomes the mean."
     thens = {message.then for message in step.messages}
-    does = [COMBINES.get(story.op, f"combines it with what it holds by {story.op}")] * (Then.REDUCE in thens)
-    does += ["puts it in the place of what it held"] * (Then.REPLACE in thens)
-    return f"{_exchange(story, step.messages)}; the receiver {', or '.join(does)}."
+    combines = COMBINES.get(story.op, f"combines {{it}} with what it holds by {story.op}")
+    does = [combines] * (Then.REDUCE in thens)
+    does += ["puts {it} in the place of what it held"] * (Then.REPLACE in thens)
+    it = "them" if _amount(story, step.messages).endswith("chunks") else "it"
+    return f"{_exchange(story, step.messages)}; the receiver {', or '.join(does).format(it=it)}."
 
 
 def _exchange(story: Story, messages: Sequence[Message]) -> str:
