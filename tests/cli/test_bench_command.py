@@ -39,6 +39,9 @@ def test_every_way_is_measured_checked_and_predicted_before(tmp_path):
         assert cell["predicted"] == made["seconds"][cell["what"]][str(cell["size"])]
         assert cell["error"] == pytest.approx(cell["predicted"] / cell["median"] - 1)
         assert cell["measured"] > made["made"]
+    assert [one["size"] for one in found["fastest"]] == [1_000, 2_500_000]
+    for one in found["fastest"]:
+        assert one["seconds"] == min(cell["median"] for cell in found["cells"] if cell["size"] == one["size"])
     assert {probe["probe"] for probe in made["probes"]} == {"inside", "reduce", "shm", "shm-elsewhere"}
     assert made["figures"]["inside"]["byte_seconds"] > 0
     assert list(tmp_path.iterdir()) == []
