@@ -1,7 +1,6 @@
 """``paceline explain`` as it is typed."""
 
 import json
-import shlex
 import subprocess
 import sys
 
@@ -9,6 +8,7 @@ import pytest
 
 from paceline.cli.main import main
 from paceline.collectives.algorithms import SCHEDULES
+from refusals import check_refused
 
 MISTAKES = {
     "explain rign": "unknown schedule 'rign'; did you mean 'ring'?",
@@ -40,14 +40,7 @@ MISTAKES = {
 
 @pytest.mark.parametrize("command", MISTAKES)
 def test_a_mistake_in_explain_is_one_sentence_with_exit_code_2(command, tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert main(shlex.split(command)) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("paceline: ")
-    assert printed.err.count("\n") == 1, printed.err
-    assert MISTAKES[command] in printed.err
-    assert list(tmp_path.iterdir()) == []
+    check_refused(command, MISTAKES[command], tmp_path, monkeypatch, capsys)
 
 
 def test_without_a_name_every_schedule_is_listed_with_a_sentence(capsys):

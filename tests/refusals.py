@@ -1,0 +1,22 @@
+"""What every mistake on the command line must look like."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.main import main
+
+
+def check_refused(
+    command: str, says: str, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """One sentence on stderr, exit code 2, and nothing written."""
+    monkeypatch.chdir(folder)
+    assert main(shlex.split(command)) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.startswith("paceline: ")
+    assert printed.err.count("\n") == 1, printed.err
+    assert says in printed.err
+    assert list(folder.iterdir()) == []
