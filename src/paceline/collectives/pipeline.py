@@ -48,8 +48,8 @@ def segments_for(schedule: Schedule, nbytes: int) -> int:
     """How many segments a tensor of ``nbytes`` is worth: messages of 1 MiB at most, up to 16 of them.
 
     Segments use links that would be idle meanwhile, so a schedule in which every rank sends in every round goes in one
-    piece. Three hosts at 1 Gbit/s, 10 MB (``benchmarks/segments.py``): a tree takes 319 ms in one piece, 203 in 8
-    segments and 185 in 16; a ring 118 ms in 1 to 4 segments, 122 in 8 and 135 in 16.
+    piece. Three hosts at 1 Gbit/s, 10 MB (a rank of ``benchmarks/segments.py`` on each): a tree takes 319 ms in one
+    piece, 203 in 8 segments and 185 in 16; a ring 118 ms in 1 to 4 segments, 122 in 8 and 135 in 16.
     """
     turns = [turn for turn, _ in alike(schedule.rounds)]
     if all(len({sent.source for sent in turn.transfers}) == schedule.workers for turn in turns):
