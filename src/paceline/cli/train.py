@@ -28,7 +28,7 @@ class WhereOptions(PlaceOptions):
     device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
     """What computes (default cpu)."""
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
-    """What workers talk over: shm, gloo or nccl (default shm on one host, nccl on cuda, else or with a collective gloo)."""
+    """What workers talk over: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
     threads: Annotated[int | None, Parameter(converter=whole, group=WHERE)] = None
     """Threads a worker computes with (default 1 where workers share a machine)."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
