@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from paceline.jobs.sharding import Shards
@@ -81,8 +82,8 @@ class Session:
     def program(self) -> Program:
         """Train until the last date, the target or an agreed stop; return how it ended."""
         me, position = self.me, self.position
-        by_step = self.strategy.meets is Meets.STEP
-        if me.clock == 0:
+        by_step, apart = self.strategy.meets is Meets.STEP, self.strategy.meets is Meets.APART
+        if me.clock == 0 and not apart:
             yield Broadcast(me.params)
             if me.buffers.numel():
                 yield Broadcast(me.buffers)
@@ -94,6 +95,8 @@ class Session:
             if kind is Gradient:
                 if by_step:
                     position.progress = me.clock
+                elif apart:
+                    date = self._hear(date)
                 if position.progress >= date or self.stopping():
                     self.meeting = True
                     ending: Ending | None = yield from self._meet()
@@ -102,12 +105,25 @@ class Session:
                         return ending
                     date = self.agenda.next(position.progress)
             answer = yield effect
-            if kind is AllReduce and effect.tensor is me.params and not by_step:
+            if kind is AllReduce and effect.tensor is me.params and not by_step and not apart:
                 position.seen += round(me.total_weight)
                 position.progress = self.shards.steps_through(position.seen)
             effect = strategy.send(answer)
 
+    def _hear(self, date: int) -> int:
+        """Take over what the servers have told; return the next date, which a worker that came late does not know."""
+        position = self.position
+        position.seen = self.me.seen
+        position.progress = self.shards.steps_through(position.seen)
+        met = self.shards.steps_through(self.me.met)
+        if met <= position.met:
+            return date
+        position.met = met
+        return self.agenda.next(met)
+
     def _meet(self) -> Program:
+        if self.strategy.meets is Meets.APART:
+            return (yield from self._meet_apart())
         due = self.agenda.due(self.position.met, self.position.progress)
         interrupted = self.stopping()
         if interrupted:
@@ -117,16 +133,38 @@ class Session:
             self.position.met = self.position.progress
         on_target = False
         if due.evaluate or (due.stop and not interrupted):
-            on_target = yield from self._look(due)
+            params = yield from self.strategy.central(self.me)
+            on_target = yield from self._look(due, params)
         if due.checkpoint or on_target:
             yield Save()
         if interrupted:
             return "interrupted"
         return "target" if on_target else "budget" if due.stop else None
 
-    def _look(self, due: Due) -> Program:
-        """Evaluate the model that counts, and export it if this is the end; return whether the target is met."""
+    def _meet_apart(self) -> Program:
+        """As others meet, but the workers come one by one, and only the servers know how far they have come."""
         params = yield from self.strategy.central(self.me)
+        interrupted = yield from self._anybody(self.stopping())
+        position = self.position
+        position.seen = self.me.seen
+        position.progress = self.shards.steps_through(position.seen)
+        due = self.agenda.due(position.met, position.progress)
+        position.met = position.progress
+        on_target = False
+        if due.evaluate or due.stop:
+            on_target = yield from self._look(due, params)
+        if due.checkpoint or on_target or interrupted:
+            yield Save()
+        return "target" if on_target else "budget" if due.stop else "interrupted" if interrupted else None
+
+    def _anybody(self, mine: bool) -> Program:
+        """Whether any worker says so; workers that meet apart hear of a stop one after the other."""
+        votes = torch.tensor([float(mine)])
+        yield AllReduce(votes, op="sum")
+        return votes.item() > 0
+
+    def _look(self, due: Due, params: Tensor) -> Program:
+        """Evaluate the model that counts, and export it if this is the end; return whether the target is met."""
         buffers = yield from self._central_buffers()
         on_target = False
         if due.evaluate:

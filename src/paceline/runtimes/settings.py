@@ -58,6 +58,8 @@ class Settings:
     """Batch-norm statistics: averaged when the model is looked at, or rank 0's, broadcast at every step."""
     collective: str = NATIVE
     """How all-reduces are carried out: by the backend's own way, or by the schedule of this name."""
+    servers: int = 1
+    """How many servers keep the parameters, where the strategy has servers; each keeps an even part."""
 
     def __post_init__(self) -> None:
         workers = len(self.batch_sizes)
@@ -65,6 +67,10 @@ class Settings:
             raise Mistake("0 workers cannot train: --workers must be at least 1")
         if bad := [size for size in self.batch_sizes if size < 1]:
             raise Mistake(f"a batch size of {bad[0]} is too small: --batch-size must be at least 1")
+        if self.servers < 1:
+            raise Mistake(
+                f"--servers {self.servers} is too small: at least 1 server must keep the parameters"
+            )
         check_collective(self.collective)
         if (self.epochs is None) == (self.iterations is None):
             raise Mistake("give either --epochs or --iterations, not both")

@@ -35,19 +35,48 @@ class Worker:
     """Samples since ``params`` were last reduced."""
     total_weight: float = 0.0
     """The sum of the weights in the last reduction."""
+    servers: int = 0
+    """How many servers keep parts of the parameters."""
+    seen: int = 0
+    """Samples that all workers together have trained on, as far as the servers have told."""
+    met: int = 0
+    """The samples that had been seen when the workers last met, as far as the servers have told."""
     state: dict[str, Tensor] = field(default_factory=dict)
     """The strategy's own state by name; saved in checkpoints."""
 
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """One server, as its program sees it."""
+    """One server, as its program sees it: it keeps one part of the flat parameters.
+
+    All of it is saved in checkpoints, when no worker waits for an answer; a program is then started anew.
+    """
 
     rank: int
-    workers: int
+    servers: int
     params: Tensor
+    """This server's part; the runtime's ``Apply`` changes it."""
+    grad: Tensor
+    """What the next ``Apply`` moves along; the program fills it."""
+    version: int = 0
+    """Updates so far."""
+    seen: int = 0
+    """Samples in the updates so far."""
+    met: int = 0
+    """The samples that had been seen when the workers last met."""
     now: float = 0.0
-    state: dict[str, Tensor] = field(default_factory=dict)
+    """Seconds since the run began, as of the last effect."""
+
+
+def parts(vector: Tensor, servers: int) -> tuple[Tensor, ...]:
+    """The part of a flat vector that each server keeps: all of almost the same length, in order."""
+    return vector.tensor_split(servers)
+
+
+def take_over(own: Tensor, received: Tensor) -> None:
+    """Make ``own`` what was received, unless the runtime has written it there already."""
+    if own.is_meta or own.data_ptr() != received.data_ptr():
+        own.copy_(received)
 
 
 class Meets(Enum):
@@ -57,6 +86,8 @@ class Meets(Enum):
     """Whenever a worker asks for its next gradient: all workers take the same number of steps."""
     ROUND = "round"
     """Right after each AllReduce; between two of them some workers take more steps than others."""
+    APART = "apart"
+    """Nowhere by themselves: each comes when the servers have seen enough samples, and ``central`` waits for all."""
 
 
 class Strategy(Protocol):
@@ -72,15 +103,14 @@ class Strategy(Protocol):
     def central(self, me: Worker) -> Program:
         """Return the flat parameters that count: those that are evaluated, saved and exported.
 
-        Run by every worker at a meeting. It must leave ``me.params`` as they are.
+        Run by every worker at a meeting. It must leave ``me.params`` as they are, except where workers meet
+        ``APART``: there it waits for all of them and may bring this one up to date.
         """
 
 
 @runtime_checkable
 class Served(Protocol):
-    """A strategy that also keeps parameters on servers."""
-
-    servers: int
+    """A strategy that keeps the parameters on servers."""
 
     def server(self, me: Server) -> Program:
         """Serve without end; every worker's last message is Left."""

@@ -1,4 +1,4 @@
-"""What a strategy may ask of a runtime: six effects, each a small value.
+"""What a strategy may ask of a runtime: seven effects, each a small value.
 
 A strategy is a generator that yields effects and never does I/O, reads a clock or starts a thread. A runtime
 carries each effect out, on real processes or in virtual time, brings ``me`` up to date and resumes the program.
@@ -35,8 +35,34 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
+class Credit:
+    """One worker's gradient in a server's update, for the record."""
+
+    worker: int
+    clock: int
+    """Steps that the worker had finished before it computed this gradient."""
+    version: int
+    """The server's updates that the gradient was computed on."""
+    staleness: int
+    """The server's updates that it missed."""
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Apply:
-    """The local optimizer's step: ``me.params`` moves along ``me.grad``; ``me.clock`` counts one more step."""
+    """The optimizer's step: ``me.params`` moves along ``me.grad``.
+
+    A worker's own step ends with it: ``me.clock`` counts one more. On a server it is one update, ``me.version``
+    counts one more and ``me.seen`` the samples of those whose gradients went into it.
+    """
+
+    credits: tuple[Credit, ...] = ()
+    """Whose gradients a server's update is made of; a worker's step has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """A worker's step ends without an optimizer of its own: ``me.clock`` counts one more (SSP's ``clock()``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +95,11 @@ class Peer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Hand a message over for delivery and go on; its tensors are copied, so the sender may change its own.
+    """Hand a message over for delivery and go on; messages between two nodes arrive in order.
 
-    A message is a frozen dataclass whose fields are tensors, numbers and strings.
+    A message is a frozen dataclass whose fields are tensors, numbers and booleans; ``strategies.messages`` lists
+    those that may travel between processes. A server may change its tensors at once. A worker changes what it has
+    sent only after an answer.
     """
 
     to: Peer
@@ -80,14 +108,14 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Receive:
-    """Wait for the next message; the program is resumed with ``(sender, message)``."""
+    """Wait for the next message; the program is resumed with ``(sender, message)``.
 
+    A server that keeps a message's tensors for longer than until it next sends to the sender must copy them: they
+    may lie in the sender's own memory.
+    """
 
-@dataclass(frozen=True, slots=True)
-class Left:
-    """The message that every server receives when a worker has finished or died."""
-
-    clock: int
+    until: float | None = None
+    """On a server: the time (``me.now``) at which to stop waiting; the program is then resumed with ``None``."""
 
 
 Program = Generator[Any, Any, Any]

@@ -16,7 +16,8 @@ from paceline.runtimes.virtual.stuck import explain
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.strategies.base import Meets
-from paceline.strategies.effects import AllReduce, Apply, Broadcast, Gradient, Left, Peer, Receive, Send
+from paceline.strategies.effects import AllReduce, Apply, Broadcast, Gradient, Peer, Receive, Send
+from paceline.strategies.messages import Left
 
 
 class Engine:

@@ -1,0 +1,120 @@
+"""Who may go on: the rules of consistency as pure logic, without time, tensors or messages."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+
+class Rule(Protocol):
+    """Decides whether a worker that has handed in a gradient may go on."""
+
+    def lets_go(self, clock: int, slowest: int, present: int, waiting: int) -> bool:
+        """``clock`` is the worker's own; ``slowest``, ``present`` and ``waiting`` are of all workers that count."""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """Stale-synchronous: nobody gets more than so many clocks ahead of the slowest (Ho et al., 2013)."""
+
+    staleness: float
+
+    def lets_go(self, clock: int, slowest: int, present: int, waiting: int) -> bool:  # noqa: ARG002
+        """A worker at clock c may go on while c - slowest <= s."""
+        return clock - slowest <= self.staleness
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """Synchronous: a round is over when all but the back-up workers have handed in (Chen et al., 2016)."""
+
+    backup: int
+
+    def lets_go(self, clock: int, slowest: int, present: int, waiting: int) -> bool:  # noqa: ARG002
+        """Everybody who waits goes on at once."""
+        return waiting >= max(1, present - self.backup)
+
+
+@dataclass(slots=True)
+class Attendance:
+    """One worker that counts."""
+
+    clock: int
+    """Gradients handed in, on top of the slowest worker's clock when this one came."""
+    waits: bool = False
+    """It has handed in, and the rule decides when it goes on."""
+    rests: bool = False
+    """It is at a meeting and holds nobody back."""
+
+
+class Gate:
+    """Lets workers pass by a rule, whoever comes, rests, leaves or dies in between."""
+
+    def __init__(self, rule: Rule) -> None:
+        self._rule = rule
+        self.workers: dict[int, Attendance] = {}
+        self._newcomers: set[int] = set()
+        self._excused: set[int] = set()
+
+    def join(self, worker: int) -> None:
+        """A worker comes. It passes when nobody is at a meeting, and holds nobody back before."""
+        self.leave(worker)
+        self._newcomers.add(worker)
+
+    def hand_in(self, worker: int) -> None:
+        """A worker has finished a step and waits; one that was given up in the meantime is taken back."""
+        one = self._attendance(worker)
+        one.clock += 1
+        one.waits, one.rests = True, False
+
+    def excuse(self, worker: int) -> None:
+        """A worker passes at once, whatever the rule says."""
+        self._attendance(worker).waits = False
+        self._excused.add(worker)
+
+    def rest(self, worker: int) -> None:
+        """A worker goes to a meeting."""
+        self._attendance(worker).rests = True
+
+    def wake(self, worker: int) -> None:
+        """A worker counts again, and passes at once."""
+        self._attendance(worker).rests = False
+        self._excused.add(worker)
+
+    def leave(self, worker: int) -> None:
+        """A worker is gone, wherever it was."""
+        self.workers.pop(worker, None)
+        self._newcomers.discard(worker)
+        self._excused.discard(worker)
+
+    def let_pass(self) -> list[int]:
+        """Those who may go on now, by rank; each is named once."""
+        passing = {*self._excused, *self._let_in(), *self._released()}
+        self._excused.clear()
+        for worker in passing:
+            self.workers[worker].waits = False
+        return sorted(passing)
+
+    def _released(self) -> list[int]:
+        waiting = [worker for worker, one in self.workers.items() if one.waits]
+        if not waiting:
+            return []
+        clocks = [one.clock for one in self.workers.values() if not one.rests]
+        slowest, present = min(clocks), len(clocks)
+        return [
+            worker
+            for worker in waiting
+            if self._rule.lets_go(self.workers[worker].clock, slowest, present, len(waiting))
+        ]
+
+    def _let_in(self) -> set[int]:
+        if any(one.rests for one in self.workers.values()):
+            return set()
+        coming, self._newcomers = self._newcomers, set()
+        for worker in coming:
+            self._attendance(worker)
+        return coming
+
+    def _attendance(self, worker: int) -> Attendance:
+        if worker not in self.workers:
+            slowest = min((one.clock for one in self.workers.values()), default=0)
+            self.workers[worker] = Attendance(slowest)
+        return self.workers[worker]

@@ -1,0 +1,61 @@
+"""Gradients that a server has received and not yet used, and their weighted mean."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from paceline.strategies.effects import Credit
+
+
+@dataclass(slots=True)
+class Pile:
+    """What one worker has handed in since the last update."""
+
+    grad: Tensor
+    weight: float
+
+
+class Gathered:
+    """One pile a worker, so that memory is bounded and the mean does not depend on who came first."""
+
+    def __init__(self) -> None:
+        self._piles: dict[int, Pile] = {}
+        self._credits: list[Credit] = []
+        self._weight = 0.0
+
+    def __bool__(self) -> bool:
+        return bool(self._credits)
+
+    def __contains__(self, worker: int) -> bool:
+        return worker in self._piles
+
+    def keep(self, grad: Tensor, credit: Credit, weight: float, share: float) -> None:
+        """Take a gradient in without copying it; ``share`` of its weight is used, all of it is counted."""
+        self._credits.append(credit)
+        self._weight += weight
+        self._piles[credit.worker] = Pile(grad, weight * share)
+
+    @torch.no_grad()
+    def add(self, grad: Tensor, credit: Credit, weight: float, share: float) -> None:
+        """Take a copy of a gradient in, on top of what its worker has handed in before."""
+        before = self._piles.get(credit.worker)
+        self.keep(grad.clone(), credit, weight, share)
+        if before is not None:
+            pile = self._piles[credit.worker]
+            total = before.weight + pile.weight
+            pile.grad.mul_(pile.weight / total).add_(before.grad, alpha=before.weight / total)
+            pile.weight = total
+
+    @torch.no_grad()
+    def mean(self, out: Tensor) -> tuple[Credit, ...]:
+        """Write the mean, added in rank order, and forget the gradients; say whose they were."""
+        out.zero_()
+        for worker in sorted(self._piles):
+            pile = self._piles[worker]
+            out.add_(pile.grad, alpha=pile.weight / self._weight if self._weight else 0.0)
+        whose = tuple(self._credits)
+        self._piles.clear()
+        self._credits.clear()
+        self._weight = 0.0
+        return whose
