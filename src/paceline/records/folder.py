@@ -51,18 +51,30 @@ class RunFolder:
         return self.path / "tensorboard"
 
     @property
+    def join(self) -> Path:
+        """Where a served run that goes on can be joined."""
+        return self.path / "join.json"
+
+    @property
     def trace(self) -> Path:
         """Every worker's spans for Perfetto and Chrome."""
         return self.path / "trace.json.gz"
 
     def event_files(self) -> dict[int, Path]:
         """The files of spans that there are, by rank."""
-        names = {path.stem.removeprefix("rank-"): path for path in self.events(0).parent.glob("rank-*.jsonl")}
-        return {rank: names[str(rank)] for rank in sorted(int(name) for name in names if name.isdecimal())}
+        return _numbered(self.path / "events", "rank-")
 
     def events(self, rank: int) -> Path:
         """One worker's spans."""
         return self.path / "events" / f"rank-{rank}.jsonl"
+
+    def server_event_files(self) -> dict[int, Path]:
+        """The logs of servers that there are, by rank."""
+        return _numbered(self.path / "events", "server-")
+
+    def server_events(self, rank: int) -> Path:
+        """What one server received and did."""
+        return self.path / "events" / f"server-{rank}.jsonl"
 
     def failure(self, rank: int) -> Path:
         """The traceback of a worker that failed."""
@@ -71,3 +83,9 @@ class RunFolder:
     def checkpoint(self, step: int, rank: int) -> Path:
         """One worker's part of the checkpoint of a step."""
         return self.checkpoints / f"step-{step:08d}" / f"rank-{rank}.tensors"
+
+
+def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
+    """The files ``<prefix>N.jsonl`` of a folder by N, in order."""
+    names = {path.stem.removeprefix(prefix): path for path in folder.glob(f"{prefix}*.jsonl")}
+    return {rank: names[str(rank)] for rank in sorted(int(name) for name in names if name.isdecimal())}

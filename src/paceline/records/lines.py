@@ -3,6 +3,7 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -74,6 +75,21 @@ def truncate_after(path: Path, step: int) -> None:
         for line, document in _whole_lines(path):
             if document["step"] <= step:
                 file.write(line)
+
+
+def keep_first(path: Path, count: int) -> int:
+    """Keep so many lines, for a run that goes on from where there were so many; return how many there are.
+
+    No file is fine. The file is replaced in one go: close its writer first.
+    """
+    if not path.exists():
+        return 0
+    kept = 0
+    with replacing(path) as file:
+        for line, _ in islice(_whole_lines(path), count):
+            file.write(line)
+            kept += 1
+    return kept
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:

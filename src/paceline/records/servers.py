@@ -1,8 +1,15 @@
 """What a server received and did, in order: the record of staleness, and what a replay follows."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+from paceline.records.files import DamagedFile
+from paceline.records.lines import LineWriter, encode, read_lines
+
+_AT_ONCE = 1024
+"""Entries that are kept before they are written."""
 
 
 class Used(NamedTuple):
@@ -83,6 +90,50 @@ def entry_from_json(line: Mapping[str, Any]) -> Entry:
     return Received(**line)
 
 
+class ServerLog(LineWriter[Entry]):
+    """Writes ``events/server-N.jsonl``; ``lines.keep_first`` cuts it where a run resumes."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, _line, _AT_ONCE)
+
+
+def read_server_log(path: Path) -> Iterator[Entry]:
+    """One server's entries in order; a line torn by a crash is skipped, a damaged one is named."""
+    for number, line in enumerate(read_lines(path), start=1):
+        try:
+            yield entry_from_json(line)
+        except (KeyError, TypeError) as error:
+            raise DamagedFile(path, f"is damaged: line {number} is not an entry of a server") from error
+
+
+def _line(entry: Entry) -> str:
+    return encode(entry_to_json(entry))
+
+
+class Coming(NamedTuple):
+    """A worker came after the first update."""
+
+    worker: int
+    at: float
+    """Seconds since the run began."""
+    present: int
+    """Workers from then on, this one included."""
+
+
+class Going(NamedTuple):
+    """A worker was there no more."""
+
+    worker: int
+    at: float
+    """Seconds since the run began."""
+    how: str
+    """"finished", "left" or "died"."""
+    clock: int
+    """Steps that it had finished."""
+    present: int
+    """Workers that went on."""
+
+
 @dataclass(slots=True)
 class ServerTotals:
     """What one server did over a whole run."""
@@ -98,10 +149,10 @@ class ServerTotals:
     depth_max: int = 0
     """The most messages that waited at once."""
     messages: int = 0
-    joined: list[tuple[int, float]] = field(default_factory=list)
-    """(worker, when), of those who came after the start."""
-    left: list[tuple[int, float, str]] = field(default_factory=list)
-    """(worker, when, how)."""
+    joined: list[Coming] = field(default_factory=list)
+    left: list[Going] = field(default_factory=list)
+    present: list[int] = field(default_factory=list)
+    """The workers that are there."""
     refused: dict[str, int] = field(default_factory=dict)
     """Why something at the server's socket was refused, to how often."""
 
@@ -118,9 +169,29 @@ class ServerTotals:
                 self.pushes += entry.kind == "Push"
                 self.depth_sum += entry.depth
                 self.depth_max = max(self.depth_max, entry.depth)
-                if entry.kind == "Left":
-                    self.left.append((entry.worker, entry.at, entry.how))
+                self._attend(entry)
+
+    def _attend(self, entry: Received) -> None:
+        """Keep the list of workers; one that was given up comes back with whatever it says next."""
+        if entry.kind == "Left":
+            if entry.worker in self.present:
+                self.present.remove(entry.worker)
+                going = Going(entry.worker, entry.at, entry.how, entry.clock, len(self.present))
+                self.left.append(going)
+        elif entry.worker not in self.present:
+            self.present.append(entry.worker)
+            if self.updates:
+                self.joined.append(Coming(entry.worker, entry.at, len(self.present)))
 
     def to_json(self) -> dict[str, Any]:
-        """A plain document."""
+        """A plain document; JSON makes text of the keys of ``staleness``."""
         return asdict(self)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` gave, also after it has been JSON."""
+        values = dict(document)
+        values["staleness"] = {int(key): count for key, count in values["staleness"].items()}
+        values["joined"] = [Coming(*one) for one in values["joined"]]
+        values["left"] = [Going(*one) for one in values["left"]]
+        return cls(**values)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
 
 SCHEMA = 1
@@ -33,6 +34,8 @@ class Summary:
     """The last row of metrics, empty where nothing was evaluated."""
     totals: list[Totals] = field(default_factory=list)
     """One a worker, by rank."""
+    servers: list[ServerTotals] = field(default_factory=list)
+    """One a server, by rank; empty where workers agree among themselves."""
     cpu_percent: float | None = None
     """Mean CPU use a worker, of one core; None where nothing was sampled."""
     memory_bytes: float | None = None
@@ -44,7 +47,8 @@ class Summary:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` wrote."""
+        """Read what ``to_json`` wrote, also before there were servers."""
         values = {key: value for key, value in document.items() if key != "schema"}
         values["totals"] = [Totals(**totals) for totals in values["totals"]]
+        values["servers"] = [ServerTotals.from_json(totals) for totals in values.get("servers", [])]
         return cls(**values)

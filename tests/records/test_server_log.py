@@ -1,0 +1,157 @@
+import json
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from paceline.records.files import DamagedFile
+from paceline.records.folder import RunFolder
+from paceline.records.lines import keep_first
+from paceline.records.servers import (
+    Coming,
+    Entry,
+    Going,
+    Received,
+    ServerLog,
+    ServerTotals,
+    Ticked,
+    Updated,
+    Used,
+    read_server_log,
+)
+from paceline.records.summary import Summary
+
+TIMES = st.floats(0, 1e6).map(lambda seconds: round(seconds, 9))
+COUNTS = st.integers(0, 10**9)
+RANKS = st.integers(0, 20)
+PUSHES = st.builds(
+    Received, at=TIMES, worker=RANKS, kind=st.just("Push"), clock=COUNTS, version=COUNTS, depth=COUNTS
+)
+WORDS = st.builds(
+    Received, at=TIMES, worker=RANKS, kind=st.sampled_from(["Join", "Rest", "Pull"]), depth=COUNTS
+)
+GOODBYES = st.builds(
+    Received,
+    at=TIMES,
+    worker=RANKS,
+    kind=st.just("Left"),
+    clock=COUNTS,
+    depth=COUNTS,
+    how=st.sampled_from(["finished", "left", "died"]),
+)
+USED = st.builds(Used, worker=RANKS, clock=COUNTS, version=COUNTS, staleness=RANKS, samples=COUNTS)
+UPDATES = st.builds(Updated, at=TIMES, version=COUNTS, used=st.lists(USED, max_size=3).map(tuple))
+ENTRIES = st.lists(st.one_of(PUSHES, WORDS, GOODBYES, UPDATES, st.builds(Ticked, at=TIMES)), max_size=8)
+
+
+def write(path, entries) -> None:
+    path.unlink(missing_ok=True)
+    with ServerLog(path) as log:
+        for entry in entries:
+            log.append(entry)
+
+
+def totals_of(entries: list[Entry]) -> ServerTotals:
+    totals = ServerTotals()
+    for entry in entries:
+        totals.add(entry)
+    return totals
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(entries=ENTRIES)
+def test_a_log_is_read_back_entry_by_entry(entries, tmp_path):
+    path = tmp_path / "server-0.jsonl"
+    write(path, entries)
+    assert list(read_server_log(path)) == entries
+
+
+@settings(max_examples=50, deadline=None)
+@given(entries=ENTRIES)
+def test_totals_survive_json_where_keys_become_text(entries):
+    totals = totals_of(entries)
+    assert ServerTotals.from_json(json.loads(json.dumps(totals.to_json()))) == totals
+
+
+def test_a_resumed_run_keeps_the_entries_up_to_its_checkpoint_and_adds_to_them(tmp_path):
+    path = RunFolder(tmp_path).server_events(0)
+    entries = [Received(at=0.1 * n, worker=n % 2, kind="Rest", depth=1) for n in range(5)]
+    write(path, entries)
+    with path.open("a") as file:
+        file.write('{"at":0.6,"torn')
+    assert keep_first(path, 3) == 3
+    with ServerLog(path) as log:
+        log.append(Ticked(1.0))
+    assert list(read_server_log(path)) == [*entries[:3], Ticked(1.0)]
+    assert RunFolder(tmp_path).server_event_files() == {0: path}
+    assert RunFolder(tmp_path).event_files() == {}, "a server's log is not a worker's"
+
+
+def test_a_log_that_holds_fewer_entries_than_asked_for_says_so(tmp_path):
+    path = tmp_path / "server-0.jsonl"
+    assert keep_first(path, 2) == 0
+    write(path, [Ticked(1.0)])
+    assert keep_first(path, 2) == 1
+
+
+@pytest.mark.parametrize(
+    "line", ['{"at":1.0}', '{"at":1.0,"update":1,"of":[[1]]}', '{"at":1,"kind":"Push","x":1}']
+)
+def test_a_damaged_line_is_named(line, tmp_path):
+    path = tmp_path / "server-0.jsonl"
+    path.write_text(f'{{"at":0.5,"tick":true}}\n{line}\n')
+    with pytest.raises(DamagedFile, match="line 2 is not an entry of a server"):
+        list(read_server_log(path))
+
+
+def test_totals_tell_who_came_late_and_who_went_and_how_many_were_left():
+    entries = [
+        Received(0.0, 0, "Join", depth=2),
+        Received(0.0, 1, "Join", depth=1),
+        Received(0.2, 0, "Push", clock=0, version=0, depth=1),
+        Updated(0.2, 1, (Used(0, 0, 0, 0, 32),)),
+        Received(0.3, 2, "Join", depth=1),
+        Received(0.4, 1, "Push", clock=0, version=0, depth=1),
+        Updated(0.4, 2, (Used(1, 0, 0, 1, 32),)),
+        Received(0.5, 1, "Left", clock=1, depth=1, how="died"),
+        Received(0.6, 0, "Push", clock=1, version=1, depth=3),
+        Received(0.9, 0, "Left", clock=2, depth=1, how="finished"),
+    ]
+    totals = totals_of(entries)
+    assert totals.joined == [Coming(worker=2, at=0.3, present=3)]
+    assert totals.left == [Going(1, 0.5, "died", 1, 2), Going(0, 0.9, "finished", 2, 1)]
+    assert (totals.updates, totals.pushes, totals.used, totals.staleness) == (2, 3, 2, {0: 1, 1: 1})
+    assert (totals.depth_sum, totals.depth_max, totals.messages) == (11, 3, 8)
+
+
+def test_a_worker_that_joins_again_after_a_resume_is_not_late_and_one_that_was_given_up_comes_back():
+    totals = totals_of(
+        [
+            Received(0.0, 0, "Join"),
+            Updated(0.2, 1, ()),
+            Received(0.3, 0, "Join"),
+            Received(0.5, 0, "Left", clock=1, how="died"),
+            Received(0.6, 0, "Push", clock=1, version=1),
+        ]
+    )
+    assert totals.joined == [Coming(worker=0, at=0.6, present=1)]
+    assert totals.present == [0]
+
+
+def test_a_summary_keeps_its_servers_and_one_written_before_there_were_any_is_read():
+    summary = Summary(
+        name="r",
+        runtime="live",
+        ending="budget",
+        workers=1,
+        steps=1,
+        epochs=0.1,
+        seconds=1.0,
+        samples=8,
+        parameters=2,
+        servers=[totals_of([Received(0.0, 0, "Join", depth=1), Updated(0.2, 1, (Used(0, 0, 0, 3, 8),))])],
+    )
+    document = json.loads(json.dumps(summary.to_json()))
+    assert Summary.from_json(document) == summary
+    del document["servers"]
+    assert Summary.from_json(document).servers == []
