@@ -11,7 +11,7 @@ from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Batch, Job
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.runtimes.flat import Flat, Zeros, flatten_buffers, flatten_parameters, own_memory
-from paceline.runtimes.optimizers import flat_optimizer, plain_step
+from paceline.runtimes.optimizers import Rated, flat_optimizer
 from paceline.runtimes.randomness import AllStreams, Streams, TorchStream, undisturbed
 
 
@@ -34,9 +34,7 @@ class Replica:
             self.rng = self.streams.get()
         self.flat: Flat = flatten_parameters(self.model, zeros)
         self.buffers: Tensor = flatten_buffers(self.model)
-        self.optimizer = flat_optimizer(job.optimizer, self.flat)
-        self._step = plain_step(self.optimizer)
-        self.base_rates = [group["lr"] for group in self.optimizer.param_groups]
+        self._rated = Rated(flat_optimizer(job.optimizer, self.flat))
         self.loss_sum = 0.0
         self.loss_samples = 0
 
@@ -71,14 +69,11 @@ class Replica:
 
     def apply(self, epoch: float) -> None:
         """The optimizer's step, at the learning rate of this epoch."""
-        factor = self.job.schedule(epoch)
-        for group, rate in zip(self.optimizer.param_groups, self.base_rates, strict=True):
-            group["lr"] = rate * factor
-        self._step()
+        self._rated.step(self.job.schedule(epoch))
 
     def learning_rate(self, epoch: float) -> float:
         """The first group's rate at an epoch."""
-        return float(self.base_rates[0] * self.job.schedule(epoch))
+        return float(self._rated.base_rates[0] * self.job.schedule(epoch))
 
     @torch.no_grad()
     def evaluate(self, params: Tensor, buffers: Tensor, workers: int) -> Tensor:
@@ -122,7 +117,7 @@ class Replica:
         return {
             "params": self.flat.params,
             "model": dict(self.model.named_buffers()),
-            "optimizer": self.optimizer.state_dict()["state"],
+            "optimizer": self._rated.state(),
             "rng": self.streams.get(),
             "loss": [self.loss_sum, self.loss_samples],
         }
@@ -133,9 +128,7 @@ class Replica:
             self.flat.params.copy_(state["params"])
             for name, value in self.model.named_buffers():
                 value.copy_(state["model"][name])
-        groups = self.optimizer.state_dict()["param_groups"]
-        slots = {int(index): slot for index, slot in state["optimizer"].items()}
-        self.optimizer.load_state_dict({"state": slots, "param_groups": groups})
+        self._rated.load(state["optimizer"])
         self.streams.set(state["rng"])
         self.loss_sum, self.loss_samples = state["loss"]
 

@@ -1,0 +1,63 @@
+"""What one server keeps: its part of the parameters and of the optimizer; the same in both runtimes."""
+
+from typing import Any
+
+import torch
+from torch import nn
+
+from paceline.errors import Mistake
+from paceline.jobs.job import Job
+from paceline.runtimes.flat import Flat, flatten_parameters
+from paceline.runtimes.optimizers import Rated, flat_optimizer, takes_vector
+from paceline.runtimes.randomness import AllStreams, undisturbed
+from paceline.strategies.base import parts
+
+
+class Part:
+    """The real mathematics of one server; every part begins as every worker's model does.
+
+    ``params`` and ``grad`` are the part's own memory: ``apply`` moves the one along the other.
+    """
+
+    def __init__(self, job: Job, rank: int, servers: int, seed: int, device: torch.device) -> None:
+        streams = AllStreams()
+        with undisturbed(streams):
+            streams.seed(seed)
+            model = job.model().to(device).train()
+        flat = flatten_parameters(model)
+        self._schedule = job.schedule
+        self.params, self.grad = flat.params, flat.grad
+        if servers == 1:
+            self._rated = Rated(flat_optimizer(job.optimizer, flat))
+            return
+        check_divisible(job, flat, servers)
+        self.params = parts(flat.params, servers)[rank].clone()
+        self.grad = torch.zeros_like(self.params)
+        own = nn.Parameter(self.params)
+        own.grad = self.grad
+        self._rated = Rated(job.optimizer([own]))
+
+    def apply(self, epoch: float) -> None:
+        """The optimizer's step on this part, at the learning rate of this epoch."""
+        self._rated.step(self._schedule(epoch))
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes while training; tensors and numbers only. ``load`` is its inverse."""
+        return {"params": self.params, "optimizer": self._rated.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Become the part that was saved."""
+        with torch.no_grad():
+            self.params.copy_(state["params"])
+        self._rated.load(state["optimizer"])
+
+
+def check_divisible(job: Job, flat: Flat, servers: int) -> None:
+    """Refuse an optimizer that cannot work on a part of the vector."""
+    optimizer = job.optimizer(flat.parameters)
+    if servers > 1 and not takes_vector(optimizer, flat):
+        raise Mistake(
+            f"--servers {servers} and the optimizer {type(optimizer).__name__} of job {job.name!r} do not go "
+            "together: it does not treat every element alike, so no server can step its part alone; "
+            "choose --servers 1 or another optimizer"
+        )
