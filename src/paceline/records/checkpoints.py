@@ -1,10 +1,10 @@
-"""Checkpoints: one file a worker and saved step, the last few kept."""
+"""Checkpoints: one file a worker or server and saved step, the last few kept."""
 
 import time
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from paceline.records.files import DamagedFile, leftovers, listing, sync_folder
 from paceline.records.folder import RunFolder
@@ -22,16 +22,17 @@ class Newest(NamedTuple):
 
 
 class Checkpoints:
-    """The checkpoints of one run; every worker saves, loads and removes its own files only."""
+    """The checkpoints of one run; every worker, or server, saves, loads and removes its own files only."""
 
-    def __init__(self, folder: RunFolder, keep: int) -> None:
+    def __init__(self, folder: RunFolder, keep: int, role: Literal["rank", "server"] = "rank") -> None:
         assert keep >= 1
         self.folder = folder
         self.keep = keep
+        self.role = role
 
     def save(self, step: int, rank: int, tree: Tree) -> Path:
         """Write a worker's part of the checkpoint of a step; it is on the disk when this returns."""
-        path = self.folder.checkpoint(step, rank)
+        path = self._path(step, rank)
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             write_tensors(path, tree)
@@ -44,14 +45,14 @@ class Checkpoints:
 
     def load(self, step: int, rank: int) -> Tree:
         """Read a worker's part back, or raise DamagedFile."""
-        return read_tensors(self.folder.checkpoint(step, rank))
+        return read_tensors(self._path(step, rank))
 
     def valid_steps(self, rank: int) -> tuple[list[int], list[str]]:
         """The steps, newest first, whose file here is whole; and a sentence for each that is not."""
         whole, refused = [], []
         for step in self._steps(rank):
             try:
-                check_tensors(self.folder.checkpoint(step, rank))
+                check_tensors(self._path(step, rank))
                 whole.append(step)
             except DamagedFile as damage:
                 refused.append(f"{damage}; this checkpoint is not used")
@@ -72,12 +73,12 @@ class Checkpoints:
         if self.keep == 1 and surplus and not self._ranks(surplus[0]) <= self._ranks(steps[0]):
             surplus = surplus[1:]
         for step in surplus:
-            self.folder.checkpoint(step, rank).unlink(missing_ok=True)
+            self._path(step, rank).unlink(missing_ok=True)
         for folder in self._step_folders().values():
-            for file in leftovers(folder, self.folder.checkpoint(0, rank).name):
+            for file in leftovers(folder, self._path(0, rank).name):
                 file.unlink(missing_ok=True)
         for step in surplus:
-            _remove_if_empty(self.folder.checkpoint(step, rank).parent)
+            _remove_if_empty(self._path(step, rank).parent)
 
     def forget_after(self, step: int, rank: int) -> None:
         """Remove this worker's files beyond a step, whole or not, for a run that goes on from there.
@@ -86,19 +87,27 @@ class Checkpoints:
         """
         for newer in self._steps(rank):
             if newer > step:
-                path = self.folder.checkpoint(newer, rank)
+                path = self._path(newer, rank)
                 path.unlink(missing_ok=True)
                 _remove_if_empty(path.parent)
 
     def newest(self, ranks: Collection[int] = ()) -> Newest | None:
-        """The last step that these workers have saved, or all that ever saved here; no file is opened."""
+        """The last step that these workers have saved, or all that ever saved here; no file is opened.
+
+        Where servers keep the parameters, theirs decide: workers may leave and die.
+        """
+        if self.role == "rank" and (kept := Checkpoints(self.folder, self.keep, "server").newest()):
+            return kept
         saved = {step: self._ranks(step) for step in self._step_folders()}
         needed = set(ranks) or set().union(*saved.values())
         for step in sorted(saved, reverse=True):
             if needed and needed <= saved[step]:
-                path = self.folder.checkpoint(step, 0).parent
+                path = self._path(step, 0).parent
                 return Newest(step, max(0.0, time.time() - path.stat().st_mtime), path)
         return None
+
+    def _path(self, step: int, rank: int) -> Path:
+        return self.folder.checkpoint(step, rank, self.role)
 
     def _step_folders(self) -> dict[int, Path]:
         return {
@@ -109,13 +118,13 @@ class Checkpoints:
 
     def _steps(self, rank: int) -> list[int]:
         """The steps that this worker has saved, newest first, whole or not."""
-        steps = (step for step in self._step_folders() if self.folder.checkpoint(step, rank).exists())
+        steps = (step for step in self._step_folders() if self._path(step, rank).exists())
         return sorted(steps, reverse=True)
 
     def _ranks(self, step: int) -> set[int]:
         names = (
-            path.stem.removeprefix("rank-")
-            for path in listing(self.folder.checkpoint(step, 0).parent, "rank-*.tensors")
+            path.stem.removeprefix(f"{self.role}-")
+            for path in listing(self._path(step, 0).parent, f"{self.role}-*.tensors")
         )
         return {int(name) for name in names if name.isdecimal()}
 

@@ -80,9 +80,9 @@ class RunFolder:
         """The traceback of a worker that failed."""
         return self.path / f"failure-rank-{rank}.txt"
 
-    def checkpoint(self, step: int, rank: int) -> Path:
-        """One worker's part of the checkpoint of a step."""
-        return self.checkpoints / f"step-{step:08d}" / f"rank-{rank}.tensors"
+    def checkpoint(self, step: int, rank: int, role: str = "rank") -> Path:
+        """One worker's part of the checkpoint of a step; with role "server", one server's."""
+        return self.checkpoints / f"step-{step:08d}" / f"{role}-{rank}.tensors"
 
 
 def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
