@@ -45,6 +45,10 @@ class Shards:
         """Steps until every sample was seen once."""
         return -(-self.samples // self.global_batch)
 
+    def batch_size(self, worker: int) -> int:
+        """Samples of one worker in a full step; one that joins late has those of a worker who was there."""
+        return self.batch_sizes[worker % len(self.batch_sizes)]
+
     def size(self, worker: int, step: int) -> int:
         """Samples of one worker in a step."""
         if (step + 1) % self.steps_per_epoch:

@@ -76,9 +76,12 @@ class Replica:
         return float(self._rated.base_rates[0] * self.job.schedule(epoch))
 
     @torch.no_grad()
-    def evaluate(self, params: Tensor, buffers: Tensor, workers: int) -> Tensor:
-        """Sums over this worker's share of the test data, laid out as ``Scores.from_sums`` reads them."""
-        batches = scoring_batches(len(self.job.test), self.rank, workers)
+    def evaluate(self, params: Tensor, buffers: Tensor, seat: int, workers: int) -> Tensor:
+        """Sums over this worker's share of the test data, laid out as ``Scores.from_sums`` reads them.
+
+        ``workers`` share it, and this one has the ``seat``-th part.
+        """
+        batches = scoring_batches(len(self.job.test), seat, workers)
         loss, metrics = 0.0, [0.0] * len(self.job.metrics)
         with self._standing_in(params, buffers) if batches else nullcontext(), undisturbed(self.streams):
             for batch in batches:

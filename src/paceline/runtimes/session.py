@@ -16,7 +16,7 @@ from paceline.runtimes.agenda import Agenda, Due
 from paceline.strategies.base import Meets, Strategy, Worker
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
 
-Ending = Literal["budget", "target", "interrupted"]
+Ending = Literal["budget", "target", "interrupted", "left"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +187,7 @@ class Session:
         if self.buffers == "rank0":
             yield Broadcast(buffers)
         else:
-            yield AllReduce(buffers, weight=self.shards.batch_sizes[self.me.rank])
+            yield AllReduce(buffers, weight=self.shards.batch_size(self.me.rank))
         return buffers
 
     def _row(self, scores: Scores) -> Row:

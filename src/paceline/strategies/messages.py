@@ -1,8 +1,18 @@
 """What workers and servers tell each other; these and no others may travel between processes."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from typing import Any
 
 from torch import Tensor
+
+HEADER = 64
+"""Bytes that every message takes besides its tensors: its kind, its numbers and what the transport adds."""
+
+
+def message_bytes(message: Any) -> int:
+    """What a message weighs."""
+    values = (getattr(message, field.name) for field in fields(message))
+    return HEADER + sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
+from paceline.errors import RunFailed
 from paceline.records.observer import Observer
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.group import Group
@@ -16,7 +17,18 @@ from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Ending, Evaluate, Export, Save, Session
 from paceline.strategies.base import Meets, Worker
-from paceline.strategies.effects import AllReduce, Apply, Broadcast, Gradient, Mean
+from paceline.strategies.effects import (
+    AllReduce,
+    Apply,
+    Broadcast,
+    Clock,
+    Gradient,
+    Mean,
+    Peer,
+    Receive,
+    Send,
+)
+from paceline.strategies.messages import message_bytes
 
 WEIGHT, VOTE = 0, 1
 """Which control element carries a worker's weight, and which its vote to stop."""
@@ -42,6 +54,35 @@ class Keeper(Protocol):
         """Write the model that counts."""
 
 
+class Post(Protocol):
+    """The way to the servers, where the strategy has some."""
+
+    def send(self, server: int, message: Any) -> None:
+        """Hand a message over; its tensors must not change before an answer."""
+
+    def receive(self) -> tuple[int, Any]:
+        """Wait for a server's next message: (server, message)."""
+
+    def leaving(self) -> bool:
+        """Whether this worker alone is to leave before its next step."""
+
+
+class NoPost:
+    """There are no servers."""
+
+    def send(self, server: int, message: Any) -> None:  # noqa: ARG002
+        """A strategy of our own never asks."""
+        raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
+
+    def receive(self) -> tuple[int, Any]:
+        """A strategy of our own never asks."""
+        raise RunFailed("the strategy waits for a message, and it has no servers")
+
+    def leaving(self) -> bool:
+        """The others need every worker."""
+        return False
+
+
 class Engine:
     """Interprets one worker's effects and keeps ``me`` up to date."""
 
@@ -56,20 +97,25 @@ class Engine:
         observer: Observer,
         heartbeat: Beating,
         agreement: Agreement,
+        post: Post = NoPost(),  # noqa: B008  it holds nothing
         slow: float = 1.0,
         share_buffers: bool = False,
     ) -> None:
         """``share_buffers`` makes everybody's buffers rank 0's before each forward, as torch's DDP does."""
         self.me, self.replica, self.group, self.recorder = me, replica, group, recorder
         self.keeper, self.observer, self.heartbeat = keeper, observer, heartbeat
-        self._agreement = agreement
+        self._agreement, self._post = agreement, post
         self._slowness = Slowness(slow)
         self._share_buffers = share_buffers and group.workers > 1 and me.buffers.numel() > 0
         self._overlaps: dict[Mean, Overlap] = {}
         self._loss = 0.0
+        self._seen = me.seen
         self._do: dict[type, Callable[[Any], object]] = {
             Gradient: self._first_gradient,
             Apply: self._apply,
+            Clock: self._clock,
+            Send: self._send,
+            Receive: self._receive,
             AllReduce: self._all_reduce,
             Broadcast: self._broadcast,
             Evaluate: self._evaluate,
@@ -92,6 +138,9 @@ class Engine:
             if session.meeting and not in_meeting:
                 self._meet()
             in_meeting = session.meeting
+            if type(effect) is Gradient and self._post.leaving():
+                self._write_down()
+                return "left"
             answer = self._do[type(effect)](effect)
             self.me.now = self.recorder.now
 
@@ -181,12 +230,30 @@ class Engine:
         self.replica.apply(self._session.agenda.epoch(position.progress))
         me.clock += 1
         self.recorder.mark("apply")
-        self.heartbeat.beat(me.clock)
         by_step = self._session.strategy.meets is Meets.STEP
         progress = me.clock if by_step else position.progress
-        self.observer.stepped(
-            progress, self.replica.shards.total(me.clock - 1), self._loss, self.recorder.now
-        )
+        self._stepped(progress, self.replica.shards.total(me.clock - 1))
+
+    def _clock(self, _: Clock) -> None:
+        """The servers have told how many samples all workers have trained on since this one's last step."""
+        me = self.me
+        me.clock += 1
+        samples, self._seen = me.seen - self._seen, me.seen
+        self._stepped(self.replica.shards.steps_through(me.seen), samples)
+
+    def _stepped(self, progress: int, samples: int) -> None:
+        self.heartbeat.beat(self.me.clock)
+        self.observer.stepped(progress, samples, self._loss, self.recorder.now)
+
+    def _send(self, effect: Send) -> None:
+        self._post.send(effect.to.rank, effect.message)
+        self.recorder.moved(message_bytes(effect.message), 0)
+
+    def _receive(self, _: Receive) -> tuple[Peer, Any]:
+        server, message = self._post.receive()
+        self.recorder.answered(getattr(message, "held", 0.0))
+        self.recorder.moved(0, message_bytes(message))
+        return Peer("server", server), message
 
     @torch.no_grad()
     def _all_reduce(self, effect: AllReduce) -> None:
@@ -228,7 +295,7 @@ class Engine:
         self.recorder.exchanged(sent, received)
 
     def _evaluate(self, effect: Evaluate) -> Tensor:
-        sums = self.replica.evaluate(effect.params, effect.buffers, self.group.workers)
+        sums = self.replica.evaluate(effect.params, effect.buffers, *self.group.seat)
         self.recorder.mark("evaluate")
         return sums
 

@@ -31,6 +31,14 @@ class Group(Protocol):
     transport: str
     """What tensors travel through, for people."""
 
+    @property
+    def members(self) -> tuple[int, ...]:
+        """The workers that are there, by rank, as of the last call; the first one speaks for all."""
+
+    @property
+    def seat(self) -> tuple[int, int]:
+        """Which of the members this worker is, from 0, and how many they are."""
+
     def sum(self, tensor: Tensor) -> None:
         """Make every worker's tensor the sum of all, in place."""
 
@@ -66,6 +74,7 @@ class Alone:
     """One worker: there is nobody to talk to, and nothing is sent."""
 
     rank, workers, transport = 0, 1, "nothing to send"
+    members, seat = (0,), (0, 1)
 
     def sum(self, tensor: Tensor) -> None:
         """The tensor is the sum already."""
@@ -134,6 +143,16 @@ class Together:
         self.transport = "gloo" if _nothing_shared() else self._backend
         hosts = number_hosts(self.exchange(host_id()))
         self._sums = choose_sums(collective, hosts, self.rank, self._backend)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """All of them, or the run is over."""
+        return tuple(range(self.workers))
+
+    @property
+    def seat(self) -> tuple[int, int]:
+        """Rank and workers."""
+        return self.rank, self.workers
 
     def _check_way(self, collective: str) -> None:
         """Groups of different backends would wait for each other in vain, so this comes before there is one."""

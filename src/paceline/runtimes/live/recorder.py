@@ -62,6 +62,21 @@ class Recorder:
         if len(self._exchanges) >= SETTLE_AFTER:
             self.settle()
 
+    def moved(self, sent: int, received: int) -> None:
+        """Bytes went out or came in; the time is somebody else's matter."""
+        self._record.sent += sent
+        self._record.received += received
+
+    def answered(self, held: float) -> None:
+        """The time since the last mark was spent on an answer, so much of it because others were behind."""
+        now = perf_counter()
+        wait = min(held, now - self._last)
+        start, transfer = self._last - self._origin, now - self._last - wait
+        self._record.spans.append(Span("communicate", start, transfer))
+        if wait > 0:
+            self._record.spans.append(Span("wait", start + transfer, wait))
+        self._last = now
+
     def hide(self, start: float, end: float) -> None:
         """Traffic ran behind backward between these readings of the clock."""
         if end > start:

@@ -161,7 +161,7 @@ class Real:
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:
         """The worker's share of the test data."""
-        return self._replicas[rank].evaluate(params, buffers, len(self._replicas))
+        return self._replicas[rank].evaluate(params, buffers, rank, len(self._replicas))
 
     def export(self, rank: int, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
         """The replica's own, with these parameters."""
