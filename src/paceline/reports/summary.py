@@ -5,7 +5,8 @@ from shlex import quote
 
 from paceline.records.spans import Totals
 from paceline.records.summary import Summary
-from paceline.reports.text import bar, percent, rounded_to_add_up
+from paceline.reports.staleness import served_lines
+from paceline.reports.text import bar, counted, percent, rounded_to_add_up
 from paceline.units import show_bytes, show_seconds
 
 PARTS = {
@@ -30,6 +31,7 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     lines = [_answer(summary, workers) + (f"; {folder}" if folder else "")]
     if workers:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
+    lines += served_lines(summary, blocks)
     if summary.ending in ("interrupted", "failed") and folder and summary.runtime == "live":
         lines.append(f"resume: paceline train --resume {quote(folder)}")
     return "\n".join(lines)
@@ -76,7 +78,7 @@ def _answer(summary: Summary, workers: list[Worker]) -> str:
         return f"{simulated}{_accuracy(summary, took)}"
     if "test_loss" in summary.final:
         return f"{simulated}ended at a test loss of {summary.final['test_loss']:.4f} after {took}"
-    steps = f"{simulated}{_count(summary.steps, 'step')} in {took}"
+    steps = f"{simulated}{counted(summary.steps, 'step')} in {took}"
     if not workers:
         return steps
     return f"{steps}, {show_seconds(sum(sum(worker.parts) for worker in workers) / len(workers))} a step"
@@ -89,11 +91,6 @@ def _accuracy(summary: Summary, took: str) -> str:
     if summary.target_seconds is None:
         return f"ended at {accuracy} after {took} ({percent(summary.target)} not reached)"
     return f"reached {accuracy} in {took} ({percent(summary.target)} after {show_seconds(summary.target_seconds)})"
-
-
-def _count(number: float, what: str) -> str:
-    shown = f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
-    return f"{shown} {what}" if shown == "1" else f"{shown} {what}s"
 
 
 def _table(workers: list[Worker], blocks: bool) -> list[str]:
@@ -154,7 +151,7 @@ def _percents(parts: list[float]) -> list[float]:
 def _amounts(summary: Summary, workers: list[Worker]) -> list[str]:
     """Work, time outside of steps, traffic, CPU and memory: a line each where there is something to say."""
     rate = sum(worker.samples_per_second for worker in workers)
-    lines = [f"{_steps(summary, workers)}, {_count(summary.epochs, 'epoch')}, {rate:,.0f} samples/s"]
+    lines = [f"{_steps(summary, workers)}, {counted(summary.epochs, 'epoch')}, {rate:,.0f} samples/s"]
     between = {
         name: sum(worker.totals.seconds[kind] for worker in workers) / len(workers)
         for kind, name in (("evaluate", "evaluation"), ("checkpoint", "checkpoints"))
@@ -172,5 +169,5 @@ def _amounts(summary: Summary, workers: list[Worker]) -> list[str]:
 def _steps(summary: Summary, workers: list[Worker]) -> str:
     fewest, most = (pick(worker.totals.steps for worker in workers) for pick in (min, max))
     if fewest == most:
-        return f"{_count(summary.steps, 'step')} a worker"
+        return f"{counted(summary.steps, 'step')} a worker"
     return f"{fewest:,} to {most:,} steps a worker"

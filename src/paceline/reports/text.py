@@ -11,6 +11,12 @@ def percent(share: float) -> str:
     return f"{100 * share:.4g} %"
 
 
+def counted(number: float, what: str) -> str:
+    """A number and its word: "1 step", "1,350 steps", "0.5 epochs"."""
+    shown = f"{number:,}" if isinstance(number, int) else f"{number:.4g}"
+    return f"{shown} {what}" if shown == "1" else f"{shown} {what}s"
+
+
 def rounded_to_add_up(values: Sequence[float], digits: int) -> list[float]:
     """Round each value so that the rounded ones add up to the rounded sum.
 
