@@ -57,6 +57,8 @@ class RunOptions:
     """The learning-rate schedule (default constant); see 'paceline schedules'."""
     strategy: Annotated[str | None, Parameter(group=AGREE)] = None
     """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
+    servers: Annotated[int | None, Parameter(converter=whole, group=AGREE)] = None
+    """Servers that keep the parameters, each an even part (default 1); of ps, ssp and async."""
     batch_size: Annotated[str | None, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
     """Samples a worker and step (default 32); 48,16 gives each worker its own."""
     slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
@@ -111,6 +113,7 @@ class RunOptions:
             keep=3 if self.keep is None else self.keep,
             buffers=self.buffers or "average",
             collective=_given(self.collective, NATIVE),
+            servers=1 if self.servers is None else self.servers,
         )
 
     def _job(self) -> JobSpec:

@@ -21,6 +21,7 @@ _PARTS: dict[str, Callable[[Settings], Any]] = {
     "--lr": lambda run: run.job.path or run.job.optimizer,
     "--schedule": lambda run: run.job.path or run.job.schedule,
     "--strategy": lambda run: run.strategy,
+    "--servers": lambda run: run.servers,
     "--batch-size": lambda run: ",".join(map(str, run.batch_sizes)),
     "--slow": lambda run: ",".join(f"{rank}={factor:g}" for rank, factor in sorted(run.slow.items())),
     "--buffers": lambda run: run.buffers,

@@ -10,7 +10,7 @@ from paceline.jobs.sharding import Shards
 from paceline.runtimes.agenda import Agenda
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Meets, Strategy
+from paceline.strategies.base import Meets, Served, Strategy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,11 +22,13 @@ class Prepared:
     strategy: Strategy
     shards: Shards
     agenda: Agenda
+    servers: int = 0
+    """How many servers keep the parameters; 0 where the strategy has none."""
 
 
 def prepare(settings: Settings) -> Prepared:
     """Build the strategy, the job and the shards, or raise a Mistake."""
-    strategy: Strategy = specs.build(settings.strategy, STRATEGIES, "strategy")
+    strategy = build_strategy(settings)
     job = build_job(settings.job)
     if settings.target_accuracy is not None and "accuracy" not in job.metrics:
         raise Mistake(
@@ -38,6 +40,7 @@ def prepare(settings: Settings) -> Prepared:
             f"--target-accuracy {settings.target_accuracy:g} and --evaluate-every never contradict each other: "
             "without evaluations a target is never met; leave one of them out"
         )
+    check_servers(settings, strategy)
     check_buffers(settings, strategy)
     shards = Shards(samples=len(job.train), batch_sizes=settings.batch_sizes, seed=settings.seed)
     return Prepared(
@@ -46,7 +49,28 @@ def prepare(settings: Settings) -> Prepared:
         strategy=strategy,
         shards=shards,
         agenda=Agenda(settings, shards.steps_per_epoch),
+        servers=server_count(settings, strategy),
     )
+
+
+def build_strategy(settings: Settings) -> Strategy:
+    """The strategy that the settings name, or a Mistake."""
+    strategy: Strategy = specs.build(settings.strategy, STRATEGIES, "strategy")
+    return strategy
+
+
+def server_count(settings: Settings, strategy: Strategy) -> int:
+    """How many servers a run has: as many as it was asked to have, where its strategy has servers at all."""
+    return settings.servers if isinstance(strategy, Served) else 0
+
+
+def check_servers(settings: Settings, strategy: Strategy) -> None:
+    """Refuse to start servers that nobody would talk to."""
+    if settings.servers > 1 and not isinstance(strategy, Served):
+        raise Mistake(
+            f"--servers {settings.servers} has no place beside strategy {settings.strategy!r}, which keeps no "
+            "parameters on servers; leave it out, or choose ps, ssp or async"
+        )
 
 
 def check_buffers(settings: Settings, strategy: Strategy) -> None:

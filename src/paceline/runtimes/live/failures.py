@@ -14,6 +14,7 @@ from typing import Literal, Self
 
 import torch
 
+from paceline.runtimes.live.place import Role, file_stem
 from paceline.shm import PeerLost
 
 Kind = Literal[
@@ -36,7 +37,7 @@ _LOST_PEER = (
 
 @dataclass(frozen=True, kw_only=True)
 class Failure:
-    """One worker's end before its time.
+    """One worker's or server's end before its time.
 
     "killed" and "exited" left no note of their own. "error" is an exception, "mistake" one that the user can
     fix, "lost-peer" a collective that failed because somebody else had gone, "lost-host" a launcher that does
@@ -45,9 +46,11 @@ class Failure:
     """
 
     rank: int
+    role: Role = "worker"
     host: str
     kind: Kind
     step: int = 0
+    """Steps finished; of a server, updates."""
     message: str = ""
     where: str = ""
     """The last line of the user's own code, "my_job.py:42 in loss"."""
@@ -67,7 +70,7 @@ class Failure:
 
     def write(self, launch: Path) -> None:
         """Leave the note for the launcher; a worker's first note stands."""
-        path = note_path(launch, self.rank)
+        path = note_path(launch, self.rank, self.role)
         draft = path.with_suffix(".draft")
         draft.write_text(self.to_json())
         with suppress(FileExistsError):
@@ -75,15 +78,15 @@ class Failure:
         draft.unlink()
 
 
-def note_path(launch: Path, rank: int) -> Path:
-    """The failure note of a rank."""
-    return launch / f"rank-{rank}.failure.json"
+def note_path(launch: Path, rank: int, role: Role = "worker") -> Path:
+    """The failure note of a worker or server."""
+    return launch / f"{file_stem(rank, role)}.failure.json"
 
 
-def read_note(launch: Path, rank: int) -> Failure | None:
-    """A worker's note, or None where it left none."""
+def read_note(launch: Path, rank: int, role: Role = "worker") -> Failure | None:
+    """A worker's or server's note, or None where it left none."""
     try:
-        return Failure.from_json(note_path(launch, rank).read_text())
+        return Failure.from_json(note_path(launch, rank, role).read_text())
     except (FileNotFoundError, json.JSONDecodeError):
         return None
 

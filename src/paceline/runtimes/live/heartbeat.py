@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import Place, Role, file_stem
 
 _PAGE = 4096
 _BEAT = struct.Struct("<qd")
@@ -25,7 +25,7 @@ class Pulse:
     """What a heartbeat file says."""
 
     step: int = 0
-    """Steps finished."""
+    """Steps finished; of a server, updates."""
     at: float = 0.0
     """When the last one ended, in seconds since the epoch; 0 before the first."""
     run: Path | None = None
@@ -37,10 +37,13 @@ class Heartbeat:
 
     def __init__(self, place: Place) -> None:
         """Without a launch folder, the beats go to memory that only this process sees."""
-        self._map = mmap.mmap(-1, _PAGE) if place.launch is None else _open(path_of(place.launch, place.rank))
+        if place.launch is None:
+            self._map = mmap.mmap(-1, _PAGE)
+        else:
+            self._map = _open(path_of(place.launch, place.rank, place.role))
 
     def beat(self, step: int) -> None:
-        """A step has ended."""
+        """A step has ended, or a server's update; 0 says that one has come so far as to begin."""
         _BEAT.pack_into(self._map, 0, step, time.time())
 
     def show(self, run: Path) -> None:
@@ -61,15 +64,15 @@ class Heartbeat:
         self._map.close()
 
 
-def path_of(launch: Path, rank: int) -> Path:
-    """The heartbeat file of a rank."""
-    return launch / f"rank-{rank}.beat"
+def path_of(launch: Path, rank: int, role: Role = "worker") -> Path:
+    """The heartbeat file of a worker or server."""
+    return launch / f"{file_stem(rank, role)}.beat"
 
 
-def read_pulse(launch: Path, rank: int) -> Pulse:
-    """What a worker has written, dead or alive; an empty pulse where it never came so far."""
+def read_pulse(launch: Path, rank: int, role: Role = "worker") -> Pulse:
+    """What a worker or server has written, dead or alive; an empty pulse where it never came so far."""
     try:
-        return _parse(path_of(launch, rank).read_bytes())
+        return _parse(path_of(launch, rank, role).read_bytes())
     except FileNotFoundError:
         return Pulse()
 

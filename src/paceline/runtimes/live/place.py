@@ -1,11 +1,11 @@
-"""Where a worker stands: its rank, its host and who launched it."""
+"""Where a worker or a server stands: its rank, its host and who launched it."""
 
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Self
+from typing import Literal
 
 from paceline.errors import Mistake
 
@@ -15,18 +15,27 @@ FOLDER = "PACELINE_LAUNCH"
 LAUNCHER = "PACELINE_LAUNCHER"
 """The variable that holds the launcher's process id."""
 
+SERVERS = "PACELINE_SERVERS"
+"""The variable that holds how many of all processes are servers; set by ``launch``."""
+
+Role = Literal["worker", "server"]
+
 _NEEDED = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Place:
-    """One worker's place among all workers, as its launcher told it."""
+    """One worker's place among all workers, as its launcher told it; or one server's among all servers."""
 
+    role: Role = "worker"
     rank: int = 0
+    """The worker's rank among workers, or the server's number."""
     workers: int = 1
+    """Workers of the whole run; servers are not counted."""
+    servers: int = 0
     local_rank: int = 0
     local_workers: int = 1
-    """Workers on this host, as far as the launcher said."""
+    """Workers on this host, as far as the launcher said; for a server, the servers on this host."""
     node_rank: int = 0
     nodes: int = 1
     host: str = ""
@@ -40,7 +49,7 @@ class Place:
 
     def __post_init__(self) -> None:
         for value, name, size, of in (
-            (self.rank, "RANK", self.workers, "WORLD_SIZE"),
+            (self.rank, "RANK", self.workers if self.role == "worker" else self.servers, "WORLD_SIZE"),
             (self.local_rank, "LOCAL_RANK", self.local_workers, "LOCAL_WORLD_SIZE"),
             (self.node_rank, "GROUP_RANK", self.nodes, "GROUP_WORLD_SIZE"),
         ):
@@ -50,8 +59,11 @@ class Place:
                 )
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> Self | None:
-        """Read what torchrun, or anything with its variables, says; None where nobody launched us."""
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Place | None":
+        """Read what torchrun, or anything with its variables, says; None where nobody launched us.
+
+        Other launchers than ours know of no servers: there every process is a worker until ``with_servers``.
+        """
         if "RANK" not in environ:
             return None
         if missing := [name for name in _NEEDED if not environ.get(name)]:
@@ -64,7 +76,7 @@ class Place:
         local_workers = _count(environ, "LOCAL_WORLD_SIZE", local_rank + 1)
         node_rank = _count(environ, "GROUP_RANK", rank // max(local_workers, 1))
         folder = environ.get(FOLDER)
-        return cls(
+        plain = cls(
             rank=rank,
             workers=workers,
             local_rank=local_rank,
@@ -76,6 +88,73 @@ class Place:
             port=_count(environ, "MASTER_PORT"),
             launch=Path(folder) if folder else None,
             launcher=_count(environ, LAUNCHER) if LAUNCHER in environ else None,
+        )
+        return plain.with_servers(_count(environ, SERVERS, 0))
+
+    def with_servers(self, servers: int) -> "Place":
+        """The place of the same process where so many of all processes are servers.
+
+        Server k is on node k % nodes, and a node's servers come after its workers. Ranks must count node by node.
+        """
+        if servers == 0:
+            return self
+        _check_room(self, servers)
+        mine = local_servers(self.node_rank, self.nodes, servers)
+        local_workers, workers = self.local_workers - len(mine), self.workers - servers
+        if self.local_rank >= local_workers:
+            index = self.local_rank - local_workers
+            return replace(
+                self,
+                role="server",
+                rank=mine[index],
+                workers=workers,
+                servers=servers,
+                local_rank=index,
+                local_workers=len(mine),
+            )
+        before = sum(len(local_servers(node, self.nodes, servers)) for node in range(self.node_rank))
+        return replace(
+            self, rank=self.rank - before, workers=workers, servers=servers, local_workers=local_workers
+        )
+
+    @property
+    def secret_file(self) -> Path | None:
+        """Where our own launcher left the secret of a run on one host; None where it is not the launcher."""
+        return secret_path(self.launch) if self.launch else None
+
+
+def file_stem(rank: int, role: Role = "worker") -> str:
+    """How the files of a worker or server begin: rank-1, server-0."""
+    return f"rank-{rank}" if role == "worker" else f"server-{rank}"
+
+
+def local_servers(node_rank: int, nodes: int, servers: int) -> range:
+    """The numbers of the servers on one node, of so many in all."""
+    return range(node_rank, servers, nodes)
+
+
+def secret_path(launch: Path) -> Path:
+    """The file in a launch folder that holds the secret of a run with servers on one host."""
+    return launch / "secret"
+
+
+def _check_room(place: Place, servers: int) -> None:
+    """Refuse to make servers of processes that are too few, or that another launcher has not counted by host."""
+    if place.workers <= servers:
+        raise Mistake(
+            f"WORLD_SIZE={place.workers} leaves no worker beside {servers} servers: at least 1 process more must "
+            "train; start more processes, or give --servers less"
+        )
+    here = len(local_servers(place.node_rank, place.nodes, servers))
+    if place.local_workers < here:
+        raise Mistake(
+            f"LOCAL_WORLD_SIZE={place.local_workers} is too small for the {here} servers of this host; "
+            "start more processes on each host, or give --servers less"
+        )
+    if place.launch is None and place.rank != place.node_rank * place.local_workers + place.local_rank:
+        raise Mistake(
+            f"RANK={place.rank} is not LOCAL_RANK={place.local_rank} of host {place.node_rank} with "
+            f"{place.local_workers} processes a host: with servers, the launcher must count ranks host by host"
         )
 
 

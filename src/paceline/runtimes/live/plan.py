@@ -22,6 +22,8 @@ class Launch:
     port: int | None = None
     """Where node rank 0 listens; one node takes a free port."""
     node_rank: int = 0
+    servers: int = 0
+    """Servers of the whole run, beside the workers: number k is on node k % nodes."""
     wait: float = 300.0
     """Seconds to wait for the other nodes at the start."""
     silence: float = 20.0
