@@ -66,6 +66,8 @@ class Server:
     """The samples that had been seen when the workers last met."""
     now: float = 0.0
     """Seconds since the run began, as of the last effect."""
+    awaited: tuple[int, ...] = ()
+    """The workers with which the run begins or resumes: none of them goes on before all have come or left."""
 
 
 def parts(vector: Tensor, servers: int) -> tuple[Tensor, ...]:

@@ -1,5 +1,6 @@
 """Who may go on: the rules of consistency as pure logic, without time, tensors or messages."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -43,27 +44,41 @@ class Attendance:
     """It has handed in, and the rule decides when it goes on."""
     rests: bool = False
     """It is at a meeting and holds nobody back."""
+    meets: bool = False
+    """It is at a meeting, or has not handed in since."""
 
 
 class Gate:
-    """Lets workers pass by a rule, whoever comes, rests, leaves or dies in between."""
+    """Lets workers pass by a rule, whoever comes, rests, leaves or dies in between.
 
-    def __init__(self, rule: Rule) -> None:
+    Those with whom a run begins pass together, when all of them have come: the first round is a whole one.
+    """
+
+    def __init__(self, rule: Rule, awaited: Collection[int] = ()) -> None:
         self._rule = rule
         self.workers: dict[int, Attendance] = {}
+        self._awaited = set(awaited)
         self._newcomers: set[int] = set()
         self._excused: set[int] = set()
 
     def join(self, worker: int) -> None:
-        """A worker comes. It passes when nobody is at a meeting, and holds nobody back before."""
+        """A worker comes. It passes when no meeting is under way, and holds nobody back before."""
         self.leave(worker)
         self._newcomers.add(worker)
+
+    def enter(self, worker: int) -> None:
+        """A worker comes that another gate has let in: it passes whoever meets, for they may wait for it."""
+        self.leave(worker)
+        if self._awaited:
+            self._newcomers.add(worker)
+        else:
+            self.excuse(worker)
 
     def hand_in(self, worker: int) -> None:
         """A worker has finished a step and waits; one that was given up in the meantime is taken back."""
         one = self._attendance(worker)
         one.clock += 1
-        one.waits, one.rests = True, False
+        one.waits, one.rests, one.meets = True, False, False
 
     def excuse(self, worker: int) -> None:
         """A worker passes at once, whatever the rule says."""
@@ -71,8 +86,9 @@ class Gate:
         self._excused.add(worker)
 
     def rest(self, worker: int) -> None:
-        """A worker goes to a meeting."""
-        self._attendance(worker).rests = True
+        """A worker goes to a meeting, which is over when all who went have handed in again."""
+        one = self._attendance(worker)
+        one.rests = one.meets = True
 
     def wake(self, worker: int) -> None:
         """A worker counts again, and passes at once."""
@@ -82,12 +98,15 @@ class Gate:
     def leave(self, worker: int) -> None:
         """A worker is gone, wherever it was."""
         self.workers.pop(worker, None)
+        self._awaited.discard(worker)
         self._newcomers.discard(worker)
         self._excused.discard(worker)
 
     def let_pass(self) -> list[int]:
         """Those who may go on now, by rank; each is named once."""
-        passing = {*self._excused, *self._let_in(), *self._released()}
+        # Whoever may go on does so before a newcomer counts, or the newcomer would hold back a whole round.
+        passing = {*self._excused, *self._released()}
+        passing |= self._let_in()
         self._excused.clear()
         for worker in passing:
             self.workers[worker].waits = False
@@ -106,7 +125,7 @@ class Gate:
         ]
 
     def _let_in(self) -> set[int]:
-        if any(one.rests for one in self.workers.values()):
+        if self._awaited or any(one.meets for one in self.workers.values()):
             return set()
         coming, self._newcomers = self._newcomers, set()
         for worker in coming:
@@ -114,7 +133,8 @@ class Gate:
         return coming
 
     def _attendance(self, worker: int) -> Attendance:
+        """What is known of a worker; one that was unknown counts from now on, as far as the slowest who counts."""
         if worker not in self.workers:
-            slowest = min((one.clock for one in self.workers.values()), default=0)
-            self.workers[worker] = Attendance(slowest)
+            counted = [one for one in self.workers.values() if not one.rests] or self.workers.values()
+            self.workers[worker] = Attendance(min((one.clock for one in counted), default=0))
         return self.workers[worker]

@@ -43,7 +43,9 @@ class Gathered:
         self.keep(grad.clone(), credit, weight, share)
         if before is not None:
             pile = self._piles[credit.worker]
-            total = before.weight + pile.weight
+            total = (
+                before.weight + pile.weight or 1.0
+            )  # an epoch's last batch may have no samples for a worker
             pile.grad.mul_(pile.weight / total).add_(before.grad, alpha=before.weight / total)
             pile.weight = total
 

@@ -7,7 +7,7 @@ so stale-synchronous training is the synchronous server; without a bound it is o
 asynchronous one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
@@ -53,12 +53,15 @@ class ParameterServer:
 
     def worker(self, me: Worker) -> Program:
         """Compute on what the servers gave, push, take over what they give back."""
-        versions = yield from _ask(me, [Join()] * me.servers)
+        # Server 0 first: it keeps newcomers out of meetings. To be counted elsewhere and kept out there is a deadlock.
+        first = yield from _ask(me, {0: Join()})
+        others = yield from _ask(me, dict.fromkeys(range(1, me.servers), Join()))
+        versions = first | others
         while True:
             yield Gradient()
-            read = zip(parts(me.grad, me.servers), versions, strict=True)
+            grads = enumerate(parts(me.grad, me.servers))
             versions = yield from _ask(
-                me, [Push(part, me.clock, version, me.samples) for part, version in read]
+                me, {server: Push(part, me.clock, versions[server], me.samples) for server, part in grads}
             )
             yield Clock()
 
@@ -67,7 +70,7 @@ class ParameterServer:
         for server in range(me.servers):
             yield Send(Peer("server", server), Rest())
         yield AllReduce(torch.zeros(1), op="sum")
-        yield from _ask(me, [Pull()] * me.servers)
+        yield from _ask(me, dict.fromkeys(range(me.servers), Pull()))
         return me.params
 
     def server(self, me: Server) -> Program:
@@ -92,7 +95,7 @@ class ParameterServer:
             case Join() if desk.me.rank == 0:  # one server keeps newcomers out of meetings, for all
                 desk.gate.join(worker)
             case Join():
-                desk.gate.wake(worker)
+                desk.gate.enter(worker)
             case Rest():
                 desk.gate.rest(worker)
             case Pull():
@@ -178,12 +181,12 @@ class Asynchronous(ParameterServer):
         desk, tick = _Desk(me, self.rule), me.now + self.every
         while True:
             delivery = yield Receive(until=tick)
-            if delivery is not None:
-                self._take(desk, delivery[0].rank, delivery[1])
             if desk.gathered and (delivery is None or isinstance(delivery[1], Pull)):
                 yield Apply(desk.gathered.mean(out=me.grad))
             if delivery is None:
                 tick += self.every
+            else:
+                self._take(desk, delivery[0].rank, delivery[1])
             for worker in desk.gate.let_pass():
                 yield desk.answer(worker)
 
@@ -199,7 +202,7 @@ class _Desk:
     """What a server has before it: who waits since when, and which gradients have come."""
 
     def __init__(self, me: Server, rule: Rule) -> None:
-        self.me, self.gate, self.gathered = me, Gate(rule), Gathered()
+        self.me, self.gate, self.gathered = me, Gate(rule, me.awaited), Gathered()
         self.arrived: dict[int, float] = {}
 
     def answer(self, worker: int) -> Send:
@@ -209,11 +212,11 @@ class _Desk:
         return Send(Peer("worker", worker), Model(me.params, me.version, me.seen, me.met, held))
 
 
-def _ask(me: Worker, questions: Sequence[object]) -> Program:
-    """Ask every server its question and take over the parameters of their answers; return their versions."""
-    for server, question in enumerate(questions):
+def _ask(me: Worker, questions: Mapping[int, object]) -> Program:
+    """Ask servers their questions and take over the parameters of their answers; return their versions."""
+    for server, question in questions.items():
         yield Send(Peer("server", server), question)
-    versions = [0] * me.servers
+    versions = {}
     for _ in questions:
         sender, model = yield Receive()
         take_over(parts(me.params, me.servers)[sender.rank], model.params)
