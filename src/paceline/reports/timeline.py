@@ -1,0 +1,172 @@
+"""A short served run read by read and update by update, and how far from sequential SGD it can have come."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from paceline.records.servers import Entry, Received, Updated
+from paceline.records.summary import Summary
+from paceline.reports.text import counted
+
+MOST = 24
+"""Updates up to which a run is told one by one."""
+
+
+def is_short(summary: Summary) -> bool:
+    """Whether a run is small enough to be told update by update: one server, few updates."""
+    return len(summary.servers) == 1 and 0 < summary.servers[0].updates <= MOST
+
+
+def sequential_updates(gradient: float, horizon: float) -> int:
+    """How many updates one worker alone makes by a time, each a gradient of so many seconds."""
+    return int(horizon / gradient * (1 + 1e-9))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distance:
+    """How far two runs of SGD can have come apart, in units of learning rate times largest gradient norm."""
+
+    updates: int
+    sequential: int
+    astray: int
+    """Updates whose gradient may be another one than the sequential run's."""
+
+    @property
+    def bound(self) -> int:
+        """2 for two updates that point in opposite directions, 1 for an update that only one of the two makes."""
+        return 2 * self.astray + abs(self.updates - self.sequential)
+
+
+def distance_to_sequential(staleness: Sequence[int], sequential: int | None = None) -> Distance:
+    """Compare updates, by the staleness of each, with a sequential run; as many updates of it unless told.
+
+    Until the first stale update both runs are at the same place; from there on no gradient need be the same, also
+    where it is not stale itself.
+    """
+    updates = len(staleness)
+    sequential = updates if sequential is None else sequential
+    same = next((place for place, missed in enumerate(staleness) if missed), updates)
+    return Distance(updates=updates, sequential=sequential, astray=max(0, min(updates, sequential) - same))
+
+
+def timeline_text(entries: Sequence[Entry], sequential: int | None = None) -> str:
+    """What one server recorded, as a table in order of time, and the bound; without a last line break.
+
+    ``sequential`` is how many updates one worker alone makes in the same time, where that is known.
+    """
+    rows = list(_rows(entries))
+    unit, scale = _unit(max((row.at for row in rows), default=0.0))
+    lines = [f"{f'at {unit}':>9}   worker   what it did"]
+    lines += [f"{row.at / scale:9.3f}   {row.worker:>6}   {row.what}" for row in rows]
+    updates = [entry for entry in entries if isinstance(entry, Updated)]
+    stale = [max((one.staleness for one in update.used), default=0) for update in updates]
+    return "\n".join([*lines, "", distance_text(distance_to_sequential(stale, sequential))])
+
+
+def distance_text(distance: Distance) -> str:
+    """The bound in one breath, with what it is made of."""
+    if not distance.bound:
+        return "as many updates of sequential SGD lead to the same place: none of these is stale"
+    more = distance.updates - distance.sequential
+    other = (
+        f"sequential SGD, which makes {distance.sequential} updates in the same time"
+        if more
+        else "as many updates of sequential SGD"
+    )
+    reasons = [
+        _reason(distance.astray, "may differ from its own", 2),
+        _reason(more, "it does not make", 1),
+        _reason(-more, "only it makes", 1),
+    ]
+    return (
+        f"at most {distance.bound} eta Delta from {other}: {', '.join(filter(None, reasons))} "
+        "(for plain SGD; eta is the learning rate, Delta the largest gradient norm)"
+    )
+
+
+def _reason(updates: int, which: str, weight: int) -> str:
+    if updates < 1:
+        return ""
+    return f"{counted(updates, 'update')} that {which} {f'counts {weight}' if updates == 1 else f'count {weight} each'}"
+
+
+class Row(NamedTuple):
+    """A line of the table."""
+
+    at: float
+    worker: int
+    what: str
+
+
+def _rows(entries: Sequence[Entry]) -> Iterator[Row]:
+    """What happened, in the log's order. A read is known by the version that the next gradient was computed on."""
+    used = {
+        (one.worker, one.clock): place
+        for place, entry in enumerate(entries)
+        if isinstance(entry, Updated)
+        for one in entry.used
+    }
+    reads = _reads(entries)
+    version = 0
+    awaited: dict[int, int] = {}
+    for place, entry in enumerate(entries):
+        match entry:
+            case Updated():
+                version = entry.version
+                for one in entry.used:
+                    what = f"update {version}, computed on version {one.version}, staleness {one.staleness}"
+                    yield Row(entry.at, one.worker, what + _read(awaited, one.worker, version, "; "))
+                for worker in sorted(awaited):
+                    if what := _read(awaited, worker, version):
+                        yield Row(entry.at, worker, what)
+            case Received():
+                if place in reads:
+                    awaited[entry.worker] = reads[place]
+                said = _message(entry, place, used.get((entry.worker, entry.clock)))
+                if said is not None:
+                    said += _read(awaited, entry.worker, version, "; " if said else "")
+                if entry.kind == "Join" and place not in reads:
+                    said = f"reads version {version}, and hands nothing in before the end"
+                if said:
+                    yield Row(entry.at, entry.worker, said)
+
+
+def _reads(entries: Sequence[Entry]) -> dict[int, int]:
+    """The place of a message to the version that its worker read next, where a later gradient tells it."""
+    found: dict[int, int] = {}
+    pushed: dict[int, int] = {}
+    for place in reversed(range(len(entries))):
+        entry = entries[place]
+        if isinstance(entry, Received) and entry.worker in pushed:
+            found[place] = pushed[entry.worker]
+        if isinstance(entry, Received) and entry.kind == "Push":
+            pushed[entry.worker] = entry.version
+    return found
+
+
+def _read(awaited: dict[int, int], worker: int, version: int, before: str = "") -> str:
+    """The words for a read that can have happened by now; it is then awaited no more."""
+    if worker not in awaited or awaited[worker] > version:
+        return ""
+    return f"{before}reads version {awaited.pop(worker)}"
+
+
+def _message(entry: Received, place: int, used: int | None) -> str | None:
+    """The words for a message, empty for a mere read; None for one whose update says it all, or that says nothing."""
+    match entry.kind:
+        case "Join" | "Pull":
+            return ""
+        case "Push" if used is None:
+            return f"a gradient computed on version {entry.version}, not used"
+        case "Push" if used != place + 1:
+            return f"hands in a gradient computed on version {entry.version}"
+        case "Left" if entry.how != "finished":
+            return {"died": "dies", "left": "leaves"}.get(entry.how, "leaves")
+    return None
+
+
+def _unit(longest: float) -> tuple[str, float]:
+    """The unit in which all times of a table are told."""
+    return next(
+        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if longest >= 0.1 * scale), ("us", 1e-6)
+    )
