@@ -141,3 +141,23 @@ def test_one_who_reads_what_another_wrote_and_one_who_dies():
         ["0", "a gradient computed on version 2, not used"],
         ["1", "dies"],
     ]
+
+
+def test_after_a_meeting_a_worker_reads_anew():
+    entries: list[Entry] = [
+        Received(0.0, 0, "Join"),
+        *arrival(1.0, 0, 0, 0, update=1),
+        Received(1.0, 0, "Rest"),
+        Received(1.0, 1, "Join"),
+        *arrival(2.0, 1, 0, 1, update=2),
+        Received(3.0, 0, "Pull"),
+        *arrival(4.0, 0, 1, 2, update=3),
+        Received(4.0, 0, "Pull"),
+    ]
+    assert [line.split(maxsplit=2) for line in timeline_text(entries).splitlines()[2:-2]] == [
+        ["1.000", "0", "update 1, computed on version 0, staleness 0"],
+        ["1.000", "1", "reads version 1"],
+        ["2.000", "1", "update 2, computed on version 1, staleness 0"],
+        ["3.000", "0", "reads version 2"],
+        ["4.000", "0", "update 3, computed on version 2, staleness 0"],
+    ]

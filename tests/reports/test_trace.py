@@ -3,6 +3,7 @@ import json
 
 from paceline.records.events import EventWriter
 from paceline.records.folder import RunFolder
+from paceline.records.servers import Received, ServerLog, Ticked, Updated, Used
 from paceline.records.spans import Span, StepRecord
 from paceline.reports.trace import write_trace
 
@@ -56,3 +57,29 @@ def test_a_long_run_shows_the_first_records_of_every_worker(tmp_path):
     events = json.loads(gzip.decompress(write_trace(folder, most=2).read_bytes()))["traceEvents"]
     assert {(e["pid"], e["name"]) for e in events if e["ph"] == "X"} >= {(0, "forward"), (1, "forward")}
     assert not [e for e in events if e["name"] == "evaluate"]
+
+
+def test_a_server_is_a_process_of_its_own_with_its_updates_and_its_workers(tmp_path):
+    folder = RunFolder(tmp_path)
+    record_run(folder)
+    with ServerLog(folder.server_events(0)) as log:
+        for entry in (
+            Received(0.0, 1, "Join", depth=1),
+            Received(0.01, 1, "Push", clock=0, version=0, depth=1),
+            Updated(0.011, 1, (Used(1, 0, 0, 0, 32),)),
+            Ticked(0.02),
+            Received(0.03, 1, "Left", clock=1, depth=1, how="died"),
+        ):
+            log.append(entry)
+    events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]
+    assert {e["args"]["name"] for e in events if e["ph"] == "M" and e["pid"] == 2} == {
+        "server 0",
+        "updates",
+        "workers",
+    }
+    moments = [(e["tid"], e["name"], e["ts"]) for e in events if e["ph"] == "i" and e["pid"] == 2]
+    assert moments == [(1, "rank 1 joins", 0.0), (0, "update 1", 11000.0), (1, "rank 1 died", 30000.0)]
+    (update,) = [e for e in events if e["name"] == "update 1"]
+    assert update["args"]["gradients"] == [
+        {"worker": 1, "clock": 0, "version": 0, "staleness": 0, "samples": 32}
+    ]

@@ -137,9 +137,11 @@ def _reads(entries: Sequence[Entry]) -> dict[int, int]:
     pushed: dict[int, int] = {}
     for place in reversed(range(len(entries))):
         entry = entries[place]
-        if isinstance(entry, Received) and entry.worker in pushed:
-            found[place] = pushed[entry.worker]
-        if isinstance(entry, Received) and entry.kind == "Push":
+        if not isinstance(entry, Received) or entry.kind not in ("Join", "Push", "Pull"):
+            continue
+        if entry.worker in pushed:
+            found[place] = pushed.pop(entry.worker)
+        if entry.kind == "Push":
             pushed[entry.worker] = entry.version
     return found
 
