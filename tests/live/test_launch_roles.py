@@ -89,7 +89,7 @@ def test_ranks_dealt_out_to_hosts_in_turn_are_refused_where_there_are_servers() 
     dealt = Place(rank=1, workers=4, local_rank=0, local_workers=2, node_rank=1, nodes=2)
     with pytest.raises(Mistake, match="must count ranks host by host"):
         dealt.with_servers(1)
-    assert dealt.with_servers(0) is dealt
+    assert dealt.with_servers(0) == dealt
 
 
 def test_a_host_with_fewer_processes_than_servers_is_refused() -> None:

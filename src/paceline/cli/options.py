@@ -15,6 +15,8 @@ from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from paceline.records.observer import Observer
 
 JOB = Group("What is trained", sort_key=1)
@@ -34,6 +36,15 @@ def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
         return int(tokens[0].value)
     except ValueError:
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
+
+
+def given_options(options: "DataclassInstance") -> list[str]:
+    """The options that were given, as the user writes them; those that were not are None."""
+    return [
+        f"--{field.name.replace('_', '-')}"
+        for field in fields(options)
+        if getattr(options, field.name) is not None
+    ]
 
 
 @Parameter(name="*")
@@ -85,14 +96,6 @@ class RunOptions:
     """'1 epoch' (default), '500 steps' or 'never'."""
     keep: Annotated[int | None, Parameter(converter=whole, group=RECORD)] = None
     """How many checkpoints are kept (default 3)."""
-
-    def given(self) -> list[str]:
-        """The options that were given, as the user writes them."""
-        return [
-            f"--{field.name.replace('_', '-')}"
-            for field in fields(self)
-            if getattr(self, field.name) is not None
-        ]
 
     def settings(self, workers: int) -> Settings:
         """Resolve the options for so many workers."""

@@ -1,14 +1,16 @@
 """Where workers run: the options that training and benchmarks share."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from paceline.cli.options import WHERE, whole
 from paceline.errors import Mistake
+from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
+    from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.live.place import Place
     from paceline.runtimes.live.plan import Launch
 
@@ -57,8 +59,34 @@ class PlaceOptions:
                     f"{option} {given} contradicts the launcher, which set RANK={place.rank}; "
                     "leave the option out, or unset RANK"
                 )
-        if self.workers is not None and self.workers != place.local_workers:
+        if place.role == "worker" and self.workers is not None and self.workers != place.local_workers:
             raise Mistake(
                 f"--workers {self.workers} differs from the {place.local_workers} that the launcher started "
                 "on this host; leave the option out"
             )
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class WhereOptions(PlaceOptions):
+    """None means that an option was not given."""
+
+    device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
+    """What computes (default cpu)."""
+    backend: Annotated[str | None, Parameter(group=WHERE)] = None
+    """What workers talk over: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
+    threads: Annotated[int | None, Parameter(converter=whole, group=WHERE)] = None
+    """Threads a worker computes with (default 1 where workers share a machine)."""
+    timeout: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
+
+    def live(self, resume: RunFolder | None) -> "LiveOptions":
+        """The machinery under the workers: as asked for, else as an earlier run had it, else as usual."""
+        from paceline.runtimes.config import read_machinery
+        from paceline.runtimes.live.options import LiveOptions
+
+        known = read_machinery(resume) if resume else {}
+        for name in ("device", "backend", "threads", "timeout"):
+            if (given := getattr(self, name)) is not None:
+                known[name] = given
+        return LiveOptions(**known)

@@ -1,10 +1,13 @@
 """The settings of a run that goes on: its own, and how long it goes on may be given anew."""
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
 
-from paceline.cli.options import RunOptions
+from cyclopts import Parameter
+
+from paceline.cli.options import RECORD, KeepOptions, RunOptions, given_options
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
@@ -34,6 +37,28 @@ _PARTS: dict[str, Callable[[Settings], Any]] = {
 """What each other option decides, as a resumed run and its options are compared."""
 
 
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class ResumeOptions:
+    """Whether this is a run of its own."""
+
+    resume: Annotated[Path | None, Parameter(group=RECORD)] = None
+    """The folder of a run that stopped: go on from its last whole checkpoint."""
+
+    @property
+    def folder(self) -> RunFolder | None:
+        """The earlier run's folder."""
+        return RunFolder(self.resume) if self.resume else None
+
+    def refuse(self, keep: KeepOptions) -> None:
+        """A run that goes on keeps its folder."""
+        for option, given in (("--name", keep.name), ("--runs", keep.runs)):
+            if self.resume and given is not None:
+                raise Mistake(
+                    f"{option} {given} has no place beside --resume: a run keeps its folder; leave it out"
+                )
+
+
 def resumed_settings(options: RunOptions, workers: int, resume: RunFolder) -> Settings:
     """The earlier run's settings; an option that would change its result is a Mistake, one that repeats it is none."""
     from paceline.runtimes.config import read_settings
@@ -55,7 +80,7 @@ def resumed_settings(options: RunOptions, workers: int, resume: RunFolder) -> Se
 def _refuse_changes(options: RunOptions, earlier: Settings) -> None:
     from paceline.runtimes.config import resolved
 
-    fixed = [option for option in options.given() if option not in CHANGEABLE]
+    fixed = [option for option in given_options(options) if option not in CHANGEABLE]
     if not fixed:
         return
     was, asked = resolved(earlier), resolved(options.settings(earlier.workers))

@@ -20,6 +20,7 @@ from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.overseer import BEFORE_KILL, Agent, Overseer
 from paceline.runtimes.live.place import host_name
 from paceline.runtimes.live.plan import Launch
+from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.surroundings import undisturbed
 from paceline.runtimes.live.verdict import killed_by, safe, verdict
 
@@ -54,6 +55,8 @@ def launch(
     meeting = plan.meeting(say)
     folder = Path(tempfile.mkdtemp(prefix="paceline-"))
     try:
+        if plan.servers and plan.secret_file is None:
+            Secret.new().write(place.secret_path(folder))
         with undisturbed():
             return _Run(plan, meeting, folder, say, trains=trains).go(
                 command, variables(plan, meeting.port, folder, environ)
@@ -68,9 +71,13 @@ def variables(plan: Launch, port: int, folder: Path, environ: Mapping[str, str])
     interface = interface_towards(plan.endpoint[0], port)
     # Gloo would look for the address of the host's own name, which may be none or not what others can reach.
     wishes = {"GLOO_SOCKET_IFNAME": interface, "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    if plan.workers > 1:
+    if len(plan.seats) > 1:
         wishes["OMP_NUM_THREADS"] = "1"
-    ours = {place.FOLDER: str(folder), place.LAUNCHER: str(os.getpid())}
+    ours = {
+        place.FOLDER: str(folder),
+        place.LAUNCHER: str(os.getpid()),
+        place.SERVERS: str(plan.servers),
+    }
     return ours | {name: value for name, value in wishes.items() if value and name not in environ}
 
 
@@ -90,12 +97,13 @@ class _Run:
         self, plan: Launch, meeting: Meeting, folder: Path, say: Callable[[str], None], *, trains: bool = True
     ) -> None:
         self.plan, self.meeting, self.folder, self.say, self.trains = plan, meeting, folder, say, trains
+        self.seats = plan.seats
         self.overseer = Overseer(failed=self._first_failure, lost_node=meeting.lost, begun=self._begun)
 
     def go(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
         spec = WorkerSpec(
             role="worker",
-            local_world_size=self.plan.workers,
+            local_world_size=len(self.seats),
             entrypoint=command[0],
             args=tuple(command[1:]),
             rdzv_handler=self.meeting,

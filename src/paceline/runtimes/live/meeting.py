@@ -34,6 +34,7 @@ class Meeting(RendezvousHandler):
         node_rank: int,
         nodes: int,
         workers: int,
+        servers: int = 0,
         wait: float,
         silence: float,
         say: Callable[[str], None],
@@ -46,6 +47,7 @@ class Meeting(RendezvousHandler):
             nodes,
             workers,
         )
+        self.servers = servers
         self._wait, self._silence, self._say = wait, silence, say
         self.hosts: list[str] = []
         """The host of every node, once all are here."""
@@ -114,6 +116,7 @@ class Meeting(RendezvousHandler):
             "host": socket.gethostname(),
             "nodes": self.nodes,
             "workers": self.workers,
+            "servers": self.servers,
         }
         try:
             if self._store.check(["started"]):
@@ -157,12 +160,16 @@ class Meeting(RendezvousHandler):
                 f"--node-rank {self.node_rank} was also given on {mine['host']}; give every host its own"
             )
         self.hosts = [seat["host"] for seat in seats]
-        for option, values in (("--nodes", "nodes"), ("--workers", "workers")):
+        for what, values, options in (
+            ("--nodes is", "nodes", ""),
+            ("--workers is", "workers", ""),
+            ("the number of servers is", "servers", " --strategy and --servers"),
+        ):
             for rank, seat in enumerate(seats):
                 if seat[values] != seats[0][values]:
                     raise Mistake(
-                        f"{option} is {seat[values]} on {seat['host']} (node rank {rank}) and "
-                        f"{seats[0][values]} on {seats[0]['host']} (node rank 0); give the same on every host"
+                        f"{what} {seat[values]} on {seat['host']} (node rank {rank}) and {seats[0][values]} on "
+                        f"{seats[0]['host']} (node rank 0); give the same{options} on every host"
                     )
 
     def lost(self) -> int | None:

@@ -18,7 +18,8 @@ LAUNCHER = "PACELINE_LAUNCHER"
 SERVERS = "PACELINE_SERVERS"
 """The variable that holds how many of all processes are servers; set by ``launch``."""
 
-Role = Literal["worker", "server"]
+Role = Literal["worker", "server", "joined"]
+"""What a process does; one that "joined" is a worker whose rank its launcher does not know."""
 
 _NEEDED = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
@@ -46,10 +47,12 @@ class Place:
     """The launch folder, for heartbeats and failure notes; None where paceline is not the launcher."""
     launcher: int | None = None
     """The launcher's process id, where paceline is the launcher."""
+    secret_file: Path | None = None
+    """Where the run's secret is, for those who may join; None where it has none."""
 
     def __post_init__(self) -> None:
         for value, name, size, of in (
-            (self.rank, "RANK", self.workers if self.role == "worker" else self.servers, "WORLD_SIZE"),
+            (self.rank, "RANK", self.servers if self.role == "server" else self.workers, "WORLD_SIZE"),
             (self.local_rank, "LOCAL_RANK", self.local_workers, "LOCAL_WORLD_SIZE"),
             (self.node_rank, "GROUP_RANK", self.nodes, "GROUP_WORLD_SIZE"),
         ):
@@ -88,6 +91,7 @@ class Place:
             port=_count(environ, "MASTER_PORT"),
             launch=Path(folder) if folder else None,
             launcher=_count(environ, LAUNCHER) if LAUNCHER in environ else None,
+            secret_file=secret_path(Path(folder)) if folder else None,
         )
         return plain.with_servers(_count(environ, SERVERS, 0))
 
@@ -97,7 +101,7 @@ class Place:
         Server k is on node k % nodes, and a node's servers come after its workers. Ranks must count node by node.
         """
         if servers == 0:
-            return self
+            return replace(self, secret_file=None)
         _check_room(self, servers)
         mine = local_servers(self.node_rank, self.nodes, servers)
         local_workers, workers = self.local_workers - len(mine), self.workers - servers
@@ -117,15 +121,10 @@ class Place:
             self, rank=self.rank - before, workers=workers, servers=servers, local_workers=local_workers
         )
 
-    @property
-    def secret_file(self) -> Path | None:
-        """Where our own launcher left the secret of a run on one host; None where it is not the launcher."""
-        return secret_path(self.launch) if self.launch else None
-
 
 def file_stem(rank: int, role: Role = "worker") -> str:
     """How the files of a worker or server begin: rank-1, server-0."""
-    return f"rank-{rank}" if role == "worker" else f"server-{rank}"
+    return f"server-{rank}" if role == "server" else f"rank-{rank}"
 
 
 def local_servers(node_rank: int, nodes: int, servers: int) -> range:

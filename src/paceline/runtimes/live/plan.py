@@ -2,10 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from shlex import quote
 
 from paceline.errors import Mistake
 from paceline.runtimes.live.addresses import LOOPBACK, check_reachable, resolve
 from paceline.runtimes.live.meeting import Meeting
+from paceline.runtimes.live.place import Role, local_servers
 
 DEFAULT_PORT = 29500
 
@@ -24,6 +27,8 @@ class Launch:
     node_rank: int = 0
     servers: int = 0
     """Servers of the whole run, beside the workers: number k is on node k % nodes."""
+    secret_file: Path | None = None
+    """What only the run's processes know, where the user gave it; else the launcher of one node makes it."""
     wait: float = 300.0
     """Seconds to wait for the other nodes at the start."""
     silence: float = 20.0
@@ -65,6 +70,7 @@ class Launch:
             node_rank=self.node_rank,
             nodes=self.nodes,
             workers=self.workers,
+            servers=self.servers,
             wait=self.wait,
             silence=self.silence,
             say=say,
@@ -73,7 +79,17 @@ class Launch:
     @property
     def options(self) -> str:
         """What a command on this host needs to take the same place again."""
+        secret = f" --secret-file {quote(str(self.secret_file))}" if self.secret_file else ""
         if self.nodes == 1:
-            return ""
+            return secret
         address, port = self.endpoint
-        return f" -n {self.nodes} -np {self.workers} -a {address} -p {port} -nr {self.node_rank}"
+        return f" -n {self.nodes} -np {self.workers} -a {address} -p {port} -nr {self.node_rank}{secret}"
+
+    @property
+    def seats(self) -> list[tuple[Role, int]]:
+        """The role and the rank or number of every process of this host, by local rank: workers, then servers."""
+        first = self.node_rank * self.workers
+        workers: list[tuple[Role, int]] = [("worker", first + local) for local in range(self.workers)]
+        return workers + [
+            ("server", number) for number in local_servers(self.node_rank, self.nodes, self.servers)
+        ]

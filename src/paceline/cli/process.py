@@ -1,0 +1,171 @@
+"""What one process of a training run does: it trains, it serves, or it joins a run that is under way."""
+
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from paceline.cli.options import KeepOptions, RunOptions, given_options
+from paceline.cli.place import WhereOptions
+from paceline.cli.resuming import resumed_settings
+from paceline.cli.served import ServedOptions
+from paceline.errors import Mistake
+from paceline.records.folder import RunFolder
+from paceline.runtimes.settings import Settings
+
+if TYPE_CHECKING:
+    from paceline.runtimes.live.guard import Work
+    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.served.keys import Secret
+
+_OWN_OF_A_JOINER = ("--device", "--threads", "--timeout")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Asked:
+    """One command line."""
+
+    options: RunOptions
+    where: WhereOptions
+    served: ServedOptions
+    keep: KeepOptions
+    resume: RunFolder | None
+
+    def settings(self, workers: int) -> Settings:
+        """The run's settings, for so many workers."""
+        if self.resume is None:
+            return self.options.settings(workers)
+        return resumed_settings(self.options, workers, self.resume)
+
+    def servers(self, *, made: bool) -> int:
+        """How many servers the run has; ``made`` says that the launcher makes their secret."""
+        from paceline.runtimes.config import read_settings
+        from paceline.runtimes.prepare import build_strategy, check_servers, server_count
+
+        # What is asked of single ranks can be read only when it is known how many train, and that depends on this.
+        anybody = replace(self.options, batch_size=None, slow=None)
+        settings = read_settings(self.resume) if self.resume else anybody.settings(1)
+        strategy = build_strategy(settings)
+        check_servers(settings, strategy)
+        servers = server_count(settings, strategy)
+        self.served.check(settings.strategy, servers, made=made)
+        if servers and self.where.backend is not None:
+            raise Mistake(
+                f"--backend {self.where.backend} has no place beside strategy {settings.strategy!r}, whose workers "
+                "talk to servers over connections of their own; leave it out"
+            )
+        return servers
+
+
+def work(asked: Asked, place: "Place") -> int:
+    """Be one worker or server, to the end."""
+    from paceline.runtimes.live.guard import run_guarded
+
+    if place.launch is None:
+        place = place.with_servers(asked.servers(made=False))
+        asked.where.refuse(place)
+    if asked.served.secret_file is not None:
+        place = replace(place, secret_file=asked.served.secret_file.absolute())
+    return run_guarded(place, (_serving if place.role == "server" else _training)(asked, place))
+
+
+def _secret(asked: Asked, place: "Place") -> "Secret | None":
+    return asked.served.secret(place.secret_file) if place.secret_file else None
+
+
+def _training(asked: Asked, place: "Place") -> "Work":
+    """A worker's work."""
+    from paceline.records.summary import Summary
+    from paceline.reports.progress import Tee
+    from paceline.reports.trace import write_trace
+    from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker import run_worker
+
+    keep, resume = asked.keep, asked.resume
+
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Summary:
+        settings = asked.settings(place.workers)
+        with closing(Tee(keep.observers(settings, "wall"))) as observer:
+            summary = run_worker(
+                settings,
+                options=asked.where.live(resume),
+                place=place,
+                runs=keep.parent,
+                observer=observer,
+                heartbeat=heartbeat,
+                stop_requested=stopping,
+                before_hard_end=stopping.before_hard_end,
+                resume=resume,
+                name=keep.name,
+                secret=_secret(asked, place),
+            )
+        if place.rank == 0:
+            write_trace(resume or RunFolder(keep.parent / summary.name))
+        return summary
+
+    return process
+
+
+def _serving(asked: Asked, place: "Place") -> "Work":
+    """A server's work."""
+    from paceline.runtimes.live.guard import Ended
+    from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.served.server import run_server
+    from paceline.runtimes.live.signals import StopRequest
+
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
+        secret = _secret(asked, place)
+        assert secret is not None
+        return run_server(
+            asked.settings(place.workers),
+            options=asked.where.live(asked.resume),
+            place=place,
+            runs=asked.keep.parent,
+            heartbeat=heartbeat,
+            stop_requested=stopping,
+            before_hard_end=stopping.before_hard_end,
+            secret=secret,
+            resume=asked.resume,
+            name=asked.keep.name,
+        )
+
+    return process
+
+
+def join(asked: Asked) -> int:
+    """Be one more worker of a run that is under way; the run decides all but where this one computes."""
+    from paceline.runtimes.live.guard import Ended, run_guarded
+    from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.place import Place, host_name
+    from paceline.runtimes.live.signals import StopRequest
+
+    _refuse_beside_join(asked)
+    door = asked.served.door()
+    secret = asked.served.secret(door.secret_file)
+    live = asked.where.live(None)
+    asked.served.warn()
+
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
+        from paceline.runtimes.live.served.joining import join_run
+
+        return join_run(
+            door.endpoint, secret, live, asked.keep.parent, heartbeat=heartbeat, stop_requested=stopping
+        )
+
+    return run_guarded(Place(role="joined", host=host_name()), process)
+
+
+def _refuse_beside_join(asked: Asked) -> None:
+    keep = asked.keep
+    kept = {
+        "--resume": asked.resume,
+        "--name": keep.name,
+        "--json": keep.as_json,
+        "--tensorboard": keep.tensorboard,
+    }
+    given = [option for option in given_options(asked.where) if option not in _OWN_OF_A_JOINER]
+    given += [option for option, value in kept.items() if value]
+    for option in [*given_options(asked.options), *given]:
+        raise Mistake(
+            f"{option} has no place beside --join {asked.served.join}: the run that is joined decides it; leave it out"
+        )
