@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from paceline.records.files import DamagedFile
 from paceline.records.lines import LineWriter, encode, read_lines
+from paceline.units import show_seconds
 
 _AT_ONCE = 1024
 """Entries that are kept before they are written."""
@@ -119,6 +120,9 @@ class Coming(NamedTuple):
     present: int
     """Workers from then on, this one included."""
 
+    def __str__(self) -> str:
+        return f"rank {self.worker} joined after {show_seconds(self.at)}; {_goes_on(self.present)}"
+
 
 class Going(NamedTuple):
     """A worker was there no more."""
@@ -132,6 +136,16 @@ class Going(NamedTuple):
     """Steps that it had finished."""
     present: int
     """Workers that went on."""
+
+    def __str__(self) -> str:
+        when = f"after {show_seconds(self.at)}, at step {self.clock:,}"
+        return f"rank {self.worker} {self.how} {when}; {_goes_on(self.present)}"
+
+
+def _goes_on(present: int) -> str:
+    if not present:
+        return "no worker was left"
+    return f"the run went on with {present:,} worker{'s' if present > 1 else ''}"
 
 
 @dataclass(slots=True)

@@ -169,16 +169,7 @@ def _changes(server: ServerTotals) -> list[str]:
     """Who joined late, left or died, in order of time."""
     gone = [one for one in server.left if one.how != "finished"]
     changes: list[Coming | Going] = sorted([*server.joined, *gone], key=lambda one: one.at)
-    lines = [_change(one) for one in changes[:CHANGES]]
+    lines = [str(one) for one in changes[:CHANGES]]
     if len(changes) > CHANGES:
         lines.append(f"and {len(changes) - CHANGES:,} more who joined, left or died")
     return lines
-
-
-def _change(one: Coming | Going) -> str:
-    when = f"after {show_seconds(one.at)}"
-    crew = counted(one.present, "worker")
-    if isinstance(one, Coming):
-        return f"rank {one.worker} joined {when}; the run went on with {crew}"
-    rest = f"the run went on with {crew}" if one.present else "no worker was left"
-    return f"rank {one.worker} {one.how} {when}, at step {one.clock:,}; {rest}"
