@@ -75,15 +75,21 @@ def check_reachable(address: str, port: int) -> None:
         )
 
 
-def interface_towards(address: str, port: int) -> str | None:
-    """The network interface whose address this host uses to reach another; None where there is no route."""
+def own_address(address: str, port: int) -> str | None:
+    """The address that this host has in the eyes of another; None where there is no route."""
     endpoint = resolve(address, port)
     with socket.socket(endpoint.family, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect((endpoint.address, port))  # a datagram socket sends nothing when it connects
         except OSError:
             return None
-        own = probe.getsockname()[0].partition("%")[0]
+        return str(probe.getsockname()[0]).partition("%")[0]
+
+
+def interface_towards(address: str, port: int) -> str | None:
+    """The network interface whose address this host uses to reach another; None where there is no route."""
+    endpoint = resolve(address, port)
+    own = own_address(address, port)
     for name, addresses in psutil.net_if_addrs().items():
         if any(
             entry.family == endpoint.family and entry.address.partition("%")[0] == own for entry in addresses

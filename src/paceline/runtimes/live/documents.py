@@ -16,10 +16,11 @@ class Documents:
     """The store of all workers. All must make the same calls in the same order."""
 
     def __init__(self, place: Place, timeout: timedelta) -> None:
-        """Meet the others; raises if they do not come in time."""
+        """Meet the others; raises if they do not come in time. Servers come too, and exchange nothing."""
         self._rank, self._workers, self._exchanges = place.rank, place.workers, 0
         host = f"[{place.address}]" if ":" in place.address else place.address
-        where = f"tcp://{host}:{place.port}?rank={place.rank}&world_size={place.workers}"
+        number = place.rank + (place.workers if place.role == "server" else 0)
+        where = f"tcp://{host}:{place.port}?rank={number}&world_size={place.workers + place.servers}"
         self.store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
 
     def exchange(self, document: Any) -> list[Any]:

@@ -3,7 +3,7 @@
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor
 
@@ -37,12 +37,17 @@ def agree_on_folder(group: Group, runs: Path, name: str) -> RunFolder:
 
 def check_alike(group: Group, settings: Settings, name: str, resume: RunFolder | None) -> None:
     """Refuse to train with workers that were started for something else; where files lie may differ."""
-    mine = settings.to_json()
-    job = mine.pop("job")
-    mine.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
-    mine["the run's name"] = name
-    mine["--resume"] = resume.path.resolve().name if resume else None
-    check_equal(group.exchange(mine))
+    check_equal(group.exchange(asked_for(settings, name, resume)))
+
+
+def asked_for(settings: Settings, name: str, resume: RunFolder | None) -> dict[str, Any]:
+    """What a process was started for, as all processes of a run must have it alike."""
+    asked = settings.to_json()
+    job = asked.pop("job")
+    asked.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
+    asked["the run's name"] = name
+    asked["--resume"] = resume.path.resolve().name if resume else None
+    return asked
 
 
 def describe_run(folder: RunFolder, settings: Settings, options: LiveOptions, hosts: list[Any]) -> None:
@@ -57,6 +62,11 @@ def go_on(folder: RunFolder, rank: int, clock: int, progress: int) -> tuple[Tota
     truncate_after(folder.events(rank), clock)
     if rank == 0:
         truncate_after(folder.metrics, progress)
+    return recorded_totals(folder, rank)
+
+
+def recorded_totals(folder: RunFolder, rank: int) -> tuple[Totals, float]:
+    """What a worker has recorded, in sum, and when that ended."""
     totals, end = Totals(), 0.0
     if folder.events(rank).exists():
         for record in read_events(folder.events(rank)):
@@ -65,13 +75,28 @@ def go_on(folder: RunFolder, rank: int, clock: int, progress: int) -> tuple[Tota
     return totals, end
 
 
+class Speaks(Protocol):
+    """Who knows whether this worker is the one that speaks for all."""
+
+    @property
+    def speaks(self) -> bool:
+        """Whether it is."""
+
+
 class FolderKeeper:
-    """Saves one worker into the run folder; rank 0 also exports the model."""
+    """Saves one worker into the run folder; the one that speaks for all also exports the model."""
 
     def __init__(
-        self, folder: RunFolder, settings: Settings, replica: Replica, me: Worker, position: Position
+        self,
+        folder: RunFolder,
+        settings: Settings,
+        replica: Replica,
+        me: Worker,
+        position: Position,
+        speaker: Speaks,
     ) -> None:
         self.folder, self.replica, self.me, self.position = folder, replica, me, position
+        self._speaker = speaker
         self._target = settings.target_accuracy
         self._checkpoints = Checkpoints(folder, settings.keep)
 
@@ -86,7 +111,7 @@ class FolderKeeper:
 
     def export(self, params: Tensor, buffers: Tensor) -> None:
         """Write ``model.tensors``."""
-        if self.me.rank == 0:
+        if self._speaker.speaks:
             write_tensors(self.folder.model, self.replica.export(params, buffers))
 
 

@@ -14,15 +14,17 @@ from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
 from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Started
+from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.runtimes.live.agreement import Agreement
-from paceline.runtimes.live.engine import Beating, Engine
+from paceline.runtimes.live.engine import Beating, Engine, NoPost, Post
 from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.keeping import FolderKeeper, go_on
+from paceline.runtimes.live.keeping import FolderKeeper, go_on, recorded_totals
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.saving import restore, shared_step
+from paceline.runtimes.live.speaking import FirstSpeaks
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Position, Session
@@ -33,6 +35,13 @@ def seed_device(device: torch.device, seed: int, rank: int) -> None:
     """Give a worker its own stream of random numbers where it computes on a GPU; the CPU's is the replica's."""
     if device.type == "cuda":
         torch.cuda.manual_seed(stream_seed(seed, rank))
+
+
+def already_complete(folder: RunFolder, step: int) -> Mistake:
+    """Nothing is left to resume."""
+    return Mistake(
+        f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
+    )
 
 
 class Life:
@@ -46,13 +55,15 @@ class Life:
         observer: Observer,
         heartbeat: Beating,
     ) -> None:
-        self.prepared, self.group, self.observer, self.heartbeat = prepared, group, observer, heartbeat
+        self.prepared, self.group, self.heartbeat = prepared, group, heartbeat
+        self.observer = FirstSpeaks(observer, group)
         settings = prepared.settings
         self.replica = Replica(prepared.job, prepared.shards, group.rank, settings.seed, device, group.zeros)
         self.replica.streams.set(self.replica.rng)
         seed_device(device, settings.seed, group.rank)
         flat = self.replica.flat
         self.me = Worker(group.rank, group.workers, flat.params, flat.grad, self.replica.buffers)
+        self.me.servers = prepared.servers
         self.position = Position()
         self.totals, self.begun = Totals(), 0.0
         self.last_row: Row | None = None
@@ -64,9 +75,7 @@ class Life:
         step = shared_step(folder, checkpoints, self.group, self.observer.noted)
         restore(checkpoints.load(step, rank), self.replica, self.me, self.position, settings.target_accuracy)
         if self.position.met >= self.prepared.agenda.last:
-            raise Mistake(
-                f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
-            )
+            raise already_complete(folder, step)
 
     def move_in(self, folder: RunFolder) -> None:
         """Take the run folder over; records and checkpoints beyond this worker's state are dropped."""
@@ -85,41 +94,67 @@ class Life:
             sampler = stack.enter_context(SystemSampler(self.folder.system, pids)) if pids else None
             events = stack.enter_context(EventWriter(self.folder.events(self.group.rank)))
             before_hard_end(events.flush)
-            metrics = (
-                stack.enter_context(MetricsWriter(self.folder.metrics)) if self.group.rank == 0 else None
-            )
             self.observer.started(self._started())
-            ending = self._train(stack.enter_context(agreed), events, metrics)
-        totals = [Totals(**values) for values in self.group.exchange(asdict(self.totals))]
-        summary = self._summary(ending, totals)
+            ending = self._train(stack.enter_context(agreed), events)
+        if ending == "left":  # the others go on, and have nothing to tell yet
+            return self._summary(ending, [self.totals], [])
+        summary = self._summary(ending, self._all_totals(), self.server_totals())
         if sampler:
             summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
-        if self.group.rank == 0:
+        if self.observer.speaks:
             write_json(self.folder.summary, summary.to_json())
         self.observer.finished(summary)
         return summary
 
-    def _train(self, agreed: Agreement, events: EventWriter, metrics: MetricsWriter | None) -> Ending:
+    def _all_totals(self) -> list[Totals]:
+        """Every worker's, by rank; of one that has gone, as far as it has recorded them here."""
+        given = self.group.exchange({"rank": self.group.rank, "totals": asdict(self.totals)})
+        totals = {one["rank"]: Totals(**one["totals"]) for one in given}
+        gone = set(range(self.group.workers)) | set(self.folder.event_files())
+        for rank in gone - set(totals):
+            totals[rank] = recorded_totals(self.folder, rank)[0]
+        return [totals[rank] for rank in sorted(totals)]
+
+    def post(self) -> Post:
+        """The way to the servers."""
+        return NoPost()
+
+    def keeper(self) -> FolderKeeper:
+        """Who saves this worker."""
         settings = self.prepared.settings
-        self._line_up()
-        recorder = Recorder(self.group, events.append, self.totals, self.begun, events.flush)
+        return FolderKeeper(self.folder, settings, self.replica, self.me, self.position, self.observer)
+
+    def compared(self) -> Group:
+        """Those with whom this worker compares how long each stood in an exchange."""
+        return self.group
+
+    def server_totals(self) -> list[ServerTotals]:
+        """What the servers did."""
+        return []
+
+    def _train(self, agreed: Agreement, events: EventWriter) -> Ending:
+        settings = self.prepared.settings
+        self.line_up()
+        recorder = Recorder(self.compared(), events.append, self.totals, self.begun, events.flush)
         engine = Engine(
             me=self.me,
             replica=self.replica,
             group=self.group,
             recorder=recorder,
-            keeper=FolderKeeper(self.folder, settings, self.replica, self.me, self.position),
+            keeper=self.keeper(),
             observer=self.observer,
             heartbeat=self.heartbeat,
             agreement=agreed,
+            post=self.post(),
             slow=settings.slow.get(self.group.rank, 1.0),
             share_buffers=settings.buffers == "rank0",
         )
 
         def report(row: Row) -> None:
             self.last_row = row
-            if metrics:
-                metrics.append(row)
+            if self.observer.speaks:
+                with MetricsWriter(self.folder.metrics) as metrics:
+                    metrics.append(row)
             self.observer.evaluated(row)
 
         try:
@@ -130,7 +165,7 @@ class Life:
             raise
         return ending
 
-    def _line_up(self) -> None:
+    def line_up(self) -> None:
         """Let all clocks start together, at the same reading."""
         self.me.now = self.begun
         self.group.minimum(torch.zeros(1))
@@ -173,7 +208,7 @@ class Life:
         plain = collective == NATIVE or self.group.workers == 1
         return transport if plain else f"{transport}, by {collective}"
 
-    def _summary(self, ending: Ending, totals: list[Totals]) -> Summary:
+    def _summary(self, ending: Ending, totals: list[Totals], servers: list[ServerTotals]) -> Summary:
         row = self.last_row.to_json() if self.last_row else {}
         return Summary(
             name=self.folder.path.name,
@@ -189,4 +224,5 @@ class Life:
             target_seconds=self.position.reached,
             final=row,
             totals=totals,
+            servers=servers,
         )

@@ -11,18 +11,18 @@ import torch
 from paceline.collectives.hosts import machine_id
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer, Silent
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
-from paceline.runtimes.live.agreement import agreement
 from paceline.runtimes.live.engine import Beating
-from paceline.runtimes.live.group import Group, join
-from paceline.runtimes.live.keeping import agree_on_folder, check_alike, describe_run, machine
-from paceline.runtimes.live.life import Life
+from paceline.runtimes.live.group import Group
+from paceline.runtimes.live.keeping import agree_on_folder, asked_for, check_alike, describe_run, machine
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.served.way import ThroughServers
+from paceline.runtimes.live.ways import AmongWorkers, Way
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
-from paceline.strategies.base import Served
 
 
 class Heart(Beating, Protocol):
@@ -44,24 +44,26 @@ def run_worker(
     before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
     resume: RunFolder | None = None,
     name: str | None = None,
+    secret: Secret | None = None,
 ) -> Summary:
     """Be one worker of a run to its end; every worker of the run must be started with the same settings.
 
-    Only rank 0's observer is told anything, and that of a host's first worker what the host lacks. ``resume`` goes
-    on in an earlier run's folder, from the newest checkpoint that is whole on all workers. A run that is refused
-    writes nothing. Whatever else is raised leaves the records so far in the run folder, and the connections
-    closed; where gloo still sums, they close with the process. ``before_hard_end`` is given what writes the
-    records down, for whoever may end the process.
+    Only rank 0's observer is told anything, and that of a host's first worker what the host lacks. Where servers
+    keep the parameters the workers have a ``secret``, and the first that is there is told. ``resume`` goes on in an
+    earlier run's folder, from the newest checkpoint that is whole on all workers. A run that is refused writes
+    nothing. Whatever else is raised leaves the records so far in the run folder, and the connections closed; where
+    gloo still sums, they close with the process. ``before_hard_end`` is given what writes the records down, for
+    whoever may end the process.
     """
     prepared = _prepare(settings, place)
     device = options.device_of(place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    with _joined(join(place, options, device, settings.collective, observer.noted)) as group:
+    way = _way(prepared, place, options, secret, stop_requested)
+    with _joined(way.join(device, observer.noted)) as group:
         check_alike(group, settings, name or "", resume)
         torch.set_num_threads(options.threads_of(group.exchange(machine_id()).count(machine_id())))
-        listener = observer if place.rank == 0 else Silent()
-        life = Life(prepared, group, device, listener, heartbeat)
+        life = way.life(device, observer, heartbeat)
         if resume:
             heartbeat.show(resume.path)
             life.restore(resume)
@@ -72,14 +74,7 @@ def run_worker(
         if place.local_rank == 0:
             describe_run(folder, settings, options, workers)
         life.move_in(folder)
-        agreed = agreement(
-            group,
-            prepared.strategy.meets,
-            life.me,
-            requested=stop_requested,
-            note=listener.noted,
-            patience=options.timeout,
-        )
+        agreed = way.agree(life, asked_for(settings, name or "", resume))
         pids = [worker["pid"] for worker in workers if worker["node"] == place.node_rank]
         return life.live(agreed, before_hard_end, pids if place.local_rank == 0 else [])
 
@@ -90,13 +85,20 @@ def _prepare(settings: Settings, place: Place) -> Prepared:
             f"the settings are for {settings.workers} workers and {place.workers} were started; "
             "a run needs one batch size a worker, and resumes with as many workers as it had"
         )
-    prepared = prepare(settings)
-    if isinstance(prepared.strategy, Served):
-        raise Mistake(
-            f"strategy {settings.strategy!r} keeps parameters on servers, which live training cannot do yet; "
-            "try it with 'paceline simulate', or choose all-reduce or local-sgd"
-        )
-    return prepared
+    return prepare(settings)
+
+
+def _way(
+    prepared: Prepared,
+    place: Place,
+    options: LiveOptions,
+    secret: Secret | None,
+    stop_requested: Callable[[], bool],
+) -> Way:
+    if not prepared.servers:
+        return AmongWorkers(prepared, place, options, stop_requested)
+    assert secret is not None
+    return ThroughServers(prepared, place, options, secret, stop_requested)
 
 
 @contextmanager

@@ -1,0 +1,119 @@
+"""What the processes of a served run tell each other besides their strategy's messages."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """A worker's first word to a server; answered with Welcome or Refusal. It may be said again."""
+
+    rank: int
+    """-1 asks for one."""
+    document: str
+    """What the worker is and runs, as JSON."""
+    segment: str
+    """The name of its shared memory, or nothing."""
+    token: str
+    """What stands at the start of that memory, by which a server knows that it maps the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """The worker belongs to the run."""
+
+    rank: int
+    shares: bool
+    """Whether the server maps the worker's memory: from now on tensors travel through it."""
+    document: str
+    """What the worker needs to know, as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """The worker does not belong to the run, or no longer."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A worker is alive, whatever it is busy with."""
+
+    rank: int
+
+
+@dataclass(frozen=True, slots=True)
+class Goodbye:
+    """A worker's last word."""
+
+    clock: int
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution:
+    """A worker's tensor for a collective among the workers; answered with Result."""
+
+    number: int
+    """Which collective it is: counted alike on all workers."""
+    op: str
+    root: int
+    tensor: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What has become of everybody's contributions."""
+
+    number: int
+    tensor: Tensor
+    members: str = ""
+    """The ranks of those who took part, "0,2,3"."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """A worker's JSON document for an exchange among the workers; answered with AllWords."""
+
+    number: int
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class AllWords:
+    """Everybody's documents, as one JSON document."""
+
+    number: int
+    document: str
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """All workers are quiet: save the server's state; answered with Kept."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The server's state of that step is safe."""
+
+    step: int
+
+
+CONTROL_MESSAGES = (
+    Hello,
+    Welcome,
+    Refusal,
+    Beat,
+    Goodbye,
+    Contribution,
+    Result,
+    Words,
+    AllWords,
+    Keep,
+    Kept,
+)
+"""In the order of their numbers on the wire, after the strategies' messages; new ones go to the end."""

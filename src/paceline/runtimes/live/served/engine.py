@@ -1,0 +1,234 @@
+"""Carries a server's program out: real sockets, the job's optimizer on its part, and the wall clock."""
+
+import json
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+from paceline.errors import RunFailed
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated, Used
+from paceline.runtimes.live.served.attendance import Expected
+from paceline.runtimes.live.served.circle import Circle, Gift
+from paceline.runtimes.live.served.control import (
+    AllWords,
+    Contribution,
+    Goodbye,
+    Hello,
+    Keep,
+    Kept,
+    Refusal,
+    Result,
+    Welcome,
+    Words,
+)
+from paceline.runtimes.live.served.line import TOTALS
+from paceline.runtimes.live.served.router import Parcel, ServerSocket
+from paceline.runtimes.live.served.wire import STOP
+from paceline.runtimes.part import Part
+from paceline.runtimes.prepare import Prepared
+from paceline.strategies.base import Served, Server
+from paceline.strategies.effects import Apply, Peer, Receive, Send
+from paceline.strategies.messages import MESSAGES, Left
+
+_GLANCE = 0.1
+
+
+class Beating(Protocol):
+    """Somebody who is told of every update."""
+
+    def beat(self, step: int) -> None:
+        """An update has been made."""
+
+
+@dataclass(kw_only=True)
+class Book:
+    """What a server leaves behind: its log, its totals and its checkpoints."""
+
+    log: ServerLog
+    totals: ServerTotals
+    entries: int
+    """Lines in the log."""
+    checkpoints: Checkpoints
+
+    def write(self, entry: Entry) -> None:
+        """Log and count."""
+        self.entries += 1
+        self.log.append(entry)
+        self.totals.add(entry)
+
+    def save(self, step: int, me: Server, part: Part) -> None:
+        """Write the server's part of a checkpoint; older ones go."""
+        self.log.flush()
+        numbers = {"version": me.version, "seen": me.seen, "met": me.met, "entries": self.entries}
+        self.checkpoints.save(step, me.rank, {"part": part.state(), "server": numbers})
+        self.checkpoints.prune(me.rank)
+
+
+class ServerEngine:
+    """Interprets one server's effects, and looks after the workers: who comes, who goes, what they do together."""
+
+    def __init__(
+        self,
+        *,
+        me: Server,
+        part: Part,
+        prepared: Prepared,
+        socket: ServerSocket,
+        book: Book,
+        heartbeat: Beating,
+        stop_requested: Callable[[], bool],
+        invitation: dict[str, Any],
+        begun: float,
+    ) -> None:
+        """``invitation`` is what a worker that joins late is told; ``begun`` the run's time so far."""
+        assert isinstance(prepared.strategy, Served)
+        self.me, self.part, self.socket, self.book, self.heartbeat = me, part, socket, book, heartbeat
+        self._strategy, self._shards, self._agenda = prepared.strategy, prepared.shards, prepared.agenda
+        self._stop_requested, self._invitation = stop_requested, invitation
+        workers = prepared.settings.workers
+        self._expected, self._circle = Expected(workers, socket.heard), Circle(range(workers))
+        self._gone: deque[tuple[int, Left, str]] = deque()
+        self._clocks: dict[int, int] = {}
+        self._saved = -1
+        self._stopping = False
+        self._origin = perf_counter() - begun
+        self._do: dict[type, Callable[[Any], Any]] = {
+            Receive: self._receive,
+            Send: self._send,
+            Apply: self._apply,
+        }
+
+    def run(self) -> str:
+        """Serve until the last worker has gone; how they ended decides how this does."""
+        program = self._strategy.server(self.me)
+        answer = None
+        self.me.now = self._now
+        while True:
+            effect = program.send(answer)
+            if type(effect) not in self._do:
+                raise RunFailed(
+                    f"the server's program asks for {type(effect).__name__}, which servers cannot do"
+                )
+            try:
+                answer = self._do[type(effect)](effect)
+            except _Over:
+                program.close()
+                return "budget"
+            self.me.now = self._now
+
+    @property
+    def _now(self) -> float:
+        return perf_counter() - self._origin
+
+    def _apply(self, effect: Apply) -> None:
+        me = self.me
+        self.part.apply(self._agenda.epoch(self._shards.steps_through(me.seen)))
+        me.version += 1
+        me.seen += sum(credit.samples for credit in effect.credits)
+        used = tuple(
+            Used(one.worker, one.clock, one.version, one.staleness, one.samples) for one in effect.credits
+        )
+        self.book.write(Updated(self._now, me.version, used))
+        self.heartbeat.beat(me.version)
+
+    def _send(self, effect: Send) -> None:
+        worker = effect.to.rank
+        if self.me.rank == 0 and worker not in self._circle.members and worker in self._expected.workers:
+            self._circle.add(worker)
+        self.socket.send(worker, effect.message, STOP if self._stopping else 0)
+
+    def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
+        """The next message for the program; whatever else comes is dealt with here."""
+        while True:
+            for worker in self._expected.silent():
+                self._let_go(worker, self._clocks.get(worker, 0), "died")
+            if self._gone:
+                worker, left, how = self._gone.popleft()
+                self.book.write(Received(self._now, worker, "Left", clock=left.clock, how=how))
+                return Peer("worker", worker), left
+            if not self._expected.workers:
+                raise _Over
+            left_over = _GLANCE if effect.until is None else min(_GLANCE, effect.until - self._now)
+            if left_over <= 0:
+                self.book.write(Ticked(self._now))
+                return None
+            parcel = self.socket.receive(left_over)
+            self._stopping = self._stopping or self._stop_requested()
+            if parcel is not None and self._take(parcel):
+                return Peer("worker", parcel.worker), parcel.message
+
+    def _take(self, parcel: Parcel) -> bool:
+        """Whether a message is for the program; all others are answered."""
+        self._stopping = self._stopping or bool(parcel.flags & STOP)
+        worker, message = parcel.worker, parcel.message
+        if isinstance(message, MESSAGES):
+            clock, version = getattr(message, "clock", -1), getattr(message, "version", -1)
+            self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
+            self._expected.come(worker)
+            self.book.write(Received(self._now, worker, type(message).__name__, clock, version, parcel.depth))
+            return True
+        match message:
+            case Hello():
+                self._greet(parcel, message)
+            case Goodbye():
+                self._let_go(worker, message.clock, message.how)
+            case Contribution():
+                self._circle.give(worker, Gift(message.op, message.tensor, message.root))
+                self._end_collectives()
+            case Words() if message.document == TOTALS and message.number == 1:
+                self.book.totals.refused = dict(self.socket.refused)
+                self.socket.send(worker, AllWords(1, json.dumps(self.book.totals.to_json())))
+            case Words():
+                self._circle.give(worker, Gift("words", message.document))
+                self._end_collectives()
+            case Keep():
+                self._keep(worker, message.step)
+        return False
+
+    def _greet(self, parcel: Parcel, hello: Hello) -> None:
+        """Tie a connection to its worker; one without a rank gets one, and hears what is run."""
+        if hello.rank < 0:
+            document = json.dumps({**self._invitation, "now": self._now})
+            self.socket.reply(parcel.identity, Welcome(self._expected.reserve(), False, document))
+            return
+        if parcel.worker < 0 and self.socket.knows(hello.rank):
+            self.socket.reply(parcel.identity, Refusal(f"rank {hello.rank} is taken"))
+            return
+        self.socket.bind(parcel.identity, hello.rank)
+        shares = self.socket.attach(hello.rank, hello)
+        self._expected.come(hello.rank)
+        self.socket.send(hello.rank, Welcome(hello.rank, shares, ""), STOP if self._stopping else 0)
+
+    def _let_go(self, worker: int, clock: int, how: str) -> None:
+        if worker not in self._expected.workers:
+            return
+        self._expected.go(worker)
+        self.socket.forget(worker)
+        self._gone.append((worker, Left(clock), how))
+        self._circle.drop(worker)
+        self._end_collectives()
+
+    def _end_collectives(self) -> None:
+        for outcome in self._circle.whole():
+            members = ",".join(map(str, outcome.members))
+            message = (
+                AllWords(0, json.dumps(outcome.content))
+                if isinstance(outcome.content, dict)
+                else Result(0, outcome.content, members)
+            )
+            for member in outcome.members:
+                self.socket.send(member, message, STOP if self._stopping else 0)
+
+    def _keep(self, worker: int, step: int) -> None:
+        """All workers are quiet and ask alike: the first one's word saves, the others' finds it saved."""
+        if step != self._saved:
+            self.book.save(step, self.me, self.part)
+            self._saved = step
+        self.socket.send(worker, Kept(step))
+
+
+class _Over(Exception):
+    """Every worker has gone."""

@@ -1,0 +1,142 @@
+"""All workers of a served run, as one of them reaches them: through a store at first, then through server 0."""
+
+import json
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.runtimes.live.board import Board
+from paceline.runtimes.live.documents import Documents
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.served.control import Hello, Welcome
+from paceline.runtimes.live.served.dealer import WorkerSockets
+from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.served.line import Line
+from paceline.runtimes.live.served.memory import SharedFlat
+from paceline.runtimes.live.sums import Pending
+
+RUN = "served/run"
+"""Where the first worker tells the servers what the run is called and where it goes on."""
+
+
+def server_key(rank: int) -> str:
+    """Where a server tells how it is reached."""
+    return f"served/server-{rank}"
+
+
+class ServedGroup:
+    """The workers that are there; when one dies the others go on."""
+
+    def __init__(self, rank: int, workers: int, memory: SharedFlat) -> None:
+        self.rank, self.workers, self.members = rank, workers, tuple(range(workers))
+        self.transport = "ZeroMQ"
+        self.memory = memory
+        self.line: Line
+
+    @property
+    def seat(self) -> tuple[int, int]:
+        """Among those who took part in the last call."""
+        return self.members.index(self.rank), len(self.members)
+
+    def connect(self, line: Line) -> None:
+        """Talk through the servers from now on."""
+        self.line = line
+
+    def sum(self, tensor: Tensor) -> None:
+        """Sum over those who are there."""
+        self._together("sum", tensor)
+
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:  # noqa: ARG002
+        """Never asked for: gradients go to the servers."""
+        raise AssertionError("workers of a parameter server do not reduce gradients among themselves")
+
+    def traffic(self, tensor: Tensor) -> tuple[int, int]:
+        """There and back."""
+        return tensor.nbytes, tensor.nbytes
+
+    def minimum(self, tensor: Tensor) -> None:
+        """The smallest among those who are there."""
+        self._together("min", tensor)
+
+    def broadcast(self, tensor: Tensor, root: int) -> None:
+        """The root's, or that of the first who is there."""
+        self._together("broadcast", tensor, root)
+
+    def exchange(self, document: Any) -> list[Any]:
+        """The documents of those who are there, by rank."""
+        self.members, documents = self.line.exchange(document)
+        return documents
+
+    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        """In memory that servers on this host share."""
+        return self.memory.zeros(length, dtype, device)
+
+    def board(self) -> Board:
+        """Never asked for: the servers carry the word."""
+        raise AssertionError("workers of a parameter server leave their words with the servers")
+
+    def leave(self) -> None:
+        """Whoever lived has said goodbye already."""
+        self.line.close()
+
+    def abandon(self) -> None:
+        """Close without a word: the servers notice."""
+        if hasattr(self, "line"):
+            self.line.close()
+
+    def _together(self, op: str, tensor: Tensor, root: int = 0) -> None:
+        self.members, result = self.line.together(op, tensor.cpu(), root)
+        with torch.no_grad():
+            tensor.copy_(result.view_as(tensor))
+
+
+class Entering(ServedGroup):
+    """A worker that was there from the start: until it is connected, all workers meet through their store."""
+
+    def __init__(self, place: Place, options: LiveOptions, memory: SharedFlat) -> None:
+        super().__init__(place.rank, place.workers, memory)
+        self._servers = place.servers
+        self._documents = Documents(place, timedelta(seconds=options.timeout))
+
+    def exchange(self, document: Any) -> list[Any]:
+        """Through the store, then through server 0."""
+        return super().exchange(document) if hasattr(self, "line") else self._documents.exchange(document)
+
+    def servers(self) -> list[dict[str, Any]]:
+        """What every server tells of itself; waits for them."""
+        return [json.loads(self._documents.store.get(server_key(rank))) for rank in range(self._servers)]
+
+    def open(self, secret: Secret, patience: float, asked: Callable[[], bool], run: dict[str, Any]) -> Line:
+        """Tell the servers what is run, and connect to them."""
+        endpoints = [server["endpoint"] for server in self.servers()]
+        if self.rank == 0:
+            self._documents.store.set(RUN, json.dumps(run))
+        line, _ = connect(secret, endpoints, self.memory, self.rank, patience, asked)
+        self.connect(line)
+        return line
+
+
+def connect(
+    secret: Secret,
+    endpoints: list[str],
+    memory: SharedFlat,
+    rank: int,
+    patience: float,
+    asked: Callable[[], bool],
+) -> tuple[Line, list[Welcome]]:
+    """Open a line to all servers and be known there as ``rank``."""
+    sockets = WorkerSockets(secret, endpoints, memory)
+    line = Line(sockets, len(endpoints), patience, asked)
+    for server in range(len(endpoints)):
+        line.send(server, Hello(rank, "", memory.name, memory.token))
+    welcomes: dict[int, Welcome] = {}
+    for _ in endpoints:
+        server, welcome = line.wait_for(Welcome)
+        welcomes[server] = welcome
+    memory.publish_over()
+    sockets.begin_pulse(rank)
+    return line, [welcomes[server] for server in sorted(welcomes)]

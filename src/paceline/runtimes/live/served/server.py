@@ -1,0 +1,139 @@
+"""One live server from its first word with the workers to the last one's goodbye."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.files import write_json
+from paceline.records.folder import RunFolder
+from paceline.records.lines import keep_first
+from paceline.records.servers import ServerLog, ServerTotals, read_server_log
+from paceline.runtimes.live.addresses import own_address
+from paceline.runtimes.live.documents import Documents, check_equal
+from paceline.runtimes.live.keeping import asked_for
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.served.engine import Book, ServerEngine
+from paceline.runtimes.live.served.group import RUN, server_key
+from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.served.router import ServerSocket
+from paceline.runtimes.live.served.shape import Shape
+from paceline.runtimes.part import Part
+from paceline.runtimes.prepare import Prepared, prepare
+from paceline.runtimes.settings import Settings
+from paceline.strategies.base import Server
+
+
+class Heart(Protocol):
+    """Somebody who is told of every update, and where the run is kept."""
+
+    def beat(self, step: int) -> None:
+        """An update has been made."""
+
+    def show(self, run: Path) -> None:
+        """The run folder is known."""
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a server ended: always in order, or an exception tells."""
+
+    ending: str
+
+
+def run_server(
+    settings: Settings,
+    *,
+    options: LiveOptions,
+    place: Place,
+    runs: Path,
+    heartbeat: Heart,
+    stop_requested: Callable[[], bool],
+    before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
+    secret: Secret,
+    resume: RunFolder | None = None,
+    name: str | None = None,
+) -> Ended:
+    """Keep one part of the parameters until all workers have left; started with the same settings as the workers."""
+    prepared = prepare(settings)
+    torch.set_num_threads(options.threads or 1)
+    part = Part(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
+    documents = Documents(place, timedelta(seconds=options.timeout))
+    shape = Shape(length=part.params.numel(), dtype=part.params.dtype)
+    host = own_address(place.address, place.port) or place.address
+    with ServerSocket(secret, host, shape, place.rank, place.servers) as socket:
+        checkpoints = Checkpoints(resume, settings.keep, "server") if resume else None
+        whole = checkpoints.valid_steps(place.rank)[0] if checkpoints else []
+        documents.store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, "whole": whole}))
+        run = json.loads(documents.store.get(RUN))
+        check_equal([run["asked"], asked_for(settings, name or "", resume)])
+        others = [json.loads(documents.store.get(server_key(rank))) for rank in range(place.servers)]
+        invitation = {
+            "settings": settings.to_json(),
+            "name": run["name"],
+            "endpoints": [other["endpoint"] for other in others],
+        }
+        folder = resume or RunFolder(runs / run["name"])
+        folder.path.mkdir(parents=True, exist_ok=True)
+        heartbeat.show(folder.path)
+        me = Server(place.rank, place.servers, part.params, part.grad)
+        me.awaited = tuple(range(place.workers))
+        with ExitStack() as stack:
+            book = stack.enter_context(_book(folder, prepared, part, me, run["step"]))
+            before_hard_end(book.log.flush)
+            if place.rank == 0:
+                stack.enter_context(_invited(folder, socket.endpoint, secret))
+            engine = ServerEngine(
+                me=me,
+                part=part,
+                prepared=prepared,
+                socket=socket,
+                book=book,
+                heartbeat=heartbeat,
+                stop_requested=stop_requested,
+                invitation=invitation,
+                begun=run["begun"],
+            )
+            return Ended(engine.run())
+
+
+@contextmanager
+def _book(folder: RunFolder, prepared: Prepared, part: Part, me: Server, step: int | None) -> Iterator[Book]:
+    """The server's record and checkpoints; what a run that resumes had recorded after its checkpoint is dropped."""
+    checkpoints = Checkpoints(folder, prepared.settings.keep, "server")
+    path = folder.server_events(me.rank)
+    totals, entries = ServerTotals(), 0
+    if step is not None:
+        tree = checkpoints.load(step, me.rank)
+        part.load(tree["part"])
+        me.version, me.seen, me.met, entries = (
+            tree["server"][field] for field in ("version", "seen", "met", "entries")
+        )
+        checkpoints.forget_after(step, me.rank)
+    keep_first(path, entries)
+    if entries:
+        for entry in read_server_log(path):
+            totals.add(entry)
+    with ServerLog(path) as log:
+        yield Book(log=log, totals=totals, entries=entries, checkpoints=checkpoints)
+
+
+@contextmanager
+def _invited(folder: RunFolder, endpoint: str, secret: Secret) -> Iterator[None]:
+    """While the run goes on, its folder says how to join it, to whoever may read the secret beside it."""
+    key = folder.path / "join.secret"
+    key.unlink(missing_ok=True)
+    secret.write(key)
+    write_json(folder.join, {"endpoint": endpoint, "secret": str(key.absolute())})
+    try:
+        yield
+    finally:
+        folder.join.unlink(missing_ok=True)
+        key.unlink(missing_ok=True)

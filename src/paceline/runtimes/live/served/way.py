@@ -1,0 +1,151 @@
+"""A worker of a served run: it trains through the servers, and goes on when others die."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from sys import maxsize
+from typing import Any
+
+import torch
+
+from paceline.errors import Mistake
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.folder import RunFolder
+from paceline.records.observer import Observer
+from paceline.records.servers import ServerTotals
+from paceline.records.summary import Summary
+from paceline.runtimes.live.agreement import Agreement
+from paceline.runtimes.live.engine import Beating, Post
+from paceline.runtimes.live.group import Alone, Group
+from paceline.runtimes.live.keeping import FolderKeeper, go_on
+from paceline.runtimes.live.life import Life, already_complete
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.saving import restore
+from paceline.runtimes.live.served.group import Entering, ServedGroup
+from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.served.line import TOTALS, ByServers, Line, ServerPost
+from paceline.runtimes.live.served.memory import SharedFlat
+from paceline.runtimes.prepare import Prepared
+
+
+@dataclass
+class ThroughServers:
+    """With servers: everything goes through them."""
+
+    prepared: Prepared
+    place: Place
+    options: LiveOptions
+    secret: Secret
+    stop_requested: Callable[[], bool]
+
+    def join(self, device: torch.device, note: Callable[[str], None]) -> Group:  # noqa: ARG002
+        """Meet at the store; the servers are there too."""
+        name = self.place.launch.name if self.place.launch else str(self.place.port)
+        self._group = Entering(self.place, self.options, SharedFlat(name))
+        return self._group
+
+    def life(self, device: torch.device, observer: Observer, heartbeat: Beating) -> Life:
+        """One that knows of servers."""
+        self._life = ServedLife(self.prepared, self._group, device, observer, heartbeat)
+        return self._life
+
+    def agree(self, life: Life, asked: dict[str, Any]) -> Agreement:
+        """Tell the servers what is run and connect to them."""
+        run = {
+            "name": life.folder.path.name,
+            "asked": asked,
+            "begun": life.begun,
+            "step": self._life.step,
+        }
+        line = self._group.open(self.secret, self.options.timeout, self.stop_requested, run)
+        return ByServers(line, life.observer.noted)
+
+
+class ServedLife(Life):
+    """A worker's life where servers keep the parameters and others may come and go."""
+
+    group: ServedGroup
+    step: int | None = None
+    """The step of the checkpoint that the run goes on from, where it does."""
+    leaving: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether this worker alone is to leave."""
+    _recorded_to: int = maxsize
+
+    @property
+    def line(self) -> Line:
+        """The line to the servers, once there is one."""
+        return self.group.line
+
+    def restore(self, folder: RunFolder) -> None:
+        """Become the worker that was saved. The servers' checkpoints decide: a worker without one begins anew."""
+        assert isinstance(self.group, Entering)
+        settings = self.prepared.settings
+        saved = [set(server["whole"]) for server in self.group.servers()]
+        shared = set.intersection(*saved)
+        if not shared:
+            raise Mistake(
+                f"{folder.path} holds no checkpoint that is whole on all {len(saved)} servers; "
+                "start the run anew"
+            )
+        self.step = max(shared)
+        if self.step >= self.prepared.agenda.last:
+            raise already_complete(folder, self.step)
+        checkpoints = Checkpoints(folder, settings.keep)
+        whole, refused = checkpoints.valid_steps(self.group.rank)
+        for sentence in refused:
+            self.observer.noted(sentence)
+        if self.step in whole:
+            tree = checkpoints.load(self.step, self.group.rank)
+            restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
+            self._recorded_to = self.me.clock
+        else:
+            self.position.progress = self.position.met = self.step
+
+    def move_in(self, folder: RunFolder) -> None:
+        """Take the run folder over; what a worker that begins anew had recorded in it stays."""
+        self.folder = folder
+        self.totals, end = go_on(folder, self.group.rank, self._recorded_to, self.position.progress)
+        self.begun = max(self.group.exchange(max(self.me.now, end)))
+
+    def post(self) -> Post:
+        """The line."""
+        return ServerPost(self.line, self.leaving)
+
+    def keeper(self) -> FolderKeeper:
+        """Saves this worker, and has the servers save themselves."""
+        settings = self.prepared.settings
+        return ServedKeeper(
+            self.folder, settings, self.replica, self.me, self.position, self.observer, self.line.keep
+        )
+
+    def compared(self) -> Group:
+        """Nobody: workers of a parameter server share no exchange."""
+        return Alone()
+
+    def live(
+        self,
+        agreed: Agreement,
+        before_hard_end: Callable[[Callable[[], None]], None],
+        pids: list[int],
+    ) -> Summary:
+        """As any worker does; the servers hear of its end."""
+        summary = super().live(agreed, before_hard_end, pids)
+        self.line.part(self.me.clock, "left" if summary.ending == "left" else "finished")
+        return summary
+
+    def server_totals(self) -> list[ServerTotals]:
+        """As the servers tell them."""
+        return [ServerTotals.from_json(document) for document in self.line.ask(TOTALS)]
+
+
+class ServedKeeper(FolderKeeper):
+    """Saves one worker, and has the servers save their parts; all workers are quiet meanwhile."""
+
+    def __init__(self, *arguments: Any) -> None:
+        *ours, self._keep_servers = arguments
+        super().__init__(*ours)
+
+    def save(self) -> None:
+        """This worker's part, then every server's; when it returns, both are on the disk."""
+        super().save()
+        self._keep_servers(self.position.progress)
