@@ -53,6 +53,7 @@ class Door:
                 with suppress(zmq.Again):
                     self._answer() if ready is self._questions else self._notice()
         self._questions.close()
+        self._events.close(linger=0)
 
     def _answer(self) -> None:
         """The reply says 200 to the key that is derived from the secret and 400 to all others."""

@@ -34,7 +34,7 @@ def dealer(
 ) -> "zmq.Socket[bytes]":
     """A socket that connects to one server."""
     socket = context.socket(zmq.DEALER)
-    tune(socket, WAITING)
+    tune(socket, endpoint, WAITING)
     socket.curve_serverkey = server_key
     socket.curve_publickey, socket.curve_secretkey = own
     socket.connect(endpoint)
@@ -78,6 +78,7 @@ class Link:
     def close(self, linger: float) -> None:
         """Close, once what was sent has gone out or so many seconds are over."""
         self.socket.disable_monitor()
+        self.events.close(linger=0)
         self.socket.close(linger=0 if self.down else round(linger * 1000))
 
     def _notice(self, event: int) -> None:

@@ -73,14 +73,15 @@ class ServerSocket:
         self._refused: Counter[str] = Counter()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        tune(self._socket, WAITING)
+        address = resolve(host, 0).address
+        at = f"tcp://[{address}]:*" if ":" in address else f"tcp://{address}:*"
+        tune(self._socket, at, WAITING)
         self._socket.curve_server = True
         self._socket.curve_secretkey = server_keys(secret).secret
         self._socket.router_mandatory = True
         self._socket.handshake_ivl = _HANDSHAKE
         self._door = Door(self._context, self._socket, worker_keys(secret).public)
-        address = resolve(host, 0).address
-        self._socket.bind(f"tcp://[{address}]:*" if ":" in address else f"tcp://{address}:*")
+        self._socket.bind(at)
 
     @property
     def endpoint(self) -> str:
