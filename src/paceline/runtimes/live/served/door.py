@@ -27,7 +27,9 @@ class Door:
         self, context: "zmq.Context[zmq.Socket[bytes]]", socket: "zmq.Socket[bytes]", worker_key: bytes
     ) -> None:
         """Made before ``socket`` is bound, in the context that is its own."""
-        self.refused: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter(
+            {"stranger": 0, "wrong key": 0}
+        )  # read by another thread: of one size
         self._key = z85.decode(worker_key)
         self._questions = context.socket(zmq.REP)
         self._questions.linger = 0

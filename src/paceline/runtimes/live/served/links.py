@@ -7,7 +7,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from paceline.errors import Mistake
 from paceline.runtimes.live.served.keys import Keys
-from paceline.runtimes.live.served.tuning import tune
+from paceline.runtimes.live.served.tuning import AT_WORKER, tune
 
 WAITING = 8
 """Messages that may wait for one server."""
@@ -34,7 +34,7 @@ def dealer(
 ) -> "zmq.Socket[bytes]":
     """A socket that connects to one server."""
     socket = context.socket(zmq.DEALER)
-    tune(socket, endpoint, WAITING)
+    tune(socket, endpoint, WAITING, AT_WORKER)
     socket.curve_serverkey = server_key
     socket.curve_publickey, socket.curve_secretkey = own
     socket.connect(endpoint)

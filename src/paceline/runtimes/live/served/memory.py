@@ -17,8 +17,8 @@ from torch import Tensor
 from paceline.collectives.shm import segment
 from paceline.collectives.shm.segment import PAGE
 from paceline.runtimes.flat import CONTROL, own_memory
+from paceline.runtimes.live.served.kinds import Refused
 from paceline.runtimes.live.served.shape import Shape, span_of
-from paceline.runtimes.live.served.wire import Refused
 
 _HEAD = struct.Struct("<8s32sqq")
 _MAGIC = b"paceline"
@@ -143,7 +143,7 @@ def attach(name: str, token: str, shape: Shape, rank: int, servers: int) -> Mapp
         return None
     try:
         return _attach(name, bytes.fromhex(token), shape, rank, servers)
-    except (OSError, ValueError):  # mmap's own word for a file that is too short is a ValueError
+    except (OSError, ValueError):  # fromhex and mmap say ValueError
         return None
 
 
@@ -151,10 +151,13 @@ def _attach(name: str, token: bytes, shape: Shape, rank: int, servers: int) -> M
     magic, found, length, itemsize = _HEAD.unpack_from(segment.attach(name, PAGE))
     if magic != _MAGIC or not compare_digest(found, token) or itemsize != shape.dtype.itemsize:
         return None
-    span = span_of(max(length - CONTROL, 0), servers, rank)
+    size = PAGE + 2 * _stride(length, shape.dtype)
+    if length < CONTROL or size != (segment.ROOM / name).stat().st_size:
+        return None
+    span = span_of(length - CONTROL, servers, rank)
     if span.length != shape.length:
         return None
-    area = Area(segment.attach(name, PAGE + 2 * _stride(length, shape.dtype)), length, shape.dtype)
+    area = Area(segment.attach(name, size), length, shape.dtype)
     return Mapped(area, area.tensor(0)[CONTROL:][span.start : span.start + span.length])
 
 

@@ -16,7 +16,7 @@ from paceline.runtimes.live.served.door import Door
 from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
 from paceline.runtimes.live.served.memory import Mapped
 from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.live.served.tuning import tune
+from paceline.runtimes.live.served.tuning import AT_SERVER, tune
 from paceline.runtimes.live.served.wire import Expected, Refused
 from paceline.strategies.messages import Model
 
@@ -75,7 +75,7 @@ class ServerSocket:
         self._socket = self._context.socket(zmq.ROUTER)
         address = resolve(host, 0).address
         at = f"tcp://[{address}]:*" if ":" in address else f"tcp://{address}:*"
-        tune(self._socket, at, WAITING)
+        tune(self._socket, at, WAITING, AT_SERVER)
         self._socket.curve_server = True
         self._socket.curve_secretkey = server_keys(secret).secret
         self._socket.router_mandatory = True
@@ -105,6 +105,8 @@ class ServerSocket:
         depth = len(self._waiting)
         identity, (flags, message) = self._waiting.popleft()
         self._of[identity] -= 1
+        if not self._of[identity]:
+            del self._of[identity]
         return Parcel(identity, self._workers.get(identity, -1), flags, message, depth)
 
     def bind(self, identity: bytes, worker: int) -> None:
@@ -155,8 +157,8 @@ class ServerSocket:
     def close(self, linger: float = 1.0) -> None:
         """Close, once what was sent has gone out or so many seconds are over."""
         if not self._socket.closed:
+            self._socket.disable_monitor()  # before its reader goes: events that nobody takes would block ZeroMQ
             self._door.close()
-            self._socket.disable_monitor()
             self._socket.close(linger=round(linger * 1000))
             self._context.term()
 

@@ -2,20 +2,21 @@
 
 import zmq
 
-from paceline.runtimes.live.served.wire import PIECE
+from paceline.runtimes.live.served.kinds import LONGEST_ANSWER
+from paceline.runtimes.live.served.layout import PIECE
 
-_LARGEST_FRAME = 2 * PIECE
-"""Bytes of a frame beyond which ZeroMQ cuts the connection off; anything between this and a piece is refused."""
+AT_SERVER, AT_WORKER = 2 * PIECE, 2 * LONGEST_ANSWER
+"""Bytes of a frame beyond which ZeroMQ cuts the connection off; what is below and still too much is refused."""
 _BEAT, _FROZEN = 1_000, 20_000
 """Milliseconds between ZeroMQ's own heartbeats, and after which a host that is there but silent counts as gone."""
 _CUT = 4_000
 """Milliseconds without TCP's acknowledgement after which a connection counts as cut: a slow link still has them."""
 
 
-def tune(socket: "zmq.Socket[bytes]", endpoint: str, waiting: int) -> None:
+def tune(socket: "zmq.Socket[bytes]", endpoint: str, waiting: int, largest: int) -> None:
     """Bounded queues of so many messages, bounded frames, and connections that notice when their other end goes."""
     socket.ipv6 = "[" in endpoint
     socket.sndhwm = socket.rcvhwm = waiting
-    socket.maxmsgsize = _LARGEST_FRAME
+    socket.maxmsgsize = largest
     socket.heartbeat_ivl, socket.heartbeat_timeout = _BEAT, _FROZEN
     socket.tcp_maxrt = _CUT

@@ -1,0 +1,52 @@
+"""What tests of the transport share: a server and workers on loopback, and the memory of a small model."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.live.served.control import Hello, Welcome
+from paceline.runtimes.live.served.dealer import WorkerSockets
+from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.served.memory import SharedFlat
+from paceline.runtimes.live.served.router import ServerSocket
+from paceline.runtimes.live.served.shape import Shape, span_of
+
+SECRET = Secret(b"a secret of the tests")
+LENGTH = 300_001
+"""More than one piece, and not a whole number of them."""
+
+
+def a_server(length: int = LENGTH, rank: int = 0, servers: int = 1) -> ServerSocket:
+    part = span_of(length, servers, rank).length
+    return ServerSocket(SECRET, "127.0.0.1", Shape(length=part, dtype=torch.float32), rank, servers)
+
+
+def flat_memory(length: int = LENGTH) -> tuple[SharedFlat, Tensor, Tensor]:
+    """The memory of a worker, its parameters and its gradients."""
+    memory = SharedFlat("test")
+    params, grad = (memory.zeros(CONTROL + length, torch.float32, torch.device("cpu")) for _ in range(2))
+    return memory, params[CONTROL:], grad[CONTROL:]
+
+
+@contextmanager
+def a_worker(
+    *servers: ServerSocket, rank: int = 0, shared: bool = False
+) -> Iterator[tuple[WorkerSockets, Tensor, Tensor]]:
+    """A worker that all servers know, its parameters and its gradients."""
+    memory, params, grad = flat_memory()
+    try:
+        with WorkerSockets(SECRET, [server.endpoint for server in servers], memory) as sockets:
+            for number, server in enumerate(servers):
+                sockets.send(number, Hello(rank, "", memory.name if shared else "", memory.token))
+                parcel = server.receive(5)
+                assert parcel is not None
+                server.bind(parcel.identity, rank)
+                assert server.attach(rank, parcel.message) is shared
+                server.send(rank, Welcome(rank, shared, ""))
+                assert sockets.receive(5).message == Welcome(rank, shared, "")
+            yield sockets, params, grad
+    finally:
+        memory.publish_over()

@@ -1,0 +1,61 @@
+"""The run's secret: everybody who has it derives the same keys, and it shows nowhere."""
+
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import Mistake
+from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
+
+
+def test_a_secret_survives_its_file_and_gives_the_same_keys(tmp_path: Path) -> None:
+    secret = Secret.new()
+    secret.write(tmp_path / "secret")
+    again = Secret.read(tmp_path / "secret")
+    assert again == secret
+    assert server_keys(again) == server_keys(secret)
+    assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
+
+
+def test_keys_differ_by_role_and_by_secret() -> None:
+    """A worker with a server's key could pose as one; runs with one key would take each other's workers."""
+    one, other = Secret.new(), Secret.new()
+    keys = [server_keys(one), worker_keys(one), server_keys(other), worker_keys(other)]
+    assert len({key for pair in keys for key in pair}) == 8
+
+
+def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
+    """Somebody else's file under that name would stay readable to them."""
+    (tmp_path / "secret").touch(mode=0o666)
+    with pytest.raises(FileExistsError):
+        Secret.new().write(tmp_path / "secret")
+
+
+def test_a_secret_does_not_show() -> None:
+    secret = Secret(b"very secret indeed")
+    assert "indeed" not in repr(secret)
+    assert "indeed" not in str(secret)
+
+
+@pytest.mark.parametrize("text", [b"", b"  short  \n", b"fifteen bytes !\n"])
+def test_a_short_secret_is_refused(text: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "secret"
+    path.write_bytes(text)
+    with pytest.raises(Mistake, match=r"holds \d+ bytes and needs at least 16") as mistake:
+        Secret.read(path)
+    assert "\n" not in str(mistake.value)
+
+
+def test_a_missing_or_unreadable_secret_is_a_mistake(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match="No such file"):
+        Secret.read(tmp_path / "nothing")
+    with pytest.raises(Mistake, match="Is a directory"):
+        Secret.read(tmp_path)
+
+
+def test_any_long_text_will_do(tmp_path: Path) -> None:
+    """A pass phrase and a key file of any tool are both fine, with or without a line's end."""
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.write_bytes(b"correct horse battery staple\r\n")
+    other.write_bytes(b"correct horse battery staple")
+    assert worker_keys(Secret.read(one)) == worker_keys(Secret.read(other))
