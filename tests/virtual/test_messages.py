@@ -11,24 +11,20 @@ from virtual_helpers import StepTimes, make_cluster, make_job, settings_of, time
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.given import given_costs
 from paceline.errors import Mistake, RunFailed
-from paceline.runtimes.virtual.engine import Engine
-from paceline.runtimes.virtual.post import HEADER
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
-from paceline.runtimes.virtual.timeline import Timeline
-from paceline.runtimes.virtual.world import World
-from paceline.strategies.base import Meets, Server, Worker
+from paceline.strategies.base import Meets, Server, Worker, parts
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Broadcast,
     Gradient,
-    Left,
     Peer,
     Program,
     Receive,
     Send,
 )
+from paceline.strategies.messages import HEADER, Left
 
 RATE = 0.1
 
@@ -49,20 +45,16 @@ class Model:
 class Served:
     """What the two below share: each server keeps an equal part of the parameters."""
 
-    servers: int = 1
     meets = Meets.STEP
-
-    def parts(self, vector: Tensor) -> tuple[Tensor, ...]:
-        return vector.tensor_split(self.servers)
 
     def worker(self, me: Worker) -> Program:
         while True:
             yield Gradient()
-            for rank, part in enumerate(self.parts(me.grad)):
+            for rank, part in enumerate(parts(me.grad, me.servers)):
                 yield Send(Peer("server", rank), Push(part, me.clock))
-            for _ in range(self.servers):
+            for _ in range(me.servers):
                 _, model = yield Receive()
-                self.parts(me.params)[model.shard].copy_(model.part)
+                parts(me.params, me.servers)[model.shard].copy_(model.part)
             me.grad.zero_()
             yield Apply()  # a step of zero: counts the clock
 
@@ -76,12 +68,11 @@ class Asynchronous(Served):
     """Every gradient is applied as it comes, and answered at once."""
 
     def server(self, me: Server) -> Program:
-        mine = self.parts(me.params)[me.rank]
         while True:
             sender, message = yield Receive()
             if isinstance(message, Push):
-                mine.sub_(message.part, alpha=RATE)
-                yield Send(sender, Model(mine, me.rank))
+                me.params.sub_(message.part, alpha=RATE)
+                yield Send(sender, Model(me.params, me.rank))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,20 +80,20 @@ class Synchronous(Served):
     """The mean of all workers' gradients, then an answer to all."""
 
     def server(self, me: Server) -> Program:
-        mine = self.parts(me.params)[me.rank]
-        left: list[int] = []
-        while len(left) < me.workers:
+        workers, left = len(me.awaited), list[int]()
+        while len(left) < workers:
             pushed = {}
-            while len(pushed) < me.workers and len(left) < me.workers:
+            while len(pushed) < workers and len(left) < workers:
                 sender, message = yield Receive()
                 if isinstance(message, Left):
                     left.append(message.clock)
                 else:
                     pushed[sender] = message.part
             if pushed:
-                mine.sub_(torch.stack([pushed[peer] for peer in sorted(pushed)]).mean(0), alpha=RATE)
+                mean = torch.stack([pushed[peer] for peer in sorted(pushed)]).mean(0)
+                me.params.sub_(mean, alpha=RATE)
             for sender in sorted(pushed):
-                yield Send(sender, Model(mine, me.rank))
+                yield Send(sender, Model(me.params, me.rank))
 
 
 SHAPE = JobShape(name="big", parameters=(2500,), train_samples=800, test_samples=1)
@@ -136,7 +127,7 @@ def test_messages_into_one_host_share_its_link() -> None:
 
 
 def test_two_servers_halve_the_transfer() -> None:
-    summary, _ = time_only(with_server(4, servers=2), SHAPE, strategy=Synchronous(servers=2), iterations=2)
+    summary, _ = time_only(with_server(4, servers=2), SHAPE, strategy=Synchronous(), servers=2, iterations=2)
     half = 5_000 + HEADER
     # A worker's first message has left when its second starts, so both servers are in use only in part.
     one, _ = time_only(with_server(4), SHAPE, strategy=Synchronous(), iterations=2)
@@ -161,7 +152,7 @@ def test_asynchronous_workers_do_not_wait_for_a_slow_one() -> None:
 def test_synchronous_server_is_all_reduce(servers: int) -> None:
     job = make_job()
     _, served = with_gradients(
-        job, make_cluster(3), strategy=Synchronous(servers=servers), iterations=6, slow={1: 3.0}
+        job, make_cluster(3), strategy=Synchronous(), servers=servers, iterations=6, slow={1: 3.0}
     )
     _, reduced = with_gradients(job, make_cluster(3), iterations=6)
     for name, value in reduced.model.items():
@@ -172,10 +163,10 @@ def test_synchronous_server_is_all_reduce(servers: int) -> None:
 def test_asynchronous_training_depends_on_the_times_alone(servers: int) -> None:
     job = make_job()
     cluster = make_cluster(2, latency=0.01)
-    _, first = with_gradients(job, cluster, strategy=Asynchronous(servers=servers), iterations=6)
-    _, again = with_gradients(job, cluster, strategy=Asynchronous(servers=servers), iterations=6)
+    _, first = with_gradients(job, cluster, strategy=Asynchronous(), servers=servers, iterations=6)
+    _, again = with_gradients(job, cluster, strategy=Asynchronous(), servers=servers, iterations=6)
     _, other = with_gradients(
-        job, cluster, strategy=Asynchronous(servers=servers), iterations=6, slow={0: 2.0}
+        job, cluster, strategy=Asynchronous(), servers=servers, iterations=6, slow={0: 2.0}
     )
     assert all(torch.equal(first.model[name], again.model[name]) for name in first.model)
     assert any(not torch.equal(first.model[name], other.model[name]) for name in first.model)
@@ -260,30 +251,24 @@ def test_a_message_to_nobody_is_refused() -> None:
 
 def test_more_servers_than_places_are_refused() -> None:
     with pytest.raises(Mistake, match="2 servers do not fit"):
-        time_only(with_server(2), SHAPE, strategy=Synchronous(servers=2))
+        time_only(with_server(2), SHAPE, strategy=Synchronous(), servers=2)
 
 
-def drop_worker_1(monkeypatch: pytest.MonkeyPatch, time: float) -> None:
-    """Let worker 1 die at a time, in whatever is simulated next."""
-
-    class Dropping(Engine):
-        def __init__(self, world: World, timeline: Timeline) -> None:
-            super().__init__(world, timeline)
-            timeline.at(time, lambda now: self.drop(world.workers[1]))
-
-    monkeypatch.setattr("paceline.runtimes.virtual.simulate.Engine", Dropping)
+def dying(cluster: Cluster, rank: int, time: float) -> Cluster:
+    """The cluster, in which one host's worker dies at a time."""
+    hosts = list(cluster.hosts)
+    hosts[rank] = replace(hosts[rank], dies=time)
+    return replace(cluster, hosts=tuple(hosts))
 
 
-def test_the_others_go_on_when_a_worker_of_an_asynchronous_run_dies(monkeypatch: pytest.MonkeyPatch) -> None:
-    drop_worker_1(monkeypatch, time=7.0)
-    summary, _ = time_only(with_server(3), SHAPE, strategy=Asynchronous(), iterations=10)
-    assert [total.steps for total in summary.totals] == [10, 3, 10]
+def test_the_others_go_on_when_a_worker_of_an_asynchronous_run_dies() -> None:
+    summary, _ = time_only(dying(with_server(3), 1, 7.0), SHAPE, strategy=Asynchronous(), iterations=10)
+    assert [total.steps for total in summary.totals] == [10, 2, 10]
 
 
-def test_a_run_that_needs_a_dead_worker_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    drop_worker_1(monkeypatch, time=7.0)
+def test_a_run_that_needs_a_dead_worker_says_so() -> None:
     with pytest.raises(RunFailed, match=r"worker 0 waits for a message.*worker 2 .*; worker 1 left before"):
-        time_only(with_server(3), SHAPE, strategy=Synchronous(), iterations=10)
+        time_only(dying(with_server(3), 1, 7.0), SHAPE, strategy=Synchronous(), iterations=10)
 
 
 @dataclass(frozen=True, kw_only=True)

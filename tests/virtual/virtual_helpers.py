@@ -13,6 +13,7 @@ from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec
 from paceline.records.metrics import Row
 from paceline.records.observer import Silent
+from paceline.records.servers import Entry
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
 from paceline.runtimes.settings import Every, Settings
@@ -86,6 +87,10 @@ class Kept(Silent):
     records: dict[int, list[StepRecord]] = field(default_factory=dict)
     rows: list[Row] = field(default_factory=list)
     model: dict[str, Tensor] | None = None
+    logs: dict[int, list[Entry]] = field(default_factory=dict)
+
+    def served(self, rank: int, entry: Entry) -> None:
+        self.logs.setdefault(rank, []).append(entry)
 
     def evaluated(self, row: Row) -> None:
         self.rows.append(row)

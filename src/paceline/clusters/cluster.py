@@ -62,11 +62,32 @@ class Host:
     device: Device = Device()
     inside: Link = MEMORY
     """What the processes on this host talk through; they share its bandwidth."""
+    start: float = 0.0
+    """When its workers begin, in seconds; those who come late join a run that goes on."""
+    steps: int | None = None
+    """After how many steps its workers leave; None stays to the end."""
+    dies: float | None = None
+    """When its workers die, in seconds; None is never."""
 
     def __post_init__(self) -> None:
         for what, count in (("workers", self.workers), ("servers", self.servers)):
             if count < 0:
                 raise Mistake(f"{count} {what} on host {self.name!r} cannot be: it must be 0 or more")
+        if not 0 <= self.start < float("inf"):
+            raise Mistake(f"start = {self.start:g} s on host {self.name!r} cannot be: it must be 0 s or more")
+        if self.steps is not None and self.steps < 1:
+            raise Mistake(f"steps = {self.steps} on host {self.name!r} is too small: it must be at least 1")
+        if self.dies is not None and not self.start < self.dies < float("inf"):
+            raise Mistake(
+                f"dies = {self.dies:g} s on host {self.name!r} cannot be: "
+                f"it must be after its start at {self.start:g} s"
+            )
+
+    @property
+    def comings_and_goings(self) -> list[str]:
+        """The settings by which its workers come late or go early, as a description names them."""
+        given = {"start": self.start > 0, "steps": self.steps is not None, "dies": self.dies is not None}
+        return [name for name, there in given.items() if there]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,10 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 """The link of a host that states none: 1 Gbit/s Ethernet."""
 
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "jitter")
-_HOST = ("hosts", "workers", "speed", "device", "bandwidth", "latency", "servers", "reduce")
+_HOST = (
+    *("hosts", "workers", "speed", "device", "bandwidth", "latency", "servers", "reduce"),
+    *("start", "steps", "dies"),
+)
 _INSIDE = ("inside-bandwidth", "inside-latency")
 
 
@@ -97,9 +100,24 @@ def _read_hosts(reader: Reader, inside: Link, count: str) -> Iterator[Host]:
         speed=reader.positive("speed", 1.0),
         reduce_seconds=1 / reader.rate("reduce", inf),
     )
+    start, steps = (
+        reader.seconds("start", 0.0),
+        reader.whole("steps", 0, least=1 if "steps" in reader.values else 0),
+    )
+    dies = reader.seconds("dies", inf)
     link = _read_link(reader, DEFAULT_LINK)
     for name in names:
-        yield Host(name=name, link=link, workers=workers, servers=servers, device=device, inside=inside)
+        yield Host(
+            name=name,
+            link=link,
+            workers=workers,
+            servers=servers,
+            device=device,
+            inside=inside,
+            start=start,
+            steps=steps or None,
+            dies=dies if dies < inf else None,
+        )
 
 
 def _read_link(reader: Reader, default: Link) -> Link:

@@ -32,3 +32,6 @@ class Costs(Protocol):
 
     def serve(self, rank: int, size: int) -> float:
         """What a server spends on a message of so many bytes before it goes on."""
+
+    def update(self, rank: int, share: float) -> float:
+        """A server's step of the optimizer on its share of the parameters."""

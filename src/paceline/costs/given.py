@@ -68,6 +68,10 @@ class Given:
         """As stated."""
         return self.times.serve
 
+    def update(self, rank: int, share: float) -> float:  # noqa: ARG002
+        """A worker's own step on a device of speed 1, in proportion to the share."""
+        return self.times.apply * share
+
     def _scale(self, rank: int, step: int) -> float:
         if not self.times.jitter:
             return 1 / self.speeds[rank]

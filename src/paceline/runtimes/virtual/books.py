@@ -31,6 +31,12 @@ class Books:
         self.samples += samples
         self.steps += 1
 
+    def unfinished(self, start: float, times: Times, end: float) -> None:
+        """A mini-batch that somebody's end cuts short: its time counts, its samples do not."""
+        for kind, length in enumerate(times):
+            self.span(kind, start, max(0.0, min(length, end - start)))
+            start += length
+
     def span(self, kind: int, start: float, length: float) -> None:  # noqa: ARG002
         """Some more of the present step or meeting."""
         self.seconds[kind] += length

@@ -10,6 +10,7 @@ from typing import Any
 from paceline.collectives.buckets import plan_buckets
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.costs.prices import Price
+from paceline.costs.through_server import through_server
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.virtual.books import Hidden
@@ -17,6 +18,7 @@ from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.stuck import describe
 from paceline.runtimes.virtual.timeline import Interval, Timeline, run_transfers
 from paceline.runtimes.virtual.world import World
+from paceline.strategies.base import Meets
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Mean
 
 Traffic = Sequence[tuple[int, int]]
@@ -33,18 +35,57 @@ class Plan:
 
 
 class Circle:
-    """All workers; holds those who have come until the last one has."""
+    """The workers that act together; holds those who have come until the last one has.
+
+    Where parameters are kept on servers, a worker is one of them from when server 0 first sends to it until it goes,
+    and what they exchange goes through server 0. Else all are, from the beginning to the end.
+    """
 
     def __init__(self, world: World, timeline: Timeline, ready: deque[Node]) -> None:
         """``ready`` is where workers are put that may go on."""
-        self._workers, self._timeline, self._ready = world.workers, timeline, ready
+        self._timeline, self._ready = timeline, ready
+        self._open = world.strategy.meets is Meets.APART and bool(world.servers)
+        self._workers: Sequence[Node] = [] if self._open else world.workers
+        self._came: list[Node] = []
+        self.met: Sequence[Node] = self._workers
+        """Those who last acted together, by rank."""
         self._shape, self._mathematics = world.shape, world.mathematics
-        self._price_all_reduce: Callable[[int, int], Price] = cache(world.all_reduce.price)
-        self._traffic: Callable[[int, int], Traffic] = cache(world.all_reduce.traffic)
-        self._price_broadcast: Callable[[int], Price] = cache(partial(world.broadcast, world.topology))
+        if self._open:
+            self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
+            self._traffic: Callable[[int, int], Traffic] = self._traffic_served
+            self._topology, self._server = world.topology, world.servers[0].host
+        else:
+            self._price_all_reduce = cache(world.all_reduce.price)
+            self._traffic = cache(world.all_reduce.traffic)
+            self._price_broadcast = cache(partial(_priced_broadcast, world))
         self._plans: dict[Mean, Plan] = {}
         self._call: Any = None
-        self._missing = len(world.workers)
+        self._missing = len(self._workers)
+
+    def admit(self, node: Node) -> None:
+        """A worker belongs to the others from now on; one that does already may be admitted again."""
+        if self._open and node not in self._workers and not node.gone:
+            self._workers = sorted([*self._workers, node], key=lambda one: one.peer.rank)
+            self._missing += 1
+
+    def dismiss(self, node: Node) -> None:
+        """A worker is gone; if the others have waited for nobody else, they go on."""
+        if not self._open or node not in self._workers:
+            return
+        self._workers = [worker for worker in self._workers if worker is not node]
+        if node in self._came:
+            self._came.remove(node)
+            return
+        self._missing -= 1
+        if self._came and not self._missing:
+            self._close()
+            self._begin(self._workers[0])
+
+    def share(self, node: Node) -> tuple[int, int]:
+        """Which share of work a worker has, and among how many: of those who last acted together."""
+        if not self._open:
+            return node.peer.rank, len(self._workers)
+        return self.met.index(node), len(self.met)
 
     def plan(self, mean: Mean) -> Plan:
         """The buckets of a way to average; backward fills them at an even pace in bytes."""
@@ -74,17 +115,28 @@ class Circle:
     def join_all_reduce(self, node: Node, effect: AllReduce) -> bool:
         """A worker has come to an all-reduce."""
         size, element = _bytes_reduced(node, effect), effect.tensor.itemsize
-        if self._come(node, effect, ("all-reduce", size, effect.op)):
-            traffic = self._traffic(size, element)
-            self._run(self._price_all_reduce(size, element), partial(self._end_all_reduce, traffic))
+        if self._come(node, effect, ("all-reduce", size, element, effect.op)):
+            self._begin(node)
         return True
 
     def join_broadcast(self, node: Node, effect: Broadcast) -> bool:
         """A worker has come to a broadcast."""
-        size = effect.tensor.nbytes
-        if self._come(node, effect, ("broadcast", size, effect.root)):
-            self._run(self._price_broadcast(size), self._end_broadcast)
+        if self._come(node, effect, ("broadcast", effect.tensor.nbytes, effect.root)):
+            self._begin(node)
         return True
+
+    def _begin(self, node: Node) -> None:
+        """All have come: carry out what this one, and so everybody, has asked for."""
+        workers, effect = self._workers, node.waits_for
+        last = max([worker.me.now for worker in workers])
+        if type(effect) is AllReduce:
+            size, element = _bytes_reduced(node, effect), effect.tensor.itemsize
+            price = self._price_all_reduce(size, element)
+            end = partial(self._end_all_reduce, workers, self._traffic(size, element), last)
+        else:
+            price = self._price_broadcast(effect.tensor.nbytes, 1)
+            end = partial(self._end_broadcast, workers, last)
+        run_transfers(self._timeline, [(last, price)], end)
 
     def _come(self, node: Node, effect: Any, call: Any) -> bool:
         """Whether this worker is the last to come; all must have come for the same."""
@@ -97,15 +149,19 @@ class Circle:
                 f"the workers do not agree on what to do: {node} waits for {describe(effect)} "
                 f"at step {node.me.clock}, {other} for {describe(other.waits_for)} at step {other.me.clock}"
             )
+        if self._open:
+            self._came.append(node)
         self._missing -= 1
         if self._missing:
             return False
-        self._missing, self._call = len(self._workers), None
+        self._close()
         return True
 
-    def _run(self, price: Price, end: Callable[[float, Sequence[Interval]], None]) -> None:
-        last = max([worker.me.now for worker in self._workers])
-        run_transfers(self._timeline, [(last, price)], partial(end, last))
+    def _close(self) -> None:
+        """The last one has come; whoever comes now comes for the next time."""
+        self._missing, self._call = len(self._workers), None
+        if self._open:
+            self._came, self.met = [], self._workers
 
     def _reduce_gradients(self, plan: Plan) -> None:
         last = max([worker.ended for worker in self._workers])
@@ -141,32 +197,47 @@ class Circle:
             worker.waits_for = None
         self._ready.extend(self._workers)
 
-    def _end_all_reduce(self, traffic: Traffic, last: float, intervals: Sequence[Interval]) -> None:
-        effects: list[AllReduce] = [worker.waits_for for worker in self._workers]
+    def _end_all_reduce(
+        self, workers: Sequence[Node], traffic: Traffic, last: float, intervals: Sequence[Interval]
+    ) -> None:
+        effects: list[AllReduce] = [worker.waits_for for worker in workers]
         weights = [effect.weight for effect in effects]
         self._mathematics.reduce([effect.tensor for effect in effects], weights, effects[0].op)
         total = sum(weights)
-        for worker, effect, (sent, received) in zip(self._workers, effects, traffic, strict=True):
+        for worker, effect, (sent, received) in zip(workers, effects, traffic, strict=True):
             worker.me.total_weight = total
             if effect.tensor is worker.me.params:
                 worker.me.samples_apart = 0
             worker.books.moved(sent, received)
-        self._end(last, intervals[-1][1])
+        self._end(workers, last, intervals[-1][1])
 
-    def _end_broadcast(self, last: float, intervals: Sequence[Interval]) -> None:
-        effects: list[Broadcast] = [worker.waits_for for worker in self._workers]
-        self._mathematics.broadcast([effect.tensor for effect in effects], effects[0].root)
+    def _end_broadcast(self, workers: Sequence[Node], last: float, intervals: Sequence[Interval]) -> None:
+        effects: list[Broadcast] = [worker.waits_for for worker in workers]
+        root = next((place for place, one in enumerate(workers) if one.peer.rank == effects[0].root), 0)
+        self._mathematics.broadcast([effect.tensor for effect in effects], root)
         size = effects[0].tensor.nbytes
-        for worker in self._workers:
-            worker.books.moved(*broadcast_bytes(size, len(effects), worker.peer.rank, effects[0].root))
-        self._end(last, intervals[-1][1])
+        for place, worker in enumerate(workers):
+            worker.books.moved(*broadcast_bytes(size, len(effects), place, root))
+        self._end(workers, last, intervals[-1][1])
 
-    def _end(self, last: float, end: float) -> None:
-        for worker in self._workers:
-            worker.books.exchange(worker.me.now, last - worker.me.now, end - last, 0, 0)
-            worker.me.now = end
-            worker.waits_for = None
-        self._ready.extend(self._workers)
+    def _end(self, workers: Sequence[Node], last: float, end: float) -> None:
+        for worker in workers:
+            if not worker.gone:
+                worker.books.exchange(worker.me.now, last - worker.me.now, end - last, 0, 0)
+                worker.me.now = end
+                worker.waits_for = None
+                self._ready.append(worker)
+
+    def _price_served(self, size: int, element: int) -> Price:  # noqa: ARG002
+        hosts = [worker.host for worker in self._workers]
+        return through_server(self._topology, hosts, self._server, size)
+
+    def _traffic_served(self, size: int, element: int) -> Traffic:  # noqa: ARG002
+        return [(size, size)] * len(self._workers)
+
+
+def _priced_broadcast(world: World, size: int, element: int) -> Price:  # noqa: ARG001
+    return world.broadcast(world.topology, size)
 
 
 def _bytes_reduced(node: Node, effect: AllReduce) -> int:

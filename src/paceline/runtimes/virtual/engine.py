@@ -1,47 +1,60 @@
 """The virtual runtime's heart: runs every node's program and carries out its effects on an event clock."""
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
+from math import inf
 from typing import Any
 
 from paceline.errors import RunFailed
 from paceline.jobs.sharding import scoring_batches
+from paceline.records.servers import Updated, Used
 from paceline.runtimes.session import Evaluate, Export, Save
-from paceline.runtimes.virtual.books import APPLY, CHECKPOINT, COMMUNICATE, EVALUATE, WAIT
+from paceline.runtimes.virtual.books import APPLY, CHECKPOINT, EVALUATE, WAIT
 from paceline.runtimes.virtual.circle import Circle
-from paceline.runtimes.virtual.node import Delivery, Letter, Node
-from paceline.runtimes.virtual.post import Post, message_bytes
+from paceline.runtimes.virtual.mail import Mail, NetworkMail
+from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.stuck import explain
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.strategies.base import Meets
-from paceline.strategies.effects import AllReduce, Apply, Broadcast, Gradient, Peer, Receive, Send
-from paceline.strategies.messages import Left
+from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send
+
+Carrier = Callable[[World, Timeline, deque[Node], Circle], Mail]
+"""Makes who carries messages between the nodes of a world."""
 
 
 class Engine:
-    """Runs nodes until every worker has ended.
+    """Runs nodes until every worker has ended, or until the horizon.
 
     What a node does alone only moves its own clock, however far ahead; whatever reaches others goes through
     the timeline, in order of time. A step of N workers costs N resumptions and, with collectives only, no event.
     """
 
-    def __init__(self, world: World, timeline: Timeline) -> None:
+    def __init__(self, world: World, timeline: Timeline, carrier: Carrier = NetworkMail) -> None:
+        """``carrier`` makes the one who carries messages."""
         self._world, self._timeline, self._mathematics = world, timeline, world.mathematics
         self._ready: deque[Node] = deque()
-        self._nodes: Mapping[Peer, Node] = {node.peer: node for node in (*world.workers, *world.servers)}
         self._circle = Circle(world, timeline, self._ready)
-        self._post = Post(timeline, world.topology, self._deliver)
+        self._mail: Mail = carrier(world, timeline, self._ready, self._circle)
         self._running = len(world.workers)
+        self.over = False
+        """Whether the run ended before its workers did."""
         self._by_step = world.strategy.meets is Meets.STEP
+        self._told = 0
         self._share_buffers = world.share_buffers and len(world.workers) > 1 and world.shape.buffers > 0
         self._steady = world.costs.steady
         self._steps_per_epoch = world.shards.steps_per_epoch
         # Each carries one effect out, and says whether the node now has to wait.
-        self._messages: dict[type, Callable[[Node, Any], bool]] = {Send: self._send, Receive: self._receive}
+        self._serving: dict[type, Callable[[Node, Any], bool]] = {
+            Send: self._mail.send,
+            Receive: self._mail.receive,
+            Apply: self._update,
+        }
         self._effects: dict[type, Callable[[Node, Any], bool]] = {
-            **self._messages,
+            Send: self._mail.send,
+            Receive: self._mail.receive,
+            Clock: self._clock,
             AllReduce: self._circle.join_all_reduce,
             Broadcast: self._circle.join_broadcast,
             Evaluate: self._evaluate,
@@ -51,24 +64,60 @@ class Engine:
 
     def run(self) -> None:
         """Run to the end; a RunFailed says who waits for what where nothing can go on."""
-        ready, step = self._ready, self._timeline.step
-        ready.extend((*self._world.servers, *self._world.workers))
-        while self._running:
+        ready, mail = self._ready, self._mail
+        self._begin()
+        while not self.over and (self._running or mail.pending):
             while ready:
                 node = ready.popleft()
                 if node.session is None:
                     self._serve(node)
                 else:
                     self._work(node)
-            if self._running and not step():
+            if (self._running or mail.pending) and not mail.proceed():
                 raise RunFailed(explain(self._world.workers))
-        for server in self._world.servers:
-            server.program.close()
+        for node in (*self._world.workers, *self._world.servers):
+            node.program.close()
 
-    def drop(self, node: Node) -> None:
-        """A node dies: its program ends where it is, which may be ahead of the timeline, and the servers hear of it."""
-        node.program.close()
-        self._leave(node)
+    def _begin(self) -> None:
+        """Servers first, then the workers in order of their ranks, each at its time."""
+        world, at = self._world, self._timeline.at
+        self._ready.extend(world.servers)
+        for node in world.workers:
+            if node.starts > 0:
+                at(node.starts, partial(self._start, node))
+            else:
+                self._ready.append(node)
+            if node.dies < inf:
+                at(node.dies, partial(self._die, node))
+        if world.horizon < inf:
+            at(world.horizon, self._stop)
+
+    def _start(self, node: Node, now: float) -> None:
+        if not node.gone:
+            node.me.now = now
+            self._ready.append(node)
+
+    def _stop(self, now: float) -> None:
+        """The horizon is reached: whoever still works is left where it is."""
+        self.over = True
+        for node in self._world.workers:
+            if not node.gone:
+                self._close(node, now)
+
+    def _die(self, node: Node, now: float) -> None:
+        """A worker's program ends where it is, and the servers hear of it."""
+        if not node.gone:
+            node.program.close()
+            self._close(node, now)
+            self._leave(node, "died", now)
+
+    def _close(self, node: Node, now: float) -> None:
+        """Bring the books of a worker that is cut off up to the present."""
+        me = node.me
+        if me.now < now and now > node.starts:
+            node.books.span(WAIT, me.now, now - me.now)
+        me.now = now
+        node.books.close(me.clock)
 
     def _work(self, node: Node) -> None:
         """Run a worker's program until it has to wait for somebody."""
@@ -81,7 +130,8 @@ class Engine:
                     effect = send(answer)
                 except StopIteration as end:
                     node.ending = end.value
-                    self._leave(node)
+                    node.books.close(node.me.clock)
+                    self._leave(node, "finished", node.me.now)
                     return
             answer = None
             kind = type(effect)
@@ -104,18 +154,33 @@ class Engine:
             while True:
                 effect = node.program.send(node.answer)
                 node.answer = None
-                if type(effect) not in self._messages:
-                    raise RunFailed(f"{node} asks for {type(effect).__name__}; servers only send and receive")
-                if self._messages[type(effect)](node, effect):
+                if type(effect) not in self._serving:
+                    raise RunFailed(
+                        f"{node} asks for {type(effect).__name__}; servers only send, receive and apply"
+                    )
+                if self._serving[type(effect)](node, effect):
                     return
         except StopIteration:
             node.gone = True
+
+    def _update(self, node: Node, effect: Apply) -> bool:
+        """A server's step, at the learning rate of the epoch that its samples so far belong to."""
+        me, world = node.me, self._world
+        self._mathematics.update(me.rank, world.agenda.epoch(world.shards.steps_through(me.seen)))
+        me.version += 1
+        me.seen += sum(credit.samples for credit in effect.credits)
+        me.now += world.costs.update(me.rank, me.params.numel() / world.shape.size)
+        used = tuple(Used(c.worker, c.clock, c.version, c.staleness, c.samples) for c in effect.credits)
+        self._mail.note(node, Updated(me.now, me.version, used))
+        return False
 
     def _gradient(self, node: Node, effect: Gradient) -> bool:
         me, books, reduce = node.me, node.books, effect.reduce
         clock, rank = me.clock, me.rank
         if not node.shared:
             books.close(clock)
+            if clock >= node.steps:
+                return self._depart(node)
             if self._share_buffers:
                 return self._share_first(node, effect)
         node.shared = False
@@ -126,9 +191,13 @@ class Engine:
             times = self._world.costs.gradient(rank, samples, clock)
         data, forward, backward = times
         start = me.now
-        books.gradient(start, times, samples)
         node.begun = begun = start + data + forward
         node.ended = ended = begun + backward
+        if ended > node.ends:
+            books.unfinished(start, times, node.ends)
+            node.waits_for, me.now = effect, node.ends
+            return True
+        books.gradient(start, times, samples)
         me.samples = samples
         me.samples_apart += samples
         self._mathematics.gradient(rank, clock, samples, reduce is not None)
@@ -136,6 +205,13 @@ class Engine:
             me.now = ended
             return False
         return self._circle.join_gradient(node, effect)
+
+    def _depart(self, node: Node) -> bool:
+        """A worker has taken the steps that it came for."""
+        node.program.close()
+        node.ending = "left"
+        self._leave(node, "left", node.me.now)
+        return True
 
     def _share_first(self, node: Node, effect: Gradient) -> bool:
         """Take rank 0's buffers over, then come back for the gradient."""
@@ -157,56 +233,20 @@ class Engine:
                 progress, self._world.shards.total(clock), self._mathematics.loss, now
             )
 
-    def _send(self, node: Node, effect: Send) -> bool:
-        target = self._nodes.get(effect.to)
-        if target is None:
-            raise RunFailed(f"{node} sends to {effect.to.role} {effect.to.rank}, and there is no such node")
-        size = message_bytes(effect.message)
-        node.books.moved(size, 0)
-        letter = Letter(node.peer, self._mathematics.copy(effect.message), size)
-        self._timeline.at(node.me.now, partial(self._depart, node, target, letter))
-        return True
-
-    def _depart(self, node: Node, target: Node, letter: Letter, now: float) -> None:
-        """The timeline has come to where the sender is: the letter leaves, and the sender goes on."""
-        self._post.send(now, node, target, letter)
-        if not node.gone:
-            self._ready.append(node)
-
-    def _receive(self, node: Node, effect: Receive) -> bool:
-        if node.inbox:
-            self._open(node, node.inbox.popleft())
-            return False
-        node.waits_for = effect
-        return True
-
-    def _deliver(self, node: Node, delivery: Delivery) -> None:
-        if node.gone:
-            return
-        if type(node.waits_for) is Receive:
-            node.waits_for = None
-            self._open(node, delivery)
-            self._ready.append(node)
-        else:
-            node.inbox.append(delivery)
-
-    def _open(self, node: Node, delivery: Delivery) -> None:
-        """Resume the program with a letter: its transfer is communication, the time before it waiting."""
-        me, letter = node.me, delivery.letter
-        node.books.moved(0, letter.size)
-        if delivery.arrived > me.now:
-            begun = max(me.now, delivery.begun)
-            node.books.span(WAIT, me.now, begun - me.now)
-            node.books.span(COMMUNICATE, begun, delivery.arrived - begun)
-            me.now = delivery.arrived
-        if node.session is None:
-            me.now += self._world.costs.serve(me.rank, letter.size)
-        node.answer = (letter.sender, letter.message)
+    def _clock(self, node: Node, _: Clock) -> bool:
+        """A step ends; whoever speaks for the others says how far the servers have come since it last did."""
+        me = node.me
+        me.clock += 1
+        if self._told < me.seen:
+            progress = self._world.shards.steps_through(me.seen)
+            self._world.observer.stepped(progress, me.seen - self._told, self._mathematics.loss, me.now)
+            self._told = me.seen
+        return False
 
     def _evaluate(self, node: Node, effect: Evaluate) -> bool:
-        world, rank, workers = self._world, node.me.rank, len(self._world.workers)
-        node.answer = self._mathematics.evaluate(rank, effect.params, effect.buffers)
-        samples = sum(map(len, scoring_batches(world.shape.test_samples, rank, workers)))
+        world, rank, share = self._world, node.me.rank, self._circle.share(node)
+        node.answer = self._mathematics.evaluate(rank, effect.params, effect.buffers, share)
+        samples = sum(map(len, scoring_batches(world.shape.test_samples, *share)))
         self._spend(node, EVALUATE, world.costs.evaluate(rank, samples))
         return False
 
@@ -217,24 +257,19 @@ class Engine:
         return False
 
     def _export(self, node: Node, effect: Export) -> bool:
-        if node.me.rank == 0 and (state := self._mathematics.export(0, effect.params, effect.buffers)):
-            self._world.recorder.exported(state)
+        if self._circle.share(node)[0] == 0:
+            state = self._mathematics.export(node.me.rank, effect.params, effect.buffers)
+            if state:
+                self._world.recorder.exported(state)
         return False
 
     def _spend(self, node: Node, kind: int, seconds: float) -> None:
         node.books.span(kind, node.me.now, seconds)
         node.me.now += seconds
 
-    def _leave(self, node: Node) -> None:
-        """A node is gone; where it was a worker, the servers get its last message."""
-        if node.gone:
-            return  # dropped before, and resumed by something that it had waited for
+    def _leave(self, node: Node, how: str, now: float) -> None:
+        """A worker is gone: nobody waits for it, and the servers get its last message."""
         node.gone = True
-        if node.session is None:
-            return
-        node.books.close(node.me.clock)
         self._running -= 1
-        for server in self._world.servers:
-            left = Left(node.me.clock)
-            letter = Letter(node.peer, left, message_bytes(left))
-            self._timeline.at(node.me.now, partial(self._depart, node, server, letter))
+        self._mail.farewell(node, how, now)
+        self._circle.dismiss(node)

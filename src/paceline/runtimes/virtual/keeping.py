@@ -16,6 +16,7 @@ from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
 from paceline.records.metrics import Row
 from paceline.records.observer import Silent
+from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
 from paceline.records.tensorfile import write_tensors
@@ -41,6 +42,7 @@ class FolderRecorder:
             self._files.enter_context(EventWriter(folder.events(rank)))
             for rank in range(workers if self.detailed else 0)
         ]
+        self._logs: dict[int, ServerLog] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -53,6 +55,12 @@ class FolderRecorder:
     def stepped(self, rank: int, record: StepRecord) -> None:
         """Write a line."""
         self._events[rank].append(record)
+
+    def served(self, rank: int, entry: Entry) -> None:
+        """Write a line."""
+        if rank not in self._logs:
+            self._logs[rank] = self._files.enter_context(ServerLog(self.folder.server_events(rank)))
+        self._logs[rank].append(entry)
 
     def exported(self, state: Mapping[str, Tensor]) -> None:
         """Write ``model.tensors``."""

@@ -9,10 +9,11 @@ from torch import Tensor
 
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
+from paceline.runtimes.part import Part
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Session
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.strategies.base import Server, Worker
+from paceline.strategies.base import Server, Worker, parts
 
 
 class Mathematics(Protocol):
@@ -22,7 +23,7 @@ class Mathematics(Protocol):
         """A worker's own tensors."""
 
     def server(self, rank: int) -> Server:
-        """A server's own tensors; every server starts with the whole model."""
+        """A server's own tensors: its part of the model that every worker starts with."""
 
     def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
         """Leave the gradient of the worker's mini-batch in its ``grad``.
@@ -42,8 +43,11 @@ class Mathematics(Protocol):
     def apply(self, rank: int, session: Session) -> None:
         """The optimizer's step, at the learning rate of where the session stands."""
 
-    def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:
-        """The worker's sums over its share of the test data."""
+    def update(self, rank: int, epoch: float) -> None:
+        """A server's step on its part, at the learning rate of an epoch."""
+
+    def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:
+        """The worker's sums over its share of the test data: which one, and of how many."""
 
     def export(self, rank: int, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
         """The model's state by name."""
@@ -61,18 +65,19 @@ class Nothing:
 
     loss = float("nan")
 
-    def __init__(self, shape: JobShape, workers: int) -> None:
-        self._workers = workers
+    def __init__(self, shape: JobShape, workers: int, servers: int = 0) -> None:
+        self._workers, self._servers = workers, servers
         self._vector = torch.empty(shape.size, dtype=shape.dtype, device="meta")
         self._buffers = torch.empty(shape.buffers, device="meta")
 
     def worker(self, rank: int) -> Worker:
         """A worker without weights."""
-        return Worker(rank, self._workers, self._vector, self._vector, self._buffers)
+        return Worker(rank, self._workers, self._vector, self._vector, self._buffers, servers=self._servers)
 
     def server(self, rank: int) -> Server:
         """A server without weights."""
-        return Server(rank, self._workers, self._vector)
+        part = parts(self._vector, self._servers)[rank]
+        return Server(rank, self._servers, part, part)
 
     def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
         """Do nothing."""
@@ -89,7 +94,10 @@ class Nothing:
     def apply(self, rank: int, session: Session) -> None:
         """Do nothing."""
 
-    def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:  # noqa: ARG002
+    def update(self, rank: int, epoch: float) -> None:
+        """Do nothing."""
+
+    def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:  # noqa: ARG002
         """Never asked for: nothing is evaluated without weights."""
         raise AssertionError("evaluation needs gradients")
 
@@ -105,20 +113,29 @@ class Nothing:
 class Real:
     """One replica a worker, each with its own random stream, in one process."""
 
-    def __init__(self, job: Job, shards: Shards, workers: int, seed: int) -> None:
+    def __init__(self, job: Job, shards: Shards, workers: int, seed: int, servers: int = 0) -> None:
         device = torch.device("cpu")
         self._replicas = [Replica(job, shards, rank, seed, device) for rank in range(workers)]
         self._grads = [replica.flat.grad for replica in self._replicas]
+        self._parts = [Part(job, rank, servers, seed, device) for rank in range(servers)]
         self.loss = float("nan")
 
     def worker(self, rank: int) -> Worker:
         """The memory that the worker's model itself uses."""
-        replica = self._replicas[rank]
-        return Worker(rank, len(self._replicas), replica.flat.params, self._grads[rank], replica.buffers)
+        replica, workers = self._replicas[rank], len(self._replicas)
+        return Worker(
+            rank,
+            workers,
+            replica.flat.params,
+            self._grads[rank],
+            replica.buffers,
+            servers=len(self._parts),
+        )
 
     def server(self, rank: int) -> Server:
-        """A copy of the model as every worker starts with it."""
-        return Server(rank, len(self._replicas), self._replicas[0].flat.params.clone())
+        """The memory of the server's part."""
+        part = self._parts[rank]
+        return Server(rank, len(self._parts), part.params, part.grad)
 
     def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
         """Draw, forward, backward; a worker without samples adds nothing."""
@@ -159,9 +176,13 @@ class Real:
         """The replica's own."""
         self._replicas[rank].apply(session.agenda.epoch(session.position.progress))
 
-    def evaluate(self, rank: int, params: Tensor, buffers: Tensor) -> Tensor:
+    def update(self, rank: int, epoch: float) -> None:
+        """The part's own."""
+        self._parts[rank].apply(epoch)
+
+    def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:
         """The worker's share of the test data."""
-        return self._replicas[rank].evaluate(params, buffers, rank, len(self._replicas))
+        return self._replicas[rank].evaluate(params, buffers, *share)
 
     def export(self, rank: int, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:
         """The replica's own, with these parameters."""
@@ -174,7 +195,7 @@ class Real:
             for field in dataclasses.fields(message)
             if isinstance(value := getattr(message, field.name), Tensor)
         }
-        return dataclasses.replace(message, **tensors)
+        return dataclasses.replace(message, **tensors) if tensors else message
 
     def learning_rate(self, epoch: float) -> float:
         """The first group's rate at an epoch."""

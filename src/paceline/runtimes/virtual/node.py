@@ -2,9 +2,11 @@
 
 from collections import deque
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any
 
 from paceline.costs.base import Times
+from paceline.records.servers import ServerTotals
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.books import Books
 from paceline.strategies.effects import Mean, Peer, Program
@@ -17,6 +19,8 @@ class Letter:
     sender: Peer
     message: Any
     size: int
+    how: str = ""
+    """Of a worker's last one: "finished", "left" or "died"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,18 @@ class Node:
     prices: tuple[tuple[Times, int], ...] = ()
     """The gradient's times and samples in a full step and in an epoch's last, where steps cost the same."""
     apply_seconds: float = 0.0
+    starts: float = 0.0
+    """When it begins."""
+    dies: float = inf
+    """When it dies."""
+    ends: float = inf
+    """When it dies, or the run is over: a gradient that would take longer is not finished."""
+    steps: float = inf
+    """After how many steps it leaves."""
+    totals: ServerTotals = field(default_factory=ServerTotals)
+    """Where it is a server: what it did."""
+    tick: float = -1.0
+    """The last time at which it has asked to be woken."""
 
     def __str__(self) -> str:
         return f"{self.peer.role} {self.peer.rank}"

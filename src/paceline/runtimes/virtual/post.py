@@ -1,26 +1,13 @@
 """Messages between nodes: a line for each sender and receiver, so that theirs keep their order."""
 
-import dataclasses
 from collections import deque
 from collections.abc import Callable
 from functools import partial
-from typing import Any
-
-from torch import Tensor
 
 from paceline.costs.topology import Topology
 from paceline.runtimes.virtual.node import Delivery, Letter, Node
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.strategies.effects import Peer
-
-HEADER = 64
-"""Bytes that every message takes besides its tensors: its kind, its numbers and what the transport adds."""
-
-
-def message_bytes(message: Any) -> int:
-    """What a message weighs on the wire."""
-    values = (getattr(message, field.name) for field in dataclasses.fields(message))
-    return HEADER + sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 class Post:

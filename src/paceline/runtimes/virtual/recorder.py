@@ -5,6 +5,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from paceline.records.servers import Entry
 from paceline.records.spans import StepRecord
 
 
@@ -17,6 +18,9 @@ class Recorder(Protocol):
     def stepped(self, rank: int, record: StepRecord) -> None:
         """After every step or meeting of a worker, where ``detailed``; each worker's own come in order."""
 
+    def served(self, rank: int, entry: Entry) -> None:
+        """Whatever a server receives or does, where ``detailed``; each server's own come in order."""
+
     def exported(self, state: Mapping[str, Tensor]) -> None:
         """At the end, the model that counts by name, where gradients are on."""
 
@@ -27,6 +31,9 @@ class TotalsOnly:
     detailed = False
 
     def stepped(self, rank: int, record: StepRecord) -> None:
+        """Forget it."""
+
+    def served(self, rank: int, entry: Entry) -> None:
         """Forget it."""
 
     def exported(self, state: Mapping[str, Tensor]) -> None:

@@ -2,27 +2,29 @@
 
 from collections.abc import Callable
 from functools import partial
+from math import inf
 
 from paceline import specs
-from paceline.clusters.cluster import Cluster
+from paceline.clusters.cluster import Cluster, Host
 from paceline.collectives.choose import NATIVE
 from paceline.costs.all_reduce import all_reduce_costs
 from paceline.costs.base import Costs
 from paceline.costs.network import Network
 from paceline.costs.topology import Topology
-from paceline.errors import Mistake
+from paceline.errors import Mistake, RunFailed
 from paceline.jobs.job import Job, constant
 from paceline.jobs.sharding import Shards
 from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Silent, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.agenda import Agenda
-from paceline.runtimes.prepare import check_buffers
+from paceline.runtimes.prepare import check_buffers, server_count
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.books import Books, FullBooks
-from paceline.runtimes.virtual.engine import Engine
+from paceline.runtimes.virtual.engine import Carrier, Engine
+from paceline.runtimes.virtual.mail import NetworkMail
 from paceline.runtimes.virtual.mathematics import Mathematics, Nothing, Real
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.recorder import Recorder, TotalsOnly
@@ -30,8 +32,11 @@ from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy
+from paceline.strategies.base import Meets, Served, Strategy
 from paceline.strategies.effects import Peer
+
+NEAR = 1e-6
+"""What is done within this part of the horizon after it is done in time: sums of stated times are not exact."""
 
 
 def simulate(
@@ -46,16 +51,18 @@ def simulate(
     recorder: Recorder | None = None,
     name: str = "",
     folder: str | None = None,
+    horizon: float = inf,
 ) -> Summary:
     """Run the settings on the cluster and return how it went; the same arguments give the same run.
 
     With ``gradients`` the mathematics is true and only time is simulated; without, there is time only, and a
     job's shape is enough. Nothing is written: checkpoints only take their time. ``strategy`` is built from the
-    settings unless given; ``folder`` is where the recorder keeps the run, for the observer to tell. Raises
-    Mistake for what cannot be simulated and RunFailed where a strategy gets stuck.
+    settings unless given; ``folder`` is where the recorder keeps the run, for the observer to tell. At the
+    ``horizon``, in seconds, a run with servers is over; what is unfinished then does not count. Raises Mistake
+    for what cannot be simulated and RunFailed where a strategy gets stuck.
     """
     strategy = strategy or specs.build(settings.strategy, STRATEGIES, "strategy")
-    check(settings, job, cluster, strategy, gradients)
+    check(settings, job, cluster, strategy, gradients, horizon)
     run = _Run(
         settings,
         job,
@@ -67,13 +74,19 @@ def simulate(
         recorder or TotalsOnly(),
         name,
         folder,
+        horizon,
     )
     with undisturbed(AllStreams()):
         return run.run()
 
 
 def check(
-    settings: Settings, job: Job | JobShape, cluster: Cluster, strategy: Strategy, gradients: bool
+    settings: Settings,
+    job: Job | JobShape,
+    cluster: Cluster,
+    strategy: Strategy,
+    gradients: bool,
+    horizon: float = inf,
 ) -> None:
     """Raise a Mistake for what cannot be simulated, before anything is written."""
     cluster.check_workers(settings.workers)
@@ -90,6 +103,26 @@ def check(
             "say 'never' or simulate with gradients"
         )
     check_buffers(settings, strategy)
+    if not isinstance(strategy, Served):
+        _check_company(settings, cluster, horizon)
+    elif not horizon > 0:
+        raise Mistake(f"--horizon {horizon:g} is too short: give a time such as '0.6 s'")
+
+
+def _check_company(settings: Settings, cluster: Cluster, horizon: float) -> None:
+    """Refuse what needs servers that outlive a worker."""
+    instead = "choose ps, ssp or async"
+    for host in cluster.hosts:
+        for setting in host.comings_and_goings:
+            raise Mistake(
+                f"{setting} of host {host.name!r}: strategy {settings.strategy!r} needs every worker at every "
+                f"exchange, so none can come late or go early; leave it out, or {instead}"
+            )
+    if horizon < inf:
+        raise Mistake(
+            f"--horizon '{horizon:g} s' would cut strategy {settings.strategy!r} off in the middle of an exchange; "
+            f"leave it out, or {instead}"
+        )
 
 
 class _Run:
@@ -107,41 +140,43 @@ class _Run:
         recorder: Recorder,
         name: str,
         folder: str | None,
+        horizon: float,
     ) -> None:
         self.settings, self.cluster, self.costs, self.strategy = settings, cluster, costs, strategy
-        self.observer, self.recorder = observer, recorder
+        self.observer, self.recorder, self.horizon = observer, recorder, horizon
+        self.servers = server_count(settings, strategy)
         self.shape = job if isinstance(job, JobShape) else JobShape.of(job)
         self.name, self.folder = name or self.shape.name, folder
         self.shards = Shards(self.shape.train_samples, settings.batch_sizes, settings.seed)
         self.agenda = Agenda(settings, self.shards.steps_per_epoch)
         self.metrics = tuple(job.metrics) if isinstance(job, Job) else ()
         self.learning_rate: Callable[[float], float] = constant
-        self.mathematics: Mathematics = Nothing(self.shape, settings.workers)
+        self.mathematics: Mathematics = Nothing(self.shape, settings.workers, self.servers)
         if gradients and isinstance(job, Job):
-            self.mathematics = real = Real(job, self.shards, settings.workers, settings.seed)
+            self.mathematics = real = Real(job, self.shards, settings.workers, settings.seed, self.servers)
             self.learning_rate = real.learning_rate
         self.rows: list[Row] = []
+        self.carrier: Carrier = NetworkMail
 
     def run(self) -> Summary:
         """Simulate."""
         world = self._world()
         self.observer.started(self._started())
-        Engine(world, Timeline(Network(world.topology.capacities))).run()
+        Engine(world, Timeline(Network(world.topology.capacities)), self.carrier).run()
         summary = self._summary(world)
         self.observer.finished(summary)
         return summary
 
     def _world(self) -> World:
         topology = Topology(self.cluster)
-        served = self.strategy.servers if isinstance(self.strategy, Served) else 0
+        places = self.cluster.place_servers(self.servers)
         return World(
             workers=[self._worker(rank, host) for rank, host in enumerate(topology.workers)],
-            servers=[
-                self._server(rank, host) for rank, host in enumerate(self.cluster.place_servers(served))
-            ],
+            servers=[self._server(rank, host) for rank, host in enumerate(places)],
             strategy=self.strategy,
             shape=self.shape,
             shards=self.shards,
+            agenda=self.agenda,
             topology=topology,
             costs=self.costs,
             mathematics=self.mathematics,
@@ -149,6 +184,7 @@ class _Run:
             recorder=self.recorder,
             share_buffers=self.settings.buffers == "rank0",
             all_reduce=all_reduce_costs(self.settings.collective, topology),
+            horizon=self.horizon * (1 + NEAR),
         )
 
     def _worker(self, rank: int, host: int) -> Node:
@@ -163,7 +199,7 @@ class _Run:
             target=self.settings.target_accuracy,
             buffers=self.settings.buffers,
             learning_rate=self.learning_rate,
-            report=self._report if rank == 0 else _ignore,
+            report=self._report,
             stopping=_never,
         )
         detailed = self.recorder.detailed
@@ -175,6 +211,7 @@ class _Run:
             session=session,
             books=FullBooks(partial(self.recorder.stepped, rank)) if detailed else Books(),
         )
+        self._set_life(node, self.cluster.hosts[host])
         if self.costs.steady:
             last = self.shards.steps_per_epoch - 1
             sizes = (self.settings.batch_sizes[rank], self.shards.size(rank, last))
@@ -185,11 +222,27 @@ class _Run:
     def _server(self, rank: int, host: int) -> Node:
         assert isinstance(self.strategy, Served)
         me = self.mathematics.server(rank)
+        me.awaited = self.founders
         return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
 
+    @property
+    def founders(self) -> tuple[int, ...]:
+        """The workers with which the run begins."""
+        places = self.cluster.place_workers()
+        return tuple(rank for rank, host in enumerate(places) if not self.cluster.hosts[host].start)
+
+    def _set_life(self, node: Node, host: Host) -> None:
+        """When a worker of a host comes and goes."""
+        node.starts = host.start
+        node.steps = inf if host.steps is None else host.steps
+        node.dies = inf if host.dies is None else host.dies
+        node.ends = min(node.dies, self.horizon * (1 + NEAR))
+
     def _report(self, row: Row) -> None:
-        self.rows.append(row)
-        self.observer.evaluated(row)
+        """Every worker of a meeting tells the same; it is told on once, whoever of them is still there."""
+        if not self.rows or self.rows[-1].step < row.step:
+            self.rows.append(row)
+            self.observer.evaluated(row)
 
     def _started(self) -> Started:
         return Started(
@@ -210,30 +263,39 @@ class _Run:
         return str(self.cluster) if collective == NATIVE else f"{self.cluster}, by {collective}"
 
     def _summary(self, world: World) -> Summary:
-        first = world.workers[0]
-        assert first.session is not None
-        assert first.ending is not None
-        position = first.session.position
         totals = [worker.books.totals() for worker in world.workers]
+        sessions = [worker.session for worker in world.workers if worker.session is not None]
+        steps = sessions[0].position.progress
+        if self.strategy.meets is Meets.APART and world.servers:
+            steps = self.shards.steps_through(world.servers[0].me.seen)
+        reached = [session.position.reached for session in sessions]
         return Summary(
             name=self.name,
             runtime="virtual",
-            ending=first.ending,
+            ending=_ending(world),
             workers=len(totals),
-            steps=position.progress,
-            epochs=self.agenda.epoch(position.progress),
-            seconds=max(worker.me.now for worker in world.workers),
+            steps=steps,
+            epochs=self.agenda.epoch(steps),
+            seconds=min(self.horizon, max(worker.me.now for worker in world.workers)),
             samples=sum(total.samples for total in totals),
             parameters=self.shape.size,
             target=self.settings.target_accuracy,
-            target_seconds=position.reached,
+            target_seconds=next((seconds for seconds in reached if seconds is not None), None),
             final=self.rows[-1].to_json() if self.rows else {},
             totals=totals,
+            servers=[server.totals for server in world.servers],
         )
 
 
-def _ignore(row: Row) -> None:
-    """Only rank 0 talks."""
+def _ending(world: World) -> str:
+    """How the run ended for those who were there at the end; a horizon and a worker's own steps are budgets too."""
+    endings = [worker.ending for worker in world.workers]
+    if world.horizon == inf and not any(endings):
+        raise RunFailed(
+            f"no worker is left: all {len(endings)} died, the last at step "
+            f"{max(worker.me.clock for worker in world.workers)}"
+        )
+    return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
 
 
 def _never() -> bool:

@@ -21,6 +21,8 @@ class Timeline:
 
     def __init__(self, network: Network) -> None:
         self.network = network
+        self.now = 0.0
+        """The last moment at which something happened."""
         self._heap: list[tuple[float, int, Action]] = []
         self._number = count()
 
@@ -35,11 +37,18 @@ class Timeline:
         if arrival == planned == inf:
             return False
         if arrival <= planned:
+            self.now = arrival
             self.network.advance(arrival)
         else:
+            self.now = planned
             _, _, action = heapq.heappop(self._heap)
             action(planned)
         return True
+
+    @property
+    def planned(self) -> int:
+        """How many actions are still to come, apart from transfers that end."""
+        return len(self._heap)
 
     def is_quiet_until(self, time: float) -> bool:
         """Whether nothing is under way and nothing is planned before a time."""

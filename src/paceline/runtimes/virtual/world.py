@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from paceline.costs.all_reduce import AllReduceCosts
 from paceline.costs.base import Costs
@@ -9,6 +10,7 @@ from paceline.costs.prices import Pricer, tree_broadcast
 from paceline.costs.topology import Topology
 from paceline.jobs.sharding import Shards
 from paceline.records.observer import Observer
+from paceline.runtimes.agenda import Agenda
 from paceline.runtimes.virtual.mathematics import Mathematics
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.recorder import Recorder
@@ -25,6 +27,7 @@ class World:
     strategy: Strategy
     shape: JobShape
     shards: Shards
+    agenda: Agenda
     topology: Topology
     costs: Costs
     mathematics: Mathematics
@@ -34,3 +37,5 @@ class World:
     """Whether everybody's buffers become rank 0's before each forward."""
     all_reduce: AllReduceCosts
     broadcast: Pricer = tree_broadcast
+    horizon: float = inf
+    """When the run is over, whoever is in the middle of what."""
