@@ -115,12 +115,15 @@ def test_several_servers_add_up_what_adds_up_and_staleness_is_that_of_the_first(
     ]
 
 
-def test_of_many_workers_the_fastest_and_the_slowest_are_shown():
+def test_of_many_workers_the_fastest_the_slowest_and_the_one_that_waited_longest_are_shown():
     crew = [worker(500, 5.0 + rank, wait=15.0 - rank) for rank in range(16)]
-    assert served(crew, server({0: 8000}))[3:6] == [
-        "rank 0 waited longest for others, 75 % of its time",
+    crew[7] = worker(500, 7.0, wait=63.0)
+    assert served(crew, server({0: 8000}))[3:8] == [
+        "rank 7 waited longest for others, 90 % of its time",
         "worker                  steps   waited      %",
+        "  rank 7                  500     63 s   90 %",
         "  rank 0, fastest         500     15 s   75 %",
+        "  rank 15, slowest        500        -    0 %",
     ]
 
 

@@ -11,10 +11,10 @@ from paceline.units import show_seconds
 
 ROWS = 12
 """Rows that a histogram has at most."""
-TAIL = 0.01
+TAIL = 0.05
 """The share of gradients at each end that may stand in one row."""
 WORKERS = 8
-"""Workers that are all shown; of more, the fastest and the slowest."""
+"""Workers that are all shown; of more, the fastest, the slowest and the one that waited longest."""
 ALIKE = 0.05
 """How little the workers' shares of waiting differ that they need no table."""
 CHANGES = 8
@@ -104,7 +104,8 @@ def _waiting(totals: Sequence[Totals]) -> list[str]:
         return [f"each worker waited about {100 * waited[most]:.0f} % of its time for others"]
     if len(trained) > WORKERS:
         fast, slow = (pick(trained, key=lambda name: _compute(trained[name])) for pick in (min, max))
-        trained = {f"{fast}, fastest": trained[fast], f"{slow}, slowest": trained[slow]}
+        named = {most: "", fast: ", fastest", slow: ", slowest"}
+        trained = {f"{name}{why}": trained[name] for name, why in named.items()}
     return [
         f"{most} waited longest for others, {100 * waited[most]:.0f} % of its time",
         _line("worker", "steps", "waited", "%"),
