@@ -88,6 +88,9 @@ def test_ranks_fill_hosts_in_order_and_servers_go_where_they_are_offered_a_place
         ("bandwith=1 Gbit/s", ["'bandwith'", "did you mean 'bandwidth'"]),
         ("speed=0", ["speed", "more than 0"]),
         ("jitter=3", ["jitter", "between 0"]),
+        ("start=1", ["start", "'1'", "50 us"]),
+        ("steps=0", ["steps = '0'", "1 or more"]),
+        ("start=2 s,dies=1 s", ["dies = 1 s", "after its start at 2 s"]),
         ("hosts=1,hosts=2", ["'hosts' is set twice"]),
         ("4 hosts", ["'4 hosts'", "key=value", ".toml"]),
     ],
@@ -119,6 +122,18 @@ def test_bad_file_names_file_key_value_and_rule(tmp_path: Path, text: str, parts
     with pytest.raises(Mistake) as caught:
         read_cluster(str(path))
     assert all(part in str(caught.value) for part in [str(path), *parts]), str(caught.value)
+
+
+def test_hosts_whose_workers_come_late_or_go_early(tmp_path: Path) -> None:
+    path = tmp_path / "fleeting.toml"
+    path.write_text("[[hosts]]\nname = 'a'\n[[hosts]]\nname = 'b'\nstart = '0.15 s'\nsteps = 3\ndies = '2 s'")
+    for host in (
+        read_cluster(str(path)).hosts[1],
+        *read_cluster("hosts=2,start=150 ms,steps=3,dies=2 s").hosts,
+    ):
+        assert (host.start, host.steps, host.dies) == (0.15, 3, 2.0)
+        assert host.comings_and_goings == ["start", "steps", "dies"]
+    assert read_cluster(str(path)).hosts[0].comings_and_goings == []
 
 
 def test_missing_file_is_named() -> None:

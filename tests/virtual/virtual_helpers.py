@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from math import inf
 
 import torch
 from torch import Tensor, nn, optim
@@ -125,13 +126,16 @@ def time_only(
     detailed=True,
     strategy=None,
     strategy_name="all-reduce",
+    horizon=inf,
     **changes,
 ):
     """Simulate without gradients; return the summary and what was recorded."""
     settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
     kept = KeptRecords(detailed=detailed)
     costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
-    summary = simulate(settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=kept)
+    summary = simulate(
+        settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=kept, horizon=horizon
+    )
     return summary, kept
 
 

@@ -2,19 +2,22 @@
 
 from contextlib import closing
 from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from paceline.cli.options import DEFAULT_WORKERS, WHERE, KeepOptions, RunOptions, whole
+from paceline.cli.options import DEFAULT_WORKERS, LENGTH, WHERE, KeepOptions, RunOptions, whole
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
+from paceline.units import parse_seconds
 
 if TYPE_CHECKING:
     from paceline.clusters.cluster import Cluster
     from paceline.costs.given import Given
+    from paceline.records.summary import Summary
 
 LINK = "bandwidth=1 Gbit/s,latency=50 us"
 TIMES = "data=0.1 ms,forward=0.7 ms,backward=1.3 ms,apply=0.1 ms"
@@ -33,6 +36,8 @@ class ClusterOptions:
     """A run folder: a step takes as long here as its typical step took there, communication apart."""
     gradients: Annotated[bool, Parameter(group=WHERE)] = True
     """True mathematics and simulated time, or time only."""
+    horizon: Annotated[str | None, Parameter(group=LENGTH)] = None
+    """End a run with servers at this time, such as '0.6 s'; what is unfinished then does not count."""
 
     @property
     def note(self) -> str:
@@ -40,6 +45,16 @@ class ClusterOptions:
         if self.cluster or self.times:
             return ""
         return f"nobody said how long a step takes, so this is made up: {TIMES}; see --cluster and --times"
+
+    @property
+    def end(self) -> float:
+        """The horizon in seconds."""
+        if self.horizon is None:
+            return inf
+        try:
+            return parse_seconds(self.horizon)
+        except Mistake as mistake:
+            raise Mistake(f"--horizon: {mistake}") from mistake
 
     def read(self) -> "Cluster":
         """The described cluster."""
@@ -104,7 +119,7 @@ def _run(
     from paceline.runtimes.virtual.simulate import check, simulate
 
     prepared = prepare(settings)
-    check(settings, prepared.job, cluster, prepared.strategy, where.gradients)
+    check(settings, prepared.job, cluster, prepared.strategy, where.gradients, where.end)
     name = keep.name or prepared.job.name
     folder = new_folder(keep.parent, name, settings, cluster, where.gradients)
     observer = Tee([FolderObserver(folder), *keep.observers(settings, "simulated")])
@@ -113,7 +128,7 @@ def _run(
             observer.noted(where.note)
         if not recorder.detailed:
             observer.noted("too many workers or steps to keep every step: only totals are recorded")
-        simulate(
+        summary = simulate(
             settings,
             prepared.job,
             cluster,
@@ -123,6 +138,20 @@ def _run(
             recorder=recorder,
             name=name,
             folder=str(folder.path),
+            horizon=where.end,
         )
     if recorder.detailed:
         write_trace(folder)
+        if not keep.as_json:
+            _tell_updates(folder, summary, sum(costs.gradient(0, settings.batch_sizes[0], 0)), where.end)
+
+
+def _tell_updates(folder: RunFolder, summary: "Summary", gradient: float, horizon: float) -> None:
+    """A short run with one server is told update by update, against one worker that trains alone as long."""
+    from paceline.records.servers import read_server_log
+    from paceline.reports.timeline import is_short, sequential_updates, timeline_text
+
+    if is_short(summary):
+        sequential = sequential_updates(gradient, horizon) if horizon < inf else None
+        entries = list(read_server_log(folder.server_events(0)))
+        print(f"\n{timeline_text(entries, sequential)}")  # noqa: T201
