@@ -16,7 +16,7 @@ TAIL = 0.05
 WORKERS = 8
 """Workers that are all shown; of more, the fastest, the slowest and the one that waited longest."""
 ALIKE = 0.05
-"""How little the workers' shares of waiting differ that they need no table."""
+"""How little the workers' shares of waiting, and their steps, differ that they need no table."""
 CHANGES = 8
 """How many who came and went are named."""
 _WIDTH = 24
@@ -46,7 +46,8 @@ def _staleness(servers: Sequence[ServerTotals], blocks: bool) -> list[str]:
     if len(counts) == 1:
         return [f"every gradient missed {counted(max(counts), 'update')}{where}"]
     mean = sum(staleness * number for staleness, number in counts.items()) / gradients
-    lines = [f"a gradient missed {mean:.3g} updates on average, {max(counts):,} at most{where}"]
+    missed = counted(float(f"{mean:.3g}"), "update")
+    lines = [f"a gradient missed {missed} on average, {max(counts):,} at most{where}"]
     rows = histogram(counts)
     most = max(rows.values())
     percents = rounded_to_add_up([100 * number / gradients for number in rows.values()], 0)
@@ -99,8 +100,8 @@ def _waiting(totals: Sequence[Totals]) -> list[str]:
     if len(trained) < 2 or max(waited.values()) < 0.005:
         return []
     least, most = (pick(waited, key=lambda name: waited[name]) for pick in (min, max))
-    steps = {one.steps for one in trained.values()}
-    if waited[most] - waited[least] < ALIKE and len(steps) == 1:
+    fewest, furthest = (pick(one.steps for one in trained.values()) for pick in (min, max))
+    if waited[most] - waited[least] < ALIKE and furthest - fewest < ALIKE * furthest:
         return [f"each worker waited about {100 * waited[most]:.0f} % of its time for others"]
     if len(trained) > WORKERS:
         fast, slow = (pick(trained, key=lambda name: _compute(trained[name])) for pick in (min, max))
