@@ -16,11 +16,12 @@ from paceline.runtimes.live import signals
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
 from paceline.runtimes.live.guard import _Notary, run_guarded
 from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
-from paceline.runtimes.live.launch import Launch, _Run, _was_stopped
+from paceline.runtimes.live.launch import Launch, _Run
 from paceline.runtimes.live.overseer import AFTER_INTERRUPT
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.verdict import sentence
+from paceline.runtimes.live.witness import was_stopped
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
 
@@ -179,8 +180,8 @@ def _wait_for(condition: object) -> None:
 
 def test_a_kill_that_is_seen_after_its_consequence_is_still_the_cause() -> None:
     """If this failed, a loaded machine would now and then blame the worker that only noticed."""
-    assert not _was_stopped(-9, 0.0003)
-    assert not _was_stopped(-9, -1.0)
-    assert _was_stopped(-9, 5.1), "the launcher's own, after it asked in vain"
-    assert _was_stopped(-15, 0.2)
-    assert not _was_stopped(1, 0.2)
+    assert not was_stopped(-9, 0.0003)
+    assert not was_stopped(-9, -1.0)
+    assert was_stopped(-9, 5.1), "the launcher's own, after it asked in vain"
+    assert was_stopped(-15, 0.2)
+    assert not was_stopped(1, 0.2)

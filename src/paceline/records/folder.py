@@ -76,9 +76,9 @@ class RunFolder:
         """What one server received and did."""
         return self.path / "events" / f"server-{rank}.jsonl"
 
-    def failure(self, rank: int) -> Path:
-        """The traceback of a worker that failed."""
-        return self.path / f"failure-rank-{rank}.txt"
+    def failure(self, who: str) -> Path:
+        """The traceback of a worker or server that failed: of "rank-1", or "server-0"."""
+        return self.path / f"failure-{who}.txt"
 
     def checkpoint(self, step: int, rank: int, role: str = "rank") -> Path:
         """One worker's part of the checkpoint of a step; with role "server", one server's."""

@@ -23,6 +23,7 @@ class Bulletin:
         """Begin to show that this launcher is there; ``connect`` opens another connection to the store."""
         self._store, self._node_rank, self._nodes, self._silence = store, node_rank, nodes, silence
         self._heard = dict.fromkeys(set(range(nodes)) - {node_rank}, time.monotonic())
+        self._told = False
         self._done = threading.Event()
         if nodes > 1:
             threading.Thread(target=self._beat, args=(connect,), name="bulletin", daemon=True).start()
@@ -46,6 +47,14 @@ class Bulletin:
         """A node that has said nothing for too long, or None."""
         limit = time.monotonic() - self._silence
         return next((rank for rank, heard in self._heard.items() if heard < limit), None)
+
+    def told(self) -> bool:
+        """Whether any host has told of a failure, as of the last beat."""
+        return self._told
+
+    def forget(self, rank: int) -> None:
+        """Expect no more words from a node."""
+        self._heard[rank] = float("inf")
 
     def leave(self) -> None:
         """Sign out; the store stays for a few seconds, until the others have read what they need."""
@@ -72,9 +81,10 @@ class Bulletin:
                 for rank in list(self._heard):
                     word = store.get(alive_key(rank))
                     if word == _LEFT:
-                        self._heard[rank] = float("inf")
+                        self.forget(rank)
                     elif word != last[rank]:
                         self._heard[rank], last[rank] = time.monotonic(), word
+                self._told = store.check(["failure"])
                 self._done.wait(_BEAT)
         except RuntimeError:
             # The store has gone with the launcher of node rank 0, and so have its workers: ours will notice.

@@ -15,10 +15,20 @@ from typing import Literal, Self
 import torch
 
 from paceline.runtimes.live.place import Role, file_stem
+from paceline.runtimes.live.served.links import ServerLost
 from paceline.shm import PeerLost
 
 Kind = Literal[
-    "killed", "exited", "error", "mistake", "lost-host", "lost-peer", "stopped", "interrupted", "check"
+    "killed",
+    "exited",
+    "error",
+    "mistake",
+    "lost-host",
+    "lost-peer",
+    "stopped",
+    "interrupted",
+    "check",
+    "abandoned",
 ]
 
 _CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake")
@@ -42,7 +52,7 @@ class Failure:
     "killed" and "exited" left no note of their own. "error" is an exception, "mistake" one that the user can
     fix, "lost-peer" a collective that failed because somebody else had gone, "lost-host" a launcher that does
     not answer. "stopped" ended hard after a signal, "interrupted" stopped in agreement with all others;
-    "check" ended well, with a result that failed its check.
+    "check" ended well, with a result that failed its check; "abandoned" is a server whose workers have all died.
     """
 
     rank: int
@@ -105,7 +115,10 @@ def _rank_of(kind: Kind) -> int:
 
 def lost_peer(error: BaseException) -> bool:
     """Whether an exception means that somebody else has gone, and not that something is wrong here."""
-    if isinstance(error, PeerLost | torch.distributed.DistNetworkError | torch.distributed.DistStoreError):
+    if isinstance(
+        error,
+        PeerLost | ServerLost | torch.distributed.DistNetworkError | torch.distributed.DistStoreError,
+    ):
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError | ConnectionError) and any(sign in text for sign in _LOST_PEER)

@@ -15,7 +15,7 @@ from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import Place, file_stem
 from paceline.runtimes.live.signals import StopRequest, die_with
 from paceline.runtimes.live.verdict import safe, sentence
 
@@ -25,7 +25,7 @@ class Ended(Protocol):
 
     @property
     def ending(self) -> str:
-        """Whether it was "interrupted" or a check found it "wrong"; anything else means that all is well."""
+        """Whether it was "interrupted", a check found it "wrong", or a server was "abandoned"; else all is well."""
 
 
 Work = Callable[[Heartbeat, StopRequest], Ended]
@@ -72,6 +72,8 @@ def _run(place: Place, work: Work) -> int:
                 return notary.ended("interrupted", 130)
             case "wrong":
                 return notary.ended("check", 3)
+            case "abandoned":
+                return notary.ended("abandoned", 1)
         return 0
 
 
@@ -103,10 +105,12 @@ class _Notary:
 
     def _note(self, kind: Kind, message: str, where: str = "", text: str = "") -> Failure:
         pulse = self.heartbeat.pulse()
-        if text and pulse.run is not None and _save(RunFolder(pulse.run).failure(self.place.rank), text):
+        who = file_stem(self.place.rank, self.place.role)
+        if text and pulse.run is not None and _save(RunFolder(pulse.run).failure(who), text):
             text = ""
         return Failure(
             rank=self.place.rank,
+            role=self.place.role,
             host=self.place.host,
             kind=kind,
             step=pulse.step,

@@ -4,25 +4,26 @@ import os
 import shutil
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
 
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live import place
 from paceline.runtimes.live.addresses import interface_towards
-from paceline.runtimes.live.failures import Failure, read_note, root_cause
-from paceline.runtimes.live.heartbeat import Pulse, read_pulse
+from paceline.runtimes.live.failures import Failure, root_cause
 from paceline.runtimes.live.meeting import Meeting
-from paceline.runtimes.live.overseer import BEFORE_KILL, Agent, Overseer
-from paceline.runtimes.live.place import host_name
+from paceline.runtimes.live.overseer import Agent, Overseer, Weight
+from paceline.runtimes.live.place import host_name, local_servers
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.surroundings import undisturbed
-from paceline.runtimes.live.verdict import killed_by, safe, verdict
+from paceline.runtimes.live.verdict import safe, sentence, verdict
+from paceline.runtimes.live.witness import Witness
+from paceline.units import show_seconds
 
 _HEARSAY = 2.0
 
@@ -46,11 +47,13 @@ def launch(
     *,
     trains: bool = True,
 ) -> int:
-    """Run ``command`` once a worker of this host, to the end; 0 is done, 3 a failed check, 130 interrupted by a signal.
+    """Run ``command`` once a worker and server of this host, to the end.
 
-    A worker that fails ends them all within ten seconds and raises RunFailed with the root cause, or Mistake
-    where the user can fix it. What workers print passes through untouched. Call it in the main thread.
-    Failures of what ``trains`` are told with the step and the checkpoint that is safe.
+    Returns 0 for done, 3 for a failed check, 130 for interrupted by a signal. A worker that fails ends them all within
+    ten seconds and raises RunFailed with the root cause, or Mistake where the user can fix it. Where there are servers,
+    only they do, and workers before the run has begun: later the others go on, until no worker is left. What workers
+    print passes through untouched. Call it in the main thread. Failures of what ``trains`` are told with the step and
+    the checkpoint that is safe.
     """
     meeting = plan.meeting(say)
     folder = Path(tempfile.mkdtemp(prefix="paceline-"))
@@ -81,29 +84,26 @@ def variables(plan: Launch, port: int, folder: Path, environ: Mapping[str, str])
     return ours | {name: value for name, value in wishes.items() if value and name not in environ}
 
 
-def _was_stopped(code: int, after: float) -> bool:
-    """Whether a worker that ended so many seconds after the first failure was ended by this launcher because of it.
-
-    SIGKILL comes late from here. One that comes early is the cause itself: the others may well notice a killed worker,
-    and end, before the system has cleared it away.
-    """
-    return after > 0 and (code == -SIGTERM or (code == -SIGKILL and after >= BEFORE_KILL - 1))
-
-
 class _Run:
     """One launch: the agent's run, and what is made of its end."""
 
     def __init__(
         self, plan: Launch, meeting: Meeting, folder: Path, say: Callable[[str], None], *, trains: bool = True
     ) -> None:
-        self.plan, self.meeting, self.folder, self.say, self.trains = plan, meeting, folder, say, trains
-        self.seats = plan.seats
-        self.overseer = Overseer(failed=self._first_failure, lost_node=meeting.lost, begun=self._begun)
+        self.plan, self.meeting, self.say, self.trains = plan, meeting, say, trains
+        self.overseer = Overseer(
+            failed=self._weigh,
+            lost_node=self._lost_node,
+            failed_elsewhere=lambda: meeting.bulletin.told(),
+            begun=lambda: self.witness.begun(),
+            spares=plan.servers > 0,
+        )
+        self.witness = Witness(plan, folder, self.overseer, time.time())
 
     def go(self, command: Sequence[str], variables: Mapping[str, str]) -> int:
         spec = WorkerSpec(
             role="worker",
-            local_world_size=len(self.seats),
+            local_world_size=len(self.plan.seats),
             entrypoint=command[0],
             args=tuple(command[1:]),
             rdzv_handler=self.meeting,
@@ -115,59 +115,53 @@ class _Run:
         result = Agent(spec, variables, self.overseer).run()
         if self.overseer.signal:
             return self._interrupted(result)
-        if result.is_failed():
+        if self._has_failed(result):
             raise self._failed(result)
-        kinds = {note.kind for note in self._notes()}
+        kinds = {note.kind for note in self.witness.notes().values()}
         return 130 if "interrupted" in kinds else 3 if "check" in kinds else 0
 
-    def _rank(self, local_rank: int) -> int:
-        return self.plan.node_rank * self.plan.workers + local_rank
+    def _has_failed(self, result: RunResult) -> bool:
+        if not self.plan.servers:
+            return result.is_failed()
+        return self.overseer.failed_at is not None or not self.witness.ended_well()
 
-    def _notes(self) -> list[Failure]:
-        notes = (read_note(self.folder, self._rank(local)) for local in range(self.plan.workers))
-        return [note for note in notes if note is not None]
-
-    def _pulses(self) -> list[Pulse]:
-        return [read_pulse(self.folder, self._rank(local)) for local in range(self.plan.workers)]
-
-    def _begun(self) -> bool:
-        return all(pulse.at for pulse in self._pulses())
-
-    def _run_folder(self) -> Path | None:
-        return next((pulse.run for pulse in self._pulses() if pulse.run is not None), None)
-
-    def _first_failure(self, local_rank: int, code: int | None) -> None:
+    def _weigh(self, local_rank: int, code: int | None) -> Weight:
         """Called in the overseer's thread: other hosts learn the cause while this one still clears up."""
-        failure = self._failure(local_rank, code)
-        if failure is not None and failure.kind not in ("lost-peer", "stopped"):
+        failure = self.witness.failure(local_rank, code)
+        if failure is None:
+            return Weight.ENDS
+        weight = self._weight_of(failure, local_rank)
+        if weight is Weight.SPARES and (self.witness.workers_left() or self.plan.nodes > 1):
+            self.say(f"{sentence(failure)}; the run goes on with the others.")
+        if weight is Weight.ENDS and failure.kind not in ("lost-peer", "stopped"):
             self.meeting.bulletin.post(failure)
+        return weight
 
-    def _failure(self, local_rank: int, code: int | None) -> Failure | None:
-        rank = self._rank(local_rank)
-        note = read_note(self.folder, rank)
-        if note is not None or code is None:
-            return note
-        pulse = read_pulse(self.folder, rank)
-        ended = self.overseer.deaths.get(local_rank, 0.0)
-        after = ended - (self.overseer.failed_at or ended)
-        late = local_rank in self.overseer.ended or _was_stopped(code, after)
-        return Failure(
-            rank=rank,
-            host=host_name(),
-            kind="stopped" if late else "killed" if code < 0 else "exited",
-            step=pulse.step,
-            message=killed_by(code),
-            run=str(pulse.run) if pulse.run else None,
-            at=ended,
-        )
+    def _weight_of(self, failure: Failure, local_rank: int) -> Weight:
+        """Servers hold the run, and so does everybody until it has begun; later it can do without any worker."""
+        if not self.plan.servers or failure.role == "server" or not self.witness.anybody_trained():
+            return Weight.ENDS
+        if failure.kind == "mistake" and failure.step == 0:
+            return Weight.ENDS
+        if failure.kind == "lost-peer" and time.time() - self.overseer.deaths[local_rank] < _HEARSAY:
+            return Weight.UNCLEAR
+        return Weight.SPARES
+
+    def _lost_node(self) -> int | None:
+        """A node that is lost and that the run cannot do without."""
+        lost = self.meeting.lost()
+        if lost is None or not self.plan.servers or local_servers(lost, self.plan.nodes, self.plan.servers):
+            return lost
+        self.meeting.bulletin.forget(lost)
+        self.say(f"{self._silence_of(lost)}; the run goes on with the others.")
+        return None
+
+    def _silence_of(self, node: int) -> str:
+        return f"node rank {node} ({self.meeting.hosts[node]}) has not answered for {self.plan.silence:g} s"
 
     def _failed(self, result: RunResult) -> Mistake | RunFailed:
-        codes = {rank: code for rank, code in self.overseer.codes.items() if code}
-        codes |= {failure.local_rank: failure.exitcode for failure in result.failures.values()}
-        found = [self._failure(local_rank, code) for local_rank, code in codes.items()]
-        # The agent knows who had ended when it looked; whoever began it may have ended a moment later.
-        cause = root_cause([*(failure for failure in found if failure is not None), *self._notes()])
-        if cause.kind in ("lost-peer", "stopped"):
+        cause = self._cause(result)
+        if cause.kind in ("lost-peer", "stopped", "interrupted"):
             cause = self._hearsay(cause)
         else:
             # Where the agent reaped the worker before the overseer saw how it ended, nobody has told the others.
@@ -175,39 +169,54 @@ class _Run:
         if cause.kind == "mistake":
             return Mistake(cause.message)
         if cause.traceback:
-            self.say(f"the traceback of rank {cause.rank} follows\n{cause.traceback.rstrip()}")
+            who = f"{'server' if cause.role == 'server' else 'rank'} {cause.rank}"
+            self.say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
         text = verdict(
             cause,
-            run=self._run_folder(),
-            noticed=self._noticed(cause),
+            run=self.witness.run_folder(),
+            others=self._others(cause),
             options=self.plan.options,
             trains=self.trains,
         )
         return RunFailed(text)
+
+    def _cause(self, result: RunResult) -> Failure:
+        codes = {rank: code for rank, code in self.overseer.codes.items() if code}
+        codes |= {failure.local_rank: failure.exitcode for failure in result.failures.values()}
+        # The agent knows who had ended when it looked; whoever began it may have ended a moment later.
+        found = {
+            rank: self.witness.failure(rank, code) for rank, code in codes.items()
+        } | self.witness.notes()
+        if self.overseer.failed_at is not None:  # those whose end ended nothing are not the cause
+            found = {rank: failure for rank, failure in found.items() if rank not in self.overseer.spared}
+        unknown = Failure(rank=self.plan.seats[0][1], host=host_name(), kind="stopped", message="was ended")
+        return root_cause([failure for failure in found.values() if failure is not None] or [unknown])
 
     def _hearsay(self, cause: Failure) -> Failure:
         """What other hosts know of a failure that did not begin here."""
         lost = self.overseer.lost
         if lost is None:
             return self.meeting.bulletin.posted(_HEARSAY) or cause
-        host = self.meeting.hosts[lost]
-        message = f"node rank {lost} ({host}) has not answered for {self.plan.silence:g} s"
-        return replace(cause, kind="lost-host", host=host, message=message)
+        return replace(cause, kind="lost-host", host=self.meeting.hosts[lost], message=self._silence_of(lost))
 
-    def _noticed(self, cause: Failure) -> float | None:
-        """How long the others took to stop, where this host could see it."""
+    def _others(self, cause: Failure) -> str:
+        """What became of the others, where this host could see it."""
+        if self.plan.servers and self.overseer.failed_at is None:
+            return "; no worker was left" if self.plan.nodes == 1 else "; no worker was left on this host"
         deaths, failed_at = self.overseer.deaths, self.overseer.failed_at
-        local = cause.rank - self._rank(0)
-        if failed_at is None or len(deaths) < 2 or local not in deaths:
-            return None
-        return max(deaths.values()) - failed_at
+        seat = (cause.role, cause.rank)
+        if failed_at is None or len(deaths) < 2 or seat not in self.plan.seats:
+            return ""
+        if self.plan.seats.index(seat) not in deaths:
+            return ""
+        return f"; the others stopped after {show_seconds(max(deaths.values()) - failed_at)}"
 
     def _interrupted(self, result: RunResult) -> int:
-        if result.is_failed():
-            step = max(pulse.step for pulse in self._pulses())
-            note = Failure(rank=self._rank(0), host=host_name(), kind="interrupted", step=step)
+        if result.is_failed() and not (self.plan.servers and self.witness.ended_well()):
+            step = max(pulse.step for pulse in self.witness.pulses("worker").values())
+            note = Failure(rank=self.plan.seats[0][1], host=host_name(), kind="interrupted", step=step)
             self.meeting.bulletin.post(note)
-            run = self._run_folder()
+            run = self.witness.run_folder()
             lines = safe(run, self.plan.options) if run else []
             self.say("\n".join(["interrupted before the workers could save.", *lines]))
         return 130

@@ -5,11 +5,13 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
+from enum import Enum
 from types import FrameType
 from typing import Any
 
-from torch.distributed.elastic.agent.server.api import WorkerGroup, WorkerSpec
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing.api import SubprocessContext
 
 from paceline.runtimes.live.surroundings import SIGNALS, Streams
 
@@ -25,8 +27,19 @@ BEFORE_KILL = 5
 _GLANCE = 0.02
 
 
+class Weight(Enum):
+    """What one process's failure means for the others."""
+
+    ENDS = "ends"
+    """The run has failed: all must end."""
+    SPARES = "spares"
+    """The others go on."""
+    UNCLEAR = "unclear"
+    """It may follow from a failure that is not known yet: ask again."""
+
+
 class Overseer:
-    """Watches the workers of this host while the elastic agent runs them.
+    """Watches the workers and servers of this host while the elastic agent runs them.
 
     The agent looks ten times a second and does not tell who died first; this looks closer, without reaping.
     """
@@ -34,15 +47,20 @@ class Overseer:
     def __init__(
         self,
         *,
-        failed: Callable[[int, int | None], None],
+        failed: Callable[[int, int | None], Weight],
         lost_node: Callable[[], int | None],
+        failed_elsewhere: Callable[[], bool],
         begun: Callable[[], bool],
+        spares: bool = False,
     ) -> None:
-        """``failed`` is told once, in a thread: which local rank failed first, and its exit code if seen.
+        """``failed`` is told in a thread, until it says that all must end: which local rank, and its exit code if seen.
 
-        ``lost_node`` is asked now and again for a node that is lost, and ``begun`` whether there is anything to save.
+        ``lost_node`` is asked now and again for a node that is lost, ``failed_elsewhere`` whether another host has told
+        of a failure, and ``begun`` whether there is anything to save. Where it never ``spares`` the others, the agent
+        ends them by itself.
         """
         self._failed, self._lost_node, self._begun = failed, lost_node, begun
+        self._failed_elsewhere, self._spares = failed_elsewhere, spares
         self._pids: Mapping[int, int] = {}
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="overseer", daemon=True)
@@ -52,8 +70,11 @@ class Overseer:
         """Local rank to its exit code, where this saw it before the agent did."""
         self.ended: set[int] = set()
         """Local ranks that this ended by SIGKILL: they did not begin anything."""
+        self.spared: set[int] = set()
+        """Local ranks whose failure did not end the run."""
+        self._unjudged: list[int] = []
         self.failed_at: float | None = None
-        """When the first worker failed."""
+        """When the run failed: when the first process did whose failure ends all."""
         self.lost: int | None = None
         """The rank of a node that was lost before anything failed here."""
         self.signal = 0
@@ -80,10 +101,18 @@ class Overseer:
                 self.send(signal.SIGKILL)
 
     def _listen(self) -> None:
-        if self.failed_at is None:
-            self.lost = self._lost_node()
-            if self.lost is not None:
-                self.failed_at, self._deadline = time.time(), 0.0
+        if self.failed_at is not None:
+            return
+        self.lost = self._lost_node()
+        if self.lost is not None:
+            self.failed_at, self._deadline = time.time(), 0.0
+        elif self._spares and not self.signal and self._failed_elsewhere():
+            self._fail(time.time())
+            self.send(signal.SIGTERM)  # nobody here has failed, so the agent would let them go on
+
+    def _fail(self, when: float) -> None:
+        self.failed_at = when
+        self._deadline = min(self._deadline, time.monotonic() + AFTER_FAILURE)
 
     def _look(self) -> None:
         for local_rank, pid in self._pids.items():
@@ -94,10 +123,30 @@ class Overseer:
                 self.deaths[local_rank] = time.time()
                 if code is not None:
                     self.codes[local_rank] = code
-                if code != 0 and self.failed_at is None and not self.signal:
-                    self.failed_at = self.deaths[local_rank]
-                    self._deadline = min(self._deadline, time.monotonic() + AFTER_FAILURE)
-                    self._failed(local_rank, code)
+                if code != 0 and not self.signal:
+                    self._unjudged.append(local_rank)
+        for local_rank in list(self._unjudged):
+            self._judge(local_rank)
+
+    def _judge(self, local_rank: int) -> None:
+        if self.failed_at is not None:
+            self._unjudged.clear()
+            return
+        if not self._spares:
+            self._fail(self.deaths[local_rank])  # the agent acts at once: when it began must be known
+        weight = self._failed(local_rank, self.codes.get(local_rank))
+        if weight is Weight.UNCLEAR:
+            return
+        self._unjudged.remove(local_rank)
+        if weight is Weight.SPARES:
+            self.spared.add(local_rank)
+        elif self.failed_at is None:
+            self._fail(self.deaths[local_rank])
+
+    @property
+    def keeps_going(self) -> bool:
+        """Whether the agent is to let everybody go on, whoever has ended."""
+        return self._spares and self.failed_at is None and len(self.deaths) < len(self._pids)
 
     def send(self, signum: int) -> None:
         """Signal every worker that still runs, with whatever it has started."""
@@ -145,6 +194,18 @@ class Agent(LocalElasticAgent):
             signal.signal(signum, signal.SIG_IGN if signum in self._ignored else self._overseer.interrupt)
         self._overseer.start(pids)
         return pids
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        """As torch's, which ends all when one has failed; not where the overseer spares the others."""
+        if not self._overseer.keeps_going:
+            result: RunResult = super()._monitor_workers(worker_group)
+            return result
+        assert isinstance(self._pcontext, SubprocessContext)
+        for local_rank in list(self._overseer.deaths):
+            self._pcontext.subprocess_handlers[
+                local_rank
+            ].proc.poll()  # leaves no zombies while the run goes on
+        return RunResult(state=WorkerState.HEALTHY)
 
     def _shutdown(self, death_sig: signal.Signals = signal.SIGTERM, timeout: int = 30) -> None:
         super()._shutdown(death_sig, timeout)

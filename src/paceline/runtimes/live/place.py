@@ -124,7 +124,12 @@ class Place:
 
 def file_stem(rank: int, role: Role = "worker") -> str:
     """How the files of a worker or server begin: rank-1, server-0."""
-    return f"server-{rank}" if role == "server" else f"rank-{rank}"
+    match role:
+        case "worker":
+            return f"rank-{rank}"
+        case "server":
+            return f"server-{rank}"
+    return f"joined-{host_name()}-{os.getpid()}"
 
 
 def local_servers(node_rank: int, nodes: int, servers: int) -> range:

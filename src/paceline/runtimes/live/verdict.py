@@ -8,18 +8,15 @@ from shlex import quote
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure
+from paceline.runtimes.live.place import file_stem
 from paceline.units import show_seconds
 
 
 def sentence(failure: Failure, *, trains: bool = True) -> str:
-    """What happened to which worker, and at which step if it ``trains``."""
+    """What happened to which worker or server, and how far it had come if it ``trains``."""
     if failure.kind == "mistake":
         return failure.message
-    who = f"rank {failure.rank} on {failure.host}"
-    if not trains:
-        when = "while it measured" if failure.step else "before it measured anything"
-    else:
-        when = f"at step {failure.step}" if failure.step else "before its first step"
+    who, when = _who(failure), _when(failure, trains)
     match failure.kind:
         case "killed" | "exited":
             return f"{who} died {when} ({failure.message})"
@@ -27,7 +24,7 @@ def sentence(failure: Failure, *, trains: bool = True) -> str:
             where = f" ({failure.where})" if failure.where else ""
             return f"{who} failed {when}: {failure.message}{where}"
         case "lost-peer":
-            return f"{who} lost contact with another worker {when}, and nobody said why ({failure.message})"
+            return f"{who} lost contact with the others {when}, and nobody said why ({failure.message})"
         case "lost-host":
             return f"{failure.message}; the workers here were ended {when}"
         case "stopped":
@@ -36,22 +33,40 @@ def sentence(failure: Failure, *, trains: bool = True) -> str:
             return f"{who} was interrupted {when}"
         case "check":
             return f"{who} found a wrong result"
+        case "abandoned":
+            return f"{who} lost its last worker {when}"
+
+
+def _who(failure: Failure) -> str:
+    match failure.role:
+        case "worker":
+            return f"rank {failure.rank} on {failure.host}"
+        case "server":
+            return f"server {failure.rank} on {failure.host}"
+    return f"the worker on {failure.host} that joined"
+
+
+def _when(failure: Failure, trains: bool) -> str:
+    if not trains:
+        return "while it measured" if failure.step else "before it measured anything"
+    if failure.role == "server":
+        return f"after {failure.step} updates" if failure.step else "before its first update"
+    return f"at step {failure.step}" if failure.step else "before its first step"
 
 
 def verdict(
-    failure: Failure, *, run: Path | None, noticed: float | None, options: str = "", trains: bool = True
+    failure: Failure, *, run: Path | None, others: str = "", options: str = "", trains: bool = True
 ) -> str:
-    """The whole story: ``run`` is this host's run folder, ``noticed`` how long the others took to stop.
+    """The whole story: ``run`` is this host's run folder, ``others`` what became of the others.
 
     ``options`` are what the resuming command needs besides the run folder; what does not train saves nothing.
     """
-    others = f"; the others stopped after {show_seconds(noticed)}" if noticed is not None else ""
     lines = [f"{sentence(failure, trains=trains)}{others}."]
     if not trains:
         return "\n".join([*lines, "Start again with the same command."])
     if run is None:
         return "\n".join([*lines, "Safe: nothing was saved yet; start again with the same command."])
-    saved = RunFolder(run).failure(failure.rank)
+    saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
     if failure.kind == "error" and saved.exists():
         lines.append(f"Traceback: {_short(saved)}")
     return "\n".join([*lines, *safe(run, options)])

@@ -1,0 +1,116 @@
+"""Runs with servers, by stand-ins: whose death the run survives, whose it does not, and what the user is told."""
+
+import os
+import re
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from paceline.errors import Mistake, RunFailed
+from paceline.runtimes.live.launch import Launch, launch
+
+STAND_IN = Path(__file__).with_name("stand_in_served.py")
+
+
+def run(behaviour: str, servers: int = 1, say=lambda sentence: None) -> int:
+    plan = Launch(workers=2, servers=servers)
+    return launch([sys.executable, str(STAND_IN), behaviour], plan, say=say)
+
+
+def test_a_run_with_servers_ends_when_all_have_ended() -> None:
+    """If this failed, servers would be cut off, or nobody could read the secret."""
+    assert run("steps=3", servers=2) == 0
+
+
+def test_a_worker_that_is_killed_is_told_at_once_and_the_run_ends_well() -> None:
+    """If this failed, one dead worker would end what the others could have finished."""
+    told: list[tuple[float, str]] = []
+    code = run("worker-1=kill@5,steps=100", say=lambda sentence: told.append((time.monotonic(), sentence)))
+    assert code == 0
+    ((at, sentence),) = told
+    assert re.fullmatch(
+        r"rank 1 on \S+ died at step 5 \(killed by signal 9, SIGKILL\); the run goes on with the others\.",
+        sentence,
+    )
+    assert time.monotonic() - at > 0.5, "told while the other still trained"
+
+
+def test_a_worker_that_raises_is_told_and_the_run_ends_well() -> None:
+    """If this failed, a user's error on one worker would vanish, because the run as a whole went well."""
+    told: list[str] = []
+    assert run("worker-0=raise@5,steps=60", say=told.append) == 0
+    words = r"rank 0 on \S+ failed at step 5: ValueError: a bad label, 11; the run goes on with the others\."
+    assert re.fullmatch(words, told[0])
+
+
+def test_a_server_that_is_killed_ends_the_run_with_what_is_safe(tmp_path: Path) -> None:
+    """If this failed, workers would wait for a server that never answers."""
+    saved = tmp_path / "checkpoints" / "step-00000004"
+    saved.mkdir(parents=True)
+    for name in ("rank-0", "rank-1", "server-0", "server-1"):
+        (saved / f"{name}.tensors").touch()
+    begun = time.monotonic()
+    with pytest.raises(RunFailed) as failed:
+        run(f"server-1=kill@7,worker-0=lost@60,steps=100000,run={tmp_path}", servers=2)
+    assert time.monotonic() - begun < 30
+    what, safe, resume = str(failed.value).splitlines()
+    assert re.match(
+        r"server 1 on \S+ died after 7 updates \(killed by signal 9, SIGKILL\); the others stopped after",
+        what,
+    )
+    assert safe.startswith("Safe: checkpoint of step 4")
+    assert resume == f"Resume: paceline train --resume {tmp_path}"
+
+
+def test_a_server_is_the_cause_even_if_a_worker_died_long_before(tmp_path: Path) -> None:
+    """If this failed, the user would look for the fault in a worker that the run had survived."""
+    with pytest.raises(RunFailed, match=r"^server 0 on \S+ died after 40 updates"):
+        run("worker-1=kill@5,server-0=kill@40,steps=100000")
+
+
+def test_a_worker_that_lost_its_server_is_not_the_cause() -> None:
+    """If this failed, the connection that broke would be told, and not the server that died."""
+    told: list[str] = []
+    with pytest.raises(RunFailed, match=r"^server 0 on \S+ died after 60 updates"):
+        run("worker-0=lost@5,server-0=kill@60,steps=100000", say=told.append)
+    assert told == []
+
+
+def test_a_run_that_no_worker_is_left_in_has_failed_with_the_first_cause() -> None:
+    """If this failed, a run that trained nothing to its end would count as done."""
+    told: list[str] = []
+    with pytest.raises(
+        RunFailed, match=r"^rank 1 on \S+ failed at step 5: ValueError.*; no worker was left\."
+    ):
+        run("worker-1=raise@5,worker-0=kill@60,steps=100000", say=told.append)
+    assert any(re.match(r"rank 1 on \S+ failed at step 5", sentence) for sentence in told)
+    assert not any("rank 0" in sentence for sentence in told)
+
+
+@pytest.mark.parametrize("what", ["raise", "kill"])
+def test_a_worker_that_fails_before_the_run_has_begun_ends_it(what: str) -> None:
+    """If this failed, everybody would wait at the start for one who never comes."""
+    with pytest.raises(RunFailed, match=r"^rank 1 on \S+ (failed|died) before its first step"):
+        run(f"worker-1={what}@0,waits=1")
+
+
+def test_a_mistake_that_a_worker_finds_at_the_start_is_the_users_to_fix() -> None:
+    """If this failed, hosts with different settings would train on, one worker short."""
+    with pytest.raises(Mistake, match=r"^'spp' is no strategy; choose another$"):
+        run("worker-1=mistake@0,steps=1000")
+
+
+def test_ctrl_c_reaches_all_and_servers_are_not_ended_before_their_workers(tmp_path: Path) -> None:
+    """If this failed, Ctrl-C would end the servers through which the workers agree to stop, or lose the exit code."""
+    timer = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    told: list[str] = []
+    try:
+        assert run("worker-1=kill@5,steps=100000", say=told.append) == 130
+    finally:
+        timer.cancel()
+    assert len(told) == 1, "the death, and not that nobody could save"
