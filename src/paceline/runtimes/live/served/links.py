@@ -11,7 +11,7 @@ from paceline.runtimes.live.served.tuning import AT_WORKER, tune
 
 WAITING = 8
 """Messages that may wait for one server."""
-GRACE = 2.0
+GRACE = 1.0
 """Seconds for which others may still be heard after a server's connection was lost."""
 _CONNECTING = 15.0
 """Seconds until a first connection must stand."""
