@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -34,9 +35,10 @@ def train_command(argv: Sequence[str]) -> list[str]:
 
 
 def say_on_stderr(sentence: str) -> None:
-    """Tell the user something that is not a result."""
-    sys.stderr.write(f"paceline: {sentence}\n")
-    sys.stderr.flush()
+    """Tell the user something that is not a result; whether anybody still reads it changes nothing."""
+    with suppress(OSError):
+        sys.stderr.write(f"paceline: {sentence}\n")
+        sys.stderr.flush()
 
 
 def launch(

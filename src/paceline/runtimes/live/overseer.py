@@ -146,7 +146,8 @@ class Overseer:
     @property
     def keeps_going(self) -> bool:
         """Whether the agent is to let everybody go on, whoever has ended."""
-        return self._spares and self.failed_at is None and len(self.deaths) < len(self._pids)
+        watched = self._thread.is_alive() and len(self.deaths) < len(self._pids)
+        return self._spares and self.failed_at is None and watched
 
     def send(self, signum: int) -> None:
         """Signal every worker that still runs, with whatever it has started."""
