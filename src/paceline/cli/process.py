@@ -143,14 +143,13 @@ def join(asked: Asked) -> int:
     door = asked.served.door()
     secret = asked.served.secret(door.secret_file)
     live = asked.where.live(None)
+    runs = asked.keep.runs or door.runs or asked.keep.parent
     asked.served.warn()
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
         from paceline.runtimes.live.served.joining import join_run
 
-        return join_run(
-            door.endpoint, secret, live, asked.keep.parent, heartbeat=heartbeat, stop_requested=stopping
-        )
+        return join_run(door.endpoint, secret, live, runs, heartbeat=heartbeat, stop_requested=stopping)
 
     return run_guarded(Place(role="joined", host=host_name()), process)
 

@@ -24,6 +24,8 @@ class Door(NamedTuple):
 
     endpoint: str
     secret_file: Path
+    runs: Path | None = None
+    """Where its folder is, if it was found by that."""
 
 
 @Parameter(name="*")
@@ -84,7 +86,8 @@ class ServedOptions:
     def _door_of(self, folder: RunFolder) -> Door:
         try:
             document = read_json(folder.join)
-            door = Door(document["endpoint"], self.secret_file or Path(document["secret"]))
+            file = self.secret_file or Path(document["secret"])
+            door = Door(document["endpoint"], file, folder.path.absolute().parent)
         except (FileNotFoundError, DamagedFile, KeyError, TypeError):
             door = None
         if (
