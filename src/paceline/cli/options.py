@@ -74,6 +74,8 @@ class RunOptions:
     """Samples a worker and step (default 32); 48,16 gives each worker its own."""
     slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
+    slow_turns: Annotated[int | None, Parameter(converter=whole, group=AGREE)] = None
+    """Slow ranks are slow for so many steps, then not for as many, in turn with each other (default always)."""
     buffers: Annotated[Literal["average", "rank0"] | None, Parameter(group=AGREE)] = None
     """Batch-norm statistics: averaged when the model is looked at (default), or rank 0's, sent at each step."""
     collective: Annotated[
@@ -111,6 +113,7 @@ class RunOptions:
             target_accuracy=self.target_accuracy,
             seed=1 if self.seed is None else self.seed,
             slow=parse_slow(self.slow or []),
+            slow_turns=self.slow_turns or 0,
             evaluate=Every.parse(_given(self.evaluate_every, "1 epoch"), "--evaluate-every"),
             checkpoint=Every.parse(_given(self.checkpoint_every, "1 epoch"), "--checkpoint-every"),
             keep=3 if self.keep is None else self.keep,

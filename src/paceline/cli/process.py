@@ -42,7 +42,7 @@ class Asked:
         from paceline.runtimes.prepare import build_strategy, check_servers, server_count
 
         # What is asked of single ranks can be read only when it is known how many train, and that depends on this.
-        anybody = replace(self.options, batch_size=None, slow=None)
+        anybody = replace(self.options, batch_size=None, slow=None, slow_turns=None)
         settings = read_settings(self.resume) if self.resume else anybody.settings(1)
         strategy = build_strategy(settings)
         check_servers(settings, strategy)

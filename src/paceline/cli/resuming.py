@@ -27,6 +27,7 @@ _PARTS: dict[str, Callable[[Settings], Any]] = {
     "--servers": lambda run: run.servers,
     "--batch-size": lambda run: ",".join(map(str, run.batch_sizes)),
     "--slow": lambda run: ",".join(f"{rank}={factor:g}" for rank, factor in sorted(run.slow.items())),
+    "--slow-turns": lambda run: run.slow_turns,
     "--buffers": lambda run: run.buffers,
     "--collective": lambda run: run.collective,
     "--seed": lambda run: run.seed,

@@ -80,12 +80,16 @@ class ClusterOptions:
         from paceline.runtimes.config import check_same_job
 
         if not self.times:
-            return given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+            return given_costs(
+                cluster, settings.batch_sizes, settings.slow, settings.seed, settings.slow_turns
+            )
         recorded = RunFolder(self.times)
         times, samples = typical_step(recorded)
         check_same_job(recorded, settings)
         stated = replace(cluster, times=times)
-        return given_costs(stated, (samples,) * cluster.workers, settings.slow, settings.seed)
+        return given_costs(
+            stated, (samples,) * cluster.workers, settings.slow, settings.seed, settings.slow_turns
+        )
 
 
 def simulate(

@@ -5,6 +5,14 @@ from dataclasses import dataclass
 from paceline.errors import Mistake
 
 
+def takes_turn(rank: int, step: int, turns: int) -> bool:
+    """Whether a slowed rank is slow in a step: always, or for ``turns`` steps in turn with as many at full speed.
+
+    Even ranks begin with their slow steps and odd ones with their fast ones, so that two of them take turns.
+    """
+    return turns == 0 or (step // turns + rank) % 2 == 0
+
+
 @dataclass(frozen=True, kw_only=True)
 class StepTimes:
     """Stated seconds, on a device of speed 1, for a whole mini-batch of the worker's own size."""

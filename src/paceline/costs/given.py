@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from paceline.clusters.cluster import Cluster
-from paceline.clusters.times import StepTimes
+from paceline.clusters.times import StepTimes, takes_turn
 from paceline.costs.base import Times
 from paceline.errors import Mistake
 
@@ -26,6 +26,8 @@ class Given:
     """One a worker: its device's."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """Rank to factor, for those that compute more slowly than their device would."""
+    turns: int = 0
+    """Steps for which these are slow before they are not for as many; 0 is always."""
     seed: int = 0
     """Decides the jitter, where there is any."""
     forward: float = field(init=False)
@@ -42,13 +44,14 @@ class Given:
 
     @property
     def steady(self) -> bool:
-        """Whether there is no jitter."""
-        return self.times.jitter == 0
+        """Whether there is no jitter, and nobody is slow only in turns."""
+        return self.times.jitter == 0 and not (self.turns and self.slow)
 
     def gradient(self, rank: int, samples: int, step: int) -> Times:
         """The stated parts, in proportion to the samples."""
         scale = self._scale(rank, step) * samples / self.batch_sizes[rank]
-        compute = scale * self.slow.get(rank, 1.0)
+        slowed = self.slow.get(rank, 1.0) if takes_turn(rank, step, self.turns) else 1.0
+        compute = scale * slowed
         return Times(self.times.data * scale, self.forward * compute, self.backward * compute)
 
     def apply(self, rank: int, step: int) -> float:
@@ -79,11 +82,18 @@ class Given:
 
 
 def given_costs(
-    cluster: Cluster, batch_sizes: Sequence[int], slow: Mapping[int, float], seed: int = 0
+    cluster: Cluster, batch_sizes: Sequence[int], slow: Mapping[int, float], seed: int = 0, turns: int = 0
 ) -> Given:
     """The times that the cluster's description states, for the devices that its workers have."""
     speeds = tuple(cluster.hosts[index].device.speed for index in cluster.place_workers())
-    return Given(times=cluster.times, batch_sizes=tuple(batch_sizes), speeds=speeds, slow=slow, seed=seed)
+    return Given(
+        times=cluster.times,
+        batch_sizes=tuple(batch_sizes),
+        speeds=speeds,
+        slow=slow,
+        turns=turns,
+        seed=seed,
+    )
 
 
 def _normal(seed: int, rank: int, step: int) -> float:

@@ -50,6 +50,8 @@ class Settings:
     seed: int = 1
     slow: Mapping[int, float] = field(default_factory=dict)
     """Rank to factor: a rank with 2.5 takes 2.5 times as long to compute."""
+    slow_turns: int = 0
+    """Steps for which the slow ranks are slow before they are not for as many; 0 is always."""
     evaluate: Every = Every(1)
     checkpoint: Every = Every(1)
     keep: int = 3
@@ -87,6 +89,12 @@ class Settings:
             )
         if not 0 <= self.seed < 2**63:
             raise Mistake(f"--seed {self.seed} is out of range: it must be at least 0 and less than 2**63")
+        if self.slow_turns < 0:
+            raise Mistake(f"--slow-turns {self.slow_turns} is too small: give steps, or 0 for always")
+        if self.slow_turns and not self.slow:
+            raise Mistake(
+                f"--slow-turns {self.slow_turns} says when slow ranks are slow, and none is; add --slow"
+            )
         for rank, factor in self.slow.items():
             if not 0 <= rank < workers:
                 raise Mistake(

@@ -98,14 +98,14 @@ class Engine:
         heartbeat: Beating,
         agreement: Agreement,
         post: Post = NoPost(),  # noqa: B008  it holds nothing
-        slow: float = 1.0,
+        slowness: Slowness | None = None,
         share_buffers: bool = False,
     ) -> None:
         """``share_buffers`` makes everybody's buffers rank 0's before each forward, as torch's DDP does."""
         self.me, self.replica, self.group, self.recorder = me, replica, group, recorder
         self.keeper, self.observer, self.heartbeat = keeper, observer, heartbeat
         self._agreement, self._post = agreement, post
-        self._slowness = Slowness(slow)
+        self._slowness = slowness or Slowness()
         self._share_buffers = share_buffers and group.workers > 1 and me.buffers.numel() > 0
         self._overlaps: dict[Mean, Overlap] = {}
         self._loss = 0.0
@@ -186,7 +186,7 @@ class Engine:
     def _compute(self, batch: tuple[Tensor, Tensor], share: float, overlap: Overlap | None) -> None:
         """Forward and backward; a worker without samples has a gradient of zero."""
         replica, samples = self.replica, self.me.samples
-        self._slowness.begin()
+        self._slowness.begin(self.me.clock)
         if samples:
             loss = replica.forward(batch)
             self._slowness.stretch()

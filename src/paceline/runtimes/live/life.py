@@ -24,6 +24,7 @@ from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.keeping import FolderKeeper, go_on, recorded_totals
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.saving import restore, shared_step
+from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.live.speaking import FirstSpeaks
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
@@ -146,7 +147,7 @@ class Life:
             heartbeat=self.heartbeat,
             agreement=agreed,
             post=self.post(),
-            slow=settings.slow.get(self.group.rank, 1.0),
+            slowness=self._slowness(),
             share_buffers=settings.buffers == "rank0",
         )
 
@@ -164,6 +165,10 @@ class Life:
             recorder.give_up(self.me.clock)
             raise
         return ending
+
+    def _slowness(self) -> Slowness:
+        settings, rank = self.prepared.settings, self.group.rank
+        return Slowness(settings.slow.get(rank, 1.0), rank, settings.slow_turns)
 
     def line_up(self) -> None:
         """Let all clocks start together, at the same reading."""

@@ -2,17 +2,22 @@
 
 import time
 
+from paceline.clusters.times import takes_turn
+
 
 class Slowness:
     """Stretches computation by a factor; 1 leaves it alone."""
 
-    def __init__(self, factor: float) -> None:
-        self._extra = factor - 1
+    def __init__(self, factor: float = 1.0, rank: int = 0, turns: int = 0) -> None:
+        """With ``turns``, only in that many steps in turn."""
+        self._most = self._extra = factor - 1
+        self._rank, self._turns = rank, turns
         self._since = 0.0
 
-    def begin(self) -> None:
-        """Computation starts now."""
-        if self._extra:
+    def begin(self, step: int) -> None:
+        """Computation of a step starts now."""
+        if self._most:
+            self._extra = self._most if takes_turn(self._rank, step, self._turns) else 0.0
             self._since = time.perf_counter()
 
     def stretch(self) -> None:

@@ -133,10 +133,10 @@ def connect(
     line = Line(sockets, len(endpoints), patience, asked)
     for server in range(len(endpoints)):
         line.send(server, Hello(rank, "", memory.name, memory.token))
+    sockets.begin_pulse(rank)  # a server that answers first must not take the wait for the others for a death
     welcomes: dict[int, Welcome] = {}
     for _ in endpoints:
         server, welcome = line.wait_for(Welcome)
         welcomes[server] = welcome
     memory.publish_over()
-    sockets.begin_pulse(rank)
     return line, [welcomes[server] for server in sorted(welcomes)]

@@ -57,6 +57,8 @@ class ThroughServers:
             "begun": life.begun,
             "step": self._life.step,
         }
+        if why := self._group.memory.why:
+            life.observer.noted(f"gradients go through sockets: {why}")
         line = self._group.open(self.secret, self.options.timeout, self.stop_requested, run)
         return ByServers(line, life.observer.noted)
 
