@@ -4,8 +4,9 @@ No link carries more than it can, and nobody can be given more without taking fr
 fairness; Bertsekas and Gallager, Data Networks, section 6.5).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from math import inf
 
 Done = Callable[[float], None]
@@ -13,15 +14,64 @@ Done = Callable[[float], None]
 
 
 @dataclass(slots=True, eq=False)
+class Group:
+    """Flows that are in the same position, and so equally fast: they meet others on the same links.
+
+    How many bytes each has sent since the group began is one number for all of them, so that time passes for a
+    group in one addition, and the next to end is the one that is to get the least far (virtual time, as in fair
+    queueing; Parekh and Gallager, 1993).
+    """
+
+    cap: float
+    """What the links that a flow has for itself let through."""
+    shared: tuple[tuple[int, float], ...]
+    """The links on which others are met, and how often each is crossed."""
+    rate: float = 0.0
+    end: float = inf
+    """When the next flow ends, if nothing else happens."""
+    sent: float = 0.0
+    """Bytes that a flow has sent which was there from the beginning."""
+    flows: int = 0
+    order: list[tuple[float, int, "Flow"]] = field(default_factory=list)
+    """A heap by where each flow ends; those that have gone elsewhere are still in it."""
+
+    def first(self) -> float:
+        """Where the next flow ends, in bytes sent; infinity in a group that is empty."""
+        order = self.order
+        while order and (order[0][2].group is not self or order[0][2].ends_at != order[0][0]):
+            heapq.heappop(order)
+        return order[0][0] if order else inf
+
+    def pop_first(self) -> list["Flow"]:
+        """The flows that end next, out of the heap and still in the group."""
+        first, found = self.first(), []
+        while self.order and self.order[0][0] <= first:
+            at, _, flow = heapq.heappop(self.order)
+            if flow.group is self and flow.ends_at == at:
+                found.append(flow)
+        return found
+
+
+@dataclass(slots=True, eq=False)
 class Flow:
     """Bytes under way over some links at once; a link that it crosses k times counts k times."""
 
-    left: float
+    number: int
     crosses: Mapping[int, float]
     """Link to how often it is crossed."""
     done: Done
-    rate: float = 0.0
-    ends: float = inf
+    group: Group
+    ends_at: float = 0.0
+    """The bytes that its group has sent when it ends."""
+
+    @property
+    def rate(self) -> float:
+        """Bytes a second, at present."""
+        return self.group.rate
+
+
+NOWHERE = Group(inf, ())
+"""Where flows are that have ended or not begun."""
 
 
 class Network:
@@ -33,7 +83,10 @@ class Network:
 
     def __init__(self, capacities: Sequence[float]) -> None:
         self._capacities = capacities
-        self._flows: list[Flow] = []
+        self._flows: dict[int, Flow] = {}
+        self._users: dict[int, dict[int, Flow]] = {}
+        self._groups: dict[tuple[float, tuple[tuple[int, float], ...]], Group] = {}
+        self._number = 0
         self._now = 0.0
         self._next = inf
 
@@ -45,20 +98,29 @@ class Network:
     @property
     def flows(self) -> Sequence[Flow]:
         """What is under way, by start; for looking only."""
-        return self._flows
+        return list(self._flows.values())
 
     def start(self, now: float, size: float, crosses: Mapping[int, float], done: Done) -> Flow:
         """Send ``size`` bytes from now on; ``done`` is called from ``advance`` when the last has left."""
-        flow = Flow(size, crosses, done)
         self._move(now)
-        self._flows.append(flow)
+        self._number += 1
+        flow = Flow(self._number, crosses, done, NOWHERE)
+        self._flows[flow.number] = flow
+        alone: list[Flow] = []
+        for link in crosses:
+            users = self._users.setdefault(link, {})
+            if len(users) == 1:
+                alone += users.values()
+            users[flow.number] = flow
+        self._join(flow, size)
+        self._regroup(alone)
         self._share()
         return flow
 
     def drop(self, now: float, flow: Flow) -> None:
         """Forget a flow that nobody waits for any more."""
         self._move(now)
-        self._flows.remove(flow)
+        self._remove({flow.number: flow})
         self._share()
 
     def next_end(self) -> float:
@@ -67,58 +129,126 @@ class Network:
 
     def advance(self, now: float) -> None:
         """Let time pass up to the next end, and report what ended."""
-        ended = [flow for flow in self._flows if flow.ends <= now]
+        due = [group for group in self._groups.values() if group.end <= now]
         self._move(now)
+        # A flow that has left its group and come back may be in its heap twice.
+        ended = {flow.number: flow for group in due for flow in group.pop_first()}
         if ended:
-            self._flows = [flow for flow in self._flows if flow.ends > now]
+            self._remove(ended)
             self._share()
-        for flow in ended:
-            flow.done(now)
+        for number in sorted(ended):
+            ended[number].done(now)
 
     def _move(self, now: float) -> None:
         passed = now - self._now
         self._now = now
         if passed > 0:
-            for flow in self._flows:
-                flow.left -= flow.rate * passed
+            for group in self._groups.values():
+                group.sent += group.rate * passed
+
+    def _join(self, flow: Flow, left: float) -> None:
+        """Put a flow that has so many bytes left among those in the same position."""
+        cap, shared = inf, []
+        for link, times in flow.crosses.items():
+            if len(self._users[link]) > 1:
+                shared.append((link, times))
+            else:
+                cap = min(cap, self._capacities[link] / times)
+        key = (cap, tuple(shared))
+        group = self._groups.get(key)
+        if group is None:
+            group = self._groups[key] = Group(*key)
+        group.flows += 1
+        flow.group, flow.ends_at = group, group.sent + left
+        heapq.heappush(group.order, (flow.ends_at, flow.number, flow))
+
+    def _quit(self, flow: Flow) -> float:
+        """Take a flow out of its group; return the bytes that it has left."""
+        group, flow.group = flow.group, NOWHERE
+        group.flows -= 1
+        if not group.flows:
+            del self._groups[group.cap, group.shared]
+        return max(0.0, flow.ends_at - group.sent)
+
+    def _regroup(self, flows: Iterable[Flow]) -> None:
+        """Flows that share a link now and did not before, or the other way round."""
+        for flow in flows:
+            self._join(flow, self._quit(flow))
+
+    def _remove(self, flows: Mapping[int, Flow]) -> None:
+        alone: dict[int, Flow] = {}
+        for number, flow in flows.items():
+            self._quit(flow)
+            del self._flows[number]
+            for link in flow.crosses:
+                users = self._users[link]
+                del users[number]
+                if len(users) == 1:
+                    alone |= users
+        self._regroup(flow for number, flow in alone.items() if number not in flows)
 
     def _share(self) -> None:
-        """Give every flow its fair rate: fill all alike until a link is full, freeze its flows, go on."""
-        if len(self._flows) == 1:
-            only = self._flows[0]
-            only.rate = min(
-                (self._capacities[link] / times for link, times in only.crosses.items()), default=inf
-            )
+        """Give every group its fair rate, and see when the next flow ends."""
+        meeting: dict[int, list[Group]] = {}
+        entangled = False
+        for group in self._groups.values():
+            if not group.shared:
+                group.rate = group.cap
+                continue
+            entangled = entangled or len(group.shared) > 1
+            for link, _ in group.shared:
+                meeting.setdefault(link, []).append(group)
+        if entangled:
+            self._fill(meeting)
         else:
-            self._fill()
-        self._next = inf
-        for flow in self._flows:
-            flow.ends = self._now + max(0.0, flow.left) / flow.rate
-            self._next = min(self._next, flow.ends)
+            for link, groups in meeting.items():
+                self._divide(link, groups)
+        now, soonest = self._now, inf
+        for group in self._groups.values():
+            left = group.first() - group.sent
+            group.end = end = now + left / group.rate if left > 0 else now
+            if end < soonest:
+                soonest = end
+        self._next = soonest
 
-    def _fill(self) -> None:
-        demand: dict[int, float] = {}
-        users: dict[int, list[Flow]] = {}
-        for flow in self._flows:
-            flow.rate = inf
-            for link, times in flow.crosses.items():
-                demand[link] = demand.get(link, 0) + times
-                users.setdefault(link, []).append(flow)
+    def _divide(self, link: int, groups: list[Group]) -> None:
+        """Share one link among groups that meet nowhere else: the slowest by themselves come first."""
+        room = self._capacities[link]
+        demand = sum([group.shared[0][1] * group.flows for group in groups])
+        if len(groups) > 1:
+            groups.sort(key=lambda one: one.cap)
+        for group in groups:
+            each = room / demand
+            group.rate = rate = group.cap if group.cap < each else each
+            weight = group.shared[0][1] * group.flows
+            room -= rate * weight
+            demand -= weight
+
+    def _fill(self, meeting: dict[int, list[Group]]) -> None:
+        """Fill all alike until a link is full or a group at its own limit, freeze those, go on."""
+        waiting = {id(group): group for groups in meeting.values() for group in groups}
+        slowest = sorted(waiting.values(), key=lambda one: -one.cap)
+        demand = {
+            link: sum([times * group.flows for group in groups for at, times in group.shared if at == link])
+            for link, groups in meeting.items()
+        }
         room = {link: self._capacities[link] for link in demand}
-        while demand:
+        while waiting:
             tightest = min(demand, key=lambda link: room[link] / demand[link])
             level = room[tightest] / demand[tightest]
-            for flow in users[tightest]:
-                if flow.rate == inf:
-                    self._freeze(flow, level, room, demand)
-            demand.pop(tightest, None)
+            while slowest and id(slowest[-1]) not in waiting:
+                slowest.pop()
+            limited = slowest[-1].cap <= level
+            for group in [slowest[-1]] if limited else meeting[tightest]:
+                if waiting.pop(id(group), None) is not None:
+                    self._freeze(group, group.cap if limited else level, room, demand)
 
     @staticmethod
-    def _freeze(flow: Flow, rate: float, room: dict[int, float], demand: dict[int, float]) -> None:
-        flow.rate = rate
-        for link, times in flow.crosses.items():
-            if link in demand:
-                room[link] = max(0.0, room[link] - rate * times)
-                demand[link] -= times
-                if demand[link] <= 0:
-                    del demand[link]
+    def _freeze(group: Group, rate: float, room: dict[int, float], demand: dict[int, float]) -> None:
+        group.rate = rate
+        for link, times in group.shared:
+            weight = times * group.flows
+            room[link] = max(0.0, room[link] - rate * weight)
+            demand[link] -= weight
+            if demand[link] <= 1e-9:
+                del demand[link]

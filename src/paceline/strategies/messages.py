@@ -1,6 +1,7 @@
 """What workers and servers tell each other; these and no others may travel between processes."""
 
 from dataclasses import dataclass, fields
+from functools import cache
 from typing import Any
 
 from torch import Tensor
@@ -11,8 +12,17 @@ HEADER = 64
 
 def message_bytes(message: Any) -> int:
     """What a message weighs."""
-    values = (getattr(message, field.name) for field in fields(message))
-    return HEADER + sum(value.nbytes for value in values if isinstance(value, Tensor))
+    size = HEADER
+    for name in _names(message.__class__):
+        value = getattr(message, name)
+        if isinstance(value, Tensor):
+            size += value.nbytes
+    return size
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(kind))
 
 
 @dataclass(frozen=True, slots=True)

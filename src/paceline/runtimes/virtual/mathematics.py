@@ -13,6 +13,7 @@ from paceline.runtimes.part import Part
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Session
 from paceline.runtimes.virtual.shape import JobShape
+from paceline.runtimes.virtual.weightless import weightless
 from paceline.strategies.base import Server, Worker, parts
 
 
@@ -67,8 +68,8 @@ class Nothing:
 
     def __init__(self, shape: JobShape, workers: int, servers: int = 0) -> None:
         self._workers, self._servers = workers, servers
-        self._vector = torch.empty(shape.size, dtype=shape.dtype, device="meta")
-        self._buffers = torch.empty(shape.buffers, device="meta")
+        self._vector = weightless(shape.size, shape.dtype)
+        self._buffers = weightless(shape.buffers)
 
     def worker(self, rank: int) -> Worker:
         """A worker without weights."""
