@@ -9,9 +9,14 @@ import time
 from pathlib import Path
 
 import pytest
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 
 from paceline.errors import Mistake, RunFailed
-from paceline.runtimes.live.launch import Launch, launch
+from paceline.runtimes.live.failures import Failure
+from paceline.runtimes.live.guard import _patience
+from paceline.runtimes.live.launch import Launch, _Run, launch
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.signals import PATIENCE, StopRequest
 
 STAND_IN = Path(__file__).with_name("stand_in_served.py")
 
@@ -114,3 +119,67 @@ def test_ctrl_c_reaches_all_and_servers_are_not_ended_before_their_workers(tmp_p
     finally:
         timer.cancel()
     assert len(told) == 1, "the death, and not that nobody could save"
+
+
+class Fake:
+    """A meeting of two hosts, of which this one is node rank 1 and has no server."""
+
+    hosts = ("node-a", "node-b")
+
+    def __init__(self, silent: int | None = None) -> None:
+        self.bulletin = self
+        self.silent, self.posted_here, self.forgotten = silent, [], []
+
+    def lost(self) -> int | None:
+        return self.silent
+
+    def post(self, failure: Failure) -> None:
+        self.posted_here.append(failure)
+
+    def forget(self, rank: int) -> None:
+        self.forgotten.append(rank)
+
+
+def plan_of(node_rank: int) -> Launch:
+    return Launch(nodes=2, workers=1, servers=1, address="127.0.0.1", node_rank=node_rank)
+
+
+def test_a_host_whose_workers_have_died_does_not_end_the_run_of_the_others(tmp_path: Path) -> None:
+    """If this failed, a host without servers would take the whole run with it."""
+    meeting = Fake()
+    run = _Run(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    run.overseer.deaths[0], run.overseer.codes[0] = 5.0, -9
+    result = RunResult(state=WorkerState.FAILED)
+    assert run._has_failed(result), "there is nothing left to do here"
+    assert re.fullmatch(
+        r"rank 1 on \S+ died before its first step \(killed by signal 9, SIGKILL\); "
+        r"no worker is left on this host, and the run goes on without it\.",
+        str(run._failed(result)),
+    )
+    assert meeting.posted_here == []
+
+
+@pytest.mark.parametrize(("me", "lost", "survived"), [(0, 1, True), (1, 0, False)])
+def test_only_a_host_with_servers_is_missed(tmp_path: Path, me: int, lost: int, survived: bool) -> None:
+    """If this failed, a host that is cut off would end the run of the others, or be waited for without end."""
+    told: list[str] = []
+    run = _Run(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
+    assert run._lost_node() == (None if survived else lost)
+    words = ["node rank 1 (node-b) has not answered for 20 s; the run goes on with the others."]
+    assert told == (words if survived else [])
+
+
+def test_a_worker_of_a_dead_launcher_leaves_without_stopping_the_others(tmp_path: Path) -> None:
+    """If this failed, kill -9 of one host's launcher would stop the run on all hosts."""
+    spared = Place(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)
+    needed = Place(rank=0, workers=2, servers=1, nodes=2, node_rank=0, launch=tmp_path)
+    assert _patience(spared)[signal.SIGTERM] == 0
+    assert _patience(needed) == PATIENCE
+    ended: list[int] = []
+    with StopRequest(ended.append, _patience(spared)) as stopping:
+        os.kill(os.getpid(), signal.SIGTERM)
+        deadline = time.monotonic() + 5
+        while not ended and time.monotonic() < deadline:
+            assert not stopping()
+            time.sleep(0.001)
+    assert ended == [signal.SIGTERM]

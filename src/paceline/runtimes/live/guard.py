@@ -5,7 +5,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +15,8 @@ from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.place import Place, file_stem
-from paceline.runtimes.live.signals import StopRequest, die_with
+from paceline.runtimes.live.place import Place, file_stem, local_servers
+from paceline.runtimes.live.signals import PATIENCE, StopRequest, die_with
 from paceline.runtimes.live.verdict import safe, sentence
 
 
@@ -62,7 +62,7 @@ def _run(place: Place, work: Work) -> int:
     die_with(place.launcher)
     with Heartbeat(place) as heartbeat:
         notary = _Notary(place, heartbeat)
-        with StopRequest(notary.end_hard) as stopping:
+        with StopRequest(notary.end_hard, _patience(place)) as stopping:
             try:
                 ending = work(heartbeat, stopping).ending
             except (Exception, SystemExit) as error:
@@ -75,6 +75,14 @@ def _run(place: Place, work: Work) -> int:
             case "abandoned":
                 return notary.ended("abandoned", 1)
         return 0
+
+
+def _patience(place: Place) -> Mapping[int, float]:
+    """A worker whose launcher has died leaves a run that goes on with servers elsewhere, and must not stop it."""
+    held = local_servers(place.node_rank, place.nodes, place.servers)
+    if place.launch is None or not place.servers or held:
+        return PATIENCE
+    return {**PATIENCE, signal.SIGTERM: 0.0}
 
 
 @dataclass(frozen=True)

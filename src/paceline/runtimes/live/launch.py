@@ -133,11 +133,15 @@ class _Run:
         if failure is None:
             return Weight.ENDS
         weight = self._weight_of(failure, local_rank)
-        if weight is Weight.SPARES and (self.witness.workers_left() or self.plan.nodes > 1):
+        if weight is Weight.SPARES and self._goes_on_here():
             self.say(f"{sentence(failure)}; the run goes on with the others.")
         if weight is Weight.ENDS and failure.kind not in ("lost-peer", "stopped"):
             self.meeting.bulletin.post(failure)
         return weight
+
+    def _goes_on_here(self) -> bool:
+        """Whether anybody of this host is left in the run; else its end is told in one piece."""
+        return self.witness.workers_left() or (self.plan.nodes > 1 and self.witness.serves())
 
     def _weight_of(self, failure: Failure, local_rank: int) -> Weight:
         """Servers hold the run, and so does everybody until it has begun; later it can do without any worker."""
@@ -165,6 +169,10 @@ class _Run:
         cause = self._cause(result)
         if cause.kind in ("lost-peer", "stopped", "interrupted"):
             cause = self._hearsay(cause)
+        elif self.plan.servers and self.overseer.failed_at is None and not self.witness.serves():
+            return RunFailed(
+                f"{sentence(cause)}; no worker is left on this host, and the run goes on without it."
+            )
         else:
             # Where the agent reaped the worker before the overseer saw how it ended, nobody has told the others.
             self.meeting.bulletin.post(cause)

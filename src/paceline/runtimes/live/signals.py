@@ -24,7 +24,8 @@ class StopRequest:
     """Whether this worker was asked to stop; a context in the main thread, which puts the old handlers back.
 
     A thread reads the signals, because a worker that waits in a collective runs no Python handler. It calls
-    ``hard_end`` with the signal when the patience is over, or at the second SIGINT.
+    ``hard_end`` with the signal when the patience is over, or at the second SIGINT. A signal for which there is no
+    patience at all is no request: it only ends.
     """
 
     def __init__(self, hard_end: Callable[[int], None], patience: Mapping[int, float] = PATIENCE) -> None:
@@ -36,8 +37,8 @@ class StopRequest:
         self._thread = threading.Thread(target=self._listen, name="stop-request", daemon=True)
 
     def __call__(self) -> bool:
-        """True from the first signal on."""
-        return self._asked != 0
+        """True from the first signal on that leaves time to stop."""
+        return self._asked != 0 and self._patience[self._asked] > 0
 
     @property
     def signal(self) -> int:

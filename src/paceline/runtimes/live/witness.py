@@ -57,13 +57,17 @@ class Witness:
         """Whether a worker of this host still runs."""
         return any(local not in self._overseer.deaths for local in self.pulses("worker"))
 
+    def serves(self) -> bool:
+        """Whether this host has servers, so that it has part in the run until its end."""
+        return any(role == "server" for role, _ in self.seats)
+
     def ended_well(self) -> bool:
         """Whether a run with servers has, as far as this host can tell, when all of its processes have ended."""
         if any(note.kind == "abandoned" for note in self.notes().values()):
             return False
         if any(self._overseer.codes.get(local) == 0 for local in self.pulses("worker")):
             return True
-        return len(self.pulses("server")) > 0 if self._plan.nodes > 1 else self._summed_up()
+        return self.serves() if self._plan.nodes > 1 else self._summed_up()
 
     def _summed_up(self) -> bool:
         """Whether a worker that joined has finished what all of the others left."""
