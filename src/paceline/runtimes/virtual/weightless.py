@@ -18,7 +18,11 @@ class Weightless(Tensor):
     def _unchanged(self, *_: Any, **__: Any) -> Self:
         return self
 
-    add_ = sub_ = mul_ = div_ = zero_ = copy_ = clone = _unchanged
+    add_ = sub_ = mul_ = div_ = zero_ = copy_ = _unchanged
+
+    def clone(self, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+        """Another one: who sends what is told apart by it."""
+        return weightless(self.numel(), self.dtype)
 
     def tensor_split(self, sections: int) -> tuple[Tensor, ...]:  # type: ignore[override]
         """The parts, of the same kind."""
