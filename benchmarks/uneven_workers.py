@@ -12,13 +12,11 @@ is half of theirs; momentum is off, since stale gradients bring their own.
 
 import argparse
 import json
-import os
 import statistics
 import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, NamedTuple
 
 WORKERS, BATCH, SLOW = 2, 32, 4
@@ -32,43 +30,32 @@ class Case(NamedTuple):
     """One way of being uneven."""
 
     name: str
+    slow: tuple[str, ...]
     least: dict[str, float]
     """Strategy to how many times the rate of ps it must have."""
 
 
 CASES = (
-    Case("rank 1 slow", {"async": 1.5}),
-    Case("slow in turns", {f"ssp:staleness={STALENESS}": 1.5, "async": 1.5}),
+    Case("rank 1 slow", ("--slow", f"1={SLOW}"), {"async": 1.5}),
+    Case(
+        "slow in turns",
+        ("--slow", f"0={SLOW}", "--slow", f"1={SLOW}", "--slow-turns", "4"),
+        {f"ssp:staleness={STALENESS}": 1.5, "async": 1.5},
+    ),
 )
 
 
 def train(case: Case, strategy: str, seed: int, options: argparse.Namespace) -> tuple[float, float]:
     """Samples a second of training, and the accuracy at the end."""
     rate = options.lr / 2 if strategy == "async" else options.lr
-    optimizer = f"sgd:lr={rate:g},momentum=0"
     command = [sys.executable, "-m", "paceline", "train", "--json", "--workers", str(WORKERS)]
     command += ["--strategy", strategy, "--batch-size", str(BATCH), "--seed", str(seed)]
     command += ["--iterations", str(options.iterations), "--evaluate-every", f"{options.iterations} steps"]
     command += ["--checkpoint-every", "never"]
-    if case is CASES[0]:
-        command += [
-            "--data",
-            "fashion-mnist",
-            "--model",
-            "cnn",
-            "--optimizer",
-            optimizer,
-            "--slow",
-            f"1={SLOW}",
-        ]
-    else:
-        command += ["--job", "_slow_in_turns:build"]
-    environment = {"SLOW_OPTIMIZER": optimizer, "SLOW_SECONDS": str((SLOW - 1) * options.step / 1e3)}
-    environment |= {"PYTHONPATH": str(Path(__file__).parent)}
+    command += ["--data", "fashion-mnist", "--model", "cnn", *case.slow]
+    command += ["--optimizer", f"sgd:lr={rate:g},momentum=0"]
     with tempfile.TemporaryDirectory() as runs:
-        found = subprocess.run(
-            [*command, "--runs", runs], stdout=subprocess.PIPE, env={**os.environ, **environment}, check=True
-        )
+        found = subprocess.run([*command, "--runs", runs], stdout=subprocess.PIPE, check=True)
     summary = json.loads(found.stdout)["summary"]
     apart = ("evaluate", "checkpoint")
     took = [
@@ -134,12 +121,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3, help="one seed each")
     parser.add_argument("--iterations", type=int, default=469, help="steps a worker; 938 are an epoch")
     parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--step", type=float, default=6.0, help="milliseconds that a step takes here")
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = [one for case in CASES for one in measure(case, options)]
     if options.json:
-        echo = {name: getattr(options, name) for name in ("rounds", "iterations", "lr", "step")}
+        echo = {name: getattr(options, name) for name in ("rounds", "iterations", "lr")}
         print(
             json.dumps({"schema": 1, "workers": WORKERS, "batch_size": BATCH, **echo, "rows": rows}, indent=2)
         )
