@@ -18,9 +18,20 @@ SPECS = (
     "all-reduce:bucket=20000,first-bucket=4000",
     "local-sgd:period=1",
     "local-sgd:period=5",
+    "ps",
+    "ssp:staleness=0",
 )
-SYNCHRONOUS = ("all-reduce", "all-reduce:bucket=20000,first-bucket=4000", "local-sgd:period=1")
+SYNCHRONOUS = (
+    "all-reduce",
+    "all-reduce:bucket=20000,first-bucket=4000",
+    "local-sgd:period=1",
+    "ps",
+    "ssp:staleness=0",
+)
 """Strategies whose workers hold the same model after every step."""
+
+UNSYNCHRONISED = ("ssp:staleness=3", "async", "async:damped=true", "ps:backup=1")
+"""Strategies whose result depends on who is faster, wherever there are several workers."""
 
 PLAIN_SGD = ("--optimizer", "sgd:lr=0.05,momentum=0")
 
@@ -67,18 +78,18 @@ def close(one: Outcome, other: Outcome, tolerance: float = 1e-6) -> bool:
 
 
 def test_every_strategy_has_a_row():
-    assert {spec.partition(":")[0] for spec in SPECS} == set(STRATEGIES)
+    assert {spec.partition(":")[0] for spec in (*SPECS, *UNSYNCHRONISED)} == set(STRATEGIES)
 
 
 # A round that is shorter than a step ends with it; a longer one may end after the last date.
-@pytest.mark.parametrize("spec", [*SPECS, "local-sgd:period=1us"])
+@pytest.mark.parametrize("spec", [*SPECS, *UNSYNCHRONISED, "local-sgd:period=1us"])
 def test_one_worker_is_plain_training(spec, run, plain):
     alone = run("simulate", "--strategy", spec, "--workers", "1", "--batch-size", "64", "--epochs", "2")
     for name, value in plain.items():
         assert torch.allclose(alone.model[name], value, rtol=0, atol=1e-6), name
 
 
-@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
+@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5", "ssp:staleness=3", "async"])
 def test_one_live_worker_is_plain_training(spec, run, plain):
     alone = run(
         "train", "--strategy", spec, "--workers", "1", "--batch-size", "64", "--epochs", "2", "--threads", "1"
@@ -91,6 +102,22 @@ def test_local_sgd_that_averages_every_step_is_all_reduce(run):
     options = ("--workers", "4", "--batch-size", "16", "--epochs", "2", *PLAIN_SGD)
     every_step = run("simulate", "--strategy", "local-sgd:period=1", *options)
     assert close(every_step, run("simulate", "--strategy", "all-reduce", *options), 1e-6)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd:lr=0.05,momentum=0.9", "adam:lr=0.002"])
+@pytest.mark.parametrize("servers", ["1", "3"])
+def test_a_synchronous_server_is_all_reduce_whatever_the_optimizer(servers, optimizer, run):
+    options = ("--workers", "3", "--batch-size", "24,16,8", "--epochs", "2", "--optimizer", optimizer)
+    served = run("simulate", "--strategy", "ps", "--servers", servers, *options)
+    assert close(served, run("simulate", *options), 2e-5)
+
+
+def test_the_bound_is_the_dial_between_synchronous_and_asynchronous(run):
+    options = ("--workers", "3", "--batch-size", "16", "--epochs", "2", "--slow", "1=2.5")
+    synchronous, asynchronous = (run("simulate", "--strategy", name, *options) for name in ("ps", "async"))
+    assert same(run("simulate", "--strategy", "ssp:staleness=0", *options), synchronous)
+    assert same(run("simulate", "--strategy", "ssp:staleness=100000", *options), asynchronous)
+    assert not same(synchronous, asynchronous)
 
 
 @pytest.fixture(scope="module")
@@ -159,13 +186,13 @@ def test_bytes_predicted_are_bytes_counted(spec, run):
         assert (one["sent"], one["received"]) == (other["sent"], other["received"])
 
 
-@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
+@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5", "ps"])
 def test_three_live_workers_are_three_virtual_ones(spec, run):
     arguments = ("--strategy", spec, "--workers", "3", "--batch-size", "24,16,8", "--iterations", "40")
     assert close(run("train", *arguments), run("simulate", *arguments), 1e-5)
 
 
-@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
+@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5", "ps"])
 def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
     through = run("train", "--strategy", spec, "--epochs", "2")
     first = run_json("train", "--strategy", spec, "--epochs", "1", cwd=tmp_path)
