@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.errors import Mistake
-from paceline.jobs.sharding import Shards, _mix, scoring_batches
+from paceline.jobs.sharding import Shards, _mix, permutation, scoring_batches
 
 
 @st.composite
@@ -113,3 +113,18 @@ def test_every_test_sample_is_scored_once_in_the_same_batches_however_many_worke
     shared = [batch for worker in range(workers) for batch in scoring_batches(samples, worker, workers)]
     assert shared == scoring_batches(samples, 0, 1)
     assert [index for batch in shared for index in batch] == list(range(samples))
+
+
+def test_who_joins_late_goes_through_all_samples_in_an_order_of_its_own() -> None:
+    shards = Shards(samples=50, batch_sizes=(8, 6), seed=3)
+    epochs = [
+        torch.cat([shards.indices(worker, step) for step in range(first, first + steps)])
+        for worker, first, steps in ((2, 0, 7), (2, 7, 7), (3, 0, 9))
+    ]
+    for order in epochs:
+        assert sorted(order.tolist()) == list(range(50))
+    others = [permutation(50, 3, 0), permutation(50, 3, 1)]
+    assert len({tuple(order.tolist()) for order in [*epochs, *others]}) == 5
+    assert [shards.size(2, step) for step in range(7)] == [8] * 6 + [2]
+    assert all(shards.size(3, step) == len(shards.indices(3, step)) for step in range(20))
+    assert torch.equal(shards.indices(2, 3), Shards(samples=50, batch_sizes=(8, 6), seed=3).indices(2, 3))

@@ -18,6 +18,9 @@ class Shards:
     The order depends on the seed and the epoch alone, so N workers of batch B/N see what one worker of batch
     B sees. Steps count from 0 and run on through the epochs. An epoch's last global batch may be smaller;
     it is split in proportion to the batch sizes, so a worker may get nothing in it.
+
+    A worker that joins late has a number beyond these. It goes through all samples in an order of its own, which
+    depends on the seed, its number and how often it has done so, in batches as large as those of one who was there.
     """
 
     samples: int
@@ -51,6 +54,8 @@ class Shards:
 
     def size(self, worker: int, step: int) -> int:
         """Samples of one worker in a step."""
+        if worker >= len(self.batch_sizes):
+            return len(self._own_range(worker, step)[1])
         if (step + 1) % self.steps_per_epoch:
             return self.batch_sizes[worker]
         return self._last_cuts[worker + 1] - self._last_cuts[worker]
@@ -66,10 +71,19 @@ class Shards:
 
     def indices(self, worker: int, step: int) -> Tensor:
         """The samples of one worker in a step; a view that must not be written to."""
+        if worker >= len(self.batch_sizes):
+            epoch, batch_range = self._own_range(worker, step)
+            return self._own_permutation(worker, epoch)[batch_range.start : batch_range.stop]
         epoch, batch = divmod(step, self.steps_per_epoch)
         cuts = self._cuts if batch + 1 < self.steps_per_epoch else self._last_cuts
         start = batch * self.global_batch
         return self._permutation(epoch)[start + cuts[worker] : start + cuts[worker + 1]]
+
+    def _own_range(self, worker: int, step: int) -> tuple[int, range]:
+        """How often a late worker has been through all samples, and the places of a step in its order."""
+        batch = self.batch_size(worker)
+        epoch, place = divmod(step, -(-self.samples // batch))
+        return epoch, range(place * batch, min((place + 1) * batch, self.samples))
 
     @cached_property
     def _cuts(self) -> Sequence[int]:
@@ -85,11 +99,20 @@ class Shards:
         # Workers that train apart may be in different epochs; a few orders serve all but the most uneven.
         return lru_cache(maxsize=4)(partial(permutation, self.samples, self.seed))
 
+    @cached_property
+    def _own_permutation(self) -> Callable[[int, int], Tensor]:
+        return lru_cache(maxsize=4)(partial(_late_permutation, self.samples, self.seed))
+
 
 def permutation(samples: int, seed: int, epoch: int) -> Tensor:
     """The order of one epoch; it leaves the global random stream alone."""
     generator = torch.Generator().manual_seed(_mix(seed, epoch))
     return torch.randperm(samples, generator=generator)
+
+
+def _late_permutation(samples: int, seed: int, worker: int, epoch: int) -> Tensor:
+    """The order of a worker that joined late."""
+    return permutation(samples, _mix(seed, -1 - worker), epoch)
 
 
 def _mix(seed: int, epoch: int) -> int:

@@ -20,7 +20,7 @@ class Weightless(Tensor):
 
     add_ = sub_ = mul_ = div_ = zero_ = copy_ = _unchanged
 
-    def clone(self, *_: Any, **__: Any) -> Tensor:  # type: ignore[override]
+    def clone(self, *_: Any, **__: Any) -> Tensor:
         """Another one: who sends what is told apart by it."""
         return weightless(self.numel(), self.dtype)
 
