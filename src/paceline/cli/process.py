@@ -74,6 +74,7 @@ def _secret(asked: Asked, place: "Place") -> "Secret | None":
 
 def _training(asked: Asked, place: "Place") -> "Work":
     """A worker's work."""
+    from paceline.records.observer import Silent
     from paceline.records.summary import Summary
     from paceline.reports.progress import Tee
     from paceline.reports.trace import write_trace
@@ -81,11 +82,21 @@ def _training(asked: Asked, place: "Place") -> "Work":
     from paceline.runtimes.live.signals import StopRequest
     from paceline.runtimes.live.worker import run_worker
 
+    class _Told(Silent):
+        """Whether this process was told of the run's end."""
+
+        last = False
+
+        def finished(self, summary: Summary) -> None:  # noqa: ARG002
+            """It was."""
+            self.last = True
+
     keep, resume = asked.keep, asked.resume
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Summary:
         settings = asked.settings(place.workers)
-        with closing(Tee(keep.observers(settings, "wall"))) as observer:
+        told = _Told()
+        with closing(Tee([told, *keep.observers(settings, "wall")])) as observer:
             summary = run_worker(
                 settings,
                 options=asked.where.live(resume),
@@ -99,7 +110,7 @@ def _training(asked: Asked, place: "Place") -> "Work":
                 name=keep.name,
                 secret=_secret(asked, place),
             )
-        if place.rank == 0:
+        if told.last:  # by the worker that spoke for all
             write_trace(resume or RunFolder(keep.parent / summary.name))
         return summary
 

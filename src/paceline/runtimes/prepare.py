@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from paceline import specs
+from paceline.collectives.choose import NATIVE
 from paceline.errors import Mistake
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
@@ -65,17 +66,22 @@ def server_count(settings: Settings, strategy: Strategy) -> int:
 
 
 def check_servers(settings: Settings, strategy: Strategy) -> None:
-    """Refuse to start servers that nobody would talk to."""
+    """Refuse servers that nobody would talk to, and collectives where everybody talks to servers."""
     if settings.servers > 1 and not isinstance(strategy, Served):
         raise Mistake(
             f"--servers {settings.servers} has no place beside strategy {settings.strategy!r}, which keeps no "
             "parameters on servers; leave it out, or choose ps, ssp or async"
         )
+    if settings.collective != NATIVE and isinstance(strategy, Served):
+        raise Mistake(
+            f"--collective {settings.collective} has no place beside strategy {settings.strategy!r}, whose workers "
+            "reduce nothing among themselves; leave it out, or choose a strategy without servers"
+        )
 
 
 def check_buffers(settings: Settings, strategy: Strategy) -> None:
     """Refuse to send buffers at every step where workers differ in steps."""
-    if settings.buffers == "rank0" and strategy.meets is Meets.ROUND:
+    if settings.buffers == "rank0" and strategy.meets is not Meets.STEP:
         raise Mistake(
             f"--buffers rank0 sends at every step, and {settings.strategy!r} lets workers differ in steps; "
             "choose --buffers average"

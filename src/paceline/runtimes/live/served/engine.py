@@ -93,6 +93,7 @@ class ServerEngine:
         self._gone: deque[tuple[int, Left, str]] = deque()
         self._clocks: dict[int, int] = {}
         self._saved = -1
+        self._abandoned = True
         self._stopping = False
         self._origin = perf_counter() - begun
         self._do: dict[type, Callable[[Any], Any]] = {
@@ -102,7 +103,7 @@ class ServerEngine:
         }
 
     def run(self) -> str:
-        """Serve until the last worker has gone; how they ended decides how this does."""
+        """Serve until the last worker has gone: "abandoned" where all have died, else "budget"."""
         program = self._strategy.server(self.me)
         answer = None
         self.me.now = self._now
@@ -116,7 +117,7 @@ class ServerEngine:
                 answer = self._do[type(effect)](effect)
             except _Over:
                 program.close()
-                return "budget"
+                return "abandoned" if self._abandoned else "budget"
             self.me.now = self._now
 
     @property
@@ -206,6 +207,7 @@ class ServerEngine:
         if worker not in self._expected.workers:
             return
         self._expected.go(worker)
+        self._abandoned = self._abandoned and how == "died"
         self.socket.forget(worker)
         self._gone.append((worker, Left(clock), how))
         self._circle.drop(worker)

@@ -1,0 +1,178 @@
+"""Whole live runs with servers, as a user starts them, and what happens to them from outside."""
+
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from command import run_json, run_paceline
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.folder import RunFolder
+from paceline.records.servers import ServerTotals
+from paceline.records.tensorfile import read_tensors
+
+PATIENCE = 60.0
+
+
+class Command:
+    """A command under way."""
+
+    def __init__(self, cwd: Path, *arguments: str) -> None:
+        self._out = (cwd / f"out-{random.randrange(10**9)}.txt").open("w+")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "paceline", *arguments],
+            cwd=cwd,
+            stdout=self._out,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, "NO_COLOR": "1"},
+        )
+
+    @property
+    def text(self) -> str:
+        return Path(self._out.name).read_text()
+
+    def ended(self) -> int:
+        return self.process.wait(PATIENCE)
+
+    def stop(self) -> int:
+        self.process.send_signal(signal.SIGINT)
+        return self.ended()
+
+
+@pytest.fixture
+def start(tmp_path) -> Iterator[Callable[..., Command]]:
+    """Start commands; none outlives the test."""
+    started: list[Command] = []
+
+    def begin(*arguments: str) -> Command:
+        started.append(Command(tmp_path, *arguments))
+        return started[-1]
+
+    yield begin
+    for command in started:
+        if command.process.poll() is None:
+            command.process.kill()
+            command.process.wait()
+
+
+def wait_until(happened: Callable[[], bool], command: Command, what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline, f"{what} did not happen:\n{command.text}"
+        assert command.process.poll() is None, f"ended before {what}:\n{command.text}"
+        time.sleep(0.05)
+
+
+def folder_of(cwd: Path, command: Command) -> RunFolder:
+    """The run's folder, once its first evaluation is in it."""
+    wait_until(lambda: bool(list(cwd.glob("runs/*/metrics.jsonl"))), command, "an evaluation")
+    (path,) = cwd.glob("runs/*")
+    return RunFolder(path)
+
+
+def rows(folder: RunFolder) -> int:
+    return len(folder.metrics.read_text().splitlines())
+
+
+def pid_of(folder: RunFolder, rank: int) -> int:
+    return json.loads(folder.env.read_text())["workers"][rank]["pid"]
+
+
+def server_pid(launcher: int) -> int:
+    """The launcher's only child that keeps parameters."""
+    children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
+    environments = {int(child): Path(f"/proc/{child}/environ").read_bytes() for child in children}
+    (server,) = [child for child, text in environments.items() if b"\0LOCAL_RANK=2\0" in text]
+    return server
+
+
+def annoy(folder: RunFolder) -> None:
+    """Everything that a stranger may send to a server's socket: nothing, noise, and half a greeting."""
+    host, port = json.loads(folder.join.read_text())["endpoint"].removeprefix("tcp://").rsplit(":", 1)
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"CURVE".ljust(20, b"\0") + b"\0" + bytes(31)
+    noise = [b"", b"GET / HTTP/1.1\r\n\r\n", random.Random(1).randbytes(5000), greeting, greeting[:30]]
+    for one in noise * 3:
+        with socket.create_connection((host, int(port)), timeout=5) as stranger:
+            stranger.sendall(one)
+
+
+def test_strangers_a_newcomer_and_a_death_do_not_end_a_run(tmp_path, start):
+    run = start(
+        "train", "--strategy", "ssp:staleness=3", "--epochs", "100000", "--evaluate-every", "2 epochs"
+    )
+    folder = folder_of(tmp_path, run)
+    annoy(folder)
+    newcomer = start("train", "--join", str(folder.path))
+    wait_until(lambda: folder.events(2).exists() and "joined" in newcomer.text, run, "the newcomer's joining")
+    os.kill(pid_of(folder, 1), signal.SIGKILL)
+    wait_until(lambda: "rank 1" in run.text, run, "the word of a death")
+    seen = rows(folder)
+    wait_until(lambda: rows(folder) > seen + 2, run, "training after the death")
+    assert run.stop() == 130
+    assert newcomer.ended() == 130, newcomer.text
+    (totals,) = [ServerTotals.from_json(one) for one in json.loads(folder.summary.read_text())["servers"]]
+    assert [one.worker for one in totals.joined] == [2]
+    assert [(one.worker, one.how) for one in totals.left] == [(1, "died")]
+    assert sum(totals.refused.values()) >= 9, totals.refused
+    assert totals.used == totals.pushes
+    assert "the run goes on with the others" in run.text
+    assert not list(Path("/dev/shm").glob("paceline-*served*"))
+
+
+def test_a_worker_that_joined_may_leave_again(tmp_path, start):
+    run = start("train", "--strategy", "async", "--epochs", "100000", "--servers", "2")
+    folder = folder_of(tmp_path, run)
+    newcomer = start("train", "--join", str(folder.path))
+    wait_until(lambda: "joined" in newcomer.text and folder.events(2).exists(), run, "the newcomer's joining")
+    seen = rows(folder)
+    wait_until(lambda: rows(folder) > seen + 2, run, "training with the newcomer")
+    assert newcomer.stop() == 0, newcomer.text
+    seen = rows(folder)
+    wait_until(lambda: rows(folder) > seen + 2, run, "training without the newcomer")
+    assert run.stop() == 130
+    for one in json.loads(folder.summary.read_text())["servers"]:
+        totals = ServerTotals.from_json(one)
+        assert [(going.worker, going.how) for going in totals.left] == [(2, "left")]
+        assert totals.left[0].clock > 0
+
+
+def test_the_first_worker_may_die_too(tmp_path, start):
+    run = start("train", "--strategy", "ps", "--iterations", "3000", "--evaluate-every", "5 steps")
+    folder = folder_of(tmp_path, run)
+    os.kill(pid_of(folder, 0), signal.SIGKILL)
+    assert run.ended() == 0, run.text
+    assert "rank 1 reports from here on" in run.text
+    summary = json.loads(folder.summary.read_text())
+    assert summary["steps"] == 3000
+    assert len(summary["totals"]) == 2
+    assert folder.model.exists()
+
+
+def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
+    run = start("train", "--strategy", "ps", "--epochs", "100000")
+    folder = folder_of(tmp_path, run)
+    wait_until(lambda: rows(folder) > 3, run, "some epochs")
+    os.kill(server_pid(run.process.pid), signal.SIGKILL)
+    assert run.ended() == 1
+    assert "server 0 on" in run.text
+    assert "killed by signal 9" in run.text
+    resume = run.text.rpartition("Resume: paceline ")[2].split()
+    assert resume[:2] == ["train", "--resume"]
+    safe = Checkpoints(folder, keep=3).newest()
+    assert safe is not None
+    saved = safe.step
+    epochs = str(saved // 23 + 2)
+    document = json.loads(run_paceline(*resume, "--epochs", epochs, "--json", cwd=tmp_path).stdout)
+    assert document["run"]["first_step"] == saved
+    resumed = read_tensors(folder.model)
+    through = run_json("simulate", "--strategy", "ps", "--epochs", epochs, cwd=tmp_path)
+    straight = read_tensors(tmp_path / through["run"]["folder"] / "model.tensors")
+    assert all((resumed[name] == straight[name]).all() for name in straight), "a resumed server differs"
