@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from paceline.cli.options import DEFAULT_WORKERS, LENGTH, WHERE, KeepOptions, RunOptions, whole
+from paceline.cli.options import DEFAULT_WORKERS, JOB, LENGTH, WHERE, KeepOptions, RunOptions, whole
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
@@ -38,6 +38,13 @@ class ClusterOptions:
     """True mathematics and simulated time, or time only."""
     horizon: Annotated[str | None, Parameter(group=LENGTH)] = None
     """End a run with servers at this time, such as '0.6 s'; what is unfinished then does not count."""
+
+    def given(self) -> list[str]:
+        """The options that were given, as the user writes them."""
+        names = ("cluster", "workers", "times", "horizon")
+        return [f"--{name}" for name in names if getattr(self, name) is not None] + (
+            [] if self.gradients else ["--no-gradients"]
+        )
 
     @property
     def note(self) -> str:
@@ -93,16 +100,29 @@ class ClusterOptions:
 
 
 def simulate(
-    *, options: RunOptions | None = None, where: ClusterOptions | None = None, keep: KeepOptions | None = None
-) -> None:
+    *,
+    replay: Annotated[Path | None, Parameter(group=JOB)] = None,
+    options: RunOptions | None = None,
+    where: ClusterOptions | None = None,
+    keep: KeepOptions | None = None,
+) -> int:
     """Run the same training in virtual time, on a cluster that nobody owns.
 
     The strategy's program is the one that 'paceline train' runs. Time comes from the cluster's description:
     links by latency, bandwidth and fair sharing, steps by the times that it states. Same seed, same record,
     byte for byte.
+
+    Parameters
+    ----------
+    replay
+        The folder of a run with servers, live or simulated: repeat it message by message, instead of all the rest.
     """
     import torch
 
+    if replay is not None:
+        from paceline.cli.replay import repeat
+
+        return repeat(replay, options or RunOptions(), where or ClusterOptions(), keep or KeepOptions())
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
     options, where = options or RunOptions(), where or ClusterOptions()
     cluster = where.read()
@@ -111,6 +131,7 @@ def simulate(
     settings = options.settings(cluster.workers)
     costs = where.costs(cluster, settings)
     _run(settings, cluster, costs, keep or KeepOptions(), where)
+    return 0
 
 
 def _run(

@@ -36,6 +36,11 @@ def read_machinery(folder: RunFolder) -> dict[str, Any]:
     return dict(_read_live(folder, "machinery"))
 
 
+def read_run(folder: RunFolder) -> tuple[Settings, dict[str, Any]]:
+    """The settings and the machinery of an earlier run, live or simulated, or a Mistake."""
+    return Settings.from_json(_read(folder, "settings")), dict(_read(folder, "machinery"))
+
+
 def _read_live(folder: RunFolder, part: str) -> Any:
     if _read(folder, "runtime") != "live":
         raise Mistake(f"{folder.path} is a simulated run, which has nothing to resume; simulate it anew")

@@ -81,6 +81,11 @@ class Circle:
             self._close()
             self._begin(self._workers[0])
 
+    @property
+    def awaited(self) -> list[Node]:
+        """Whom those who have come still wait for; nobody where none has come."""
+        return [worker for worker in self._workers if worker not in self._came] if self._came else []
+
     def share(self, node: Node) -> tuple[int, int]:
         """Which share of work a worker has, and among how many: of those who last acted together."""
         if not self._open:

@@ -66,14 +66,16 @@ class Engine:
         """Run to the end; a RunFailed says who waits for what where nothing can go on."""
         ready, mail = self._ready, self._mail
         self._begin()
-        while not self.over and (self._running or mail.pending):
+        while True:
             while ready:
                 node = ready.popleft()
                 if node.session is None:
                     self._serve(node)
                 else:
                     self._work(node)
-            if (self._running or mail.pending) and not mail.proceed():
+            if self.over or mail.over or not (self._running or mail.pending):
+                break
+            if not mail.proceed():
                 raise RunFailed(explain(self._world.workers))
         for node in (*self._world.workers, *self._world.servers):
             node.program.close()

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from torch import Tensor
 
@@ -22,6 +22,7 @@ from paceline.records.summary import Summary
 from paceline.records.tensorfile import write_tensors
 from paceline.runtimes.config import write_config
 from paceline.runtimes.settings import Settings
+from paceline.runtimes.virtual.replay import Recording
 
 MOST_STEPS = 100_000
 """Steps of all workers up to which each is kept; longer runs keep totals only."""
@@ -85,8 +86,17 @@ class FolderObserver(Silent):
 
 def new_folder(runs: Path, name: str, settings: Settings, cluster: Cluster, gradients: bool) -> RunFolder:
     """Make a run folder that says what is simulated, and where."""
+    return _new_folder(runs, name, settings, {"cluster": cluster.to_json(), "gradients": gradients})
+
+
+def new_replay_folder(runs: Path, name: str, recording: Recording) -> RunFolder:
+    """Make a run folder that says which run is repeated."""
+    machinery = {"replay": str(recording.folder.path), "gradients": recording.gradients}
+    return _new_folder(runs, name, recording.settings, machinery)
+
+
+def _new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str, Any]) -> RunFolder:
     folder = create(runs, name, datetime.now(UTC))
-    machinery = {"cluster": cluster.to_json(), "gradients": gradients}
     write_config(folder, settings, "virtual", machinery)
     write_json(folder.env, environment())
     return folder

@@ -1,7 +1,6 @@
 """Messages in virtual time: how they travel, what they cost whom, and what the servers' logs say of them."""
 
 from collections import deque
-from collections.abc import Mapping
 from functools import partial
 from typing import Any, Protocol
 
@@ -14,7 +13,7 @@ from paceline.runtimes.virtual.post import Post
 from paceline.runtimes.virtual.stuck import explain
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
-from paceline.strategies.effects import Peer, Receive, Send
+from paceline.strategies.effects import Receive, Send
 from paceline.strategies.messages import Left, message_bytes
 
 QUIET = 8
@@ -27,6 +26,10 @@ class Mail(Protocol):
     @property
     def pending(self) -> bool:
         """Whether a server has still to be told something although no worker is left."""
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is to happen, although workers are left."""
 
     def send(self, node: Node, effect: Send) -> bool:
         """Take a message; whether the sender has to wait."""
@@ -50,7 +53,6 @@ class NetworkMail:
     def __init__(self, world: World, timeline: Timeline, ready: deque[Node], circle: Circle) -> None:
         """``ready`` is where nodes are put that may go on."""
         self._world, self._timeline, self._ready, self._circle = world, timeline, ready, circle
-        self._nodes: Mapping[Peer, Node] = {node.peer: node for node in (*world.workers, *world.servers)}
         self._post = Post(timeline, world.topology, self._deliver)
         self._farewells = self._ticks = self._quiet = 0
 
@@ -59,15 +61,18 @@ class NetworkMail:
         """Whether a worker's last message is still under way."""
         return self._farewells > 0
 
+    @property
+    def over(self) -> bool:
+        """Links know of no end."""
+        return False
+
     def proceed(self) -> bool:
         """Go to the next moment at which something happens."""
         return self._timeline.step()
 
     def send(self, node: Node, effect: Send) -> bool:
         """The letter leaves when the timeline has come to where its sender is."""
-        target = self._nodes.get(effect.to)
-        if target is None:
-            raise RunFailed(f"{node} sends to {effect.to.role} {effect.to.rank}, and there is no such node")
+        target = self._world.addressee(node, effect)
         size = message_bytes(effect.message)
         node.books.moved(size, 0)
         letter = Letter(node.peer, self._world.mathematics.copy(effect.message), size)
@@ -94,7 +99,7 @@ class NetworkMail:
         """A worker takes what is there; a server first works off what it has taken."""
         if node.session is not None:
             if node.inbox:
-                self._open(node, node.inbox.popleft())
+                open_letter(node, node.inbox.popleft())
                 return False
             node.waits_for = effect
             return True
@@ -140,29 +145,12 @@ class NetworkMail:
             node.inbox.append(delivery)
         elif node.session is not None:
             node.waits_for = None
-            self._open(node, delivery)
+            open_letter(node, delivery)
             self._ready.append(node)
         else:
             node.inbox.append(delivery)
             self._take(node)
             self._ready.append(node)
-
-    def _open(self, node: Node, delivery: Delivery) -> None:
-        """Resume a worker with a letter; the time since its own is communication, except where it had to wait.
-
-        An answer says for how long it was held back. Anything else is waited for until its first byte leaves.
-        """
-        me, books, letter = node.me, node.books, delivery.letter
-        books.moved(0, letter.size)
-        now, arrived = me.now, delivery.arrived
-        if arrived > now:
-            begun = max(now, delivery.begun)
-            since = max(now, begun - getattr(letter.message, "held", begun - now))
-            books.span(COMMUNICATE, now, since - now)
-            books.span(WAIT, since, begun - since)
-            books.span(COMMUNICATE, begun, arrived - begun)
-            me.now = arrived
-        node.answer = (letter.sender, letter.message)
 
     def _take(self, node: Node) -> bool:
         """Resume a server with the first letter of its inbox."""
@@ -192,6 +180,24 @@ class NetworkMail:
         node.totals.add(entry)
         if self._world.recorder.detailed:
             self._world.recorder.served(node.peer.rank, entry)
+
+
+def open_letter(node: Node, delivery: Delivery) -> None:
+    """Resume a worker with a letter; the time since its own is communication, except where it had to wait.
+
+    An answer says for how long it was held back. Anything else is waited for until its first byte leaves.
+    """
+    me, books, letter = node.me, node.books, delivery.letter
+    books.moved(0, letter.size)
+    now, arrived = me.now, delivery.arrived
+    if arrived > now:
+        begun = max(now, delivery.begun)
+        since = max(now, begun - getattr(letter.message, "held", begun - now))
+        books.span(COMMUNICATE, now, since - now)
+        books.span(WAIT, since, begun - since)
+        books.span(COMMUNICATE, begun, arrived - begun)
+        me.now = arrived
+    node.answer = (letter.sender, letter.message)
 
 
 def _numbers(message: Any) -> tuple[int, int]:

@@ -1,0 +1,130 @@
+"""A recorded run again: the same messages in the same order make the same parameters, and a forged log is noticed."""
+
+import random
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from test_company import company
+from virtual_helpers import Kept, KeptRecords, StepTimes, make_job, random_model, settings_of, with_gradients
+
+from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.errors import Mistake, RunFailed
+from paceline.jobs.sharding import Shards
+from paceline.records.folder import RunFolder
+from paceline.records.servers import Received, Updated, entry_from_json, entry_to_json
+from paceline.runtimes.agenda import Agenda
+from paceline.runtimes.prepare import Prepared, build_strategy
+from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.virtual.replay import Recording, read_recording, replay
+
+SPECS = ("async", "ssp:staleness=1", "ps:backup=1", "async:every=2.5,damped=true")
+JITTER = StepTimes(forward=1.0, backward=2.0, apply=0.1, serve=0.05, jitter=0.8)
+
+
+def uneven() -> Cluster:
+    """One dies, one comes late, one comes late and leaves again."""
+    link = Link(bandwidth=20e3, latency=0.05)
+    lives = ({}, {"dies": 21.0}, {"start": 8.0}, {"start": 12.0, "steps": 3}, {})
+    hosts = tuple(Host(name=f"h{rank}", link=link, **life) for rank, life in enumerate(lives))
+    return Cluster(hosts=hosts, times=JITTER)
+
+
+def recorded(
+    cluster: Cluster, spec: str, servers: int = 1, **changes
+) -> tuple[Recording, KeptRecords, Settings]:
+    changes = {"iterations": 14, "evaluate": Every(4, "steps"), "servers": servers} | changes
+    _, kept = with_gradients(make_job(random_model), cluster, strategy_name=spec, **changes)
+    settings = settings_of(cluster.workers, strategy=spec, **changes)
+    founders = tuple(
+        rank for rank, host in enumerate(cluster.place_workers()) if not cluster.hosts[host].start
+    )
+    # As they are written and read again.
+    logs = {rank: [entry_from_json(entry_to_json(entry)) for entry in log] for rank, log in kept.logs.items()}
+    recording = Recording(
+        folder=RunFolder(Path("recorded")),
+        settings=settings,
+        gradients=True,
+        threads=1,
+        founders=founders,
+        logs=logs,
+    )
+    return recording, kept, settings
+
+
+def repeated(recording: Recording) -> KeptRecords:
+    settings, job = recording.settings, make_job(random_model)
+    shards = Shards(len(job.train), settings.batch_sizes, settings.seed)
+    prepared = Prepared(
+        settings=settings,
+        job=job,
+        strategy=build_strategy(settings),
+        shards=shards,
+        agenda=Agenda(settings, shards.steps_per_epoch),
+        servers=settings.servers,
+    )
+    told, kept = Kept(), KeptRecords()
+    replay(recording, observer=told, recorder=kept, prepared=prepared)
+    kept.rows = told.rows
+    return kept
+
+
+def check_same(one: KeptRecords, other: KeptRecords) -> None:
+    assert one.model is not None
+    assert all(torch.equal(one.model[name], other.model[name]) for name in one.model)
+    assert [(row.step, row.scores) for row in one.rows] == [(row.step, row.scores) for row in other.rows]
+
+
+@pytest.mark.parametrize("servers", [1, 2])
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_replay_ends_with_the_same_parameters_to_the_bit(spec: str, servers: int) -> None:
+    recording, kept, _ = recorded(uneven(), spec, servers)
+    again = repeated(recording)
+    check_same(kept, again)
+    assert again.logs == recording.logs
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_company_can_be_replayed(seed: int) -> None:
+    draw = random.Random(seed)
+    recording, kept, _ = recorded(company(draw), SPECS[seed % len(SPECS)], 1 + seed % 2, seed=seed)
+    check_same(kept, repeated(recording))
+
+
+def test_another_order_of_the_same_messages_is_another_run() -> None:
+    """Else the order would not be what a replay follows."""
+    recording, _, _ = recorded(uneven(), "async")
+    log = list(recording.logs[0])
+    places = [
+        place for place, entry in enumerate(log) if isinstance(entry, Received) and entry.kind == "Push"
+    ]
+    one, other = next((a, b) for a, b in pairwise(places) if log[a].worker != log[b].worker)
+    log[one], log[other] = log[other], log[one]
+    with pytest.raises(RunFailed, match=r"update .* of server 0 was made of worker"):
+        repeated(replace(recording, logs={0: log}))
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_a_forged_log_is_noticed_at_the_first_update_that_differs(spec: str) -> None:
+    recording, _, _ = recorded(uneven(), spec)
+    log = list(recording.logs[0])
+    place, update = [(place, entry) for place, entry in enumerate(log) if isinstance(entry, Updated)][5]
+    log[place] = replace(update, used=(update.used[0]._replace(staleness=7), *update.used[1:]))
+    with pytest.raises(RunFailed, match=rf"update {update.version} of server 0 .*staleness 7"):
+        repeated(replace(recording, logs={0: log}))
+    log[place : place + 1] = []
+    with pytest.raises(RunFailed, match=f"update {update.version} of server 0"):
+        repeated(replace(recording, logs={0: log}))
+    forged = [
+        replace(entry, clock=99) if isinstance(entry, Received) and entry.kind == "Push" else entry
+        for entry in recording.logs[0]
+    ]
+    with pytest.raises(RunFailed, match=r"a Push of worker . at clock 99 on version 0 next .*does not come"):
+        repeated(replace(recording, logs={0: forged}))
+
+
+def test_a_run_without_servers_cannot_be_replayed(tmp_path: Path) -> None:
+    with pytest.raises(Mistake, match=r"holds no config\.json"):
+        read_recording(RunFolder(tmp_path))
