@@ -11,7 +11,7 @@ from paceline.errors import Mistake
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.part import Part
+from paceline.runtimes.part import Part, check_divisible
 from paceline.runtimes.replica import Replica
 from paceline.strategies.base import parts
 
@@ -64,3 +64,7 @@ def test_an_optimizer_that_looks_at_whole_parameters_needs_one_server() -> None:
     assert not torch.equal(part.params, before)
     with pytest.raises(Mistake, match=r"--servers 2 and the optimizer Adafactor.*--servers 1"):
         Part(job, 0, 2, 1, CPU)
+    with pytest.raises(Mistake, match="--servers 3 and the optimizer Adafactor"):
+        check_divisible(job, 3)
+    check_divisible(job, 1)
+    check_divisible(job_with("adam"), 3)

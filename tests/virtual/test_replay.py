@@ -10,11 +10,13 @@ import torch
 from test_company import company
 from virtual_helpers import Kept, KeptRecords, StepTimes, make_job, random_model, settings_of, with_gradients
 
+from paceline.cli.main import main
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.errors import Mistake, RunFailed
 from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated, entry_from_json, entry_to_json
+from paceline.records.tensorfile import read_tensors, write_tensors
 from paceline.runtimes.agenda import Agenda
 from paceline.runtimes.prepare import Prepared, build_strategy
 from paceline.runtimes.settings import Every, Settings
@@ -128,3 +130,21 @@ def test_a_forged_log_is_noticed_at_the_first_update_that_differs(spec: str) -> 
 def test_a_run_without_servers_cannot_be_replayed(tmp_path: Path) -> None:
     with pytest.raises(Mistake, match=r"holds no config\.json"):
         read_recording(RunFolder(tmp_path))
+
+
+def test_the_command_says_whether_the_parameters_are_equal(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    runs = ("--runs", str(tmp_path / "runs"))
+    where = ("--workers", "3", "--slow", "1=2.5", "--model", "mlp:hidden=4")
+    assert main(["simulate", "--strategy", "async", *where, "--epochs", "1", *runs]) == 0
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert main(["simulate", "--replay", str(folder), *runs]) == 0
+    assert "equal to the last bit" in capsys.readouterr().out
+    model = read_tensors(folder / "model.tensors")
+    model["1.bias"][2] += 0.125
+    write_tensors(folder / "model.tensors", model)
+    assert main(["simulate", "--replay", str(folder), *runs]) == 3
+    assert "the parameters differ: by 0.125 at most, in 1.bias" in capsys.readouterr().out
+    assert main(["simulate", "--replay", str(folder), "--lr", "0.1", *runs]) == 2
+    assert "--lr has no place" in capsys.readouterr().err

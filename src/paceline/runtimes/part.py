@@ -30,7 +30,7 @@ class Part:
         if servers == 1:
             self._rated = Rated(flat_optimizer(job.optimizer, flat))
             return
-        check_divisible(job, flat, servers)
+        check_divisible(job, servers, flat)
         self.params = parts(flat.params, servers)[rank].clone()
         self.grad = torch.zeros_like(self.params)
         own = nn.Parameter(self.params)
@@ -52,10 +52,15 @@ class Part:
         self._rated.load(state["optimizer"])
 
 
-def check_divisible(job: Job, flat: Flat, servers: int) -> None:
-    """Refuse an optimizer that cannot work on a part of the vector."""
+def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
+    """Refuse an optimizer that cannot work on a part of the vector; the model is looked at without memory."""
+    if servers < 2:
+        return
+    if flat is None:
+        with torch.device("meta"):
+            flat = flatten_parameters(job.model())
     optimizer = job.optimizer(flat.parameters)
-    if servers > 1 and not takes_vector(optimizer, flat):
+    if not takes_vector(optimizer, flat):
         raise Mistake(
             f"--servers {servers} and the optimizer {type(optimizer).__name__} of job {job.name!r} do not go "
             "together: it does not treat every element alike, so no server can step its part alone; "

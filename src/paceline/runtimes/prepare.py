@@ -9,6 +9,7 @@ from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.agenda import Agenda
+from paceline.runtimes.part import check_divisible
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Meets, Served, Strategy
@@ -43,6 +44,8 @@ def prepare(settings: Settings) -> Prepared:
         )
     check_servers(settings, strategy)
     check_buffers(settings, strategy)
+    servers = server_count(settings, strategy)
+    check_divisible(job, servers)
     shards = Shards(samples=len(job.train), batch_sizes=settings.batch_sizes, seed=settings.seed)
     return Prepared(
         settings=settings,
@@ -50,7 +53,7 @@ def prepare(settings: Settings) -> Prepared:
         strategy=strategy,
         shards=shards,
         agenda=Agenda(settings, shards.steps_per_epoch),
-        servers=server_count(settings, strategy),
+        servers=servers,
     )
 
 
