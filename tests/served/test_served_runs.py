@@ -176,3 +176,22 @@ def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
     through = run_json("simulate", "--strategy", "ps", "--epochs", epochs, cwd=tmp_path)
     straight = read_tensors(tmp_path / through["run"]["folder"] / "model.tensors")
     assert all((resumed[name] == straight[name]).all() for name in straight), "a resumed server differs"
+
+
+def test_an_asynchronous_run_can_be_repeated_to_the_last_bit(tmp_path):
+    options = ("--strategy", "async", "--servers", "2", "--slow", "1=2", "--epochs", "2")
+    document = run_json("train", *options, cwd=tmp_path)
+    folder = document["run"]["folder"]
+    done = run_paceline("simulate", "--replay", folder, cwd=tmp_path)
+    assert "equal to the last bit" in done.stdout
+    straight = run_json("simulate", *options, cwd=tmp_path)
+    repeated, other = (
+        read_tensors(path)
+        for path in (
+            tmp_path / folder / "model.tensors",
+            tmp_path / straight["run"]["folder"] / "model.tensors",
+        )
+    )
+    assert any((repeated[name] != other[name]).any() for name in other), (
+        "the order of messages changes nothing"
+    )
