@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
+from functools import cache, partial
 
 from paceline.costs.topology import Topology
 from paceline.runtimes.virtual.node import Delivery, Letter, Node
@@ -16,7 +16,8 @@ class Post:
     def __init__(
         self, timeline: Timeline, topology: Topology, deliver: Callable[[Node, Delivery], None]
     ) -> None:
-        self._timeline, self._topology, self._deliver = timeline, topology, deliver
+        self._timeline, self._deliver = timeline, deliver
+        self._way = cache(topology.way)
         self._lines: dict[tuple[Peer, Peer], deque[Letter]] = {}
 
     def send(self, now: float, sender: Node, target: Node, letter: Letter) -> None:
@@ -27,7 +28,7 @@ class Post:
             self._start(now, sender, target, line)
 
     def _start(self, now: float, sender: Node, target: Node, line: deque[Letter]) -> None:
-        way = self._topology.way(sender.host, target.host)
+        way = self._way(sender.host, target.host)
 
         def sent(time: float) -> None:
             delivery = Delivery(line.popleft(), now, time + way.latency)
