@@ -32,9 +32,12 @@ def test_a_shown_spec_makes_the_same_strategy(name):
         ("local-sdg", "unknown strategy 'local-sdg'; did you mean 'local-sgd'?"),
         (
             "LOCAL-SGD",
-            "unknown strategy 'LOCAL-SGD'; did you mean 'local-sgd'? (all-reduce, local-sgd; see '",
+            "unknown strategy 'LOCAL-SGD'; did you mean 'local-sgd'? (all-reduce, async, local-sgd, ps, ssp; see '",
         ),
-        ("zzz", "unknown strategy 'zzz'; choose one of: all-reduce, local-sgd; see 'paceline strategies'"),
+        (
+            "zzz",
+            "unknown strategy 'zzz'; choose one of: all-reduce, async, local-sgd, ps, ssp; see 'paceline",
+        ),
         ("local-sgd:perod=4", "unknown setting of strategy 'local-sgd' 'perod'; did you mean 'period'?"),
         ("local-sgd:period", "'period' in 'local-sgd:period' is not a setting"),
         ("local-sgd:period=4,period=5", "'period' is set twice"),

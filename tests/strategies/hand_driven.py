@@ -130,8 +130,8 @@ class Hand:
         effect = next(program) if rank not in self.until else program.send(delivery)
         while not isinstance(effect, Receive):
             match effect:
-                case Apply(credits):
-                    me.params -= me.grad
+                case Apply(credits, rate):
+                    me.params -= rate * me.grad
                     me.version += 1
                     me.seen += sum(credit.samples for credit in credits)
                     if rank == 0:

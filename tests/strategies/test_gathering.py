@@ -27,8 +27,8 @@ def credit(worker: int, clock: int = 0) -> Credit:
 
 def mean_of(gathered: Gathered) -> Tensor:
     out = torch.full((LENGTH,), torch.nan)
-    gathered.mean(out=out)
-    return out
+    mean = gathered.mean(out=out)
+    return out * mean.used
 
 
 def gather(given_piles, order=None) -> Gathered:
@@ -60,11 +60,12 @@ def test_one_gradient_alone_is_itself_to_the_bit(weight, seed, copied):
     assert torch.equal(mean_of(gathered), gradient(seed))
 
 
-def test_a_damped_gradient_counts_in_full_and_moves_less():
-    """Else a lone stale gradient would be divided and multiplied by the same number: damping would do nothing."""
-    gathered = Gathered()
+def test_a_damped_gradient_counts_in_full_and_makes_the_step_smaller():
+    """It is the rate that shrinks: Adam would take a smaller gradient for the same step."""
+    gathered, out = Gathered(), torch.empty(LENGTH)
     gathered.keep(torch.ones(LENGTH), credit(0), 32, 1 / 4)
-    assert torch.equal(mean_of(gathered), torch.full((LENGTH,), 0.25))
+    assert gathered.mean(out=out).used == 0.25
+    assert torch.equal(out, torch.ones(LENGTH))
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 64), shares), min_size=1, max_size=20))
@@ -111,7 +112,7 @@ def test_the_mean_names_everybody_in_order_of_arrival_and_forgets_them():
     for worker, clock in ((1, 0), (0, 0), (1, 1)):
         gathered.add(gradient(clock), credit(worker, clock), 1, 1.0)
     assert 1 in gathered
-    assert [(one.worker, one.clock) for one in gathered.mean(out=out)] == [(1, 0), (0, 0), (1, 1)]
+    assert [(one.worker, one.clock) for one in gathered.mean(out=out).credits] == [(1, 0), (0, 0), (1, 1)]
     assert not gathered
     assert 1 not in gathered
     gathered.keep(torch.ones(LENGTH), credit(2), 3, 1.0)

@@ -241,6 +241,16 @@ def test_a_stale_gradient_moves_the_parameters_less_if_it_is_damped(damped: bool
     assert marks.tolist() == pytest.approx(moved)
 
 
+def test_scaled_samples_move_the_parameters_as_far_as_in_a_round() -> None:
+    """Else asynchronous training with n workers would take n times the steps of a round from the same samples."""
+    moved = []
+    for strategy in (Synchronous(), Asynchronous(scaled=True)):
+        hand = crew(marked_hand(strategy))
+        step(hand, 0, 1, 2)
+        moved.append(hand.servers[0].params.view(CREW, STEPS)[:, 0].tolist())
+    assert moved[0] == pytest.approx(moved[1]) == pytest.approx([1 / 3] * 3)
+
+
 @pytest.mark.parametrize(("weighted", "expected"), [(True, [1 / 4, 3 / 4]), (False, [1 / 2, 1 / 2])])
 def test_a_gradient_counts_by_its_samples_unless_all_count_the_same(
     weighted: bool, expected: list[float]

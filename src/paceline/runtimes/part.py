@@ -37,9 +37,9 @@ class Part:
         own.grad = self.grad
         self._rated = Rated(job.optimizer([own]))
 
-    def apply(self, epoch: float) -> None:
-        """The optimizer's step on this part, at the learning rate of this epoch."""
-        self._rated.step(self._schedule(epoch))
+    def apply(self, epoch: float, rate: float = 1.0) -> None:
+        """The optimizer's step on this part, at ``rate`` times the learning rate of this epoch."""
+        self._rated.step(self._schedule(epoch) * rate)
 
     def state(self) -> dict[str, Any]:
         """Everything that changes while training; tensors and numbers only. ``load`` is its inverse."""

@@ -67,9 +67,9 @@ class Replica:
         self.loss_sum += loss.item() * samples
         self.loss_samples += samples
 
-    def apply(self, epoch: float) -> None:
-        """The optimizer's step, at the learning rate of this epoch."""
-        self._rated.step(self.job.schedule(epoch))
+    def apply(self, epoch: float, rate: float = 1.0) -> None:
+        """The optimizer's step, at ``rate`` times the learning rate of this epoch."""
+        self._rated.step(self.job.schedule(epoch) * rate)
 
     def learning_rate(self, epoch: float) -> float:
         """The first group's rate at an epoch."""

@@ -102,6 +102,11 @@ class Gate:
         self._newcomers.discard(worker)
         self._excused.discard(worker)
 
+    @property
+    def present(self) -> int:
+        """How many workers are there; at least 1, for the last one's gradient may outlive it."""
+        return max(1, len(self.workers))
+
     def let_pass(self) -> list[int]:
         """Those who may go on now, by rank; each is named once."""
         # Whoever may go on does so before a newcomer counts, or the newcomer would hold back a whole round.

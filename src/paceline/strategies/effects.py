@@ -59,6 +59,9 @@ class Apply:
     credits: tuple[Credit, ...] = ()
     """Whose gradients a server's update is made of; a worker's step has none."""
 
+    rate: float = 1.0
+    """Times the learning rate."""
+
 
 @dataclass(frozen=True, slots=True)
 class Clock:

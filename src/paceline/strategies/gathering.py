@@ -1,6 +1,7 @@
 """Gradients that a server has received and not yet used, and their weighted mean."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -50,14 +51,23 @@ class Gathered:
             pile.weight = total
 
     @torch.no_grad()
-    def mean(self, out: Tensor) -> tuple[Credit, ...]:
+    def mean(self, out: Tensor) -> "Mean":
         """Write the mean, added in rank order, and forget the gradients; say whose they were."""
+        used = sum(pile.weight for pile in self._piles.values())
         out.zero_()
-        for worker in sorted(self._piles):
+        for worker in sorted(self._piles) if used else ():
             pile = self._piles[worker]
-            out.add_(pile.grad, alpha=pile.weight / self._weight if self._weight else 0.0)
-        whose = tuple(self._credits)
+            out.add_(pile.grad, alpha=pile.weight / used)
+        mean = Mean(tuple(self._credits), used / self._weight if self._weight else 1.0)
         self._piles.clear()
         self._credits.clear()
         self._weight = 0.0
-        return whose
+        return mean
+
+
+class Mean(NamedTuple):
+    """What a mean was made of."""
+
+    credits: tuple[Credit, ...]
+    used: float
+    """The part of their weight that was used; what was left out makes the step smaller."""

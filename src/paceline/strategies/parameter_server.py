@@ -41,6 +41,9 @@ class ParameterServer:
     weighted: bool = True
     """Whether a gradient counts by its samples; else every worker's counts the same."""
 
+    scaled: bool = False
+    """Use k/n of the rate for an update from k of n workers: a sample then moves the model as far as under ps."""
+
     @property
     def meets(self) -> Meets:
         """Each worker comes when the servers have seen enough samples."""
@@ -81,7 +84,7 @@ class ParameterServer:
             self._take(desk, sender.rank, message)
             passing = desk.gate.let_pass()
             if any(worker in desk.gathered for worker in passing):
-                yield Apply(desk.gathered.mean(out=me.grad))
+                yield self._update(desk)
             for worker in passing:
                 yield desk.answer(worker)
 
@@ -103,6 +106,12 @@ class ParameterServer:
                 desk.me.met = desk.me.seen
             case Left():
                 desk.gate.leave(worker)
+
+    def _update(self, desk: "_Desk") -> Apply:
+        """One step along the mean of what has come; what damping has left out makes it smaller."""
+        mean = desk.gathered.mean(out=desk.me.grad)
+        part = len(mean.credits) / desk.gate.present if self.scaled else 1.0
+        return Apply(mean.credits, rate=mean.used * part)
 
     def _gather(self, desk: "_Desk", worker: int, push: Push) -> None:
         desk.gathered.keep(push.grad, *self._credit(desk.me, worker, push))
@@ -182,7 +191,7 @@ class Asynchronous(ParameterServer):
         while True:
             delivery = yield Receive(until=tick)
             if desk.gathered and (delivery is None or isinstance(delivery[1], Pull)):
-                yield Apply(desk.gathered.mean(out=me.grad))
+                yield self._update(desk)
             if delivery is None:
                 tick += self.every
             else:

@@ -225,9 +225,9 @@ class Engine:
         if votes:
             self._agreement.count(votes)
 
-    def _apply(self, _: Apply) -> None:
+    def _apply(self, effect: Apply) -> None:
         me, position = self.me, self._session.position
-        self.replica.apply(self._session.agenda.epoch(position.progress))
+        self.replica.apply(self._session.agenda.epoch(position.progress), effect.rate)
         me.clock += 1
         self.recorder.mark("apply")
         by_step = self._session.strategy.meets is Meets.STEP

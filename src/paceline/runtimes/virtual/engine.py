@@ -141,7 +141,7 @@ class Engine:
                 if self._gradient(node, effect):
                     return
             elif kind is Apply:
-                self._apply(node)
+                self._apply(node, effect)
             else:
                 if node.session.meeting:  # type: ignore[union-attr]
                     node.books.meet(node.me.clock)
@@ -168,7 +168,8 @@ class Engine:
     def _update(self, node: Node, effect: Apply) -> bool:
         """A server's step, at the learning rate of the epoch that its samples so far belong to."""
         me, world = node.me, self._world
-        self._mathematics.update(me.rank, world.agenda.epoch(world.shards.steps_through(me.seen)))
+        epoch = world.agenda.epoch(world.shards.steps_through(me.seen))
+        self._mathematics.update(me.rank, epoch, effect.rate)
         me.version += 1
         me.seen += sum(credit.samples for credit in effect.credits)
         me.now += world.costs.update(me.rank, me.params.numel() / world.shape.size)
@@ -220,12 +221,12 @@ class Engine:
         node.shared, node.postponed = True, effect
         return self._circle.join_broadcast(node, Broadcast(node.me.buffers))
 
-    def _apply(self, node: Node) -> None:
+    def _apply(self, node: Node, effect: Apply) -> None:
         me, session, rank = node.me, node.session, node.me.rank
         assert session is not None
         clock, now = me.clock, me.now
         seconds = node.apply_seconds if self._steady else self._world.costs.apply(rank, clock)
-        self._mathematics.apply(rank, session)
+        self._mathematics.apply(rank, session, effect.rate)
         node.books.span(APPLY, now, seconds)
         me.now = now = now + seconds
         me.clock = clock + 1

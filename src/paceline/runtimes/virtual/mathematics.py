@@ -41,11 +41,11 @@ class Mathematics(Protocol):
     def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
         """Every tensor becomes the root's."""
 
-    def apply(self, rank: int, session: Session) -> None:
-        """The optimizer's step, at the learning rate of where the session stands."""
+    def apply(self, rank: int, session: Session, rate: float) -> None:
+        """The optimizer's step, at ``rate`` times the learning rate of where the session stands."""
 
-    def update(self, rank: int, epoch: float) -> None:
-        """A server's step on its part, at the learning rate of an epoch."""
+    def update(self, rank: int, epoch: float, rate: float) -> None:
+        """A server's step on its part, at ``rate`` times the learning rate of an epoch."""
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:
         """The worker's sums over its share of the test data: which one, and of how many."""
@@ -92,10 +92,10 @@ class Nothing:
     def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
         """Do nothing."""
 
-    def apply(self, rank: int, session: Session) -> None:
+    def apply(self, rank: int, session: Session, rate: float) -> None:
         """Do nothing."""
 
-    def update(self, rank: int, epoch: float) -> None:
+    def update(self, rank: int, epoch: float, rate: float) -> None:
         """Do nothing."""
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:  # noqa: ARG002
@@ -173,13 +173,13 @@ class Real:
             if rank != root:
                 tensor.copy_(tensors[root])
 
-    def apply(self, rank: int, session: Session) -> None:
+    def apply(self, rank: int, session: Session, rate: float) -> None:
         """The replica's own."""
-        self._replicas[rank].apply(session.agenda.epoch(session.position.progress))
+        self._replicas[rank].apply(session.agenda.epoch(session.position.progress), rate)
 
-    def update(self, rank: int, epoch: float) -> None:
+    def update(self, rank: int, epoch: float, rate: float) -> None:
         """The part's own."""
-        self._parts[rank].apply(epoch)
+        self._parts[rank].apply(epoch, rate)
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:
         """The worker's share of the test data."""

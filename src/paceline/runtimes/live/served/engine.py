@@ -126,7 +126,7 @@ class ServerEngine:
 
     def _apply(self, effect: Apply) -> None:
         me = self.me
-        self.part.apply(self._agenda.epoch(self._shards.steps_through(me.seen)))
+        self.part.apply(self._agenda.epoch(self._shards.steps_through(me.seen)), effect.rate)
         me.version += 1
         me.seen += sum(credit.samples for credit in effect.credits)
         used = tuple(
