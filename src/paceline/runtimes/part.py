@@ -59,6 +59,11 @@ def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
     if flat is None:
         with torch.device("meta"):
             flat = flatten_parameters(job.model())
+    if flat.offsets[-1] < servers:
+        raise Mistake(
+            f"--servers {servers} cannot share the {flat.offsets[-1]} parameters of job {job.name!r}: "
+            "each must keep at least one; choose fewer servers"
+        )
     optimizer = job.optimizer(flat.parameters)
     if not takes_vector(optimizer, flat):
         raise Mistake(

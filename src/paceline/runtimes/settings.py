@@ -8,6 +8,9 @@ from paceline.collectives.choose import NATIVE, check_collective
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 
+MOST_SERVERS = 64
+"""Servers of one run: each is a process, and every worker sends to all of them at every step."""
+
 
 @dataclass(frozen=True)
 class Every:
@@ -69,9 +72,9 @@ class Settings:
             raise Mistake("0 workers cannot train: --workers must be at least 1")
         if bad := [size for size in self.batch_sizes if size < 1]:
             raise Mistake(f"a batch size of {bad[0]} is too small: --batch-size must be at least 1")
-        if self.servers < 1:
+        if not 1 <= self.servers <= MOST_SERVERS:
             raise Mistake(
-                f"--servers {self.servers} is too small: at least 1 server must keep the parameters"
+                f"--servers {self.servers} is out of range: 1 to {MOST_SERVERS} servers keep the parameters"
             )
         check_collective(self.collective)
         if (self.epochs is None) == (self.iterations is None):

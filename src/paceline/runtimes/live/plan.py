@@ -11,6 +11,8 @@ from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Role, local_servers
 
 DEFAULT_PORT = 29500
+MOST_WORKERS = 512
+"""Workers on one host: each takes a few hundred megabytes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +41,11 @@ class Launch:
             raise Mistake(f"--nodes {self.nodes} is too small: at least 1 node must train")
         if self.workers < 1:
             raise Mistake(f"--workers {self.workers} is too small: at least 1 worker a node must train")
+        if self.workers > MOST_WORKERS:
+            raise Mistake(
+                f"--workers {self.workers} is too large: at most {MOST_WORKERS} processes start on one host; "
+                "simulate that many, or spread them with --nodes"
+            )
         if not 0 <= self.node_rank < self.nodes:
             raise Mistake(
                 f"--node-rank {self.node_rank} lies outside --nodes {self.nodes}: "
