@@ -6,8 +6,7 @@ fast as synchronous training. It helps where slowness comes and goes. So in the 
 turns, four steps each, and what the one loses the other wins back within the bound.
 
 Samples a second are of training alone: what evaluation took is left out. Accuracy is after the same number of samples
-for all. An asynchronous update is made of half as many samples as the others', so by the linear rule its learning rate
-is half of theirs; momentum is off, since stale gradients bring their own.
+for all, with the same optimizer; updates of one worker's gradient are scaled to its part of the round (scaled=true).
 """
 
 import argparse
@@ -21,7 +20,8 @@ from typing import Any, NamedTuple
 
 WORKERS, BATCH, SLOW = 2, 32, 4
 STALENESS = 4
-STRATEGIES = ("all-reduce", "ps", f"ssp:staleness={STALENESS}", "async")
+SSP, ASYNC = f"ssp:staleness={STALENESS},scaled=true", "async:scaled=true"
+STRATEGIES = ("all-reduce", "ps", SSP, ASYNC)
 NEAR = 0.015
 """How far an accuracy may be below all-reduce's."""
 
@@ -36,24 +36,23 @@ class Case(NamedTuple):
 
 
 CASES = (
-    Case("rank 1 slow", ("--slow", f"1={SLOW}"), {"async": 1.5}),
+    Case("rank 1 slow", ("--slow", f"1={SLOW}"), {ASYNC: 1.5}),
     Case(
         "slow in turns",
         ("--slow", f"0={SLOW}", "--slow", f"1={SLOW}", "--slow-turns", "4"),
-        {f"ssp:staleness={STALENESS}": 1.5, "async": 1.5},
+        {SSP: 1.5, ASYNC: 1.5},
     ),
 )
 
 
 def train(case: Case, strategy: str, seed: int, options: argparse.Namespace) -> tuple[float, float]:
     """Samples a second of training, and the accuracy at the end."""
-    rate = options.lr / 2 if strategy == "async" else options.lr
     command = [sys.executable, "-m", "paceline", "train", "--json", "--workers", str(WORKERS)]
     command += ["--strategy", strategy, "--batch-size", str(BATCH), "--seed", str(seed)]
     command += ["--iterations", str(options.iterations), "--evaluate-every", f"{options.iterations} steps"]
     command += ["--checkpoint-every", "never"]
     command += ["--data", "fashion-mnist", "--model", "cnn", *case.slow]
-    command += ["--optimizer", f"sgd:lr={rate:g},momentum=0"]
+    command += ["--optimizer", f"sgd:lr={options.lr:g},momentum={options.momentum:g}"]
     with tempfile.TemporaryDirectory() as runs:
         found = subprocess.run([*command, "--runs", runs], stdout=subprocess.PIPE, check=True)
     summary = json.loads(found.stdout)["summary"]
@@ -103,14 +102,14 @@ def against(
 
 def show(rows: list[dict[str, Any]]) -> None:
     print(
-        f"{'case':15}{'strategy':17}{'samples/s':>10}{'to ps':>7}{'low':>6}{'high':>6}{'least':>7}"
+        f"{'case':15}{'strategy':30}{'samples/s':>10}{'to ps':>7}{'low':>6}{'high':>6}{'least':>7}"
         f"{'accuracy':>10}{'to all-reduce':>15}"
     )
     for one in rows:
         low, high = one["ratio_spread"]
         least = f"{one['least']:g}" if one["least"] else ""
         print(
-            f"{one['case']:15}{one['strategy']:17}{one['samples_per_second']:>10,.0f}{one['ratio']:>7.2f}"
+            f"{one['case']:15}{one['strategy']:30}{one['samples_per_second']:>10,.0f}{one['ratio']:>7.2f}"
             f"{low:>6.2f}{high:>6.2f}{least:>7}{one['accuracy']:>10.4f}"
             f"{one['above_all_reduce']:>+15.4f}  {'' if one['met'] else 'MISSED'}"
         )
@@ -119,13 +118,14 @@ def show(rows: list[dict[str, Any]]) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="one seed each")
-    parser.add_argument("--iterations", type=int, default=469, help="steps a worker; 938 are an epoch")
-    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--iterations", type=int, default=938, help="steps a worker; 938 are an epoch")
+    parser.add_argument("--momentum", type=float, default=0.9)
+    parser.add_argument("--lr", type=float, default=0.02)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     rows = [one for case in CASES for one in measure(case, options)]
     if options.json:
-        echo = {name: getattr(options, name) for name in ("rounds", "iterations", "lr")}
+        echo = {name: getattr(options, name) for name in ("rounds", "iterations", "lr", "momentum")}
         print(
             json.dumps({"schema": 1, "workers": WORKERS, "batch_size": BATCH, **echo, "rows": rows}, indent=2)
         )
