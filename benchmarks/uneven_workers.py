@@ -6,7 +6,7 @@ fast as synchronous training. It helps where slowness comes and goes. So in the 
 turns, four steps each, and what the one loses the other wins back within the bound.
 
 Samples a second are of training alone: what evaluation took is left out. Accuracy is after the same number of samples
-for all, with the same optimizer; updates of one worker's gradient are scaled to its part of the round (scaled=true).
+for all, with the same optimizer and rate.
 """
 
 import argparse
@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 WORKERS, BATCH, SLOW = 2, 32, 4
 STALENESS = 4
-SSP, ASYNC = f"ssp:staleness={STALENESS},scaled=true", "async:scaled=true"
+SSP, ASYNC = f"ssp:staleness={STALENESS}", "async"
 STRATEGIES = ("all-reduce", "ps", SSP, ASYNC)
 NEAR = 0.015
 """How far an accuracy may be below all-reduce's."""

@@ -30,7 +30,7 @@ SYNCHRONOUS = (
 )
 """Strategies whose workers hold the same model after every step."""
 
-UNSYNCHRONISED = ("ssp:staleness=3", "async", "async:damped=true,scaled=true", "ps:backup=1")
+UNSYNCHRONISED = ("ssp:staleness=3", "async", "async:damped=true,scaled=false")
 """Strategies whose result depends on who is faster, wherever there are several workers."""
 
 PLAIN_SGD = ("--optimizer", "sgd:lr=0.05,momentum=0")

@@ -61,11 +61,11 @@ def test_each_server_has_its_part() -> None:
 def test_other_messages_travel_beside() -> None:
     with a_server() as server, a_worker(server, shared=True) as (worker, params, _):
         buffers = torch.arange(50.0)
-        worker.send(0, Contribution(3, "sum", 0, buffers))
+        worker.send(0, Contribution("sum", 0, buffers))
         parcel = server.receive(5)
         assert parcel is not None
         assert torch.equal(parcel.message.tensor, buffers)
-        server.send(0, Result(3, buffers * 2, "0"), STOP)
+        server.send(0, Result("0", buffers * 2), STOP)
         arrival = worker.receive(5)
         assert arrival.flags == STOP
         assert torch.equal(arrival.message.tensor, buffers * 2)
@@ -76,7 +76,7 @@ def test_the_depth_counts_what_waits() -> None:
     with a_server() as server, a_worker(server) as (one, _, grad), a_worker(server, rank=1) as (other, *_):
         one.send(0, Push(grad, 0, 0, 1))
         other.send(0, Rest())
-        other.send(0, Words(0, "x"))
+        other.send(0, Words("x"))
         assert server.receive(5) is not None
         time.sleep(0.3)
         parcels = [server.receive(1), server.receive(1)]
@@ -182,7 +182,7 @@ def test_a_killed_server_is_lost_in_seconds() -> None:
         assert process.stdout is not None
         endpoint = process.stdout.readline().strip()
         with WorkerSockets(SECRET, [endpoint], SharedFlat("test")) as worker:
-            worker.send(0, Hello(0, "", "", ""))
+            worker.send(0, Hello(0, "", ""))
             assert process.stdout.readline() == "heard\n"
             process.kill()
             began = time.monotonic()
@@ -201,7 +201,7 @@ def test_nobody_answering_is_a_timeout() -> None:
 
 def test_a_wrong_secret_is_the_users_mistake() -> None:
     with a_server() as server, WorkerSockets(Secret.new(), [server.endpoint], SharedFlat("test")) as worker:
-        worker.send(0, Hello(0, "", "", ""))
+        worker.send(0, Hello(0, "", ""))
         with pytest.raises(Mistake, match="does not take this worker's secret; give the same --secret-file"):
             worker.receive(20)
         assert server.refused["wrong key"] >= 1
@@ -214,9 +214,9 @@ def test_a_server_listens_on_other_addresses_too() -> None:
     with ServerSocket(SECRET, "::1", Shape(length=1, dtype=torch.float32), 0, 1) as server:
         assert server.endpoint.startswith("tcp://[::1]:")
         with WorkerSockets(SECRET, [server.endpoint], SharedFlat("test")) as worker:
-            worker.send(0, Hello(-1, "who?", "", ""))
+            worker.send(0, Hello(-1, "", ""))
             parcel = server.receive(5)
             assert parcel is not None
-            assert (parcel.worker, parcel.message.document) == (-1, "who?")
+            assert (parcel.worker, parcel.message.rank) == (-1, -1)
             server.reply(parcel.identity, Refusal("full"))
             assert worker.receive(5).message == Refusal("full")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.runtimes.live.served import kinds, wire
+from paceline.runtimes.live.served import kinds, reading, wire
 from paceline.runtimes.live.served.control import Contribution, Hello, Welcome, Words
 from paceline.runtimes.live.served.kinds import KINDS, TO_SERVER, TO_WORKER
 from paceline.runtimes.live.served.wire import PIECE, STOP, Expected, Refused
@@ -41,9 +41,9 @@ def values(kind: type, name: str, type_: type) -> st.SearchStrategy[Any]:
     if type_ is Tensor:
         return tensors(kind)
     if type_ is int:
-        return st.integers(kinds.lowest(kind, name), 2**63 - 1)
+        return st.integers(kinds.lowest(kind, name), reading.LARGEST)
     if type_ is float:
-        return st.floats(0, allow_infinity=False, allow_nan=False)
+        return st.floats(0, reading.LARGEST)
     return st.booleans() if type_ is bool else st.text(max_size=50)
 
 
@@ -135,10 +135,10 @@ def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
         (wire.pack(Push(torch.zeros(7), -1, 2, 3)), "out of range"),
         (wire.pack(Model(torch.zeros(7), 1, 2, 3, float("nan"))), "out of range"),
         (wire.pack(Model(torch.zeros(7), 1, 2, 3, float("inf"))), "out of range"),
-        (wire.pack(Hello(-2, "", "", "")), "out of range"),
-        (wire.pack(Contribution(0, "sum", 0, torch.zeros(2_501))), "too large"),
-        ([wire.pack(Words(0, "x"))[0] + bytes(2**18)], "too large"),
-        ([wire.pack(Words(0, "x"))[0][:-1] + b"\xff"], "malformed"),
+        (wire.pack(Hello(-2, "", "")), "out of range"),
+        (wire.pack(Contribution("sum", 0, torch.zeros(2_501))), "too large"),
+        ([wire.pack(Words("x"))[0] + bytes(2**18)], "too large"),
+        ([wire.pack(Words("x"))[0][:-1] + b"\xff"], "malformed"),
         (
             [wire.pack(Welcome(0, True, ""))[0].replace(b"\x01\x00\x00\x00\x00", b"\x02\x00\x00\x00\x00")],
             "malformed",
@@ -156,7 +156,7 @@ def test_a_refusal_says_what_was_wrong(frames: list[Any], reason: str) -> None:
 
 def test_a_length_that_promises_too_much_takes_no_memory() -> None:
     """A header of a few bytes could otherwise make a server reserve all that it has."""
-    header = bytearray(wire.pack(Contribution(0, "sum", 0, torch.zeros(1)))[0])
+    header = bytearray(wire.pack(Contribution("sum", 0, torch.zeros(1)))[0])
     struct.pack_into("<q", header, len(header) - 16, 2**62)
     with pytest.raises(Refused, match="too large"):
         wire.unpack([header, bytes(4)], ALL)

@@ -75,6 +75,11 @@ def check_servers(settings: Settings, strategy: Strategy) -> None:
             f"--servers {settings.servers} has no place beside strategy {settings.strategy!r}, which keeps no "
             "parameters on servers; leave it out, or choose ps, ssp or async"
         )
+    if getattr(strategy, "backup", 0) >= settings.workers:
+        raise Mistake(
+            f"strategy {settings.strategy!r} drops every gradient of a round of {settings.workers} workers; "
+            "backup must be smaller than --workers"
+        )
     if settings.collective != NATIVE and isinstance(strategy, Served):
         raise Mistake(
             f"--collective {settings.collective} has no place beside strategy {settings.strategy!r}, whose workers "

@@ -88,7 +88,7 @@ class Gate:
     def rest(self, worker: int) -> None:
         """A worker goes to a meeting, which is over when all who went have handed in again."""
         one = self._attendance(worker)
-        one.rests = one.meets = True
+        one.waits, one.rests, one.meets = False, True, True
 
     def wake(self, worker: int) -> None:
         """A worker counts again, and passes at once."""

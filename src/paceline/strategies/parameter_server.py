@@ -30,6 +30,9 @@ from paceline.strategies.effects import (
 from paceline.strategies.gathering import Gathered
 from paceline.strategies.messages import Join, Left, Model, Pull, Push, Rest
 
+SHORTEST = 0.001
+"""Seconds between updates by the clock: a server needs some time for messages."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class ParameterServer:
@@ -41,8 +44,8 @@ class ParameterServer:
     weighted: bool = True
     """Whether a gradient counts by its samples; else every worker's counts the same."""
 
-    scaled: bool = False
-    """Use k/n of the rate for an update from k of n workers: a sample then moves the model as far as under ps."""
+    scaled: bool = True
+    """Use k/n of the rate for an update from k of n workers, so that a sample moves the model as far as under ps."""
 
     @property
     def meets(self) -> Meets:
@@ -118,7 +121,7 @@ class ParameterServer:
 
     def _credit(self, me: Server, worker: int, push: Push) -> tuple[Credit, float, float]:
         """Whose gradient it is, what it weighs in a mean, and how much of that is used."""
-        staleness = me.version - push.version
+        staleness = max(0, me.version - push.version)
         credit = Credit(worker, push.clock, push.version, staleness, push.samples)
         weight = push.samples if self.weighted else 1.0
         return credit, weight, 1 / (1 + staleness) if self.damped else 1.0
@@ -173,9 +176,10 @@ class Asynchronous(ParameterServer):
     """Seconds between updates: 0 updates with every gradient, more gathers what has come in between."""
 
     def __post_init__(self) -> None:
-        if not 0 <= self.every < inf:
+        if self.every and not SHORTEST <= self.every < inf:
             raise Mistake(
-                f"every={self.every:g} cannot be: give seconds between updates, or 0 for every gradient"
+                f"every={self.every:g} cannot be: give at least {SHORTEST:g} seconds between updates, "
+                "or 0 to update with every gradient"
             )
 
     @property
@@ -193,7 +197,7 @@ class Asynchronous(ParameterServer):
             if desk.gathered and (delivery is None or isinstance(delivery[1], Pull)):
                 yield self._update(desk)
             if delivery is None:
-                tick += self.every
+                tick = max(tick + self.every, me.now)
             else:
                 self._take(desk, delivery[0].rank, delivery[1])
             for worker in desk.gate.let_pass():

@@ -106,7 +106,7 @@ class Engine:
         self.keeper, self.observer, self.heartbeat = keeper, observer, heartbeat
         self._agreement, self._post = agreement, post
         self._slowness = slowness or Slowness()
-        self._share_buffers = share_buffers and group.workers > 1 and me.buffers.numel() > 0
+        self._share_buffers = share_buffers and not group.alone and me.buffers.numel() > 0
         self._overlaps: dict[Mean, Overlap] = {}
         self._loss = 0.0
         self._seen = me.seen
@@ -202,7 +202,7 @@ class Engine:
         self.recorder.mark("backward")
 
     def _overlap(self, mean: Mean | None) -> Overlap | None:
-        if mean is None or self.group.workers == 1:
+        if mean is None or self.group.alone:
             return None
         if mean not in self._overlaps:
             self._overlaps[mean] = Overlap(self.replica.flat, mean, self.group, self._slowness)
@@ -258,7 +258,7 @@ class Engine:
     @torch.no_grad()
     def _all_reduce(self, effect: AllReduce) -> None:
         me, tensor = self.me, effect.tensor
-        if self.group.workers == 1:
+        if self.group.alone:
             me.total_weight = effect.weight
         elif effect.op == "sum":
             self._sum(tensor)
@@ -286,7 +286,7 @@ class Engine:
         self.recorder.exchanged(*self.group.traffic(there))
 
     def _broadcast(self, effect: Broadcast) -> None:
-        if self.group.workers == 1 or not effect.tensor.numel():
+        if self.group.alone or not effect.tensor.numel():
             return
         self.group.broadcast(effect.tensor, effect.root)
         sent, received = broadcast_bytes(

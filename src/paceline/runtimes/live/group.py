@@ -30,6 +30,8 @@ class Group(Protocol):
     workers: int
     transport: str
     """What tensors travel through, for people."""
+    alone: bool
+    """Whether there is nobody else, and never will be."""
 
     @property
     def members(self) -> tuple[int, ...]:
@@ -73,7 +75,7 @@ class Group(Protocol):
 class Alone:
     """One worker: there is nobody to talk to, and nothing is sent."""
 
-    rank, workers, transport = 0, 1, "nothing to send"
+    rank, workers, transport, alone = 0, 1, "nothing to send", True
     members, seat = (0,), (0, 1)
 
     def sum(self, tensor: Tensor) -> None:
@@ -114,6 +116,8 @@ class Alone:
 
 class Together:
     """Several workers, joined by torch.distributed; documents travel through its store as JSON."""
+
+    alone = False
 
     def __init__(
         self,

@@ -33,7 +33,7 @@ class Circle:
     """Pure logic: members, what they have given, and what comes of it.
 
     Every member gives in the same order, so a collective needs no number: it is whole when each member has given
-    once more. Whoever leaves is not waited for; what it has given to the present collective still counts.
+    once more. Whoever leaves is not waited for, and what it has given does not count.
     """
 
     def __init__(self, members: Sequence[int] = ()) -> None:
@@ -53,19 +53,18 @@ class Circle:
     def drop(self, member: int) -> None:
         """A worker is gone."""
         self._members.discard(member)
-        if not self._given.get(member):
-            self._given.pop(member, None)
+        self._given.pop(member, None)
 
     def give(self, member: int, gift: Gift) -> None:
         """A worker has come to its next collective."""
-        self._given.setdefault(member, deque()).append(gift)
+        if member in self._members:
+            self._given[member].append(gift)
 
     def whole(self) -> list[Outcome]:
         """The collectives that can end now, in order."""
         outcomes = []
         while self._members and all(self._given[member] for member in self._members):
-            gifts = {member: given.popleft() for member, given in sorted(self._given.items()) if given}
-            self._given = {member: given for member, given in self._given.items() if member in self._members}
+            gifts = {member: self._given[member].popleft() for member in self.members}
             outcomes.append(Outcome(self.members, combine(gifts)))
         return outcomes
 
@@ -109,6 +108,9 @@ def _broadcast(gifts: Mapping[int, Gift]) -> Tensor:
 def _words(gifts: Mapping[int, Gift]) -> dict[int, str]:
     return {rank: gift.content for rank, gift in gifts.items()}
 
+
+OPERATIONS = frozenset({"sum", "min", "broadcast"})
+"""What workers may do with tensors."""
 
 _WAYS: Mapping[str, Callable[[Mapping[int, Gift]], Any]] = {
     "sum": _sum,

@@ -11,8 +11,6 @@ class Hello:
 
     rank: int
     """-1 asks for one."""
-    document: str
-    """What the worker is and runs, as JSON."""
     segment: str
     """The name of its shared memory, or nothing."""
     token: str
@@ -56,8 +54,6 @@ class Goodbye:
 class Contribution:
     """A worker's tensor for a collective among the workers; answered with Result."""
 
-    number: int
-    """Which collective it is: counted alike on all workers."""
     op: str
     root: int
     tensor: Tensor
@@ -67,17 +63,15 @@ class Contribution:
 class Result:
     """What has become of everybody's contributions."""
 
-    number: int
-    tensor: Tensor
-    members: str = ""
+    members: str
     """The ranks of those who took part, "0,2,3"."""
+    tensor: Tensor
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
     """A worker's JSON document for an exchange among the workers; answered with AllWords."""
 
-    number: int
     document: str
 
 
@@ -85,7 +79,6 @@ class Words:
 class AllWords:
     """Everybody's documents, as one JSON document."""
 
-    number: int
     document: str
 
 
@@ -103,6 +96,18 @@ class Kept:
     step: int
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """What has this server done so far? Answered with Told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """The server's totals, as JSON."""
+
+    document: str
+
+
 CONTROL_MESSAGES = (
     Hello,
     Welcome,
@@ -115,5 +120,7 @@ CONTROL_MESSAGES = (
     AllWords,
     Keep,
     Kept,
+    Ask,
+    Told,
 )
 """In the order of their numbers on the wire, after the strategies' messages; new ones go to the end."""

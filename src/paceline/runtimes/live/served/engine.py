@@ -11,9 +11,10 @@ from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated, Used
 from paceline.runtimes.live.served.attendance import Expected
-from paceline.runtimes.live.served.circle import Circle, Gift
+from paceline.runtimes.live.served.circle import OPERATIONS, Circle, Gift
 from paceline.runtimes.live.served.control import (
     AllWords,
+    Ask,
     Contribution,
     Goodbye,
     Hello,
@@ -21,10 +22,10 @@ from paceline.runtimes.live.served.control import (
     Kept,
     Refusal,
     Result,
+    Told,
     Welcome,
     Words,
 )
-from paceline.runtimes.live.served.line import TOTALS
 from paceline.runtimes.live.served.router import Parcel, ServerSocket
 from paceline.runtimes.live.served.wire import STOP
 from paceline.runtimes.part import Part
@@ -34,6 +35,8 @@ from paceline.strategies.effects import Apply, Peer, Receive, Send
 from paceline.strategies.messages import MESSAGES, Left
 
 _GLANCE = 0.1
+_OVER = "the run is over"
+_GIVEN_UP = "it was given up after a long silence"
 
 
 class Beating(Protocol):
@@ -93,8 +96,11 @@ class ServerEngine:
         self._gone: deque[tuple[int, Left, str]] = deque()
         self._clocks: dict[int, int] = {}
         self._saved = -1
+        self._asked_to_keep: set[int] = set()
         self._abandoned = True
-        self._stopping = False
+        self._finished = False
+        self._let_in = set(range(workers))
+        self._stopping = self._ticked = False
         self._origin = perf_counter() - begun
         self._do: dict[type, Callable[[Any], Any]] = {
             Receive: self._receive,
@@ -137,6 +143,7 @@ class ServerEngine:
 
     def _send(self, effect: Send) -> None:
         worker = effect.to.rank
+        self._let_in.add(worker)
         if self.me.rank == 0 and worker not in self._circle.members and worker in self._expected.workers:
             self._circle.add(worker)
         self.socket.send(worker, effect.message, STOP if self._stopping else 0)
@@ -153,10 +160,12 @@ class ServerEngine:
             if not self._expected.workers:
                 raise _Over
             left_over = _GLANCE if effect.until is None else min(_GLANCE, effect.until - self._now)
-            if left_over <= 0:
+            if left_over <= 0 and not self._ticked:
+                self._ticked = True
                 self.book.write(Ticked(self._now))
                 return None
-            parcel = self.socket.receive(left_over)
+            parcel = self.socket.receive(max(0.0, left_over))
+            self._ticked = False  # ticks that are overdue must not keep messages out, nor messages ticks
             self._stopping = self._stopping or self._stop_requested()
             if parcel is not None and self._take(parcel):
                 return Peer("worker", parcel.worker), parcel.message
@@ -176,12 +185,12 @@ class ServerEngine:
                 self._greet(parcel, message)
             case Goodbye():
                 self._let_go(worker, message.clock, message.how)
-            case Contribution():
+            case Contribution() if message.op in OPERATIONS:
                 self._circle.give(worker, Gift(message.op, message.tensor, message.root))
                 self._end_collectives()
-            case Words() if message.document == TOTALS and message.number == 1:
+            case Ask():
                 self.book.totals.refused = dict(self.socket.refused)
-                self.socket.send(worker, AllWords(1, json.dumps(self.book.totals.to_json())))
+                self.socket.send(worker, Told(json.dumps(self.book.totals.to_json())))
             case Words():
                 self._circle.give(worker, Gift("words", message.document))
                 self._end_collectives()
@@ -191,11 +200,15 @@ class ServerEngine:
 
     def _greet(self, parcel: Parcel, hello: Hello) -> None:
         """Tie a connection to its worker; one without a rank gets one, and hears what is run."""
+        if self._finished:
+            self.socket.reply(parcel.identity, Refusal(_OVER))
+            return
         if hello.rank < 0:
             document = json.dumps({**self._invitation, "now": self._now})
             self.socket.reply(parcel.identity, Welcome(self._expected.reserve(), False, document))
             return
-        if parcel.worker < 0 and self.socket.knows(hello.rank):
+        bound = parcel.worker >= 0
+        if parcel.worker != hello.rank if bound else self.socket.knows(hello.rank):
             self.socket.reply(parcel.identity, Refusal(f"rank {hello.rank} is taken"))
             return
         self.socket.bind(parcel.identity, hello.rank)
@@ -208,27 +221,43 @@ class ServerEngine:
             return
         self._expected.go(worker)
         self._abandoned = self._abandoned and how == "died"
+        if how == "died":  # one that was only silent for long may wait for an answer
+            self.socket.send(worker, Refusal(_GIVEN_UP))
         self.socket.forget(worker)
         self._gone.append((worker, Left(clock), how))
         self._circle.drop(worker)
         self._end_collectives()
+        if how == "finished" and not self._finished:
+            self._finished = True
+            self._shut_out()
+
+    def _shut_out(self) -> None:
+        """The run is over: whoever still waits to be let in came too late."""
+        for worker in sorted(self._expected.workers - self._let_in):
+            self.socket.send(worker, Refusal(_OVER))
+            self._let_go(worker, 0, "left")
 
     def _end_collectives(self) -> None:
         for outcome in self._circle.whole():
             members = ",".join(map(str, outcome.members))
             message = (
-                AllWords(0, json.dumps(outcome.content))
+                AllWords(json.dumps(outcome.content))
                 if isinstance(outcome.content, dict)
-                else Result(0, outcome.content, members)
+                else Result(members, outcome.content)
             )
             for member in outcome.members:
                 self.socket.send(member, message, STOP if self._stopping else 0)
 
     def _keep(self, worker: int, step: int) -> None:
-        """All workers are quiet and ask alike: the first one's word saves, the others' finds it saved."""
-        if step != self._saved:
+        """All workers are quiet and ask alike: the first one's word saves, the others' finds it saved.
+
+        Two meetings may be of the same step; a worker that asks again has come to the next.
+        """
+        if step != self._saved or worker in self._asked_to_keep:
             self.book.save(step, self.me, self.part)
             self._saved = step
+            self._asked_to_keep.clear()
+        self._asked_to_keep.add(worker)
         self.socket.send(worker, Kept(step))
 
 

@@ -31,6 +31,8 @@ def server_key(rank: int) -> str:
 class ServedGroup:
     """The workers that are there; when one dies the others go on."""
 
+    alone = False
+
     def __init__(self, rank: int, workers: int, memory: SharedFlat) -> None:
         self.rank, self.workers, self.members = rank, workers, tuple(range(workers))
         self.transport = "ZeroMQ"
@@ -132,7 +134,7 @@ def connect(
     sockets = WorkerSockets(secret, endpoints, memory)
     line = Line(sockets, len(endpoints), patience, asked)
     for server in range(len(endpoints)):
-        line.send(server, Hello(rank, "", memory.name, memory.token))
+        line.send(server, Hello(rank, memory.name, memory.token))
     sockets.begin_pulse(rank)  # a server that answers first must not take the wait for the others for a death
     welcomes: dict[int, Welcome] = {}
     for _ in endpoints:

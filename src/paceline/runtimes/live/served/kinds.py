@@ -15,10 +15,10 @@ KINDS: tuple[type, ...] = (*MESSAGES, *CONTROL_MESSAGES)
 """Every kind of message; its place here is its number on the wire."""
 TO_SERVER: frozenset[type] = frozenset(
     {Join, Push, Rest, Pull, control.Hello, control.Beat, control.Goodbye}
-    | {control.Contribution, control.Words, control.Keep}
+    | {control.Contribution, control.Words, control.Keep, control.Ask}
 )
 TO_WORKER: frozenset[type] = frozenset(
-    {Model, control.Welcome, control.Refusal, control.Result, control.AllWords, control.Kept}
+    {Model, control.Welcome, control.Refusal, control.Result, control.AllWords, control.Kept, control.Told}
 )
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
 """What tensors may be made of; the place here is the number on the wire."""

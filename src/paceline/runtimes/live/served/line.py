@@ -8,23 +8,22 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from paceline.errors import RunFailed
+from paceline.errors import Mistake
 from paceline.runtimes.live.served.control import (
     AllWords,
+    Ask,
     Contribution,
     Goodbye,
     Keep,
     Kept,
     Refusal,
     Result,
+    Told,
     Words,
 )
 from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.wire import STOP
 from paceline.strategies.messages import MESSAGES
-
-TOTALS = "totals"
-"""What a worker asks a server for at the end."""
 
 
 class Line:
@@ -54,20 +53,20 @@ class Line:
             server, flags, message = self._sockets.receive(self._patience)
             self.stopping = self.stopping or bool(flags & STOP)
             if isinstance(message, Refusal):
-                raise RunFailed(f"server {server} refused this worker: {message.reason}")
+                raise Mistake(f"server {server} does not take this worker: {message.reason}")
             if isinstance(message, kinds):
                 return server, message
             self._later.append((server, message))
 
     def together(self, op: str, tensor: Tensor, root: int = 0) -> tuple[tuple[int, ...], Tensor]:
         """Give a tensor to a collective of all workers; who took part, and what came of it."""
-        self.send(0, Contribution(0, op, root, tensor.contiguous()))
+        self.send(0, Contribution(op, root, tensor.contiguous()))
         _, result = self.wait_for(Result)
         return _ranks(result.members), result.tensor
 
     def exchange(self, document: Any) -> tuple[tuple[int, ...], list[Any]]:
         """Give a document to all workers; who took part, and their documents by rank."""
-        self.send(0, Words(0, json.dumps(document)))
+        self.send(0, Words(json.dumps(document)))
         _, words = self.wait_for(AllWords)
         documents = json.loads(words.document)
         return tuple(int(rank) for rank in documents), [json.loads(text) for text in documents.values()]
@@ -79,14 +78,14 @@ class Line:
         for _ in range(self.servers):
             self.wait_for(Kept)
 
-    def ask(self, what: str) -> list[Any]:
-        """Every server's answer to a question of ours, by rank."""
+    def ask(self) -> list[Any]:
+        """What every server has done so far, by rank."""
         answers: dict[int, Any] = {}
         for server in range(self.servers):
-            self.send(server, Words(1, what))
+            self.send(server, Ask())
         for _ in range(self.servers):
-            server, words = self.wait_for(AllWords)
-            answers[server] = json.loads(words.document)
+            server, told = self.wait_for(Told)
+            answers[server] = json.loads(told.document)
         return [answers[server] for server in sorted(answers)]
 
     def part(self, clock: int, how: str) -> None:

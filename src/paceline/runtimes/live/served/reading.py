@@ -1,6 +1,5 @@
 """Reads a message that came from outside, and trusts nothing in it."""
 
-import math
 from collections.abc import Callable
 from struct import Struct
 from typing import Any, NamedTuple, Protocol
@@ -36,6 +35,9 @@ class Memory(Protocol):
     def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
         """The tensor that lies there, or Refused."""
 
+
+LARGEST = 2**40
+"""What a number may be: sums of many of them still fit into 64 bits."""
 
 Landing = Callable[[type, int, torch.dtype], Tensor]
 """The memory that a message's tensor is received into, given its kind, length and type."""
@@ -98,7 +100,7 @@ class Reader:
             if value > 1:
                 raise Refused("malformed")
             return bool(value)
-        if not (value >= lowest(kind, name) and math.isfinite(value)):
+        if not lowest(kind, name) <= value <= LARGEST:
             raise Refused("out of range")
         return value
 

@@ -23,7 +23,7 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.saving import restore
 from paceline.runtimes.live.served.group import Entering, ServedGroup
 from paceline.runtimes.live.served.keys import Secret
-from paceline.runtimes.live.served.line import TOTALS, ByServers, Line, ServerPost
+from paceline.runtimes.live.served.line import ByServers, Line, ServerPost
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.prepare import Prepared
 
@@ -137,7 +137,7 @@ class ServedLife(Life):
 
     def server_totals(self) -> list[ServerTotals]:
         """As the servers tell them."""
-        return [ServerTotals.from_json(document) for document in self.line.ask(TOTALS)]
+        return [ServerTotals.from_json(document) for document in self.line.ask()]
 
 
 class ServedKeeper(FolderKeeper):
