@@ -153,6 +153,11 @@ class Replay(Run):
             inf,
         )
         self._recording = recording
+        self._finishers = {
+            entry.worker
+            for entry in recording.logs[0]
+            if isinstance(entry, Received) and entry.how == "finished"
+        }
         self.carrier = self._carry
         self._mail: RecordMail | None = None
 
@@ -191,6 +196,8 @@ class Replay(Run):
                     if word == "Join":
                         program.close()
                         break
+                    if word is None and rank in self._finishers:
+                        return "interrupted"  # it stopped at the last meeting, because it was asked to
                     if word != "Push":
                         yield Receive()  # nobody writes to it any more
                 answer = yield effect

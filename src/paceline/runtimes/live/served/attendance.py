@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-SILENCE = 3.0
+SILENCE = 5.0
 """Seconds without a word, not even a beat, after which a worker counts as dead."""
 
 STARTING = 120.0
