@@ -2,7 +2,7 @@
 
 The server adds every gradient to its parameters and answers with them. All sides run in the same three processes, one
 thread each, in turns; a round is timed from a barrier to the last answer that the slower worker gets. Every exchange
-ends with the parameters in the worker's own memory, where its model uses them.
+ends with the parameters of one version in the worker's own memory, where its model uses them.
 """
 
 import argparse
@@ -10,6 +10,7 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -40,11 +41,14 @@ class Kept:
     """What the server of rpc keeps: a function that is called from afar finds it through its class."""
 
     params: Tensor
+    lock = threading.Lock()
 
 
 def push_pull(grad: Tensor) -> Tensor:
-    Kept.params.add_(grad)
-    return Kept.params
+    """Called from several threads at once: without the lock and the copy an answer would be of no version at all."""
+    with Kept.lock:
+        Kept.params.add_(grad)
+        return Kept.params.clone()
 
 
 def welcome(socket: ServerSocket, shared: bool) -> None:
