@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.errors import Mistake
-from paceline.strategies.base import Worker
+from paceline.strategies.base import Server, Worker
 from paceline.strategies.effects import AllReduce, Gradient, Peer, Program
 from paceline.strategies.messages import Pull, Push
 from paceline.strategies.parameter_server import Asynchronous, ParameterServer, StaleSynchronous, Synchronous
@@ -239,6 +239,14 @@ def test_a_stale_gradient_moves_the_parameters_less_if_it_is_damped(damped: bool
     step(hand, 0, 1, 2)
     marks = hand.servers[0].params.view(CREW, STEPS)[:, 0]
     assert marks.tolist() == pytest.approx(moved)
+
+
+def test_a_gradient_from_the_future_is_not_stale() -> None:
+    """A worker that miscounts must not divide by zero."""
+    credit, _, share = Asynchronous(damped=True)._credit(
+        Server(0, 1, torch.zeros(1), torch.zeros(1)), 0, Push(torch.zeros(1), 0, 1, 8)
+    )
+    assert (credit.staleness, share) == (0, 1.0)
 
 
 def test_scaled_samples_move_the_parameters_as_far_as_in_a_round() -> None:

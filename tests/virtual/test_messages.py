@@ -307,3 +307,16 @@ def test_the_same_run_twice_is_the_same_record() -> None:
         simulate(settings, SHAPE, cluster, costs, gradients=False, strategy=Asynchronous()) for _ in range(2)
     )
     assert one == two
+
+
+@pytest.mark.parametrize("start", [20.0, 39.0, 60.0])
+def test_who_comes_after_the_end_does_not_carry_the_run_on(start: float) -> None:
+    cluster = make_cluster(3, latency=0.001)
+    hosts = (*cluster.hosts[:2], replace(cluster.hosts[2], start=start))
+    alone, _ = time_only(make_cluster(2, latency=0.001), strategy_name="async", iterations=10)
+    summary, _ = time_only(replace(cluster, hosts=hosts), strategy_name="async", iterations=7)
+    assert summary.ending == "budget"
+    assert summary.seconds < alone.seconds + 5
+    if start > summary.seconds:
+        assert summary.totals[2].steps == 0
+        assert [one.worker for one in summary.servers[0].left] == [0, 1]

@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -72,7 +73,7 @@ def run_worker(
         folder = resume or agree_on_folder(group, runs, name or prepared.job.name)
         heartbeat.show(folder.path)
         if place.local_rank == 0:
-            describe_run(folder, settings, options, workers)
+            describe_run(folder, settings, replace(options, threads=torch.get_num_threads()), workers)
         life.move_in(folder)
         agreed = way.agree(life, asked_for(settings, name or "", resume))
         pids = [worker["pid"] for worker in workers if worker["node"] == place.node_rank]

@@ -68,6 +68,10 @@ class Circle:
             self._workers = sorted([*self._workers, node], key=lambda one: one.peer.rank)
             self._missing += 1
 
+    def includes(self, node: Node) -> bool:
+        """Whether a worker belongs to the others now."""
+        return not self._open or node in self._workers
+
     def dismiss(self, node: Node) -> None:
         """A worker is gone; if the others have waited for nobody else, they go on."""
         if not self._open or node not in self._workers:

@@ -38,6 +38,7 @@ class Engine:
         self._circle = Circle(world, timeline, self._ready)
         self._mail: Mail = carrier(world, timeline, self._ready, self._circle)
         self._running = len(world.workers)
+        self._finished = False
         self.over = False
         """Whether the run ended before its workers did."""
         self._by_step = world.strategy.meets is Meets.STEP
@@ -276,3 +277,18 @@ class Engine:
         self._running -= 1
         self._mail.farewell(node, how, now)
         self._circle.dismiss(node)
+        if how == "finished" and not self._finished:
+            self._finished = True
+            self._shut_out(now)
+
+    def _shut_out(self, now: float) -> None:
+        """The run is over: whoever has not been let in came too late."""
+        late = [node for node in self._world.workers if not node.gone and not self._circle.includes(node)]
+        for node in late:
+            node.program.close()
+            self._close(node, now)
+            if node.starts < now:
+                self._leave(node, "left", now)
+            else:  # nobody has ever heard of it
+                node.gone = True
+                self._running -= 1

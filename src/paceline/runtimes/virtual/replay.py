@@ -12,7 +12,7 @@ from paceline.errors import Mistake
 from paceline.jobs.job import Job
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
-from paceline.records.servers import Entry, Received, read_server_log
+from paceline.records.servers import Entry, Received, Updated, read_server_log
 from paceline.records.summary import Summary
 from paceline.runtimes.config import read_run
 from paceline.runtimes.prepare import Prepared, prepare
@@ -93,13 +93,18 @@ def read_recording(folder: RunFolder) -> Recording:
         )
     if missing := set(range(settings.servers)) - set(files):
         raise Mistake(f"--replay {folder.path}: the log of server {min(missing)} is not there")
+    logs = {rank: list(read_server_log(files[rank])) for rank in range(settings.servers)}
+    if not any(isinstance(entry, Updated) for log in logs.values() for entry in log):
+        raise Mistake(
+            f"--replay {folder.path}: the run ended before its first update, so there is nothing to repeat"
+        )
     return Recording(
         folder=folder,
         settings=settings,
         gradients=machinery.get("gradients", True),
         threads=machinery.get("threads") or 1,
         founders=_founders(settings, machinery.get("cluster", {})),
-        logs={rank: list(read_server_log(files[rank])) for rank in range(settings.servers)},
+        logs=logs,
     )
 
 
