@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
-from paceline.errors import RunFailed
 from paceline.records.observer import Observer
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.overlap import Overlap
+from paceline.runtimes.live.post import NoPost, Post
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.replica import Replica
@@ -52,35 +52,6 @@ class Keeper(Protocol):
 
     def export(self, params: Tensor, buffers: Tensor) -> None:
         """Write the model that counts."""
-
-
-class Post(Protocol):
-    """The way to the servers, where the strategy has some."""
-
-    def send(self, server: int, message: Any) -> None:
-        """Hand a message over; its tensors must not change before an answer."""
-
-    def receive(self) -> tuple[int, Any]:
-        """Wait for a server's next message: (server, message)."""
-
-    def leaving(self) -> bool:
-        """Whether this worker alone is to leave before its next step."""
-
-
-class NoPost:
-    """There are no servers."""
-
-    def send(self, server: int, message: Any) -> None:  # noqa: ARG002
-        """A strategy of our own never asks."""
-        raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
-
-    def receive(self) -> tuple[int, Any]:
-        """A strategy of our own never asks."""
-        raise RunFailed("the strategy waits for a message, and it has no servers")
-
-    def leaving(self) -> bool:
-        """The others need every worker."""
-        return False
 
 
 class Engine:

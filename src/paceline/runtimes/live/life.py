@@ -19,9 +19,10 @@ from paceline.records.spans import Totals
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.runtimes.live.agreement import Agreement
-from paceline.runtimes.live.engine import Beating, Engine, NoPost, Post
+from paceline.runtimes.live.engine import Beating, Engine
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.keeping import FolderKeeper, go_on, recorded_totals
+from paceline.runtimes.live.post import NoPost, Post
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.saving import restore, shared_step
 from paceline.runtimes.live.slowness import Slowness

@@ -37,16 +37,22 @@ class ServedGroup:
         self.rank, self.workers, self.members = rank, workers, tuple(range(workers))
         self.transport = "ZeroMQ"
         self.memory = memory
-        self.line: Line
+        self._line: Line | None = None
 
     @property
     def seat(self) -> tuple[int, int]:
         """Among those who took part in the last call."""
         return self.members.index(self.rank), len(self.members)
 
+    @property
+    def line(self) -> Line:
+        """The line to the servers, once there is one."""
+        assert self._line is not None, "connect first"
+        return self._line
+
     def connect(self, line: Line) -> None:
         """Talk through the servers from now on."""
-        self.line = line
+        self._line = line
 
     def sum(self, tensor: Tensor) -> None:
         """Sum over those who are there."""
@@ -87,8 +93,8 @@ class ServedGroup:
 
     def abandon(self) -> None:
         """Close without a word: the servers notice."""
-        if hasattr(self, "line"):
-            self.line.close()
+        if self._line is not None:
+            self._line.close()
 
     def _together(self, op: str, tensor: Tensor, root: int = 0) -> None:
         self.members, result = self.line.together(op, tensor.cpu(), root)
@@ -106,7 +112,7 @@ class Entering(ServedGroup):
 
     def exchange(self, document: Any) -> list[Any]:
         """Through the store, then through server 0."""
-        return super().exchange(document) if hasattr(self, "line") else self._documents.exchange(document)
+        return super().exchange(document) if self._line else self._documents.exchange(document)
 
     def servers(self) -> list[dict[str, Any]]:
         """What every server tells of itself; waits for them."""

@@ -6,7 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -69,17 +69,8 @@ def run_server(
     shape = Shape(length=part.params.numel(), dtype=part.params.dtype)
     host = own_address(place.address, place.port) or place.address
     with ServerSocket(secret, host, shape, place.rank, place.servers) as socket:
-        checkpoints = Checkpoints(resume, settings.keep, "server") if resume else None
-        whole = checkpoints.valid_steps(place.rank)[0] if checkpoints else []
-        documents.store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, "whole": whole}))
-        run = json.loads(documents.store.get(RUN))
+        run, endpoints = _introduce(documents, socket, place, _whole(resume, settings, place.rank))
         check_equal([run["asked"], asked_for(settings, name or "", resume)])
-        others = [json.loads(documents.store.get(server_key(rank))) for rank in range(place.servers)]
-        invitation = {
-            "settings": settings.to_json(),
-            "name": run["name"],
-            "endpoints": [other["endpoint"] for other in others],
-        }
         folder = resume or RunFolder(runs / run["name"])
         folder.path.mkdir(parents=True, exist_ok=True)
         heartbeat.show(folder.path)
@@ -98,10 +89,26 @@ def run_server(
                 book=book,
                 heartbeat=heartbeat,
                 stop_requested=stop_requested,
-                invitation=invitation,
+                invitation={"settings": settings.to_json(), "name": run["name"], "endpoints": endpoints},
                 begun=run["begun"],
             )
             return Ended(engine.run())
+
+
+def _whole(resume: RunFolder | None, settings: Settings, rank: int) -> list[int]:
+    """The steps that this server could go on from."""
+    return Checkpoints(resume, settings.keep, "server").valid_steps(rank)[0] if resume else []
+
+
+def _introduce(
+    documents: Documents, socket: ServerSocket, place: Place, whole: list[int]
+) -> tuple[dict[str, Any], list[str]]:
+    """Tell the others where this server is; learn what is run, and where all servers are."""
+    store = documents.store
+    store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, "whole": whole}))
+    run: dict[str, Any] = json.loads(store.get(RUN))
+    servers = [json.loads(store.get(server_key(rank))) for rank in range(place.servers)]
+    return run, [server["endpoint"] for server in servers]
 
 
 @contextmanager
@@ -128,7 +135,7 @@ def _book(folder: RunFolder, prepared: Prepared, part: Part, me: Server, step: i
 @contextmanager
 def _invited(folder: RunFolder, endpoint: str, secret: Secret) -> Iterator[None]:
     """While the run goes on, its folder says how to join it, to whoever may read the secret beside it."""
-    key = folder.path / "join.secret"
+    key = folder.join_secret
     key.unlink(missing_ok=True)
     secret.write(key)
     write_json(folder.join, {"endpoint": endpoint, "secret": str(key.absolute())})

@@ -14,12 +14,13 @@ from paceline.records.observer import Observer
 from paceline.records.servers import ServerTotals
 from paceline.records.summary import Summary
 from paceline.runtimes.live.agreement import Agreement
-from paceline.runtimes.live.engine import Beating, Post
+from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Alone, Group
 from paceline.runtimes.live.keeping import FolderKeeper, go_on
 from paceline.runtimes.live.life import Life, already_complete
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.post import Post
 from paceline.runtimes.live.saving import restore
 from paceline.runtimes.live.served.group import Entering, ServedGroup
 from paceline.runtimes.live.served.keys import Secret
@@ -116,9 +117,9 @@ class ServedLife(Life):
     def keeper(self) -> FolderKeeper:
         """Saves this worker, and has the servers save themselves."""
         settings = self.prepared.settings
-        return ServedKeeper(
-            self.folder, settings, self.replica, self.me, self.position, self.observer, self.line.keep
-        )
+        keeper = ServedKeeper(self.folder, settings, self.replica, self.me, self.position, self.observer)
+        keeper.line = self.line
+        return keeper
 
     def compared(self) -> Group:
         """Nobody: workers of a parameter server share no exchange."""
@@ -143,11 +144,9 @@ class ServedLife(Life):
 class ServedKeeper(FolderKeeper):
     """Saves one worker, and has the servers save their parts; all workers are quiet meanwhile."""
 
-    def __init__(self, *arguments: Any) -> None:
-        *ours, self._keep_servers = arguments
-        super().__init__(*ours)
+    line: Line
 
     def save(self) -> None:
         """This worker's part, then every server's; when it returns, both are on the disk."""
         super().save()
-        self._keep_servers(self.position.progress)
+        self.line.keep(self.position.progress)
