@@ -41,9 +41,8 @@ class Expected:
         now = time.monotonic()
         if now - self._looked < _GLANCE:
             return []
-        late = (
-            now - self._looked > 4 * _GLANCE
-        )  # this server was held up itself: let it read what has come first
+        # A server that was held up itself reads first what has come meanwhile.
+        late = now - self._looked > 4 * _GLANCE
         self._looked = now
         return [] if late else sorted(worker for worker in self.workers if self._is_silent(worker, now))
 

@@ -98,12 +98,6 @@ class Line:
         """Close the connections; whatever was sent before still goes out."""
         self._sockets.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
 
 class ServerPost:
     """The line as the engine uses it."""
