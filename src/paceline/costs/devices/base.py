@@ -1,0 +1,56 @@
+"""From operators to seconds on one device."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.costs.trace.operator import Operator
+from paceline.costs.trace.trace import Trace
+
+
+class DeviceModel(Protocol):
+    """A device, or what is known of it."""
+
+    @property
+    def spread(self) -> float:
+        """Standard deviation of the logarithm of (measured / predicted) of a whole step, from its own residuals."""
+
+    def seconds(self, operator: Operator) -> float:
+        """How long one call takes, its overhead included; never less than the device's peak allows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepCost:
+    """A worker's step without communication, in seconds."""
+
+    samples: int
+    forward: float
+    backward: float
+    apply: float
+    ready: tuple[float, ...]
+    """One a parameter, in the model's order: the part of backward after which its gradient is complete, 0 to 1."""
+    spread: float
+    """As the device model's."""
+    data: float = 0.0
+    """Getting the mini-batch."""
+
+    @property
+    def compute(self) -> float:
+        """Forward, backward and apply."""
+        return self.forward + self.backward + self.apply
+
+
+def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
+    """Price every operator of a trace."""
+    backward = [device.seconds(operator) for operator in trace.backward]
+    done = [0.0]
+    for seconds in backward:
+        done.append(done[-1] + seconds)
+    total = done[-1] or 1.0
+    return StepCost(
+        samples=trace.samples,
+        forward=sum(map(device.seconds, trace.forward)),
+        backward=done[-1],
+        apply=sum(map(device.seconds, trace.apply)),
+        ready=tuple(done[parameter.ready] / total for parameter in trace.parameters),
+        spread=device.spread,
+    )

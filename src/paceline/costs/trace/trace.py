@@ -1,0 +1,55 @@
+"""A training step as a list of operators, and when each gradient is ready."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from paceline.costs.trace.operator import Operator, Phase
+
+
+@dataclass(frozen=True, slots=True)
+class TracedParameter:
+    """A trainable parameter."""
+
+    name: str
+    elements: int
+    ready: int
+    """How many operators of backward have run when its gradient is complete."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trace:
+    """One step of one worker on ``samples`` samples; operators in the order in which they run."""
+
+    name: str
+    samples: int
+    forward: tuple[Operator, ...]
+    backward: tuple[Operator, ...]
+    apply: tuple[Operator, ...]
+    """The optimizer's."""
+    parameters: tuple[TracedParameter, ...]
+    """In the model's own order."""
+    buffers: int
+    """Elements of the floating-point buffers."""
+    dtype: torch.dtype
+
+    def operators(self, phase: Phase) -> Sequence[Operator]:
+        """Those of a phase."""
+        found: Sequence[Operator] = getattr(self, phase)
+        return found
+
+    @property
+    def size(self) -> int:
+        """Elements of all trainable parameters."""
+        return sum(parameter.elements for parameter in self.parameters)
+
+    def flops(self, phase: Phase) -> float:
+        """Floating-point operations of a phase."""
+        return sum(operator.flops for operator in self.operators(phase))
+
+    @property
+    def multiply_adds(self) -> float:
+        """Of one sample's forward in convolutions, matrix products and attention, as papers count them."""
+        counted = ("convolution", "product", "attention")
+        return sum(one.flops for one in self.forward if one.kind in counted) / 2 / self.samples
