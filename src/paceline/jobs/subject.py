@@ -10,7 +10,7 @@ from paceline.jobs.job import Batch
 
 @dataclass(frozen=True, kw_only=True)
 class Subject:
-    """All that a trace needs. Its functions are called under ``torch.device("meta")``, or a real device to time them."""
+    """All that a trace needs. Its functions are called under ``torch.device("meta")``, or a real one to be timed."""
 
     name: str
     model: Callable[[], nn.Module]
