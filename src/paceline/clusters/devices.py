@@ -1,0 +1,232 @@
+"""The devices of the catalogue: one table, every figure with its source.
+
+Memory bandwidths are as their makers state them, in decimal units; Paleo's own cost model reads its eight as GiB/s.
+Peaks of matrix units are dense: half of what data sheets print with sparsity.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from paceline.clusters.catalogue import DeviceSheet
+from paceline.errors import unknown
+
+_LOOKED_UP = "2026-11"
+_PALEO = "Paleo (Qi et al., ICLR 2017), its table of devices"
+_BASE = "cores x base clock x 32-bit operations a cycle"
+_MAKERS = ("nvidia", "geforce", "tesla", "amd", "intel")
+_ALIASES = {"v100-16gb": "v100", "a100-40gb": "a100", "h100-sxm": "h100"}
+
+
+def _paleo(name: str, title: str, gigaflops: float, bandwidth: float) -> DeviceSheet:
+    return DeviceSheet(
+        name=name,
+        title=title,
+        kind="gpu",
+        flops=gigaflops * 1e9,
+        bandwidth=bandwidth * 1e9,
+        memory=0,
+        source=_PALEO,
+        date="2017-04",
+    )
+
+
+def _nvidia(
+    name: str,
+    title: str,
+    *,
+    teraflops: float,
+    bandwidth: float,
+    memory: float,
+    source: str,
+    **tensor: float,
+) -> DeviceSheet:
+    return DeviceSheet(
+        name=name,
+        title=f"NVIDIA {title}",
+        kind="gpu",
+        flops=teraflops * 1e12,
+        bandwidth=bandwidth * 1e9,
+        memory=memory * 1e9,
+        tensor_flops={kind: peak * 1e12 for kind, peak in tensor.items()},
+        source=source,
+        date=_LOOKED_UP,
+    )
+
+
+def _cpu(
+    name: str, title: str, *, cores: int, clock: float, a_cycle: int, bandwidth: float, source: str
+) -> DeviceSheet:
+    return DeviceSheet(
+        name=name,
+        title=title,
+        kind="cpu",
+        flops=cores * clock * 1e9 * a_cycle,
+        bandwidth=bandwidth * 1e9,
+        memory=0,
+        cores=cores,
+        source=f"{source}; peak: {_BASE} = {cores} x {clock:g} GHz x {a_cycle}",
+        date=_LOOKED_UP,
+    )
+
+
+_SHEETS = (
+    _paleo("titan-x", "NVIDIA GTX Titan X", 6144, 336.5),
+    _paleo("k20", "NVIDIA Tesla K20", 3520, 208),
+    _paleo("k20x", "NVIDIA Tesla K20X", 3935, 250),
+    _paleo("k40", "NVIDIA Tesla K40", 4290, 288),
+    _paleo("k80", "NVIDIA Tesla K80", 5600, 480),
+    _paleo("gtx-780-ti", "NVIDIA GTX 780 Ti", 5040, 336),
+    _paleo("gt-750m", "NVIDIA GT 750M", 722.7, 80),
+    DeviceSheet(
+        name="i7-5930k",
+        title="Intel Core i7-5930K",
+        kind="cpu",
+        flops=289e9,
+        bandwidth=68e9,
+        memory=0,
+        cores=6,
+        source=_PALEO,
+        date="2017-04",
+    ),
+    _nvidia(
+        "v100",
+        "V100 SXM2 16 GB",
+        teraflops=15.7,
+        fp16=125,
+        bandwidth=900,
+        memory=16,
+        source="NVIDIA V100 data sheet",
+    ),
+    _nvidia("t4", "T4", teraflops=8.1, fp16=65, bandwidth=320, memory=16, source="NVIDIA T4 data sheet"),
+    _nvidia(
+        "a10",
+        "A10",
+        teraflops=31.2,
+        tf32=62.5,
+        fp16=125,
+        bf16=125,
+        bandwidth=600,
+        memory=24,
+        source="NVIDIA A10 data sheet; tf32 is half of bf16, as on the A40 of the same chip",
+    ),
+    _nvidia(
+        "a100",
+        "A100 SXM4 40 GB",
+        teraflops=19.5,
+        tf32=156,
+        fp16=312,
+        bf16=312,
+        bandwidth=1555,
+        memory=40,
+        source="NVIDIA A100 data sheet (1758950 r4) and Ampere white paper",
+    ),
+    _nvidia(
+        "a100-80gb",
+        "A100 SXM4 80 GB",
+        teraflops=19.5,
+        tf32=156,
+        fp16=312,
+        bf16=312,
+        bandwidth=2039,
+        memory=80,
+        source="NVIDIA A100 data sheet (1758950 r4)",
+    ),
+    _nvidia(
+        "h100",
+        "H100 SXM5 80 GB",
+        teraflops=66.9,
+        tf32=494.7,
+        fp16=989.4,
+        bf16=989.4,
+        bandwidth=3350,
+        memory=80,
+        source="NVIDIA H100 data sheet and Hopper white paper",
+    ),
+    _nvidia(
+        "h100-pcie",
+        "H100 PCIe 80 GB",
+        teraflops=51,
+        tf32=378,
+        fp16=756.5,
+        bf16=756.5,
+        bandwidth=2000,
+        memory=80,
+        source="NVIDIA H100 data sheet",
+    ),
+    _nvidia(
+        "l4",
+        "L4",
+        teraflops=30.3,
+        tf32=60,
+        fp16=121,
+        bf16=121,
+        bandwidth=300,
+        memory=24,
+        source="NVIDIA L4 data sheet",
+    ),
+    _nvidia(
+        "rtx-4090",
+        "GeForce RTX 4090",
+        teraflops=82.6,
+        tf32=82.6,
+        fp16=165.2,
+        bf16=165.2,
+        bandwidth=1008,
+        memory=24,
+        source="NVIDIA Ada white paper; fp16 with 32-bit sums",
+    ),
+    _cpu(
+        "xeon-6248",
+        "Intel Xeon Gold 6248",
+        cores=20,
+        clock=2.5,
+        a_cycle=64,
+        bandwidth=140.8,
+        source="NASA NAS, Cascade Lake Processors; six channels of DDR4-2933",
+    ),
+    _cpu(
+        "epyc-7763",
+        "AMD EPYC 7763",
+        cores=64,
+        clock=2.45,
+        a_cycle=32,
+        bandwidth=204.8,
+        source="AMD's list of EPYC 7003, Microway on Milan (two 256-bit FMA units); eight channels of DDR4-3200",
+    ),
+    _cpu(
+        "epyc-9654",
+        "AMD EPYC 9654",
+        cores=96,
+        clock=2.4,
+        a_cycle=32,
+        bandwidth=460.8,
+        source="AMD's list of EPYC 9004 (AVX-512 on 256-bit paths); twelve channels of DDR5-4800",
+    ),
+    _cpu(
+        "ryzen-7950x",
+        "AMD Ryzen 9 7950X",
+        cores=16,
+        clock=4.5,
+        a_cycle=32,
+        bandwidth=83.2,
+        source="AMD Ryzen 9 7950X specifications (Zen 4, 256-bit paths); two channels of DDR5-5200",
+    ),
+)
+
+DEVICES: Mapping[str, DeviceSheet] = {sheet.name: sheet for sheet in _SHEETS}
+
+
+def find_device(name: str) -> DeviceSheet:
+    """The device of a name, however it is spelt: "A100", "NVIDIA A100", "RTX 4090"; a Mistake names the nearest."""
+    squashed = {squash(known): sheet for known, sheet in DEVICES.items()}
+    squashed |= {squash(alias): DEVICES[known] for alias, known in _ALIASES.items()}
+    found = squashed.get(squash(name, _MAKERS))
+    if found is None:
+        raise unknown("device", name, DEVICES, see="paceline devices")
+    return found
+
+
+def squash(name: str, without: Iterable[str] = ()) -> str:
+    """A name without what people spell differently: case, spaces and hyphens, and the words that are left out."""
+    words = re.findall(r"[a-z0-9.+]+", name.lower())
+    return "".join(word for word in words if word not in without)

@@ -1,0 +1,99 @@
+"""The catalogue: what a name stands for, whose figures those are, and what a name that nobody knows is answered."""
+
+import pytest
+
+from paceline.clusters.devices import DEVICES, find_device
+from paceline.clusters.networks import NETWORKS, find_network
+from paceline.errors import Mistake
+
+PALEO = {
+    "titan-x": (6144, 336.5),
+    "k20": (3520, 208),
+    "k20x": (3935, 250),
+    "k40": (4290, 288),
+    "k80": (5600, 480),
+    "gtx-780-ti": (5040, 336),
+    "gt-750m": (722.7, 80),
+    "i7-5930k": (289, 68),
+}
+PALEO_NETWORKS = {"aws": 2, "ethernet": 10, "ethernet20": 20, "infiniband": 70, "pcie2": 64, "pcie3": 128}
+
+
+def test_paleos_devices_and_networks_have_paleos_figures() -> None:
+    for name, (gigaflops, gigabytes) in PALEO.items():
+        assert (DEVICES[name].flops, DEVICES[name].bandwidth) == pytest.approx(
+            (gigaflops * 1e9, gigabytes * 1e9)
+        )
+    rates = {name: NETWORKS[name].bandwidth * 8 / 1e9 for name in PALEO_NETWORKS}
+    assert rates == pytest.approx(PALEO_NETWORKS)
+
+
+def test_every_figure_can_be_and_has_a_source_and_a_date() -> None:
+    for device in DEVICES.values():
+        assert 1e11 < device.flops < 1e15
+        assert 1e10 < device.bandwidth < 1e13
+        # A matrix unit that is slower than none at all would be a slip, and so would one counted with sparsity.
+        assert all(device.flops <= peak <= 17 * device.flops for peak in device.tensor_flops.values()), (
+            device.name
+        )
+    for network in NETWORKS.values():
+        assert 1e8 <= network.bandwidth < 1e12
+        assert 1e-7 < network.latency < 1e-3
+    for sheet in (*DEVICES.values(), *NETWORKS.values()):
+        assert sheet.source
+        assert len(sheet.date) == len("2026-11")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("A100", "a100"),
+        ("NVIDIA A100", "a100"),
+        ("a100-40gb", "a100"),
+        ("Tesla V100", "v100"),
+        ("RTX 4090", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+    ],
+)
+def test_a_device_is_found_however_it_is_spelt(text: str, name: str) -> None:
+    assert find_device(text).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "gigabits", "microseconds"),
+    [
+        ("25gbit", 25, 20),
+        ("25GbE", 25, 20),
+        ("25 Gbit/s", 25, 20),
+        ("25gbps", 25, 20),
+        ("25 Gbit/s, 7 us", 25, 7),
+        ("30 Gbit/s", 30, 20),
+        ("100 Mbit/s", 0.1, 50),
+        ("3 GB/s", 24, 20),
+        ("NVLink 3", 2400, 1.9),
+        ("edr,1 us", 100, 1),
+    ],
+)
+def test_a_network_is_found_by_name_or_by_rate(text: str, gigabits: float, microseconds: float) -> None:
+    found = find_network(text)
+    assert (found.bandwidth * 8 / 1e9, found.latency * 1e6) == pytest.approx((gigabits, microseconds))
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("infinband", ["unknown network 'infinband'", "did you mean 'infiniband'", "paceline networks"]),
+        ("10 Gb", ["'10 Gb' is not a bandwidth", "'10 Gbit/s'"]),
+        ("-1 Gbit/s", ["'-1 Gbit/s'", "not negative"]),
+        ("25gbit,fast", ["'fast' is not a time", "'50 us'"]),
+    ],
+)
+def test_what_is_no_network_is_said_in_a_sentence(text: str, parts: list[str]) -> None:
+    with pytest.raises(Mistake) as caught:
+        find_network(text)
+    assert all(part in str(caught.value) for part in parts), str(caught.value)
+
+
+def test_an_unknown_device_is_answered_with_the_nearest() -> None:
+    with pytest.raises(Mistake, match=r"unknown device 'a1000'; did you mean 'a100'\?.*paceline devices"):
+        find_device("a1000")
