@@ -13,7 +13,7 @@ from paceline.errors import Mistake, unknown
 DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 """The link of a host that states none: 1 Gbit/s Ethernet."""
 
-_TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "jitter")
+_TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "aggregate", "jitter")
 _HOST = (
     *("hosts", "workers", "speed", "device", "bandwidth", "latency", "servers", "reduce"),
     *("start", "steps", "dies"),

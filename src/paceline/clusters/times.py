@@ -29,6 +29,8 @@ class StepTimes:
     """Writing one checkpoint, whatever its size."""
     serve: float = 0.0
     """What a server spends on one message."""
+    aggregate: float = 0.0
+    """What a server spends on each gradient of an update, once all of them have come."""
     jitter: float = 0.0
     """Spread of the compute times: 0 is none, 0.1 varies a typical step by a tenth, drawn from the seed."""
 

@@ -33,5 +33,5 @@ class Costs(Protocol):
     def serve(self, rank: int, size: int) -> float:
         """What a server spends on a message of so many bytes before it goes on."""
 
-    def update(self, rank: int, share: float) -> float:
-        """A server's step of the optimizer on its share of the parameters."""
+    def update(self, rank: int, share: float, gradients: int) -> float:
+        """A server brings so many gradients together and takes the optimizer's step on its share of the parameters."""

@@ -71,9 +71,9 @@ class Given:
         """As stated."""
         return self.times.serve
 
-    def update(self, rank: int, share: float) -> float:  # noqa: ARG002
-        """A worker's own step on a device of speed 1, in proportion to the share."""
-        return self.times.apply * share
+    def update(self, rank: int, share: float, gradients: int) -> float:  # noqa: ARG002
+        """Each gradient as stated, and a worker's own step on a device of speed 1, in proportion to the share."""
+        return (self.times.apply + self.times.aggregate * gradients) * share
 
     def _scale(self, rank: int, step: int) -> float:
         if not self.times.jitter:

@@ -173,7 +173,8 @@ class Engine:
         self._mathematics.update(me.rank, epoch, effect.rate)
         me.version += 1
         me.seen += sum(credit.samples for credit in effect.credits)
-        me.now += world.costs.update(me.rank, me.params.numel() / world.shape.size)
+        share = me.params.numel() / world.shape.size
+        me.now += world.costs.update(me.rank, share, len(effect.credits))
         used = tuple(Used(c.worker, c.clock, c.version, c.staleness, c.samples) for c in effect.credits)
         self._mail.note(node, Updated(me.now, me.version, used))
         return False

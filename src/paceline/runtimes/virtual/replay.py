@@ -56,7 +56,7 @@ class Untimed:
         """No time."""
         return 0.0
 
-    def update(self, rank: int, share: float) -> float:  # noqa: ARG002
+    def update(self, rank: int, share: float, gradients: int) -> float:  # noqa: ARG002
         """No time."""
         return 0.0
 
