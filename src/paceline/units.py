@@ -14,6 +14,7 @@ _RATES = {
     for prefix, scale in _PREFIXES.items()
     for unit, size in (("bit/s", 1 / 8), ("bps", 1 / 8), ("B/s", 1.0))
 }
+_FLOPS = {f"{prefix}{unit}": scale for prefix, scale in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS")}
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*$")
 
 
@@ -25,6 +26,14 @@ def parse_seconds(text: str) -> float:
 def parse_bytes(text: str) -> float:
     """Read a size such as "25 MiB"."""
     return _parse(text, _BYTES, "a size", "25 MiB")
+
+
+def parse_flops(text: str) -> float:
+    """Read a peak such as "1.87 TFLOP/s" into operations a second."""
+    flops = _parse(text, _FLOPS, "a rate of operations", "1.87 TFLOP/s")
+    if flops == 0:
+        raise Mistake(f"{text!r} is not a peak: it must be more than zero, for example '1.87 TFLOP/s'")
+    return flops
 
 
 def parse_rate(text: str) -> float:

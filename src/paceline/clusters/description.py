@@ -31,16 +31,31 @@ def read_cluster(text: str) -> Cluster:
 
 
 def _read_file(path: Path) -> Cluster:
+    reader = read_toml(path, "cluster file")
+    if "ask" in reader.values:
+        raise Mistake(
+            f"{path} is a scenario, no cluster: it says what is run; use 'paceline simulate {path}'"
+        )
+    cluster = cluster_of(reader, path.stem)
+    reader.finish()
+    return cluster
+
+
+def read_toml(path: Path, what: str) -> Reader:
+    """The whole of a TOML file; a Mistake where it cannot be read."""
     try:
         document = tomllib.loads(path.read_text())
     except OSError as error:
-        raise Mistake(f"cannot read the cluster file {str(path)!r}: {error.strerror}") from error
+        raise Mistake(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not TOML: {error}") from error
-    reader = Reader(str(path), "", document)
-    name = reader.word("name", path.stem)
+    return Reader(str(path), "", document)
+
+
+def cluster_of(reader: Reader, name: str) -> Cluster:
+    """The cluster that a file's tables describe; its other keys are left to whoever knows them."""
+    name = reader.word("name", name)
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
-    reader.finish()
     return _build(name, inside, times, hosts, count="count")
 
 

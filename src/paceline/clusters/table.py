@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.errors import Mistake, unknown
-from paceline.units import parse_rate, parse_seconds
+from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 
 
 class Reader:
@@ -32,6 +32,21 @@ class Reader:
     def rate(self, key: str, default: float) -> float:
         """A bandwidth with its unit, as bytes a second."""
         return self._quantity(key, default, parse_rate, "1 Gbit/s")
+
+    def size(self, key: str, default: float) -> float:
+        """A size with its unit, in bytes."""
+        return self._quantity(key, default, parse_bytes, "25 MiB")
+
+    def flops(self, key: str, default: float) -> float:
+        """Operations a second with their unit."""
+        return self._quantity(key, default, parse_flops, "1.87 TFLOP/s")
+
+    def need(self, *examples: str) -> None:
+        """Refuse a table without one of these keys; an example shows how each is written: ``batch = 32``."""
+        for example in examples:
+            key = example.partition(" ")[0]
+            if key not in self.values:
+                raise Mistake(f"{self.place(key)} is missing; add it, for example {example}")
 
     def whole(self, key: str, default: int, least: int = 0) -> int:
         """A whole number."""
@@ -88,6 +103,16 @@ class Reader:
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
             raise self.wrong(key, value, f"it must be a list of tables; write [[{key}]] and its keys below")
         return [Reader(self.where, f"{self.path}{key}[{index}].", item) for index, item in enumerate(value)]
+
+    def items(self, key: str) -> list[tuple["Reader", str]]:
+        """The items of a list, each as the only key of a table of its own."""
+        value = self._take(key, [])
+        if not isinstance(value, list):
+            raise self.wrong(key, value, "it must be a list, in square brackets")
+        place = f"{self.path}{key}["
+        return [
+            (Reader(self.where, place, {f"{index}]": item}), f"{index}]") for index, item in enumerate(value)
+        ]
 
     def finish(self) -> None:
         """Refuse a key that nobody asked for, with the nearest that there is."""
