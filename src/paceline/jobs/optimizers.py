@@ -12,6 +12,12 @@ from torch import nn, optim
 from paceline.jobs.checks import at_least, fraction, more_than
 
 
+ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
+    {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
+)
+"""Optimizers that treat every element alike: one call on the whole vector does what a call a parameter would do."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Sgd:
     """Stochastic gradient descent with momentum."""

@@ -6,12 +6,8 @@ from typing import Any
 
 from torch import nn, optim
 
+from paceline.jobs.optimizers import ELEMENTWISE
 from paceline.runtimes.flat import Flat
-
-ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
-    {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
-)
-"""Optimizers that treat every element alike: one call on the whole vector does what a call a parameter would do."""
 
 
 class Rated:

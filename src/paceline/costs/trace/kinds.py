@@ -1,0 +1,67 @@
+"""What torch's operators are for, and the floating-point operations that one takes an element.
+
+A multiply-add is two operations; a function such as exp or tanh counts as four. These figures matter little, because
+such operators are bound by memory; the products, whose operations do matter, are counted exactly elsewhere.
+"""
+
+from paceline.costs.trace.operator import Kind
+
+FREE = frozenset(
+    "_unsafe_view _reshape_alias empty empty_like empty_strided new_empty new_empty_strided empty_permuted "
+    "lift_fresh _local_scalar_dense resize_ set_".split()
+)
+"""They look at memory or reserve it, and touch none; as do all views, which their schema tells."""
+
+WRITE_ONLY = frozenset("zero_ fill_ copy_ normal_ uniform_ bernoulli_ random_ exponential_".split())
+"""They change their first argument in place without reading it."""
+
+_GROUPS: dict[Kind, str] = {
+    "product": "mm addmm bmm baddbmm",
+    "convolution": "convolution convolution_backward",
+    "norm": "native_batch_norm native_batch_norm_backward native_layer_norm native_layer_norm_backward "
+    "native_group_norm native_group_norm_backward _native_batch_norm_legit cudnn_batch_norm "
+    "cudnn_batch_norm_backward _fused_rms_norm _fused_rms_norm_backward",
+    "pool": "max_pool2d_with_indices max_pool2d_with_indices_backward avg_pool2d avg_pool2d_backward "
+    "_adaptive_avg_pool2d _adaptive_avg_pool2d_backward adaptive_max_pool2d adaptive_max_pool2d_backward "
+    "max_pool3d_with_indices max_pool3d_with_indices_backward avg_pool3d avg_pool3d_backward",
+    "reduction": "sum mean max min amax amin argmax argmin var std var_mean norm prod cumsum any all topk sort "
+    "logsumexp linalg_vector_norm _softmax _softmax_backward_data _log_softmax _log_softmax_backward_data "
+    "_safe_softmax nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward mse_loss "
+    "mse_loss_backward binary_cross_entropy_with_logits binary_cross_entropy binary_cross_entropy_backward "
+    "smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward",
+    "embedding": "embedding embedding_dense_backward _embedding_bag _embedding_bag_forward_only "
+    "_embedding_bag_dense_backward",
+    "copy": "clone _to_copy copy_ cat stack constant_pad_nd slice_backward select_backward zeros ones full "
+    "zeros_like ones_like full_like zero_ fill_ arange new_zeros new_ones new_full index index_select gather "
+    "scatter scatter_ index_put index_put_ _index_put_impl_ roll flip repeat scalar_tensor tril triu "
+    "reflection_pad2d reflection_pad2d_backward replication_pad2d upsample_nearest2d "
+    "upsample_nearest2d_backward pixel_shuffle im2col col2im",
+    "optimizer": "_fused_sgd_ _fused_adam_ _fused_adamw_ _fused_adagrad_",
+}
+
+KINDS: dict[str, Kind] = {name: kind for kind, names in _GROUPS.items() for name in names.split()}
+"""By name; attention is known by its prefix, and what is not listed is elementwise."""
+
+_FLOPS: dict[float, str] = {
+    0: "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward eq ne lt gt le ge where "
+    "masked_fill masked_fill_ bitwise_and bitwise_or bitwise_not logical_and logical_not",
+    2: "addcmul addcdiv addcmul_ addcdiv_ lerp lerp_ linalg_vector_norm tanh_backward sigmoid_backward mse_loss "
+    "mse_loss_backward",
+    3: "var std var_mean _softmax_backward_data _log_softmax_backward_data silu_backward",
+    4: "exp log sqrt rsqrt sin cos tanh sigmoid erf pow log1p exp_ sqrt_ tanh_ sigmoid_ elu normal_",
+    5: "_softmax _log_softmax _safe_softmax logsumexp silu silu_ native_batch_norm _native_batch_norm_legit "
+    "cudnn_batch_norm native_group_norm native_layer_norm _fused_rms_norm binary_cross_entropy_with_logits",
+    8: "gelu native_batch_norm_backward cudnn_batch_norm_backward native_group_norm_backward "
+    "native_layer_norm_backward _fused_rms_norm_backward",
+    12: "gelu_backward",
+}
+
+FLOPS: dict[str, float] = {name: flops for flops, names in _FLOPS.items() for name in names.split()}
+"""Operations an element of the largest tensor; what is not listed takes one, and what only moves memory none."""
+
+
+def kind_of(name: str) -> Kind:
+    """What an operator does."""
+    if name.startswith("_scaled_dot_product_"):
+        return "attention"
+    return KINDS.get(name, "elementwise")

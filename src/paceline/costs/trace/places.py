@@ -1,0 +1,81 @@
+"""Which module an operator belongs to, in forward and in backward."""
+
+from bisect import bisect_right
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import nn
+from torch.autograd import _get_sequence_nr
+
+LOSS = "loss"
+"""The place of what is called outside of the model, in its loss."""
+
+
+class Places:
+    """Follows a model through its forward, and finds the way back from the nodes of autograd.
+
+    Autograd numbers its nodes in the order in which forward makes them: whichever module was running when a number
+    was given out is the one that the node's backward belongs to.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._names = {module: name for name, module in model.named_modules()}
+        self._owners = {
+            id(parameter): name for name, module in model.named_modules() for parameter in _own(module)
+        }
+        self._stack: list[str] = []
+        self._starts = [0]
+        self._paths = [LOSS]
+
+    @property
+    def current(self) -> str:
+        """The innermost module that is running; after an error, the one in which it happened."""
+        return self._stack[-1] if self._stack else LOSS
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        """Follow the model's forward while this lasts."""
+        hooks = [module.register_forward_pre_hook(self._enter) for module in self._names]
+        hooks += [module.register_forward_hook(self._leave) for module in self._names]
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def begin(self) -> None:
+        """Forget the last step."""
+        self._stack.clear()
+        self._mark()
+
+    def backward(self) -> str:
+        """The module whose backward is running; one that recomputes its forward is found as in forward."""
+        if self._stack:
+            return self._stack[-1]
+        node: Any = torch._C._current_autograd_node()
+        if node is None:
+            return ""
+        if hasattr(node, "variable"):
+            return self._owners.get(id(node.variable), "")
+        return self._paths[bisect_right(self._starts, node._sequence_nr()) - 1]
+
+    def _enter(self, module: nn.Module, _: Any) -> None:
+        self._stack.append(self._names[module])
+        self._mark()
+
+    def _leave(self, module: nn.Module, _: Any, __: Any) -> None:
+        name = self._names[module]
+        while self._stack and self._stack.pop() != name:
+            pass  # an inner module whose error was caught never left
+        self._mark()
+
+    def _mark(self) -> None:
+        self._starts.append(_get_sequence_nr())
+        self._paths.append(self.current)
+
+
+def _own(module: nn.Module) -> Iterator[nn.Parameter]:
+    return module.parameters(recurse=False)

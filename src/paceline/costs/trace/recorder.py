@@ -1,0 +1,53 @@
+"""A mode of torch that writes down every operator that is called while it is on."""
+
+from collections.abc import Callable
+from typing import Any
+
+from torch._ops import OpOverload
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from paceline.costs.trace.counting import counts, operator
+from paceline.costs.trace.operator import Operator, Phase
+from paceline.costs.trace.places import Places
+
+Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, float]]
+"""Gets an operator's result, and how many seconds that took where they are measured."""
+
+
+class Recorder(TorchDispatchMode):
+    """Calls in the order in which they come, by phase; with no phase set, they run and are not written down."""
+
+    def __init__(self, run: Run) -> None:
+        super().__init__()
+        self._run = run
+        self.phase: Phase | None = None
+        self.places: Places | None = None
+        self.last: OpOverload | None = None
+        self.calls: dict[Phase, list[tuple[Operator, float]]] = {"forward": [], "backward": [], "apply": []}
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would otherwise import its compiler to keep it away from this class, which takes seconds."""
+        return False
+
+    def begin(self) -> None:
+        """Forget the calls so far."""
+        self.calls = {"forward": [], "backward": [], "apply": []}
+
+    def __torch_dispatch__(
+        self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run one operator, and write it down."""
+        del types
+        kwargs = kwargs or {}
+        self.last = func
+        result, seconds = self._run(func, args, kwargs)
+        if self.phase is not None and counts(func):
+            record = operator(func, args, kwargs, result, self.phase, self._place())
+            self.calls[self.phase].append((record, seconds))
+        return result
+
+    def _place(self) -> str:
+        if self.places is None or self.phase == "apply":
+            return ""
+        return self.places.current if self.phase == "forward" else self.places.backward()

@@ -1,0 +1,77 @@
+"""Torch's errors under a trace, as sentences about the user's model."""
+
+import traceback
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from paceline.costs.trace.places import LOSS
+from paceline.costs.trace.recorder import Recorder
+from paceline.costs.trace.results import NeedsValues
+from paceline.errors import Mistake
+
+_TORCH = Path(torch.__file__).parent
+_HERE = Path(__file__).parent
+_NO_VALUES = ("cannot be called on meta tensors", "no data", "data-dependent", "Cannot copy out of meta")
+
+
+def told(error: Exception, doing: str, name: str, recorder: Recorder, outputs: object = None) -> Mistake:
+    """What went wrong while ``doing`` a part of a step of the subject ``name``, where, and how to mend it."""
+    line = _line(error)
+    at = f" at {line}" if line else ""
+    message = _first_line(error)
+    place = _place(doing, recorder)
+    if isinstance(error, NeedsValues) or any(words in message for words in _NO_VALUES):
+        return Mistake(
+            f"{place} of {name!r} asks for the values of a tensor{at} ({message}), and a trace has none, only shapes; "
+            "decide by shapes and settings, or compute on the tensor itself, with torch.where for one"
+        )
+    if isinstance(error, NotImplementedError) and recorder.last is not None:
+        return Mistake(
+            f"{place} of {name!r} calls {recorder.last.name()}{at}, which torch cannot run on meta tensors, that is "
+            "without values; use an operator that has a meta kernel or register one with torch.library"
+        )
+    if doing == "loss":
+        return Mistake(
+            f"the loss of {name!r} cannot take the model's outputs, {_look(outputs)}{at}: {message}; "
+            "let the model give what the loss expects"
+        )
+    if doing in ("model", "batch"):
+        return Mistake(f"the {doing} of {name!r} cannot be made on meta tensors{at}: {message}")
+    return Mistake(
+        f"{place} of {name!r} fails{at}: {message}; make the sizes of the inputs fit what the module expects"
+    )
+
+
+def _place(doing: str, recorder: Recorder) -> str:
+    places = recorder.places
+    if doing not in ("forward", "backward") or places is None:
+        return f"the {doing}"
+    path = places.current if doing == "forward" else places.backward()
+    if path in ("", LOSS):
+        return "the model" if doing == "forward" else "the backward"
+    module = places.model.get_submodule(path)
+    return f"module {path!r} ({type(module).__name__})"
+
+
+def _line(error: Exception) -> str:
+    """The innermost line that is neither torch's nor this package's: the user's."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        path = Path(frame.filename)
+        if not (path.is_relative_to(_TORCH) or path.is_relative_to(_HERE) or frame.filename.startswith("<")):
+            return f"{path.name}:{frame.lineno}"
+    return ""
+
+
+def _first_line(error: Exception) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[0].rstrip(".") if lines else type(error).__name__
+
+
+def _look(outputs: object) -> str:
+    if isinstance(outputs, Tensor):
+        return f"a tensor of shape {list(outputs.shape)}"
+    if isinstance(outputs, tuple | list):
+        return f"a {type(outputs).__name__} of {len(outputs)}"
+    return f"a {type(outputs).__name__}"

@@ -1,0 +1,115 @@
+"""One training step under a recorder, done as the live runtime does it."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.costs.trace.places import Places
+from paceline.costs.trace.recorder import Recorder
+from paceline.costs.trace.refusals import told
+from paceline.costs.trace.updates import Update
+from paceline.errors import Mistake
+from paceline.jobs.subject import Subject
+
+
+class Step:
+    """A subject's model with its gradients in one vector, on the device that is the default when it is made."""
+
+    def __init__(self, subject: Subject, samples: int, recorder: Recorder) -> None:
+        self.subject, self.samples, self.recorder = subject, samples, recorder
+        with self._refusing("model"):
+            self.model = subject.model().train()
+        self.parameters = _trainable(subject.name, self.model)
+        self.places = recorder.places = Places(self.model)
+        self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
+        with self._refusing("batch"):
+            self.inputs, self.targets = subject.batch(samples)
+        self._update = Update(subject.optimizer, [one for _, one in self.parameters], self.grad)
+        self.ready: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Forward, backward and the optimizer's step; the recorder knows the calls afterwards."""
+        self.recorder.begin()
+        self.places.begin()
+        with self.places.followed():
+            self._backward(self._forward())
+        self._update.prepare()
+        with self._during("apply"):
+            self._update.step()
+
+    def _forward(self) -> Tensor:
+        with self._during("forward"):
+            with self._refusing("forward"):
+                outputs = self.model(self.inputs)
+            with self._refusing("loss", outputs):
+                loss = self.subject.loss(outputs, self.targets)
+        if not isinstance(loss, Tensor) or loss.numel() != 1:
+            found = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+            raise Mistake(
+                f"the loss of {self.subject.name!r} is {found}; it must give the batch's mean, one number"
+            )
+        if not loss.requires_grad:
+            raise Mistake(
+                f"the loss of {self.subject.name!r} does not depend on any trainable parameter; "
+                "look for detach() or no_grad() in the model"
+            )
+        return loss
+
+    def _backward(self, loss: Tensor) -> None:
+        done = self.recorder.calls["backward"]
+        hooks = [
+            parameter.register_post_accumulate_grad_hook(
+                lambda _, name=name: self.ready.update({name: len(done)})
+            )
+            for name, parameter in self.parameters
+        ]
+        try:
+            with self._during("backward"), self._refusing("backward"):
+                self.grad.zero_()
+                loss.backward(torch.full_like(loss, 1.0))  # type: ignore[no-untyped-call]
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @contextmanager
+    def _during(self, phase: Any) -> Iterator[None]:
+        self.recorder.phase = phase
+        try:
+            yield
+        finally:
+            self.recorder.phase = None
+
+    @contextmanager
+    def _refusing(self, doing: str, outputs: object = None) -> Iterator[None]:
+        try:
+            yield
+        except Mistake:
+            raise
+        except Exception as error:
+            raise told(error, doing, self.subject.name, self.recorder, outputs) from error
+
+
+def _trainable(name: str, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    parameters = [(path, one) for path, one in model.named_parameters() if one.requires_grad]
+    if not parameters:
+        raise Mistake(f"the model of {name!r} has no trainable parameter; a step needs at least one")
+    types = sorted({str(one.dtype) for _, one in parameters})
+    if len(types) > 1:
+        raise Mistake(
+            f"the parameters of {name!r} are of several types ({', '.join(types)}); convert the model to one with .to()"
+        )
+    return parameters
+
+
+def _flat_gradient(parameters: list[nn.Parameter]) -> Tensor:
+    """One vector whose parts are the parameters' gradients."""
+    first = parameters[0]
+    flat = torch.zeros(sum(one.numel() for one in parameters), dtype=first.dtype, device=first.device)
+    start = 0
+    for one in parameters:
+        one.grad = flat[start : start + one.numel()].view(one.shape)
+        start += one.numel()
+    return flat
