@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, Self
 
+from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
+from paceline.clusters.company import check_company, company_factor
 from paceline.clusters.times import StepTimes
 from paceline.errors import Mistake
 from paceline.units import show_rate, show_seconds
@@ -18,6 +20,8 @@ class Device:
     """2 computes in half the given times, 0.5 in twice."""
     reduce_seconds: float = 0.0
     """Seconds a byte to combine what a collective brings with what is held; 0 where nobody says."""
+    sheet: DeviceSheet | None = None
+    """What the catalogue knows of it."""
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < float("inf"):
@@ -40,6 +44,12 @@ class Link:
             raise Mistake(f"a bandwidth of {self.bandwidth:g} B/s cannot be: it must be more than 0")
         if not 0 <= self.latency < float("inf"):
             raise Mistake(f"a latency of {self.latency:g} s cannot be: it must be 0 or more")
+
+    @classmethod
+    def of(cls, sheet: NetworkSheet, devices: int = 1) -> Self:
+        """A network of the catalogue; inside a host, what all its devices have together."""
+        together = max(devices, 1) if sheet.inside else 1
+        return cls(bandwidth=sheet.bandwidth * together, latency=sheet.latency)
 
     def __str__(self) -> str:
         return f"{show_rate(self.bandwidth)}, {show_seconds(self.latency)}"
@@ -68,8 +78,11 @@ class Host:
     """After how many steps its workers leave; None stays to the end."""
     dies: float | None = None
     """When its workers die, in seconds; None is never."""
+    company: tuple[float, ...] = ()
+    """How many times as long computing takes with 1, 2, 3... of its workers at it; the first is 1."""
 
     def __post_init__(self) -> None:
+        check_company(self.company, f"host {self.name!r}")
         for what, count in (("workers", self.workers), ("servers", self.servers)):
             if count < 0:
                 raise Mistake(f"{count} {what} on host {self.name!r} cannot be: it must be 0 or more")
@@ -98,8 +111,11 @@ class Cluster:
     times: StepTimes = StepTimes()
     """How long a step takes here, as far as the description says so."""
     name: str = "cluster"
+    company: tuple[float, ...] = ()
+    """As a host's, for all workers together: of hosts that are one machine, such as containers or namespaces."""
 
     def __post_init__(self) -> None:
+        check_company(self.company, "the cluster")
         if not self.hosts:
             raise Mistake("0 hosts are no cluster: hosts must be at least 1")
         names = [host.name for host in self.hosts]
@@ -113,6 +129,12 @@ class Cluster:
     def workers(self) -> int:
         """How many workers train here."""
         return sum(host.workers for host in self.hosts)
+
+    def slowdown(self, host: int) -> float:
+        """How many times as long a worker of a host computes because of all who share its machine."""
+        one = self.hosts[host]
+        others = company_factor(self.company, self.workers) if self.company else 1.0
+        return company_factor(one.company, one.workers) * others
 
     def check_workers(self, workers: int) -> None:
         """Refuse a number of workers that is not this cluster's."""

@@ -16,7 +16,7 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "aggregate", "jitter")
 _HOST = (
     *("hosts", "workers", "speed", "device", "bandwidth", "latency", "servers", "reduce"),
-    *("start", "steps", "dies"),
+    *("start", "steps", "dies", "company"),
 )
 _INSIDE = ("inside-bandwidth", "inside-latency")
 
@@ -36,9 +36,7 @@ def _read_file(path: Path) -> Cluster:
         raise Mistake(
             f"{path} is a scenario, no cluster: it says what is run; use 'paceline simulate {path}'"
         )
-    cluster = cluster_of(reader, path.stem)
-    reader.finish()
-    return cluster
+    return cluster_of(reader, path.stem)
 
 
 def read_toml(path: Path, what: str) -> Reader:
@@ -53,10 +51,12 @@ def read_toml(path: Path, what: str) -> Reader:
 
 
 def cluster_of(reader: Reader, name: str) -> Cluster:
-    """The cluster that a file's tables describe; its other keys are left to whoever knows them."""
+    """The cluster that a file's tables describe; keys that nobody has asked for by now are refused."""
     name = reader.word("name", name)
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
-    return _build(name, inside, times, hosts, count="count")
+    company = reader.numbers("company")
+    reader.finish()
+    return _build(name, inside, times, hosts, count="count", company=company)
 
 
 def _read_inline(text: str) -> Cluster:
@@ -93,11 +93,18 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
         yield key, value
 
 
-def _build(name: str, inside: Reader, times: Reader, hosts: Iterable[Reader], count: str) -> Cluster:
+def _build(
+    name: str,
+    inside: Reader,
+    times: Reader,
+    hosts: Iterable[Reader],
+    count: str,
+    company: tuple[float, ...] = (),
+) -> Cluster:
     link, stated = _read_link(inside, MEMORY), _read_times(times)
     found = tuple(host for reader in hosts for host in _read_hosts(reader, link, count))
     try:
-        return Cluster(hosts=found, times=stated, name=name)
+        return Cluster(hosts=found, times=stated, name=name, company=company)
     except Mistake as mistake:
         raise Mistake(f"{inside.where}: {mistake}") from mistake
 
@@ -119,7 +126,7 @@ def _read_hosts(reader: Reader, inside: Link, count: str) -> Iterator[Host]:
         reader.seconds("start", 0.0),
         reader.whole("steps", 0, least=1 if "steps" in reader.values else 0),
     )
-    dies = reader.seconds("dies", inf)
+    dies, company = reader.seconds("dies", inf), reader.numbers("company")
     link = _read_link(reader, DEFAULT_LINK)
     for name in names:
         yield Host(
@@ -132,6 +139,7 @@ def _read_hosts(reader: Reader, inside: Link, count: str) -> Iterator[Host]:
             start=start,
             steps=steps or None,
             dies=dies if dies < inf else None,
+            company=company,
         )
 
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from paceline.clusters.lines import find_lines, line_of
 from paceline.errors import Mistake, unknown
 from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 
@@ -10,16 +11,21 @@ from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 class Reader:
     """Hands out the values of one table; ``finish`` refuses the keys that nobody asked for.
 
-    Numbers may be text, as they are in an inline description.
+    Numbers may be text, as they are in an inline description. ``text`` is the file's, for the lines of errors.
     """
 
-    def __init__(self, where: str, path: str, values: Mapping[str, Any]) -> None:
-        self.where, self.path, self.values = where, path, values
+    def __init__(self, where: str, path: str, values: Mapping[str, Any], text: str = "") -> None:
+        self.where, self.path, self.values, self.text = where, path, values, text
         self._known: dict[str, None] = {}
 
+    def spot(self, key: str = "") -> str:
+        """The file and, where there is one, the line of a key or of the table itself."""
+        line = line_of(f"{self.path}{key}".rstrip("."), find_lines(self.text))
+        return f"{self.where}, line {line}" if line else self.where
+
     def place(self, key: str) -> str:
-        """The file and the key."""
-        return f"{self.where}: {self.path}{key}"
+        """The file, the line and the key."""
+        return f"{self.spot(key)}: {self.path}{key}"
 
     def wrong(self, key: str, value: object, rule: str) -> Mistake:
         """The error for a value that breaks a rule."""
@@ -76,6 +82,17 @@ class Reader:
             raise self.wrong(key, self.values[key], "it must be more than 0, for example 1.5")
         return number
 
+    def numbers(self, key: str) -> tuple[float, ...]:
+        """A list of plain numbers; in an inline description they stand between slashes: 1/1.4/2."""
+        value = self._take(key, [])
+        pieces = value.split("/") if isinstance(value, str) else value
+        try:
+            if not isinstance(pieces, list) or any(isinstance(piece, bool) for piece in pieces):
+                raise TypeError
+            return tuple(float(piece) for piece in pieces)
+        except (TypeError, ValueError):
+            raise self.wrong(key, value, "it must be a list of numbers, for example [1, 1.4, 2]") from None
+
     def word(self, key: str, default: str) -> str:
         """A name."""
         value = self._take(key, default)
@@ -95,14 +112,17 @@ class Reader:
         value = self._take(key, {})
         if not isinstance(value, Mapping):
             raise self.wrong(key, value, f"it must be a table; write [{key}] and its keys below")
-        return Reader(self.where, f"{self.path}{key}.", value)
+        return Reader(self.where, f"{self.path}{key}.", value, self.text)
 
     def tables(self, key: str) -> list["Reader"]:
         """A list of tables below this one."""
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
             raise self.wrong(key, value, f"it must be a list of tables; write [[{key}]] and its keys below")
-        return [Reader(self.where, f"{self.path}{key}[{index}].", item) for index, item in enumerate(value)]
+        return [
+            Reader(self.where, f"{self.path}{key}[{index}].", item, self.text)
+            for index, item in enumerate(value)
+        ]
 
     def items(self, key: str) -> list[tuple["Reader", str]]:
         """The items of a list, each as the only key of a table of its own."""
@@ -121,7 +141,7 @@ class Reader:
                 mistake = unknown(
                     "key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known]
                 )
-                raise Mistake(f"{self.where}: {mistake}")
+                raise Mistake(f"{self.spot(key)}: {mistake}")
 
     def _take(self, key: str, default: Any) -> Any:
         self._known[key] = None

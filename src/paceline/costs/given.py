@@ -23,7 +23,7 @@ class Given:
     batch_sizes: tuple[int, ...]
     """One a worker; what the times are stated for."""
     speeds: tuple[float, ...]
-    """One a worker: its device's."""
+    """One a worker: its device's, as much lower as company makes it."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """Rank to factor, for those that compute more slowly than their device would."""
     turns: int = 0
@@ -84,8 +84,9 @@ class Given:
 def given_costs(
     cluster: Cluster, batch_sizes: Sequence[int], slow: Mapping[int, float], seed: int = 0, turns: int = 0
 ) -> Given:
-    """The times that the cluster's description states, for the devices that its workers have."""
-    speeds = tuple(cluster.hosts[index].device.speed for index in cluster.place_workers())
+    """The times that the cluster's description states, for the devices that its workers have and the company there."""
+    paces = [host.device.speed / cluster.slowdown(index) for index, host in enumerate(cluster.hosts)]
+    speeds = tuple(paces[index] for index in cluster.place_workers())
     return Given(
         times=cluster.times,
         batch_sizes=tuple(batch_sizes),

@@ -1,0 +1,54 @@
+"""Workers of one machine slow each other down, and a description can say by how much."""
+
+import pytest
+
+from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.clusters.company import company_factor
+from paceline.clusters.description import read_cluster
+from paceline.costs.given import given_costs
+from paceline.errors import Mistake
+
+LINK = Link(bandwidth=1e9, latency=1e-6)
+TIMES = "data=1 ms,forward=2 ms,backward=4 ms,apply=1 ms"
+
+
+def gradient_seconds(cluster: Cluster) -> float:
+    return sum(given_costs(cluster, [8] * cluster.workers, {}).gradient(0, 8, 0))
+
+
+def test_a_host_counts_its_own_workers_and_a_cluster_all() -> None:
+    """Two machines with two workers each slow each other down in pairs; two namespaces of one machine all four."""
+    company = (1.0, 1.5, 2.0, 3.0)
+    apart = Cluster(hosts=tuple(Host(name=n, link=LINK, workers=2, company=company) for n in "ab"))
+    one = Cluster(hosts=tuple(Host(name=n, link=LINK, workers=2) for n in "ab"), company=company)
+    assert apart.slowdown(0) == 1.5
+    assert one.slowdown(1) == 3.0
+
+
+@pytest.mark.parametrize(("workers", "factor"), [(1, 1.0), (2, 1.4), (3, 2.1), (5, 3.5)])
+def test_beyond_what_is_known_it_goes_on_as_before(workers: int, factor: float) -> None:
+    """Else a prediction for more workers than were calibrated would be that of as many as were."""
+    assert company_factor((1.0, 1.4, 2.1), workers) == pytest.approx(factor)
+
+
+def test_the_parts_of_a_step_take_as_much_longer(tmp_path) -> None:
+    """Inline for a host, in a file also for the whole cluster."""
+    assert gradient_seconds(read_cluster(f"workers=2,company=1/1.5,{TIMES}")) == pytest.approx(1.5 * 7e-3)
+    file = tmp_path / "namespaces.toml"
+    times = "\n".join(f'{part.replace("=", " = ")}"'.replace("= ", '= "') for part in TIMES.split(","))
+    file.write_text(f"company = [1, 1.5, 2]\n[times]\n{times}\n[[hosts]]\ncount = 3\n")
+    assert gradient_seconds(read_cluster(str(file))) == pytest.approx(2 * 7e-3)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("company=1.2/1.4", "begins with 1.2"),
+        ("company=1/0.9", "has 0.9"),
+        ("company=1/x", "list of numbers"),
+    ],
+)
+def test_factors_that_cannot_be_are_refused(text: str, says: str) -> None:
+    """A worker alone is the measure, and company helps nobody."""
+    with pytest.raises(Mistake, match=says):
+        read_cluster(f"workers=2,{text},{TIMES}")
