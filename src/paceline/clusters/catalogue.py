@@ -20,7 +20,7 @@ class DeviceSheet:
     """Memory, bytes a second."""
     memory: float
     """Bytes; 0 where nobody says."""
-    tensor_flops: Mapping[str, float] = field(default_factory=dict)
+    tensor_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Peak of matrix units by number format, such as "tf32" or "bf16", dense."""
     cores: int = 1
     """Of a CPU: ``flops`` is that of all of them."""
@@ -41,6 +41,6 @@ class NetworkSheet:
     latency: float
     """Seconds from one end to the other, software included, where a small message was measured or is usual."""
     inside: bool = False
-    """Whether it connects devices of one host, such as PCIe and NVLink."""
+    """Whether it connects devices of one host, each by a link of its own, such as PCIe and NVLink."""
     source: str
     date: str

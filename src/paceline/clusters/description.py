@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from pathlib import Path
 
-from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
+from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
+from paceline.clusters.hardware import read_device, read_link
 from paceline.clusters.table import Reader
 from paceline.clusters.times import StepTimes
 from paceline.errors import Mistake, unknown
@@ -15,16 +16,16 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "aggregate", "jitter")
 _HOST = (
-    *("hosts", "workers", "speed", "device", "bandwidth", "latency", "servers", "reduce"),
+    *("hosts", "workers", "speed", "device", "network", "bandwidth", "latency", "servers", "reduce"),
     *("start", "steps", "dies", "company"),
 )
-_INSIDE = ("inside-bandwidth", "inside-latency")
+_INSIDE = ("inside-network", "inside-bandwidth", "inside-latency")
 
 
 def read_cluster(text: str) -> Cluster:
     """Read an inline description, or the ``.toml`` file at a path.
 
-    A Mistake names the file, the key, the value and the rule.
+    A Mistake names the file, the line, the key, the value and the rule.
     """
     path = Path(text)
     return _read_file(path) if path.suffix == ".toml" else _read_inline(text)
@@ -42,12 +43,13 @@ def _read_file(path: Path) -> Cluster:
 def read_toml(path: Path, what: str) -> Reader:
     """The whole of a TOML file; a Mistake where it cannot be read."""
     try:
-        document = tomllib.loads(path.read_text())
+        text = path.read_text()
+        document = tomllib.loads(text)
     except OSError as error:
         raise Mistake(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise Mistake(f"{path} is not TOML: {error}") from error
-    return Reader(str(path), "", document)
+    return Reader(str(path), "", document, text)
 
 
 def cluster_of(reader: Reader, name: str) -> Cluster:
@@ -101,15 +103,16 @@ def _build(
     count: str,
     company: tuple[float, ...] = (),
 ) -> Cluster:
-    link, stated = _read_link(inside, MEMORY), _read_times(times)
-    found = tuple(host for reader in hosts for host in _read_hosts(reader, link, count))
+    read_link(inside, MEMORY)  # a mistake in it is told even where no host reads it
+    stated = _read_times(times)
+    found = tuple(host for reader in hosts for host in _read_hosts(reader, inside, count))
     try:
         return Cluster(hosts=found, times=stated, name=name, company=company)
     except Mistake as mistake:
         raise Mistake(f"{inside.where}: {mistake}") from mistake
 
 
-def _read_hosts(reader: Reader, inside: Link, count: str) -> Iterator[Host]:
+def _read_hosts(reader: Reader, inside: Reader, count: str) -> Iterator[Host]:
     """The hosts that one table describes; ``count`` is the key that says how many."""
     number = reader.whole(count, 1, least=1)
     stem = reader.word("name", "host")
@@ -117,37 +120,29 @@ def _read_hosts(reader: Reader, inside: Link, count: str) -> Iterator[Host]:
     if count in reader.values and len(names) != number:
         raise reader.wrong("names", names, f"there must be as many as {count} says, {number}")
     workers, servers = reader.whole("workers", 1), reader.whole("servers", 0)
-    device = Device(
-        name=reader.word("device", "device"),
-        speed=reader.positive("speed", 1.0),
-        reduce_seconds=1 / reader.rate("reduce", inf),
-    )
+    device, within = read_device(reader), read_link(inside, MEMORY, workers)
     start, steps = (
         reader.seconds("start", 0.0),
         reader.whole("steps", 0, least=1 if "steps" in reader.values else 0),
     )
     dies, company = reader.seconds("dies", inf), reader.numbers("company")
-    link = _read_link(reader, DEFAULT_LINK)
-    for name in names:
-        yield Host(
-            name=name,
-            link=link,
-            workers=workers,
-            servers=servers,
-            device=device,
-            inside=inside,
-            start=start,
-            steps=steps or None,
-            dies=dies if dies < inf else None,
-            company=company,
-        )
-
-
-def _read_link(reader: Reader, default: Link) -> Link:
-    bandwidth = reader.rate("bandwidth", default.bandwidth)
-    latency = reader.seconds("latency", default.latency)
-    reader.finish()
-    return Link(bandwidth=bandwidth, latency=latency)
+    link = read_link(reader, DEFAULT_LINK)
+    try:
+        for name in names:
+            yield Host(
+                name=name,
+                link=link,
+                workers=workers,
+                servers=servers,
+                device=device,
+                inside=within,
+                start=start,
+                steps=steps or None,
+                dies=dies if dies < inf else None,
+                company=company,
+            )
+    except Mistake as mistake:
+        raise Mistake(f"{reader.spot()}: {mistake}") from mistake
 
 
 def _read_times(reader: Reader) -> StepTimes:

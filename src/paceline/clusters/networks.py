@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from paceline.clusters.catalogue import NetworkSheet
-from paceline.clusters.cluster import MEMORY
 from paceline.clusters.devices import squash
 from paceline.errors import Mistake, unknown
 from paceline.units import parse_rate, parse_seconds
@@ -99,15 +98,6 @@ _SHEETS = (
     _inside("nvlink2", "NVLink 2 (V100)", 150, 1.9e-6, "NVIDIA V100 data sheet: 300 GB/s both ways"),
     _inside("nvlink3", "NVLink 3 (A100)", 300, 1.9e-6, "NVIDIA A100 data sheet: 600 GB/s both ways"),
     _inside("nvlink4", "NVLink 4 (H100)", 450, 1.9e-6, "NVIDIA H100 data sheet: 900 GB/s both ways"),
-    NetworkSheet(
-        name="loopback",
-        title="Gloo between processes of a small host",
-        bandwidth=MEMORY.bandwidth,
-        latency=MEMORY.latency,
-        inside=True,
-        source="measured with two cores; see 'paceline bench collectives'",
-        date=_LOOKED_UP,
-    ),
 )
 
 NETWORKS: Mapping[str, NetworkSheet] = {sheet.name: sheet for sheet in _SHEETS}

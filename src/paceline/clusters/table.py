@@ -131,7 +131,8 @@ class Reader:
             raise self.wrong(key, value, "it must be a list, in square brackets")
         place = f"{self.path}{key}["
         return [
-            (Reader(self.where, place, {f"{index}]": item}), f"{index}]") for index, item in enumerate(value)
+            (Reader(self.where, place, {f"{index}]": item}, self.text), f"{index}]")
+            for index, item in enumerate(value)
         ]
 
     def finish(self) -> None:
