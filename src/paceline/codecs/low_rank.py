@@ -1,0 +1,66 @@
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import torch
+from torch import Tensor
+
+from paceline.codecs.base import Message
+
+
+@dataclass(frozen=True, kw_only=True)
+class LowRank:
+    """Send a matrix as the product of two thin ones, by one step of power iteration (PowerSGD; Vogels et al., 2019)."""
+
+    rank: int = 4
+    """Columns of the thin matrices; fewer are fewer bytes and more error to feed back."""
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.rank <= 4096:
+            raise ValueError(f"rank={self.rank} is out of range; it must lie between 1 and 4096")
+
+    @property
+    def sums(self) -> bool:
+        """Thin matrices of all workers add: first P, then Q."""
+        return True
+
+    def encode(self, tensor: Tensor) -> Message:
+        """P and Q of a matrix; what has one dimension, or would not become smaller, is sent as it is."""
+        if not self._is_thinner(tensor.shape):
+            return (tensor,)
+        matrix = tensor.reshape(tensor.shape[0], -1)
+        start = torch.randn(matrix.shape[1], self.rank, dtype=matrix.dtype, device=matrix.device)
+        left = _orthogonal(matrix @ start)
+        return left, matrix.T @ left
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        """Their product."""
+        if len(message) == 1:
+            return message[0].reshape(tuple(shape))
+        left, right = message
+        return (left @ right.T).reshape(tuple(shape))
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
+        """The rank times height and width of each matrix; vectors whole."""
+        return sum(self._numbers(shape) for shape in shapes) * element
+
+    def _is_thinner(self, shape: Sequence[int]) -> bool:
+        if len(shape) < 2:
+            return False
+        height, width = shape[0], prod(shape[1:])
+        return self.rank < min(height, width) and self.rank * (height + width) < height * width
+
+    def _numbers(self, shape: Sequence[int]) -> int:
+        if not self._is_thinner(shape):
+            return prod(shape)
+        return self.rank * (shape[0] + prod(shape[1:]))
+
+
+def _orthogonal(columns: Tensor) -> Tensor:
+    """Gram and Schmidt, column by column: the rank is small."""
+    done: list[Tensor] = []
+    for column in columns.unbind(dim=1):
+        for earlier in done:
+            column = column - earlier * (earlier @ column)
+        done.append(column / column.norm().clamp_min(torch.finfo(column.dtype).tiny))
+    return torch.stack(done, dim=1)
