@@ -31,6 +31,8 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "cnn": "paceline.jobs.models.cnn:Cnn",
         "mlp": "paceline.jobs.models.mlp:Mlp",
         "resnet18": "paceline.jobs.models.resnet:ResNet18",
+        "resnet50": "paceline.jobs.models.resnet:ResNet50",
+        "vgg16": "paceline.jobs.models.vgg:Vgg16",
     }
 )
 

@@ -24,9 +24,11 @@ def build_job(spec: JobSpec) -> Job:
     optimizer = specs.build(spec.optimizer, OPTIMIZERS, "optimizer")
     schedule = specs.build(spec.schedule, SCHEDULES, "schedule")
     images = source.load(spec.data_dir)
+    name = specs.split(spec.model)[0]
+    look = architecture.usual.changed(name, images.shape, images.classes)
     return Job(
-        name=f"{specs.split(spec.data)[0]}-{specs.split(spec.model)[0]}",
-        model=partial(architecture, images.shape, images.classes),
+        name=f"{specs.split(spec.data)[0]}-{name}",
+        model=partial(architecture, look.shape, look.classes),
         loss=cross_entropy,
         train=images.train,
         test=images.test,

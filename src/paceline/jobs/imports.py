@@ -1,4 +1,4 @@
-"""A user's own job, by import path; whatever goes wrong in it is told in one sentence."""
+"""A user's own job or model, by import path; whatever goes wrong in it is told in one sentence."""
 
 import importlib
 import importlib.util
@@ -26,40 +26,54 @@ def import_job(path: str) -> Job:
 
     The current folder, or the file's, becomes importable and stays so: a job may import more when it is used.
     """
-    where, colon, name = path.rpartition(":")
-    if not (where and colon and name):
-        raise Mistake(f"--job {path!r} is not an import path: write module:function or file.py:function")
-    module = _import_file(path, Path(where)) if where.endswith(".py") else _import_module(path, where)
-    function = _find(path, module, name)
-    try:
-        job = function()
-    except _CRASHES as error:
-        raise Mistake(f"--job {path}: {name}() raised {_say(error)}") from error
+    where = f"--job {path}"
+    job = call(import_function(path, "--job"), where)
     if not isinstance(job, Job):
-        raise Mistake(
-            f"--job {path}: {name}() returned a {type(job).__name__}; it must return a paceline.jobs.Job"
-        )
-    return _checked(path, job)
+        name, kind = _name(path), type(job).__name__
+        raise Mistake(f"{where}: {name}() returned a {kind}; it must return a paceline.jobs.Job")
+    return checked_job(where, job)
 
 
-def _import_module(path: str, name: str) -> ModuleType:
+def import_function(path: str, option: str) -> Callable[[], Any]:
+    """The function behind a path; ``option`` is where the user wrote it, such as "--job"."""
+    source, colon, name = path.rpartition(":")
+    if not (source and colon and name):
+        raise Mistake(f"{option} {path!r} is not an import path: write module:function or file.py:function")
+    where = f"{option} {path}"
+    module = _import_file(where, Path(source)) if source.endswith(".py") else _import_module(where, source)
+    return _find(where, module, name)
+
+
+def call(function: Callable[[], Any], where: str) -> Any:
+    """What a user's function returns; ``where`` ends with its path."""
+    try:
+        return function()
+    except _CRASHES as error:
+        raise Mistake(f"{where}: {_name(where)}() raised {_say(error)}") from error
+
+
+def _name(path: str) -> str:
+    return path.rpartition(":")[2]
+
+
+def _import_module(where: str, name: str) -> ModuleType:
     _make_importable(Path.cwd())
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise Mistake(f"--job {path}: module {name!r} does not import: {_say(error)}") from error
+            raise Mistake(f"{where}: module {name!r} does not import: {_say(error)}") from error
         raise Mistake(
-            f"--job {path}: there is no module {error.name!r} in {Path.cwd()} or among the installed ones; "
+            f"{where}: there is no module {error.name!r} in {Path.cwd()} or among the installed ones; "
             "run from the folder that holds it, or write file.py:function"
         ) from error
     except _CRASHES as error:
-        raise Mistake(f"--job {path}: module {name!r} does not import: {_say(error)}") from error
+        raise Mistake(f"{where}: module {name!r} does not import: {_say(error)}") from error
 
 
-def _import_file(path: str, file: Path) -> ModuleType:
+def _import_file(where: str, file: Path) -> ModuleType:
     if not file.is_file():
-        raise Mistake(f"--job {path}: there is no file {file.absolute()}; check the name")
+        raise Mistake(f"{where}: there is no file {file.absolute()}; check the name")
     _make_importable(file.absolute().parent)
     # A name of its own, so that the file cannot stand in for a module that happens to be called the same.
     spec = importlib.util.spec_from_file_location(f"paceline_job_{file.stem}", file)
@@ -71,7 +85,7 @@ def _import_file(path: str, file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except _CRASHES as error:
         del sys.modules[spec.name]
-        raise Mistake(f"--job {path}: {file} does not run: {_say(error)}") from error
+        raise Mistake(f"{where}: {file} does not run: {_say(error)}") from error
     return module
 
 
@@ -82,32 +96,31 @@ def _make_importable(folder: Path) -> None:
         sys.path.insert(0, str(folder))
 
 
-def _find(path: str, module: ModuleType, name: str) -> Callable[[], Any]:
+def _find(where: str, module: ModuleType, name: str) -> Callable[[], Any]:
     if not hasattr(module, name):
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         near = get_close_matches(name, own, n=3, cutoff=0.5)
         guess = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the name after the colon"
-        raise Mistake(f"--job {path}: {module.__file__ or module.__name__} has no {name!r}; {guess}")
+        raise Mistake(f"{where}: {module.__file__ or module.__name__} has no {name!r}; {guess}")
     function = getattr(module, name)
     if not callable(function):
-        raise Mistake(
-            f"--job {path}: {name!r} is a {type(function).__name__}, not a function that returns a Job"
-        )
+        raise Mistake(f"{where}: {name!r} is a {type(function).__name__}, not a function")
     found: Callable[[], Any] = function
     return found
 
 
-def _checked(path: str, job: Job) -> Job:
+def checked_job(where: str, job: Job) -> Job:
+    """The job with its data ready for batches; a Mistake that starts with ``where`` says what is wrong."""
     if isinstance(job.model, nn.Module):
         kind = type(job.model).__name__
-        raise Mistake(f"--job {path}: its model is a {kind} already made; write model=lambda: {kind}(...)")
+        raise Mistake(f"{where}: its model is a {kind} already made; write model=lambda: {kind}(...)")
     functions = {"model": job.model, "loss": job.loss, "optimizer": job.optimizer, "schedule": job.schedule}
     functions |= {f"metric {name!r}": metric for name, metric in job.metrics.items()}
     for name, function in functions.items():
         if not callable(function):
-            raise Mistake(f"--job {path}: its {name} is a {type(function).__name__}; it must be a function")
-    train = as_data(job.train, f"--job {path}: its training data")
-    test = as_data(job.test, f"--job {path}: its test data")
+            raise Mistake(f"{where}: its {name} is a {type(function).__name__}; it must be a function")
+    train = as_data(job.train, f"{where}: its training data")
+    test = as_data(job.test, f"{where}: its test data")
     return replace(job, train=train, test=test)
 
 

@@ -1,9 +1,10 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import nn
 
 from paceline.jobs.checks import at_least
-from paceline.jobs.data.images import Shape
+from paceline.jobs.looks import ImageLook
 
 KERNEL = 5
 
@@ -21,10 +22,12 @@ class Cnn:
     hidden: int = 64
     """Units of the fully connected layer; most of the parameters are in front of it."""
 
+    usual: ClassVar[ImageLook] = ImageLook(shape=(1, 8, 8), classes=10)
+
     def __post_init__(self) -> None:
         at_least(1, first=self.first, second=self.second, hidden=self.hidden)
 
-    def __call__(self, shape: Shape, classes: int) -> nn.Module:
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Twice convolve, ReLU and halve by max-pooling, then two linear layers.
 
         Small images keep their size: see ``_stage``. On 28x28 and more it is LeNet's shape.

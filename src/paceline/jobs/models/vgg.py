@@ -1,0 +1,40 @@
+"""VGG-16 (Simonyan and Zisserman, 2015, configuration D)."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from paceline.jobs.looks import ImageLook
+from paceline.jobs.models.base import start_convolutions
+from paceline.jobs.models.dense import check_dense, dense_layers
+
+STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
+"""Channels, and 3x3 convolutions in front of each pooling."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Vgg16:
+    """VGG-16: 138.36 M parameters on ImageNet, nine tenths of them in the dense layers."""
+
+    dense: str = "linear"
+    """The last three layers: linear, or convolution, which is the same as the 7x7 one of TF-slim and Paleo."""
+
+    usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000, smallest=32)
+
+    def __post_init__(self) -> None:
+        check_dense(self.dense)
+
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Five times convolve and halve, then three dense layers with dropout between them."""
+        ins, *sides = shape
+        layers: list[nn.Module] = []
+        for outs, count in STAGES:
+            for _ in range(count):
+                layers += [nn.Conv2d(ins, outs, 3, padding=1), nn.ReLU(inplace=True)]
+                ins = outs
+            layers.append(nn.MaxPool2d(2))
+            sides = [side // 2 for side in sides]
+        model = nn.Sequential(*layers, *dense_layers(self.dense, ins, sides, (4096, 4096, classes)))
+        start_convolutions(model)
+        return model

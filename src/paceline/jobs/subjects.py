@@ -1,0 +1,165 @@
+"""From the words that name a model or a job to the subject of a prediction."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from paceline import specs
+from paceline.errors import Mistake
+from paceline.jobs import DATA, MODELS, OPTIMIZERS
+from paceline.jobs.data.images import Source
+from paceline.jobs.imports import call, checked_job, import_function, import_job
+from paceline.jobs.job import Batch, Job
+from paceline.jobs.looks import Look, choices, noise
+from paceline.jobs.models.base import Architecture
+from paceline.jobs.spec import JobSpec
+from paceline.jobs.subject import Subject
+
+
+def subject_of(
+    text: str, *, shape: tuple[int, ...] | None = None, classes: int | None = None, optimizer: str = "sgd"
+) -> Subject:
+    """The subject that a model's spec names, or that a user's own function makes.
+
+    The spec is of a shipped model, "resnet50" or "gpt:layers=24"; shape and classes are its usual ones where
+    they are not given. Else it is an import path, "module:function" or "file.py:function", of a function
+    without arguments that returns an ``nn.Module``, for which the shape must be given, a Job or a Subject.
+    """
+    make_optimizer = specs.build(optimizer, OPTIMIZERS, "optimizer")
+    if _is_path(text):
+        return _imported(text, shape, classes, make_optimizer)
+    name = specs.split(text)[0]
+    architecture: Architecture = specs.build(text, MODELS, "model")
+    look = architecture.usual.changed(name, shape, classes)
+    return _of_look(name, architecture, look, make_optimizer)
+
+
+def subject_of_job(spec: JobSpec) -> Subject:
+    """What a job trains, fed with samples that look like its data."""
+    if spec.path is not None:
+        return _of_job(import_job(spec.path))
+    source: Source = specs.build(spec.data, DATA, "data")
+    architecture: Architecture = specs.build(spec.model, MODELS, "model")
+    make_optimizer = specs.build(spec.optimizer, OPTIMIZERS, "optimizer")
+    images = source.load(spec.data_dir)
+    name = specs.split(spec.model)[0]
+    look = architecture.usual.changed(name, images.shape, images.classes)
+    data = specs.split(spec.data)[0]
+    return _of_look(f"{data}-{name}", architecture, look, make_optimizer, train_samples=len(images.train))
+
+
+def _is_path(text: str) -> bool:
+    """Whether it is "module:function" and not "model:key=value"."""
+    name, colon, rest = text.partition(":")
+    return bool(colon) and name.strip() not in MODELS and "=" not in rest
+
+
+def _of_look(
+    name: str, architecture: Architecture, look: Look, optimizer: Any, train_samples: int | None = None
+) -> Subject:
+    return Subject(
+        name=name,
+        model=partial(architecture, look.shape, look.classes),
+        loss=look.loss,
+        batch=look.batch,
+        optimizer=optimizer,
+        train_samples=train_samples,
+    )
+
+
+def _imported(text: str, shape: tuple[int, ...] | None, classes: int | None, optimizer: Any) -> Subject:
+    where = f"model {text}"
+    function = import_function(text, "model")
+    made: Any = _without_memory(function)
+    if isinstance(made, nn.Module):
+        return _of_module(text, function, shape, classes, optimizer)
+    made = call(function, where)
+    if isinstance(made, nn.Module):
+        return _of_module(text, partial(_moved, function), shape, classes, optimizer)
+    if not isinstance(made, Job | Subject):
+        kind = type(made).__name__
+        raise Mistake(
+            f"{where}: the function returned a {kind}; it must return an nn.Module, a Job or a Subject"
+        )
+    if shape is not None or classes is not None:
+        kind = type(made).__name__
+        raise Mistake(f"{where}: its {kind} says what a sample looks like; leave --input and --classes out")
+    return made if isinstance(made, Subject) else _of_job(checked_job(where, made))
+
+
+def _without_memory(function: Callable[[], Any]) -> nn.Module | None:
+    """The module that it makes, which may be larger than all our memory; None if it makes something else."""
+    try:
+        with torch.device("meta"):
+            made = function()
+    except (Exception, SystemExit):
+        # It reads data, or looks at what it makes; if it is wrong altogether, it fails again and is told.
+        return None
+    return made if isinstance(made, nn.Module) else None
+
+
+def _moved(function: Callable[[], nn.Module]) -> nn.Module:
+    """A module that can only be made with memory, on the device that is the default now."""
+    with torch.device("cpu"):
+        module = function()
+    return module.to(torch.get_default_device())
+
+
+def _of_module(
+    text: str, function: Callable[[], Any], shape: tuple[int, ...] | None, classes: int | None, optimizer: Any
+) -> Subject:
+    if shape is None:
+        raise Mistake(
+            f"model {text} is an nn.Module, which does not say what it is fed; give the shape of one sample, "
+            "as in --input 3x224x224"
+        )
+    return Subject(
+        name=text.rpartition(":")[2],
+        model=function,
+        loss=partial(_score_loss, text),
+        batch=partial(_noise, shape, classes or 1),
+        optimizer=optimizer,
+    )
+
+
+def _noise(shape: tuple[int, ...], classes: int, samples: int) -> Batch:
+    return noise(samples, *shape), choices(classes, samples)
+
+
+def _score_loss(text: str, outputs: Any, targets: Tensor) -> Tensor:
+    """Cross-entropy, if the module gives a score a class."""
+    if isinstance(outputs, Tensor) and outputs.dim() == 2:
+        return cross_entropy(outputs, targets)
+    found = (
+        f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"type {type(outputs).__name__}"
+    )
+    raise Mistake(
+        f"model {text}: its output is of {found} and not a score a class for each sample, so its loss is unknown; "
+        "let the function return a paceline.jobs.subject.Subject, which says it"
+    )
+
+
+def _of_job(job: Job) -> Subject:
+    """A job's samples are copies of its first one, so that targets and tokens are in range."""
+    inputs, targets = job.train.take(torch.zeros(1, dtype=torch.int64))
+    return Subject(
+        name=job.name,
+        model=job.model,
+        loss=job.loss,
+        batch=partial(_copies, inputs[0], targets[0]),
+        optimizer=job.optimizer,
+        train_samples=len(job.train),
+    )
+
+
+def _copies(inputs: Tensor, targets: Tensor, samples: int) -> Batch:
+    return _copied(inputs, samples), _copied(targets, samples)
+
+
+def _copied(sample: Tensor, samples: int) -> Tensor:
+    copies = torch.empty(samples, *sample.shape, dtype=sample.dtype)
+    return copies if copies.is_meta else copies.copy_(sample)
