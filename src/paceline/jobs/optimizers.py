@@ -11,7 +11,6 @@ from torch import nn, optim
 
 from paceline.jobs.checks import at_least, fraction, more_than
 
-
 ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
 )

@@ -11,8 +11,16 @@ from torch._ops import OpOverload
 
 from paceline.costs.trace import sizes
 from paceline.costs.trace.kinds import FLOPS, FREE, WRITE_ONLY, kind_of
-from paceline.costs.trace.operator import Kind, Operator, Phase, Shape
-
+from paceline.costs.trace.operator import (
+    Attention,
+    Convolution,
+    Kind,
+    Operator,
+    Phase,
+    Product,
+    Shape,
+    Window,
+)
 
 _PRODUCTS = {
     "mm": ("self", "mat2"),
@@ -81,7 +89,9 @@ def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
 def _shape(name: str, kind: Kind, arguments: dict[str, Any], made: list[Tensor]) -> Shape:
     match kind:
         case "convolution":
-            return sizes.convolution(arguments, arguments.get("grad_output", made[0] if made else None))
+            return sizes.convolution(
+                arguments, arguments["grad_output"] if "grad_output" in arguments else made[0]
+            )
         case "product":
             left, right = _PRODUCTS[name]
             return sizes.product(arguments[left], arguments[right])
@@ -105,25 +115,26 @@ def _window(arguments: dict[str, Any], made: list[Tensor]) -> Shape:
 
 def _flops(name: str, kind: Kind, shape: Shape, elements: int, arguments: dict[str, Any]) -> float:
     match shape:
-        case sizes.Convolution():
+        case Convolution():
             return _convolution_flops(name, shape)
-        case sizes.Product():
+        case Product():
             return 2.0 * shape.batch * shape.m * shape.n * shape.k
-        case sizes.Attention():
-            value = arguments["value"].shape[-1]
+        case Attention():
+            value: int = arguments["value"].shape[-1]
             widths = 3 * shape.width + 2 * value if name.endswith("_backward") else shape.width + value
             return 2.0 * shape.batch * shape.heads * shape.queries * shape.keys * widths
-        case sizes.Window():
+        case Window():
             cells = shape.batch * shape.channels * shape.out_height * shape.out_width
             return float(cells * shape.kernel_height * shape.kernel_width)
     if kind == "optimizer":
-        return _optimizer_flops(name, arguments) * sum(part.numel() for part in arguments["self"])
+        size: int = sum(part.numel() for part in arguments["self"])
+        return _optimizer_flops(name, arguments) * size
     if kind in ("copy", "embedding"):
         return 0.0
     return FLOPS.get(name, 1.0) * elements
 
 
-def _convolution_flops(name: str, shape: sizes.Convolution) -> float:
+def _convolution_flops(name: str, shape: Convolution) -> float:
     """Of the forward, or of the wanted gradients, each of which takes as much.
 
     A group's filter sees its own channels only, in the gradient too (torch's FlopCounterMode forgets it there).

@@ -7,12 +7,26 @@ such operators are bound by memory; the products, whose operations do matter, ar
 from paceline.costs.trace.operator import Kind
 
 FREE = frozenset(
-    "_unsafe_view _reshape_alias empty empty_like empty_strided new_empty new_empty_strided empty_permuted "
-    "lift_fresh _local_scalar_dense resize_ set_".split()
+    [
+        "_unsafe_view",
+        "_reshape_alias",
+        "empty",
+        "empty_like",
+        "empty_strided",
+        "new_empty",
+        "new_empty_strided",
+        "empty_permuted",
+        "lift_fresh",
+        "_local_scalar_dense",
+        "resize_",
+        "set_",
+    ]
 )
 """They look at memory or reserve it, and touch none; as do all views, which their schema tells."""
 
-WRITE_ONLY = frozenset("zero_ fill_ copy_ normal_ uniform_ bernoulli_ random_ exponential_".split())
+WRITE_ONLY = frozenset(
+    ["zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"]
+)
 """They change their first argument in place without reading it."""
 
 _GROUPS: dict[Kind, str] = {

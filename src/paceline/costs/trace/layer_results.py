@@ -93,7 +93,7 @@ def _batch_norm(
     return like(images), empty(saved, images.dtype), empty(saved, images.dtype)
 
 
-def _batch_norm_backward(grad: Tensor, images: Tensor, weight: Any, *rest: Any) -> Any:
+def _batch_norm_backward(grad: Tensor, images: Tensor, *rest: Any) -> Any:
     if not (grad.is_contiguous() and images.is_contiguous()):
         return NotImplemented
     mask, channels = rest[-1], (images.shape[1],)

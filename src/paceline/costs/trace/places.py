@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.autograd import _get_sequence_nr
 
 LOSS = "loss"
 """The place of what is called outside of the model, in its loss."""
@@ -56,11 +55,12 @@ class Places:
         if self._stack:
             return self._stack[-1]
         node: Any = torch._C._current_autograd_node()
-        if node is None:
+        if not node:
             return ""
         if hasattr(node, "variable"):
             return self._owners.get(id(node.variable), "")
-        return self._paths[bisect_right(self._starts, node._sequence_nr()) - 1]
+        number: int = node._sequence_nr()
+        return self._paths[bisect_right(self._starts, number) - 1]
 
     def _enter(self, module: nn.Module, _: Any) -> None:
         self._stack.append(self._names[module])
@@ -73,7 +73,7 @@ class Places:
         self._mark()
 
     def _mark(self) -> None:
-        self._starts.append(_get_sequence_nr())
+        self._starts.append(torch._C._autograd._get_sequence_nr())
         self._paths.append(self.current)
 
 

@@ -14,11 +14,11 @@ Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, float]]
 """Gets an operator's result, and how many seconds that took where they are measured."""
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Calls in the order in which they come, by phase; with no phase set, they run and are not written down."""
 
     def __init__(self, run: Run) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self._run = run
         self.phase: Phase | None = None
         self.places: Places | None = None

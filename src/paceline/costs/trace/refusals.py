@@ -29,8 +29,8 @@ def told(error: Exception, doing: str, name: str, recorder: Recorder, outputs: o
         )
     if isinstance(error, NotImplementedError) and recorder.last is not None:
         return Mistake(
-            f"{place} of {name!r} calls {recorder.last.name()}{at}, which torch cannot run on meta tensors, that is "
-            "without values; use an operator that has a meta kernel or register one with torch.library"
+            f"{place} of {name!r} calls {recorder.last._schema.name}{at}, which torch cannot run on meta tensors, "
+            "that is without values; use an operator that has a meta kernel or register one with torch.library"
         )
     if doing == "loss":
         return Mistake(

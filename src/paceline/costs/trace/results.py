@@ -15,8 +15,18 @@ from paceline.costs.trace.layer_results import LAYERS
 from paceline.costs.trace.making import empty, like, ordered
 
 _NEEDS_VALUES = frozenset(
-    "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive repeat_interleave equal "
-    "is_nonzero nonzero_numpy".split()
+    [
+        "_local_scalar_dense",
+        "nonzero",
+        "masked_select",
+        "_unique2",
+        "unique_dim",
+        "unique_consecutive",
+        "repeat_interleave",
+        "equal",
+        "is_nonzero",
+        "nonzero_numpy",
+    ]
 )
 
 _UNARY = (
@@ -93,7 +103,9 @@ def _broadcast(tensors: list[Tensor]) -> list[int] | None:
 
 
 def _like_first(first: Tensor, *_: Any, **options: Any) -> Any:
-    if not first.is_meta or any(options.get(key) is not None for key in ("dtype", "device", "memory_format")):
+    if not first.is_meta or options.get("dtype", first.dtype) not in (None, first.dtype):
+        return NotImplemented
+    if options.get("memory_format") not in (None, torch.preserve_format):
         return NotImplemented
     return like(first)
 

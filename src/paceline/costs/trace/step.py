@@ -2,11 +2,12 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 
+from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.places import Places
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.refusals import told
@@ -59,23 +60,24 @@ class Step:
         return loss
 
     def _backward(self, loss: Tensor) -> None:
-        done = self.recorder.calls["backward"]
         hooks = [
-            parameter.register_post_accumulate_grad_hook(
-                lambda _, name=name: self.ready.update({name: len(done)})
-            )
+            parameter.register_post_accumulate_grad_hook(partial(self._completed, name))  # type: ignore[no-untyped-call]
             for name, parameter in self.parameters
         ]
         try:
             with self._during("backward"), self._refusing("backward"):
                 self.grad.zero_()
-                loss.backward(torch.full_like(loss, 1.0))  # type: ignore[no-untyped-call]
+                # Without a gradient given, which the runtime gives: to check it torch would import sympy.
+                loss.backward()  # type: ignore[no-untyped-call]
         finally:
             for hook in hooks:
                 hook.remove()
 
+    def _completed(self, name: str, _: Tensor) -> None:
+        self.ready[name] = len(self.recorder.calls["backward"])
+
     @contextmanager
-    def _during(self, phase: Any) -> Iterator[None]:
+    def _during(self, phase: Phase) -> Iterator[None]:
         self.recorder.phase = phase
         try:
             yield

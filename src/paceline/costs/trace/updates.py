@@ -13,7 +13,7 @@ Factory = Callable[[Iterable[nn.Parameter]], optim.Optimizer]
 class OnCpu(nn.Parameter):
     """A meta parameter that says it is on the CPU: torch's fused optimizers refuse one that says it is not."""
 
-    device = property(lambda _: torch.device("cpu"))  # type: ignore[assignment]
+    device = property(lambda _: torch.device("cpu"))
 
 
 class Update:
@@ -98,7 +98,7 @@ class Update:
 def _stand_in(parameter: nn.Parameter, grad: Tensor | None = None) -> nn.Parameter:
     made = parameter
     if parameter.is_meta:
-        made = torch.Tensor._make_subclass(OnCpu, parameter.data, True)  # type: ignore[assignment]
+        made = torch.Tensor._make_subclass(OnCpu, parameter.data, True)
     made.grad = parameter.grad if grad is None else grad
     return made
 
