@@ -81,6 +81,16 @@ def gloo_ring(topology: Topology, size: int) -> Price:
     return price_stages([stage(topology, delay, steps * part, crosses)])
 
 
+def ring_all_gather(topology: Topology, size: int) -> Price:
+    """Everybody's ``size`` bytes go round a ring through all ranks, until all have all: n - 1 steps."""
+    workers = len(topology.workers)
+    if workers == 1 or size == 0:
+        return FREE
+    crosses, latency = _circle(topology)
+    steps = workers - 1
+    return price_stages([stage(topology, steps * latency, steps * size, crosses)])
+
+
 def _circle(topology: Topology) -> tuple[Mapping[int, int], float]:
     """How often each link is crossed when every rank sends to the next one, and the longest latency."""
     workers = len(topology.workers)
