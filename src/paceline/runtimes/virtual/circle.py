@@ -4,7 +4,6 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
-from itertools import accumulate
 from typing import Any
 
 from paceline.collectives.buckets import plan_buckets
@@ -97,15 +96,14 @@ class Circle:
         return self.met.index(node), len(self.met)
 
     def plan(self, mean: Mean) -> Plan:
-        """The buckets of a way to average; backward fills them at an even pace in bytes."""
+        """The buckets of a way to average, as backward fills them."""
         if mean not in self._plans:
             element = self._shape.dtype.itemsize
             buckets = plan_buckets(self._shape.parameters, element, mean.first_bucket, mean.bucket)
             sizes = [(bucket.stop - bucket.start) * element for bucket in buckets]
-            parts = tuple(done / sum(sizes) for done in accumulate(sizes))
             sizes[-1] += CONTROL * element
             self._plans[mean] = Plan(
-                parts=parts,
+                parts=self._shape.filled(buckets),
                 prices=tuple(self._price_all_reduce(size, element) for size in sizes),
                 traffic=_added([self._traffic(size, element) for size in sizes]),
             )

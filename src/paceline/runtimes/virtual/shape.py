@@ -1,10 +1,13 @@
 """What a job weighs, without its weights."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Self
 
 import torch
 
+from paceline.collectives.buckets import Bucket
 from paceline.jobs.job import Job
 
 
@@ -20,6 +23,11 @@ class JobShape:
     """Elements of the floating-point buffers."""
     train_samples: int
     test_samples: int
+    ready: tuple[float, ...] = ()
+    """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty where nobody says."""
+
+    def __post_init__(self) -> None:
+        assert len(self.ready) in (0, len(self.parameters)), "one time a parameter"
 
     @classmethod
     def of(cls, job: Job) -> Self:
@@ -45,3 +53,15 @@ class JobShape:
     def state_bytes(self) -> int:
         """What a checkpoint holds at the least: parameters and buffers."""
         return self.size * self.dtype.itemsize + self.buffers * torch.float32.itemsize
+
+    def filled(self, buckets: Sequence[Bucket]) -> tuple[float, ...]:
+        """The part of backward after which each bucket may start: it is full, and so are those before it.
+
+        Where nobody says when gradients are complete, backward fills buckets at an even pace in bytes. The last one
+        always waits for the end of backward.
+        """
+        if not self.ready:
+            done = accumulate(bucket.stop - bucket.start for bucket in buckets)
+            return tuple(elements / self.size for elements in done)
+        full = (max(self.ready[index] for index in bucket.parameters) for bucket in buckets[:-1])
+        return (*accumulate(full, max), 1.0)
