@@ -1,0 +1,135 @@
+"""A device by its data sheet: more work never takes less time, a better device never more, and none beats its sheet."""
+
+from dataclasses import replace
+from math import log
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.clusters.devices import DEVICES, find_device
+from paceline.costs.devices.roofline import WIDTHS, Roofline
+from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
+from paceline.errors import Mistake
+
+KINDS: tuple[Kind, ...] = (
+    *("convolution", "product", "attention", "norm", "pool"),
+    *("elementwise", "reduction", "embedding", "copy", "optimizer"),
+)
+
+
+def operator(kind: Kind, flops: float, size: int, shape: Shape = None) -> Operator:
+    return Operator(
+        name="op",
+        kind=kind,
+        phase="forward",
+        module="",
+        flops=flops,
+        read=size,
+        written=size,
+        elements=1,
+        shape=shape,
+    )
+
+
+def product(side: int) -> Operator:
+    return operator("product", 2.0 * side**3, 8 * side**2, Product(batch=1, m=side, n=side, k=side))
+
+
+def depthwise(groups: int) -> Operator:
+    shape = Convolution(
+        batch=32,
+        inputs=256,
+        outputs=256,
+        height=14,
+        width=14,
+        out_height=14,
+        out_width=14,
+        kernel_height=3,
+        kernel_width=3,
+        groups=groups,
+    )
+    return operator("convolution", 2.0 * 32 * 14**2 * 256 * 256 // groups * 9, 4 * 32 * 256 * 14**2, shape)
+
+
+sheets = st.sampled_from(list(DEVICES.values()))
+formats = st.sampled_from(list(WIDTHS))
+operators = st.builds(
+    operator,
+    st.sampled_from(KINDS),
+    st.floats(0, 1e15),
+    st.integers(0, 10**12),
+    st.none()
+    | st.builds(
+        Product, batch=st.just(1), m=st.integers(1, 4096), n=st.integers(1, 64), k=st.integers(1, 64)
+    ),
+)
+
+
+@given(sheet=sheets, numbers=formats, one=operators, more=st.floats(1, 100))
+def test_time_grows_with_work_and_shrinks_with_the_device(sheet, numbers, one, more) -> None:
+    there = numbers in ("torch", "fp32", *sheet.tensor_flops)
+    device = Roofline(sheet=sheet, format=numbers if there else "torch")
+    seconds = device.seconds(one)
+    assert seconds >= one.flops / max(sheet.flops, *sheet.tensor_flops.values(), 0)
+    assert seconds >= one.flops / device.peak(one)
+    assert seconds >= (one.read + one.written) / 2 / sheet.bandwidth
+    assert device.seconds(replace(one, flops=one.flops * more)) >= seconds
+    assert device.seconds(replace(one, read=round(one.read * more))) >= seconds
+    tensor = {name: peak * more for name, peak in sheet.tensor_flops.items()}
+    for better in (
+        replace(sheet, flops=sheet.flops * more, tensor_flops=tensor),
+        replace(sheet, bandwidth=sheet.bandwidth * more),
+    ):
+        assert replace(device, sheet=better).seconds(one) <= seconds
+
+
+def test_large_products_reach_most_of_the_peak_and_small_ones_wait_for_the_overhead() -> None:
+    a100 = Roofline(sheet=find_device("a100"), format="bf16")
+    rate = product(8192).flops / a100.seconds(product(8192))
+    assert 0.7 * 312e12 < rate < 0.8 * 312e12
+    assert a100.seconds(product(16)) < 1.1 * a100.overhead
+
+
+def test_convolutions_of_narrow_groups_are_slower_a_operation() -> None:
+    device = Roofline(sheet=find_device("epyc-7763"), threads=1)
+    rates = [depthwise(groups).flops / device.seconds(depthwise(groups)) for groups in (1, 32, 256)]
+    assert rates[0] > 2 * rates[1] > 4 * rates[2]
+
+
+def test_formats_are_used_where_torch_uses_them() -> None:
+    sheet = find_device("a100")
+    dense, wide = product(4096), depthwise(1)
+    torch = Roofline(sheet=sheet)
+    assert (torch.peak(dense), torch.peak(wide)) == (19.5e12, 156e12)
+    assert Roofline(sheet=sheet, format="tf32").peak(dense) == 156e12
+    assert Roofline(sheet=sheet, traced="bf16").peak(dense) == 312e12
+    assert torch.peak(depthwise(256)) == 19.5e12
+    copied = operator("copy", 0, 10**9)
+    half = Roofline(sheet=sheet, format="bf16").seconds(copied)
+    assert torch.seconds(copied) == pytest.approx(2 * half, rel=1e-2)
+
+
+def test_a_worker_has_the_cores_of_its_threads() -> None:
+    sheet = find_device("epyc-7763")
+    alone, all_of_it = Roofline(sheet=sheet, threads=1), Roofline(sheet=sheet)
+    assert all_of_it.peak(product(64)) == pytest.approx(64 * alone.peak(product(64)))
+    assert all_of_it.bandwidth == pytest.approx(16 * alone.bandwidth) == sheet.bandwidth
+
+
+def test_a_data_sheet_is_trusted_within_a_factor_of_one_and_a_half() -> None:
+    assert Roofline(sheet=find_device("t4")).spread == log(1.5)
+
+
+@pytest.mark.parametrize(
+    ("device", "settings", "says"),
+    [
+        ("t4", {"format": "bf16"}, "t4 has no matrix units for bf16; choose one of: torch, fp32, fp16"),
+        ("t4", {"format": "fp61"}, "unknown number format 'fp61'; did you mean 'fp16'"),
+        ("ryzen-7950x", {"threads": 17}, "17 threads do not fit ryzen-7950x: it must be 1 to 16"),
+        ("a100", {"threads": 2}, "2 threads do not fit a100"),
+    ],
+)
+def test_what_a_device_does_not_have_is_refused(device, settings, says) -> None:
+    with pytest.raises(Mistake, match=says):
+        Roofline(sheet=find_device(device), **settings)
