@@ -28,8 +28,18 @@ DATA: Mapping[str, str] = MappingProxyType(
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
+        "alexnet": "paceline.jobs.models.alexnet:AlexNet",
+        "alexnet-v2": "paceline.jobs.models.alexnet:AlexNetV2",
         "cnn": "paceline.jobs.models.cnn:Cnn",
+        "googlenet": "paceline.jobs.models.googlenet:GoogLeNet",
+        "gpt": "paceline.jobs.models.gpt:Gpt",
+        "gpt2-small": "paceline.jobs.models.gpt:Gpt2Small",
+        "gpt2-medium": "paceline.jobs.models.gpt:Gpt2Medium",
+        "gpt2-large": "paceline.jobs.models.gpt:Gpt2Large",
+        "gpt2-xl": "paceline.jobs.models.gpt:Gpt2Xl",
+        "inception-v3": "paceline.jobs.models.inception:InceptionV3",
         "mlp": "paceline.jobs.models.mlp:Mlp",
+        "nin": "paceline.jobs.models.nin:NiN",
         "resnet18": "paceline.jobs.models.resnet:ResNet18",
         "resnet50": "paceline.jobs.models.resnet:ResNet50",
         "vgg16": "paceline.jobs.models.vgg:Vgg16",

@@ -45,7 +45,7 @@ class ImageLook:
 
     def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         """Images of another size."""
-        shape = shape or self.shape
+        shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 3:
             raise Mistake(
                 f"model {model!r} takes images and {_show(shape)!r} is not the shape of one; "
@@ -86,7 +86,7 @@ class TokenLook:
 
     def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         """Shorter sequences."""
-        shape = shape or self.shape
+        shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 1:
             raise Mistake(
                 f"model {model!r} takes sequences of tokens and {_show(shape)!r} is the shape of something else; "
@@ -126,6 +126,12 @@ def choices(among: int, *shape: int) -> Tensor:
 def _drawn(tensor: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
     # Drawing without memory gives nothing, and torch imports its compiler for it, which takes seconds.
     return tensor if tensor.is_meta else draw(tensor)
+
+
+def _positive(model: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+    if min(shape, default=0) < 1:
+        raise Mistake(f"model {model!r} cannot be fed {_show(shape)!r}: every side must be at least 1")
+    return shape
 
 
 def _classes(asked: int | None, usual: int) -> int:

@@ -1,5 +1,3 @@
-"""VGG-16 (Simonyan and Zisserman, 2015, configuration D)."""
-
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -7,7 +5,7 @@ from torch import nn
 
 from paceline.jobs.looks import ImageLook
 from paceline.jobs.models.base import start_convolutions
-from paceline.jobs.models.dense import check_dense, dense_layers
+from paceline.jobs.models.layers import after, chain, check_dense, dense_layers
 
 STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 """Channels, and 3x3 convolutions in front of each pooling."""
@@ -15,10 +13,10 @@ STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Vgg16:
-    """VGG-16: 138.36 M parameters on ImageNet, nine tenths of them in the dense layers."""
+    """VGG-16 (Simonyan and Zisserman, 2015): 138.36 M parameters, nine tenths of them in the dense layers."""
 
     dense: str = "linear"
-    """The last three layers: linear, or convolution, which is the same as the 7x7 one of TF-slim and Paleo."""
+    """The last three layers: linear, or convolution, as TF-slim and Paleo write the same thing."""
 
     usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000, smallest=32)
 
@@ -28,13 +26,14 @@ class Vgg16:
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Five times convolve and halve, then three dense layers with dropout between them."""
         ins, *sides = shape
-        layers: list[nn.Module] = []
-        for outs, count in STAGES:
-            for _ in range(count):
-                layers += [nn.Conv2d(ins, outs, 3, padding=1), nn.ReLU(inplace=True)]
+        layers: dict[str, nn.Module] = {}
+        for stage, (outs, count) in enumerate(STAGES, 1):
+            for number in range(1, count + 1):
+                layers[f"conv{stage}-{number}"] = nn.Conv2d(ins, outs, 3, padding=1)
+                layers[f"relu{stage}-{number}"] = nn.ReLU(inplace=True)
                 ins = outs
-            layers.append(nn.MaxPool2d(2))
-            sides = [side // 2 for side in sides]
-        model = nn.Sequential(*layers, *dense_layers(self.dense, ins, sides, (4096, 4096, classes)))
+            layers[f"pool{stage}"] = nn.MaxPool2d(2)
+            sides = after(sides, 2, 2)
+        model = chain(layers | dense_layers(self.dense, ins, sides, (4096, 4096, classes)))
         start_convolutions(model)
         return model

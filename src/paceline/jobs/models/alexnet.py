@@ -1,0 +1,94 @@
+"""AlexNet in its two usual versions."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import nn
+
+from paceline.jobs.looks import ImageLook
+from paceline.jobs.models.base import start_convolutions
+from paceline.jobs.models.layers import after, chain, check_dense, dense_layers
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlexNet:
+    """AlexNet (Krizhevsky et al., 2012), its two columns as grouped convolutions: 60.97 M parameters."""
+
+    usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000, smallest=63)
+
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Five convolutions, two of them with normalisation across channels, then three dense layers.
+
+        Two pixels of padding make 224 pixels what the paper's sizes need: it says 224 and counts as for 227.
+        """
+        channels, *sides = shape
+        layers: dict[str, nn.Module] = {
+            "conv1": nn.Conv2d(channels, 96, 11, stride=4, padding=2),
+            "relu1": nn.ReLU(inplace=True),
+            "norm1": _across_channels(),
+            "pool1": nn.MaxPool2d(3, stride=2),
+            "conv2": nn.Conv2d(96, 256, 5, padding=2, groups=2),
+            "relu2": nn.ReLU(inplace=True),
+            "norm2": _across_channels(),
+            "pool2": nn.MaxPool2d(3, stride=2),
+            **_last_three((256, 384, 384, 256), groups=2),
+        }
+        sides = _pooled(after(sides, 11, 4, padding=2))
+        model = chain(layers | dense_layers("linear", 256, sides, (4096, 4096, classes)))
+        start_convolutions(model)
+        return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class AlexNetV2:
+    """AlexNet of "one weird trick" (Krizhevsky, 2014), as TF-slim and Paleo have it: 50.30 M parameters."""
+
+    dense: str = "convolution"
+    """The last three layers: convolution, as TF-slim and Paleo write them, or linear, which is the same."""
+
+    usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000, smallest=67)
+
+    def __post_init__(self) -> None:
+        check_dense(self.dense)
+
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Five convolutions, the first without padding, then three dense layers."""
+        channels, *sides = shape
+        layers: dict[str, nn.Module] = {
+            "conv1": nn.Conv2d(channels, 64, 11, stride=4),
+            "relu1": nn.ReLU(inplace=True),
+            "pool1": nn.MaxPool2d(3, stride=2),
+            "conv2": nn.Conv2d(64, 192, 5, padding=2),
+            "relu2": nn.ReLU(inplace=True),
+            "pool2": nn.MaxPool2d(3, stride=2),
+            **_last_three((192, 384, 384, 256), groups=1),
+        }
+        sides = _pooled(after(sides, 11, 4))
+        model = chain(layers | dense_layers(self.dense, 256, sides, (4096, 4096, classes)))
+        start_convolutions(model)
+        return model
+
+
+def _last_three(channels: tuple[int, int, int, int], groups: int) -> dict[str, nn.Module]:
+    """Three 3x3 convolutions, of which only the first sees all channels, and pooling."""
+    return {
+        "conv3": nn.Conv2d(channels[0], channels[1], 3, padding=1),
+        "relu3": nn.ReLU(inplace=True),
+        "conv4": nn.Conv2d(channels[1], channels[2], 3, padding=1, groups=groups),
+        "relu4": nn.ReLU(inplace=True),
+        "conv5": nn.Conv2d(channels[2], channels[3], 3, padding=1, groups=groups),
+        "relu5": nn.ReLU(inplace=True),
+        "pool5": nn.MaxPool2d(3, stride=2),
+    }
+
+
+def _pooled(sides: list[int]) -> list[int]:
+    """After the three poolings; the convolutions between them keep the size."""
+    for _ in range(3):
+        sides = after(sides, 3, 2)
+    return sides
+
+
+def _across_channels() -> nn.LocalResponseNorm:
+    # The paper's alpha of 1e-4 is a channel's; torch divides its own by the number of channels.
+    return nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2)

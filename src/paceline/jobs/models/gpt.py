@@ -1,0 +1,142 @@
+"""Decoder-only transformers in the shape of GPT-2 (Radford et al., 2019)."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import linear, scaled_dot_product_attention
+
+from paceline.jobs.checks import at_least
+from paceline.jobs.looks import TokenLook
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpt:
+    """A GPT of any size, tied embeddings, no dropout; as it stands the small GPT-2."""
+
+    layers: int = 12
+    """Blocks of attention and perceptron."""
+
+    heads: int = 12
+    """Heads of each attention; they share the width, so more are narrower."""
+
+    width: int = 768
+    """Numbers a token; parameters grow with its square."""
+
+    context: int = 1024
+    """The longest sequence, in tokens; attention grows with its square."""
+
+    vocabulary: int = 50257
+    """How many tokens there are."""
+
+    def __post_init__(self) -> None:
+        at_least(1, heads=self.heads)
+        limits = {"layers": 1000, "width": 2**17, "context": 2**22, "vocabulary": 2**24}
+        for name, most in limits.items():
+            value = getattr(self, name)
+            if not 1 <= value <= most:
+                raise ValueError(f"{name}={value} is out of range; it must be from 1 to {most:,}")
+        if self.width % self.heads:
+            raise ValueError(
+                f"width={self.width} is not a multiple of heads={self.heads}; each head takes an equal part of it"
+            )
+
+    @property
+    def usual(self) -> TokenLook:
+        """As many tokens as it can see."""
+        return TokenLook(length=self.context, vocabulary=self.vocabulary)
+
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """From tokens to a score for every token at every position."""
+        assert shape[0] <= self.context, "a look is checked before a model is made of it"
+        assert classes == self.vocabulary, "a look is checked before a model is made of it"
+        return Decoder(self)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpt2Small(Gpt):
+    """GPT-2, 124 M parameters."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpt2Medium(Gpt):
+    """GPT-2 medium, 355 M parameters."""
+
+    layers: int = 24
+    heads: int = 16
+    width: int = 1024
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpt2Large(Gpt):
+    """GPT-2 large, 774 M parameters."""
+
+    layers: int = 36
+    heads: int = 20
+    width: int = 1280
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpt2Xl(Gpt):
+    """GPT-2 XL, 1.56 G parameters."""
+
+    layers: int = 48
+    heads: int = 25
+    width: int = 1600
+
+
+class Decoder(nn.Module):
+    """Embeddings, blocks, a norm; the scores are products with the same embeddings."""
+
+    def __init__(self, size: Gpt) -> None:
+        super().__init__()
+        weight = torch.empty(size.vocabulary, size.width)
+        self.tokens = nn.Embedding(size.vocabulary, size.width, _weight=weight)
+        self.positions = nn.Parameter(torch.empty(size.context, size.width))
+        self.blocks = nn.Sequential(*(DecoderBlock(size.width, size.heads) for _ in range(size.layers)))
+        self.norm = nn.LayerNorm(size.width)
+        # Drawing without memory gives nothing, and torch imports its compiler for it, which takes seconds.
+        if not weight.is_meta:
+            self._start(size.layers)
+
+    def _start(self, layers: int) -> None:
+        """Small weights, and smaller ones where the blocks add to the sum that goes through all of them."""
+        for name, parameter in self.named_parameters():
+            if parameter.dim() > 1:
+                nn.init.normal_(parameter, std=0.02 / (2 * layers if "out" in name else 1) ** 0.5)
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """From (samples, length) to (samples, length, vocabulary)."""
+        hidden = self.tokens(tokens) + self.positions[: tokens.shape[1]]
+        hidden = self.norm(self.blocks(hidden))
+        return linear(hidden, self.tokens.weight)
+
+
+class DecoderBlock(nn.Module):
+    """Attention to the tokens before, then a perceptron, each on top of what came in."""
+
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.attention_norm = nn.LayerNorm(width)
+        self.attention_in = nn.Linear(width, 3 * width)
+        self.attention_out = nn.Linear(width, width)
+        self.perceptron_norm = nn.LayerNorm(width)
+        self.perceptron_in = nn.Linear(width, 4 * width)
+        self.activation = nn.GELU(approximate="tanh")
+        self.perceptron_out = nn.Linear(4 * width, width)
+
+    def forward(self, hidden: Tensor) -> Tensor:
+        """(samples, length, width) to the same."""
+        hidden = hidden + self.attention_out(self._attend(self.attention_in(self.attention_norm(hidden))))
+        grown = self.activation(self.perceptron_in(self.perceptron_norm(hidden)))
+        result: Tensor = hidden + self.perceptron_out(grown)
+        return result
+
+    def _attend(self, asked: Tensor) -> Tensor:
+        split = (*asked.shape[:2], self.heads, -1)
+        query, key, value = (part.view(split).transpose(1, 2) for part in asked.chunk(3, dim=2))
+        heads = scaled_dot_product_attention(query, key, value, is_causal=True)
+        return heads.transpose(1, 2).flatten(2)

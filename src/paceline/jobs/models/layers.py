@@ -1,0 +1,64 @@
+"""What several networks are made of."""
+
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+
+def chain(layers: Mapping[str, nn.Module]) -> nn.Sequential:
+    """The layers one after the other, under their names."""
+    return nn.Sequential(OrderedDict(layers))
+
+
+class Branches(nn.Module):
+    """Several ways for the same image, their channels put side by side."""
+
+    def __init__(self, branches: Mapping[str, nn.Module]) -> None:
+        super().__init__()
+        for name, branch in branches.items():
+            self.add_module(name, branch)
+
+    def forward(self, images: Tensor) -> Tensor:
+        """All branches' channels, in their order."""
+        return torch.cat([branch(images) for branch in self.children()], dim=1)
+
+
+def after(sides: Sequence[int], kernel: int, stride: int = 1, padding: int = 0) -> list[int]:
+    """The sides of an image after a convolution or pooling."""
+    return [(side + 2 * padding - kernel) // stride + 1 for side in sides]
+
+
+def check_dense(dense: str) -> None:
+    """It is one of the two ways to write dense layers."""
+    if dense not in ("linear", "convolution"):
+        raise ValueError(f"dense={dense} is unknown; choose linear or convolution")
+
+
+def dense_layers(
+    dense: str, channels: int, sides: Sequence[int], widths: Sequence[int]
+) -> dict[str, nn.Module]:
+    """Layers 6, 7 and 8 of the older networks, from an image to the last of the widths.
+
+    A convolution as large as its image is the same as a linear layer. Dropout follows each but the last.
+    """
+    layers = _linear(channels, sides, widths) if dense == "linear" else _convolutions(channels, sides, widths)
+    named: dict[str, nn.Module] = {}
+    for number, layer in enumerate(layers, 6):
+        named[f"fc{number}"] = layer
+        if layer is not layers[-1]:
+            named |= {f"relu{number}": nn.ReLU(inplace=True), f"dropout{number}": nn.Dropout(0.5)}
+    flatten = {"flatten": nn.Flatten()}
+    return flatten | named if dense == "linear" else named | flatten
+
+
+def _linear(channels: int, sides: Sequence[int], widths: Sequence[int]) -> list[nn.Module]:
+    return [nn.Linear(ins, outs) for ins, outs in pairwise((channels * prod(sides), *widths))]
+
+
+def _convolutions(channels: int, sides: Sequence[int], widths: Sequence[int]) -> list[nn.Module]:
+    first: nn.Module = nn.Conv2d(channels, widths[0], (sides[0], sides[1]))
+    return [first, *(nn.Conv2d(ins, outs, 1) for ins, outs in pairwise(widths))]
