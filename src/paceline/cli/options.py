@@ -158,6 +158,11 @@ class KeepOptions:
         if self.tensorboard and not find_spec("tensorboard"):
             raise Mistake("--tensorboard needs the tensorboard package: pip install 'paceline[tensorboard]'")
 
+    def given(self) -> list[str]:
+        """The options about the run folder that were given, as the user writes them."""
+        named = {"--runs": self.runs, "--name": self.name, "--tensorboard": self.tensorboard or None}
+        return [option for option, value in named.items() if value is not None]
+
     @property
     def parent(self) -> Path:
         """Where run folders are made."""

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from paceline.cli.options import DEFAULT_WORKERS, JOB, LENGTH, WHERE, KeepOptions, RunOptions, whole
+from paceline.cli.options import (
+    DEFAULT_WORKERS,
+    JOB,
+    LENGTH,
+    WHERE,
+    KeepOptions,
+    RunOptions,
+    given_options,
+    whole,
+)
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
@@ -100,6 +109,8 @@ class ClusterOptions:
 
 
 def simulate(
+    scenario: Path | None = None,
+    /,
     *,
     replay: Annotated[Path | None, Parameter(group=JOB)] = None,
     options: RunOptions | None = None,
@@ -114,9 +125,15 @@ def simulate(
 
     Parameters
     ----------
+    scenario
+        A .toml file that says what is given and what is asked, instead of all the rest; see docs/scenarios.md.
     replay
         The folder of a run with servers, live or simulated: repeat it message by message, instead of all the rest.
     """
+    if scenario is not None:
+        return _answer(
+            scenario, replay, options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
+        )
     import torch
 
     if replay is not None:
@@ -132,6 +149,15 @@ def simulate(
     costs = where.costs(cluster, settings)
     _run(settings, cluster, costs, keep or KeepOptions(), where)
     return 0
+
+
+def _answer(
+    scenario: Path, replay: Path | None, options: RunOptions, where: ClusterOptions, keep: KeepOptions
+) -> int:
+    from paceline.cli.scenario import answer_scenario
+
+    given = [*(["--replay"] if replay else []), *given_options(options), *where.given(), *keep.given()]
+    return answer_scenario(scenario, given, keep.as_json)
 
 
 def _run(

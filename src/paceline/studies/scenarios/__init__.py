@@ -1,0 +1,19 @@
+"""Questions with stated times. A file says what is given and what is asked; there is one module an ``ask``.
+
+This table is the only other place that knows of them. Each is a function of a ``Scenario`` that reads its own tables
+and returns a dataclass of ``records.answers``; ``reports.scenarios`` has the words for it under the same name.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+ASKS: Mapping[str, str] = MappingProxyType(
+    {
+        "crossover": "paceline.studies.scenarios.crossover:find_crossover",
+        "explain": "paceline.studies.scenarios.explain:read_request",
+        "lower-bound": "paceline.studies.scenarios.lower_bound:least_traffic",
+        "peak": "paceline.studies.scenarios.peak:peak",
+        "run": "paceline.studies.scenarios.run:run",
+        "scaling": "paceline.studies.scenarios.scaling:scaling",
+    }
+)

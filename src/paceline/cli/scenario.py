@@ -1,0 +1,27 @@
+"""``paceline simulate scenario.toml``: a question with stated times, and its answer."""
+
+import json
+from pathlib import Path
+
+from paceline import specs
+from paceline.errors import Mistake
+from paceline.reports.scenarios import WORDS
+from paceline.reports.scenarios.told import Told
+
+SCHEMA = 1
+
+
+def answer_scenario(path: Path, given: list[str], as_json: bool) -> int:
+    """Answer what the file asks; ``given`` are other options, which have no place beside it."""
+    from paceline.studies.scenarios.scenario import read_scenario
+
+    if given:
+        raise Mistake(f"{path} says all that is run, so {given[0]} has no place; leave one of them out")
+    scenario = read_scenario(path)
+    told: Told = specs.find(WORDS[scenario.ask])(scenario.answer())
+    if as_json:
+        head = {"schema": SCHEMA, "scenario": str(path), "about": scenario.about, "ask": scenario.ask}
+        print(json.dumps({**head, "answer": told.answer, "result": told.document}))  # noqa: T201
+    else:
+        print("\n".join([told.answer, f"({scenario.about})", *([""] if told.lines else []), *told.lines]))  # noqa: T201
+    return 0

@@ -1,0 +1,168 @@
+"""From one worker's times and a single point of more, the rest of a table of measured epochs.
+
+T(n, b) = steps x (step of one worker at b + communication of n). Communication has one unknown, t, the time in which
+one worker's gradients cross one link; a collective's closed form says how many times t it takes among n, and the
+single point says how long t is. One point cannot tell which collective it was: that is stated, or all are shown.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from statistics import median
+from types import MappingProxyType
+
+from paceline.errors import Mistake, unknown
+from paceline.studies.calibrate.measured import Measured, Point
+
+INTERVAL = 1.2816
+"""Standard deviations on either side of the middle of a normal distribution that hold 80 % of it."""
+
+
+def _rounds(workers: int) -> int:
+    return (workers - 1).bit_length()
+
+
+TRANSFERS: Mapping[str, Callable[[int], float]] = MappingProxyType(
+    {
+        "one-to-all": lambda workers: 2.0 * (workers - 1),
+        "tree": lambda workers: 2.0 * _rounds(workers),
+        "butterfly": lambda workers: float(_rounds(workers)),
+        "ring": lambda workers: 2 * (workers - 1) / workers,
+    }
+)
+"""Collective to how many times one worker's gradients cross the busiest link, one after the other."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Foretold:
+    """One point as it was predicted and, where it was, measured."""
+
+    point: Point
+    seconds: float
+    """Predicted, an epoch."""
+    measured: float | None
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured, less one."""
+        return None if self.measured is None else self.seconds / self.measured - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFit:
+    """One collective, fitted to one point."""
+
+    collective: str
+    start: Point
+    """The point that it was fitted to."""
+    transfer: float
+    """Seconds in which one worker's gradients cross one link."""
+    rate: float
+    """Bytes a second that this makes."""
+    points: tuple[Foretold, ...]
+    """All others of more than one worker."""
+
+    @property
+    def errors(self) -> list[float]:
+        """Of the points that were measured."""
+        return [point.error for point in self.points if point.error is not None]
+
+    @property
+    def median(self) -> float | None:
+        """Of the errors' sizes; None where nothing else was measured."""
+        return median(map(abs, self.errors)) if self.errors else None
+
+    @property
+    def worst(self) -> float | None:
+        """The largest error."""
+        return max(self.errors, key=abs) if self.errors else None
+
+    @property
+    def spread(self) -> float | None:
+        """Root mean square of the logarithms of predicted over measured; None where nothing else was measured."""
+        logs = [log(1 + error) for error in self.errors]
+        return sqrt(sum(one * one for one in logs) / len(logs)) if logs else None
+
+    def interval(self, seconds: float) -> tuple[float, float] | None:
+        """Where the truth lies in 8 of 10 cases, if this table is like those to come; by the fit's own residuals."""
+        if self.spread is None:
+            return None
+        width = exp(INTERVAL * self.spread)
+        return seconds / width, seconds * width
+
+
+def fit_table(
+    measured: Measured,
+    *,
+    start: Point | None = None,
+    collective: str | None = None,
+    predict: Sequence[Point] = (),
+) -> list[TableFit]:
+    """Fit each collective, or the one that is named, to one point; the one that suits the others best comes first.
+
+    ``start`` is the point that is fitted to; where it is not given, the one with the most workers and the middle
+    batch. ``predict`` names further points, each at a batch that one worker was measured with. A Mistake says why a
+    table cannot be fitted.
+    """
+    if collective is not None and collective not in TRANSFERS:
+        raise unknown("collective", collective, TRANSFERS)
+    first = _start(measured, start)
+    rest = measured.communicate(first)
+    if not rest > 0:
+        raise Mistake(
+            f"{first} took {measured.epochs[first]:g} s, no longer than 1/{first.workers} of one worker's "
+            f"{measured.alone(first.batch):g} s: nothing is left for communication, so there is nothing to fit; "
+            "choose another point"
+        )
+    others = sorted({*measured.together, *predict} - {first})
+    _check_known(measured, others)
+    names = TRANSFERS if collective is None else (collective,)
+    fits = [_fit(measured, name, first, rest, others) for name in names]
+    return sorted(fits, key=lambda fit: fit.spread or 0.0)
+
+
+def _start(measured: Measured, start: Point | None) -> Point:
+    """The point to begin with."""
+    together = measured.together
+    if not together:
+        raise Mistake("the table has no point of more than one worker; a fit needs one, such as 2x128")
+    if start is None:
+        most = [point for point in together if point.workers == together[-1].workers]
+        return most[len(most) // 2]
+    if start.workers < 2:
+        raise Mistake(f"{start} says nothing about communication; choose one of {_list(together)}")
+    if start not in measured.epochs:
+        raise Mistake(f"{start} was not measured; choose one of {_list(together)}")
+    return start
+
+
+def _check_known(measured: Measured, points: Sequence[Point]) -> None:
+    for point in points:
+        if Point(1, point.batch) not in measured.epochs:
+            known = sorted(one.batch for one in measured.epochs if one.workers == 1)
+            raise Mistake(
+                f"{point} cannot be predicted: one worker was not measured at batch {point.batch}, only at "
+                f"{', '.join(map(str, known))}"
+            )
+
+
+def _fit(measured: Measured, name: str, first: Point, rest: float, others: Sequence[Point]) -> TableFit:
+    transfers = TRANSFERS[name]
+    transfer = rest / transfers(first.workers)
+    return TableFit(
+        collective=name,
+        start=first,
+        transfer=transfer,
+        rate=4 * measured.parameters / transfer,
+        points=tuple(_foretell(measured, point, transfer * transfers(point.workers)) for point in others),
+    )
+
+
+def _foretell(measured: Measured, point: Point, communicate: float) -> Foretold:
+    single = measured.alone(point.batch) / measured.steps(Point(1, point.batch))
+    seconds = measured.steps(point) * (single + communicate)
+    return Foretold(point=point, seconds=seconds, measured=measured.epochs.get(point))
+
+
+def _list(points: Sequence[Point]) -> str:
+    return ", ".join(map(str, points))

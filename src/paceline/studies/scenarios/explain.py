@@ -1,0 +1,26 @@
+"""``ask = "explain"``: what a collective does, round by round."""
+
+from typing import Any
+
+from paceline.studies.scenarios.scenario import Scenario
+
+
+def read_request(scenario: Scenario) -> dict[str, Any]:
+    """The settings of [explain] by name, as the command of that name has them; its report plays the collective."""
+    reader = scenario.reader.table("explain")
+    reader.need('schedule = "ring"')
+    request: dict[str, Any] = {"schedule": reader.word("schedule", ""), "op": reader.word("op", "sum")}
+    if "values" in reader.values:
+        rows = [
+            " ".join(f"{number.number(place, 0.0):.17g}" for number, place in row.items(key))
+            for row, key in reader.items("values")
+        ]
+        request["values"] = "; ".join(rows)
+    for key in ("workers", "length", "seed", "segments"):
+        if key in reader.values:
+            request[key] = reader.whole(key, 0)
+    if "hosts" in reader.values:
+        request["hosts"] = ",".join(str(number.whole(key, 0)) for number, key in reader.items("hosts"))
+    reader.finish()
+    scenario.reader.finish()
+    return request
