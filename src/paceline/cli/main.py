@@ -20,6 +20,10 @@ COMMANDS = {
         "paceline.cli.simulate:simulate",
         "Run the same training in virtual time, on a cluster that nobody owns.",
     ),
+    "predict": (
+        "paceline.cli.predict:predict",
+        "Predict how fast a training will go, on hardware that nobody has bought yet.",
+    ),
     "explain": ("paceline.cli.explain:explain", "Show what a collective does, round by round."),
     "bench": ("paceline.cli.bench:app", "Measure how fast things are here, beside what was predicted."),
     "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),

@@ -1,0 +1,214 @@
+"""``paceline predict``: how fast will it go, on hardware that nobody has bought yet?"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Group, Parameter
+
+from paceline.cli.options import AGREE, JOB, WHERE, whole
+from paceline.errors import Mistake
+from paceline.jobs.spec import JobSpec
+
+if TYPE_CHECKING:
+    from paceline.records.prediction import Prediction
+    from paceline.studies.predict.words import Words
+
+MONEY = Group("What it costs", sort_key=5)
+SHOWN = Group("What is shown", sort_key=6)
+
+Whole = Parameter(converter=whole)
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class SubjectOptions:
+    """None means that an option was not given."""
+
+    input: Annotated[str | None, Parameter(group=JOB)] = None
+    """The shape of one sample, such as 3x224x224 (default: the model's usual one)."""
+    classes: Annotated[int | None, Whole, Parameter(group=JOB)] = None
+    """What a target is one of (default: the model's usual number)."""
+    optimizer: Annotated[str | None, Parameter(group=JOB)] = None
+    """The optimizer (default sgd), such as adam; see 'paceline optimizers'."""
+    job: Annotated[str | None, Parameter(group=JOB)] = None
+    """Your own job by import path, such as my_module:build, instead of a model."""
+    data: Annotated[str | None, Parameter(group=JOB)] = None
+    """With --model instead of a model: a job by its parts, as 'paceline train' has them."""
+    model: Annotated[str | None, Parameter(group=JOB)] = None
+    """The model of such a job."""
+
+    def spec(self) -> JobSpec | None:
+        """The job, where the options name one."""
+        if self.job is not None:
+            for option, value in (
+                ("--data", self.data),
+                ("--model", self.model),
+                ("--optimizer", self.optimizer),
+            ):
+                if value is not None:
+                    raise Mistake(
+                        f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
+                    )
+            return JobSpec(path=self.job)
+        if self.data is None and self.model is None:
+            return None
+        parts = {"data": self.data, "model": self.model, "optimizer": self.optimizer}
+        return JobSpec(**{name: value for name, value in parts.items() if value is not None})
+
+    def shape(self) -> tuple[int, ...] | None:
+        """The shape of one sample."""
+        if self.input is None:
+            return None
+        pieces = self.input.lower().split("x")
+        if not all(piece.isdecimal() and int(piece[:9]) > 0 for piece in pieces):
+            raise Mistake(f"--input {self.input} is not a shape: write sizes such as 3x224x224")
+        return tuple(int(piece[:9]) for piece in pieces)
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class ComputeOptions:
+    """None means that an option was not given."""
+
+    device: Annotated[str | None, Parameter(group=WHERE)] = None
+    """What each worker computes on, by name, such as a100; see 'paceline devices'."""
+    precision: Annotated[str | None, Parameter(group=WHERE)] = None
+    """How that device multiplies: torch (default: as PyTorch does unless told), fp32, tf32, fp16 or bf16."""
+    threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
+    """Cores of a CPU that a worker uses (default: all of them)."""
+    profile: Annotated[Path | None, Parameter(group=WHERE)] = None
+    """Instead of a device: a file that 'paceline calibrate' wrote."""
+    times: Annotated[Path | None, Parameter(group=WHERE)] = None
+    """Instead of a device: the run folder of one worker; a step takes as long as its typical step took there."""
+    network: Annotated[str | None, Parameter(group=WHERE)] = None
+    """Between hosts: a name or a rate, such as 25gbit or '30 Gbit/s,10 us' (default 10gbit); see 'paceline devices'."""
+    per_host: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
+    """Workers a host (default 1)."""
+    inside: Annotated[str | None, Parameter(group=WHERE)] = None
+    """Between workers of a host, such as nvlink3 (default: shared memory of a small machine, 4 GB/s)."""
+    cluster: Annotated[str | None, Parameter(group=WHERE)] = None
+    """A .toml file or an inline description instead, as 'paceline simulate' has it; its first workers are asked for."""
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class WayOptions:
+    """How the workers agree, and what is asked about."""
+
+    workers: Annotated[
+        str | None, Parameter(name=["--workers", "-np"], group=AGREE, allow_leading_hyphen=True)
+    ] = None
+    """How many: 1,2,4,8 or 1-8 (default 1,2,4,8,16,32,64,128)."""
+    batch_size: Annotated[int | None, Whole, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
+    """Samples a worker and step (default 32); with --scaling strong, of all workers together."""
+    scaling: Annotated[Literal["weak", "strong"], Parameter(group=AGREE, show_default=False)] = "weak"
+    """weak (default): a worker keeps its batch. strong: the batch is divided among the workers."""
+    strategy: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
+    """How workers agree (default all-reduce); may be repeated, to compare. See 'paceline strategies'."""
+    collective: Annotated[str | None, Parameter(group=AGREE)] = None
+    """How all-reduces are done: native (default) or a schedule's name, see 'paceline explain'."""
+    servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
+    """Servers that keep the parameters (default 1); of ps, ssp and async."""
+    jitter: Annotated[float | None, Parameter(group=AGREE)] = None
+    """Spread of compute times: 0.05 varies a typical step by a twentieth (default 0)."""
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class MoneyOptions:
+    """What it costs."""
+
+    price: Annotated[float | None, Parameter(group=MONEY)] = None
+    """Price of a worker for an hour."""
+    host_price: Annotated[float | None, Parameter(group=MONEY)] = None
+    """Price of a whole host for an hour, instead."""
+    epochs: Annotated[int | None, Whole, Parameter(group=MONEY)] = None
+    """Passes over the training data: adds the time of the whole training."""
+    samples: Annotated[int | None, Whole, Parameter(group=MONEY)] = None
+    """Samples of an epoch, where the job does not say."""
+
+
+def predict(
+    name: str | None = None,
+    /,
+    *,
+    subject: SubjectOptions | None = None,
+    compute: ComputeOptions | None = None,
+    way: WayOptions | None = None,
+    money: MoneyOptions | None = None,
+    layers: Annotated[bool, Parameter(group=SHOWN, negative=(), show_default=False)] = False,
+    out: Annotated[Path | None, Parameter(group=SHOWN)] = None,
+    as_json: Annotated[bool, Parameter(name="--json", group=SHOWN, negative=(), show_default=False)] = False,
+) -> int:
+    """Predict how fast a training will go, on hardware that nobody has bought yet.
+
+    The model is traced without weights and without a GPU; a device turns its operators into time; the strategy's
+    program runs on the described network. Rows by number of workers, then where it stops to pay, and why.
+
+    Parameters
+    ----------
+    name
+        The model: one that ships, such as resnet50 ('paceline models'), or your own by import path.
+    layers
+        Show where a worker's step goes, module by module.
+    out
+        Write the whole prediction to this file, for a later comparison with what was measured.
+    as_json
+        One JSON document instead of text.
+    """
+    words = _words(
+        name,
+        subject or SubjectOptions(),
+        compute or ComputeOptions(),
+        way or WayOptions(),
+        money or MoneyOptions(),
+    )
+    from paceline.studies.predict.asking import ask
+    from paceline.studies.predict.study import predict as study
+
+    prediction = study(ask(words), layers=layers)
+    _show(prediction, out, as_json)
+    return 0
+
+
+def _words(
+    name: str | None, subject: SubjectOptions, compute: ComputeOptions, way: WayOptions, money: MoneyOptions
+) -> "Words":
+    from paceline.studies.predict.question import parse_counts
+    from paceline.studies.predict.words import USUAL_BATCH, Words
+
+    return Words(
+        model=name,
+        job=subject.spec(),
+        shape=subject.shape(),
+        classes=subject.classes,
+        optimizer=subject.optimizer,
+        **vars(compute),
+        workers=None if way.workers is None else parse_counts(way.workers),
+        batch=USUAL_BATCH if way.batch_size is None else way.batch_size,
+        scaling=way.scaling,
+        strategies=tuple(way.strategy or ("all-reduce",)),
+        collective="native" if way.collective is None else way.collective,
+        servers=1 if way.servers is None else way.servers,
+        jitter=way.jitter,
+        price=money.price or 0.0,
+        host_price=money.host_price or 0.0,
+        epochs=money.epochs,
+        samples=money.samples,
+    )
+
+
+def _show(prediction: "Prediction", out: Path | None, as_json: bool) -> None:
+    from paceline.reports.predict.text import text_lines
+
+    document = prediction.to_json()
+    if out is not None:
+        out.write_text(json.dumps(document, indent=2) + "\n")
+        sys.stderr.write(f"wrote {out}\n")
+    if as_json:
+        print(json.dumps(document, indent=2))  # noqa: T201
+    else:
+        print("\n".join(text_lines(prediction)))  # noqa: T201

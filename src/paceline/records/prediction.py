@@ -1,0 +1,235 @@
+"""A prediction as it is kept: rows by worker count, what follows from them, and what they rest on."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, Self
+
+SCHEMA = 1
+
+Level = Literal["catalogue", "calibrated", "profiled"]
+"""How much is known: a data sheet; a machine that was measured; the very job's step, measured on one worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One number of workers; times are seconds of a worker's step."""
+
+    workers: int
+    batch: int
+    """Samples of the worker that has most of them."""
+    data: float
+    forward: float
+    backward: float
+    apply: float
+    communicate: float
+    """Transfers while nothing else goes on."""
+    hidden: float
+    """Transfers behind backward."""
+    wait: float
+    """For slower workers, or for the server."""
+    step: float
+    """All of it, ``hidden`` apart."""
+    low: float
+    """One step in ten is predicted to be shorter than this."""
+    high: float
+    """One in ten is predicted to be longer."""
+    sent: float
+    """Bytes of a worker."""
+    rate: float
+    """Samples a second of all workers together."""
+    speed_up: float
+    """Against one worker who trains alone."""
+    efficiency: float
+    """The part of ``workers`` times as fast that is reached."""
+    bound: str
+    """What a step would gain most from if it were better: compute, bandwidth, latency, server or straggler."""
+    path: str
+    """How the step was got: by closed forms or by events."""
+    cost_million: float | None = None
+    """What a million samples cost, where there is a price."""
+    finish: float | None = None
+    """Seconds of the whole training, where its length is known."""
+    cost: float | None = None
+    """What the whole training costs."""
+
+    @property
+    def communication(self) -> float:
+        """All transfers of a step, hidden or not."""
+        return self.communicate + self.hidden
+
+    @property
+    def compute(self) -> float:
+        """Forward, backward and apply."""
+        return self.forward + self.backward + self.apply
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reach:
+    """Up to how many workers something holds."""
+
+    workers: int
+    """The largest number for which it does; 0 where it does for none."""
+    searched: int
+    """How far was looked."""
+
+    @property
+    def open(self) -> bool:
+        """Whether it still holds as far as was looked."""
+        return self.workers >= self.searched
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knee:
+    """Where doubling the workers stops to pay."""
+
+    reach: Reach
+    """The largest number of workers whose doubling makes training at least 1.5 times as fast."""
+    bound: str
+    """What is in the way of twice as many, as a row's."""
+    dip: int | None
+    """A smaller number at which doubling does not pay either, though it does again later; None: there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bandwidth:
+    """What the network would have to carry for the links to cost a step no more than a tenth."""
+
+    workers: int
+    there: float
+    """Bytes a second that the network has."""
+    needed: float | None
+    """Bytes a second; None where no bandwidth would do."""
+    left: float
+    """Seconds a step that the links would cost with unlimited bandwidth."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Help:
+    """Something that would make it faster."""
+
+    what: str
+    """In words: "50gbit", "2 servers"."""
+    workers: int
+    gain: float
+    """Times as many samples a second at that number of workers."""
+    knee: Reach | None = None
+    """Where doubling would stop to pay then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Findings:
+    """What follows from the rows."""
+
+    well: Reach
+    """The largest number of workers that, like all smaller ones, reaches 80 % efficiency."""
+    knee: Knee
+    crossover: Reach
+    """Up to how many workers computing takes at least as long as communication and waiting."""
+    bandwidth: Bandwidth | None
+    """None for one worker, who needs no network."""
+    helps: tuple[Help, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Series:
+    """One strategy."""
+
+    strategy: str
+    rows: tuple[Row, ...]
+    findings: Findings
+
+
+@dataclass(frozen=True, kw_only=True)
+class Known:
+    """What a prediction rests on, for people to judge it by."""
+
+    level: Level
+    compute: str
+    """Where the compute times are from, in words."""
+    links: str
+    """Where the links' figures are from."""
+    interval: str
+    """What the interval rests on."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layer:
+    """One module's part of a step."""
+
+    module: str
+    kinds: str
+    """What its operators do, such as "convolution, norm"."""
+    flops: float
+    """Of forward and backward together."""
+    bytes: float
+    """Read and written, forward and backward."""
+    forward: float
+    backward: float
+    share: float
+    """Of all layers' forward and backward."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """Everything that was predicted at once."""
+
+    name: str
+    """What is trained."""
+    parameters: int
+    scaling: Literal["weak", "strong"]
+    batch: int
+    """Samples a worker, or of all workers together in strong scaling."""
+    cost_model: str
+    known: Known
+    series: tuple[Series, ...]
+    layers: tuple[Layer, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    """The question as it was asked."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    made: str = ""
+    """UTC, such as 2026-11-16T03:40:00Z."""
+
+    @property
+    def workers(self) -> tuple[int, ...]:
+        """The numbers of workers, the same for every strategy."""
+        return tuple(row.workers for row in self.series[0].rows)
+
+    def fastest(self, place: int) -> Series:
+        """The strategy that is fastest at one of the worker counts, by its place among them."""
+        return max(self.series, key=lambda series: series.rows[place].rate)
+
+    def to_json(self) -> dict[str, Any]:
+        """A plain document; ``from_json`` reads it back."""
+        return {"schema": SCHEMA, "kind": "prediction", **asdict(self)}
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Read what ``to_json`` wrote; a ValueError says that it is something else."""
+        if document.get("kind") != "prediction" or document.get("schema") != SCHEMA:
+            raise ValueError(f"not a prediction of schema {SCHEMA}")
+        values = {one.name: document[one.name] for one in fields(cls)}
+        values["known"] = Known(**values["known"])
+        values["series"] = tuple(map(_series, values["series"]))
+        values["layers"] = tuple(Layer(**layer) for layer in values["layers"])
+        return cls(**values)
+
+
+def _series(document: Mapping[str, Any]) -> Series:
+    rows = tuple(Row(**row) for row in document["rows"])
+    return Series(strategy=document["strategy"], rows=rows, findings=_findings(document["findings"]))
+
+
+def _findings(document: Mapping[str, Any]) -> Findings:
+    knee, bandwidth = document["knee"], document["bandwidth"]
+    return Findings(
+        well=Reach(**document["well"]),
+        knee=Knee(**{**knee, "reach": Reach(**knee["reach"])}),
+        crossover=Reach(**document["crossover"]),
+        bandwidth=None if bandwidth is None else Bandwidth(**bandwidth),
+        helps=tuple(_help(one) for one in document["helps"]),
+    )
+
+
+def _help(document: Mapping[str, Any]) -> Help:
+    knee = document["knee"]
+    return Help(**{**document, "knee": None if knee is None else Reach(**knee)})

@@ -1,0 +1,76 @@
+"""The rows of a prediction as a table: one line a number of workers, or a strategy and a number of workers."""
+
+from collections.abc import Sequence
+
+from paceline.records.prediction import Prediction, Row
+from paceline.reports.text import percent
+from paceline.units import show_seconds
+
+NOTHING = "-"
+
+
+def table_lines(prediction: Prediction) -> list[str]:
+    """The table with its titles; times are in milliseconds."""
+    rows = ordered(prediction)
+    digits = _digits(min(row.step for _, row in rows))
+    cells = [_cells(strategy, row, digits) for strategy, row in rows]
+    if len(prediction.series) == 1:
+        cells = [{title: text for title, text in row.items() if title != "strategy"} for row in cells]
+    titles = [title for title in cells[0] if any(row[title] != NOTHING for row in cells)]
+    return aligned(titles, [[row[title] for title in titles] for row in cells], left=("strategy",))
+
+
+def ordered(prediction: Prediction) -> list[tuple[str, Row]]:
+    """By workers, and by strategy within."""
+    places = range(len(prediction.workers))
+    return [(series.strategy, series.rows[place]) for place in places for series in prediction.series]
+
+
+def aligned(titles: Sequence[str], rows: Sequence[Sequence[str]], left: Sequence[str] = ()) -> list[str]:
+    """Columns as wide as their widest cell, two spaces apart; numbers to the right."""
+    columns = list(zip(titles, *rows, strict=True))
+    widths = [max(map(len, column)) for column in columns]
+    lines = []
+    for row in (titles, *rows):
+        pairs = zip(titles, row, widths, strict=True)
+        lines.append(
+            "  ".join(cell.ljust(wide) if title in left else cell.rjust(wide) for title, cell, wide in pairs)
+        )
+    return [line.rstrip() for line in lines]
+
+
+def _cells(strategy: str, row: Row, digits: int) -> dict[str, str]:
+    def ms(seconds: float) -> str:
+        return f"{1e3 * seconds:,.{digits}f}" if seconds > 0 else NOTHING
+
+    return {
+        "strategy": strategy,
+        "workers": f"{row.workers:,}",
+        "batch": f"{row.batch:,}",
+        "data": ms(row.data),
+        "forward": ms(row.forward),
+        "backward": ms(row.backward),
+        "apply": ms(row.apply),
+        "comm": ms(row.communication),
+        "hidden": ms(row.hidden),
+        "wait": ms(row.wait),
+        "step ms": ms(row.step),
+        "80 % interval": f"{ms(row.low)} .. {ms(row.high)}",
+        "samples/s": f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
+        "speed-up": f"{row.speed_up:,.2f}" if row.speed_up < 100 else f"{row.speed_up:,.0f}",
+        "efficiency": percent(round(row.efficiency, 2)),
+        "cost/1M": _money(row.cost_million),
+        "time": NOTHING if row.finish is None else show_seconds(row.finish),
+        "cost": _money(row.cost),
+    }
+
+
+def _digits(seconds: float) -> int:
+    """Decimals of a millisecond, so that the shortest step has three figures."""
+    return 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2 if seconds >= 0.001 else 4
+
+
+def _money(amount: float | None) -> str:
+    if amount is None:
+        return NOTHING
+    return f"{amount:,.0f}" if amount >= 100 else f"{amount:.3g}"

@@ -1,0 +1,117 @@
+"""What follows from the steps: where it stops to pay, why, and what would help."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+from paceline.records.prediction import Bandwidth, Findings, Help, Knee
+from paceline.studies.predict.model import Case
+from paceline.studies.predict.pricing import Pricing
+from paceline.studies.predict.question import Faster
+from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
+
+WELL = 0.8
+"""The efficiency from which training scales well."""
+
+FAR = 100_000
+"""As many workers are looked at where the closed path answers."""
+
+NEAR = 256
+"""As many where every step is played, unless more were asked for."""
+
+TENTH = 1.1
+"""Links count as no limit where the step takes at most so many times as long as on perfect ones."""
+
+WORTH = 1.1
+"""What helps less than this is not worth a sentence."""
+
+UNLIMITED = 1e9
+
+
+class Finder:
+    """Looks for the findings of one strategy."""
+
+    def __init__(self, pricing: Pricing, strategy: str) -> None:
+        self._pricing, self._question, self._strategy = pricing, pricing.question, strategy
+        self._asked = max(self._question.workers)
+
+    def findings(self) -> Findings:
+        """All of them."""
+        limit = self._limit()
+        return Findings(
+            well=holds_up_to(self._well, limit),
+            knee=self._knee(limit),
+            crossover=holds_up_to(self._computes_longer, limit),
+            bandwidth=self._bandwidth() if self._asked > 1 else None,
+            helps=tuple(self._helps(limit)) if self._asked > 1 else (),
+        )
+
+    def _case(self, workers: int) -> Case:
+        return self._question.case(self._strategy, workers)
+
+    def _limit(self) -> int:
+        """How far to look: as far as the closed path goes, as far as workers are of use."""
+        if self._pricing.step(self._case(self._asked)).path == "closed":
+            return min(max(FAR, self._asked), self._question.most)
+        return min(max(NEAR, self._asked), self._question.most)
+
+    def _well(self, workers: int) -> bool:
+        return self._pricing.rate(self._case(workers)) >= WELL * workers * self._pricing.alone
+
+    def _knee(self, limit: int) -> Knee:
+        reach, dip = pays_up_to(lambda workers: self._pricing.rate(self._case(workers)), limit)
+        beyond = self._case(min(2 * reach.workers, limit))
+        return Knee(reach=reach, bound=self._pricing.step(beyond).bound, dip=dip)
+
+    def _computes_longer(self, workers: int) -> bool:
+        """Jitter apart: it makes workers wait for each other, not for the network."""
+        step = self._pricing.step(replace(self._case(workers), jitter=0.0))
+        return (
+            step.communicate + step.hidden + step.wait
+            <= step.data + step.forward + step.backward + step.apply
+        )
+
+    def _bandwidth(self) -> Bandwidth:
+        case = self._case(self._asked)
+        perfect = self._pricing.perfect(case)
+        factor = least_factor(
+            lambda more: self._pricing.seconds(replace(case, bandwidth=more)) <= TENTH * perfect
+        )
+        there = self._question.model.bandwidth(self._asked)
+        left = self._pricing.seconds(replace(case, bandwidth=UNLIMITED)) - perfect
+        return Bandwidth(
+            workers=self._asked,
+            there=there,
+            needed=None if factor is None else factor * there,
+            left=max(0.0, left),
+        )
+
+    def _helps(self, limit: int) -> Iterator[Help]:
+        yield from self._networks(limit)
+        if self._pricing.step(self._case(self._asked)).bound == "server":
+            yield from self._servers()
+
+    def _networks(self, limit: int) -> Iterator[Help]:
+        """The slowest network that is worth it."""
+        for network in self._question.networks:
+            gain = self._gain(_on(self._case(self._asked), network))
+            if gain < WORTH:
+                continue
+            reach, _ = pays_up_to(self._rate_on(network), limit)
+            yield Help(what=network.name, workers=self._asked, gain=gain, knee=reach)
+            return
+
+    def _rate_on(self, network: Faster) -> Callable[[int], float]:
+        return lambda workers: self._pricing.rate(_on(self._case(workers), network))
+
+    def _servers(self) -> Iterator[Help]:
+        more = 2 * self._question.servers
+        gain = self._gain(replace(self._case(self._asked), servers=more))
+        if gain >= WORTH:
+            yield Help(what=f"{more} servers", workers=self._asked, gain=gain)
+
+    def _gain(self, better: Case) -> float:
+        return self._pricing.rate(better) / self._pricing.rate(self._case(self._asked))
+
+
+def _on(case: Case, network: Faster) -> Case:
+    return replace(case, bandwidth=network.bandwidth, latency=network.latency)

@@ -1,0 +1,71 @@
+"""What the study asks of a cost model: the step of one case."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from paceline.costs.devices.base import StepCost
+from paceline.records.prediction import Known, Layer
+from paceline.studies.predict.base import Step
+
+ALIKE = "all-reduce"
+"""The strategy by which one worker alone is told: it has nobody to talk to."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """One row's question, and how much better or worse the world is than described."""
+
+    strategy: str
+    workers: int
+    batch: int
+    """Samples of the worker that has most of them."""
+    total: int
+    """Samples of all workers in one step."""
+    servers: int = 1
+    jitter: float = 0.0
+    compute: float = 1.0
+    """Computing takes so many times as long."""
+    links: float = 1.0
+    """Every transfer takes so many times as long: both bandwidth and latency are that much worse."""
+    bandwidth: float = 1.0
+    """The network between hosts carries so many times as much; inside the host where there is one only."""
+    latency: float = 1.0
+    """That network's messages take so many times as long to arrive."""
+
+
+class CostModel(Protocol):
+    """A way to price cases: Paceline's own, or another to compare it with."""
+
+    @property
+    def name(self) -> str:
+        """As ``--cost-model`` has it."""
+
+    @property
+    def known(self) -> Known:
+        """What it rests on."""
+
+    @property
+    def links_spread(self) -> float:
+        """Standard deviation of the logarithm of (real / predicted) time of a transfer."""
+
+    @property
+    def most(self) -> int:
+        """The largest number of workers that it can be asked about."""
+
+    def bandwidth(self, workers: int) -> float:
+        """Bytes a second of the network among so many workers: between hosts, or inside where there is one only."""
+
+    def hosts(self, workers: int) -> int:
+        """How many hosts so many workers stand on."""
+
+    def cost(self, batch: int) -> StepCost:
+        """A worker's step without communication."""
+
+    def parameters(self) -> int:
+        """Elements of all trainable parameters."""
+
+    def layers(self, batch: int) -> tuple[Layer, ...]:
+        """Where a worker's step goes, module by module."""
+
+    def step(self, case: Case) -> Step:
+        """The step of a case; ``rate`` counts ``workers`` times ``batch`` samples."""

@@ -1,0 +1,106 @@
+"""Paceline's own cost model: traced compute on a device, the strategy's program on the links."""
+
+from dataclasses import dataclass, field, replace
+
+from paceline.costs.devices.base import StepCost
+from paceline.records.prediction import Known, Layer
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.studies.predict.base import Setup, Step
+from paceline.studies.predict.layers import layer_table
+from paceline.studies.predict.model import Case
+from paceline.studies.predict.places import Place, changed, network_bandwidth
+from paceline.studies.predict.sources import Source
+from paceline.studies.predict.steps import predict_step
+
+SHEET_LINKS_SPREAD = 0.2
+"""Of links that are known by their data sheet only: software reaches 0.7 to 0.95 of most of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Modelled:
+    """Compute times from a source, links from a place."""
+
+    source: Source
+    place: Place
+    links: str
+    """Where the links' figures are from, in words."""
+    links_spread: float = SHEET_LINKS_SPREAD
+    collective: str = "native"
+    codec: str = "identity"
+    name: str = "paceline"
+    _costs: dict[int, StepCost] = field(default_factory=dict, init=False)
+
+    @property
+    def known(self) -> Known:
+        """What the source and the place rest on."""
+        return Known(
+            level=self.source.level,
+            compute=self.source.words,
+            links=self.links,
+            interval=self.source.doubt,
+        )
+
+    @property
+    def most(self) -> int:
+        """As many as the place has room for."""
+        return self.place.most
+
+    def bandwidth(self, workers: int) -> float:
+        """Of the network among so many workers."""
+        return network_bandwidth(self.place.cluster(workers))
+
+    def hosts(self, workers: int) -> int:
+        """How many hosts so many workers stand on."""
+        return self.place.hosts(workers)
+
+    def cost(self, batch: int) -> StepCost:
+        """Asked of the source once a batch."""
+        if batch not in self._costs:
+            self._costs[batch] = self.source.cost(batch)
+        return self._costs[batch]
+
+    def parameters(self) -> int:
+        """Of whatever batch was asked for first."""
+        return self.source.trace(next(iter(self._costs))).size
+
+    def layers(self, batch: int) -> tuple[Layer, ...]:
+        """Module by module."""
+        return layer_table(self.source.trace(batch), self.source.seconds)
+
+    def step(self, case: Case) -> Step:
+        """Run the strategy's program, or its closed form."""
+        return predict_step(
+            Setup(
+                strategy=case.strategy,
+                cluster=changed(self.place.cluster(case.workers), case),
+                cost=_longer(self.cost(case.batch), case.compute),
+                shape=self._shape(case.batch),
+                collective=self.collective,
+                codec=self.codec,
+                servers=case.servers,
+                jitter=case.jitter,
+            )
+        )
+
+    def _shape(self, batch: int) -> JobShape:
+        trace = self.source.trace(batch)
+        return JobShape(
+            name=trace.name,
+            parameters=tuple(parameter.elements for parameter in trace.parameters),
+            dtype=trace.dtype,
+            buffers=trace.buffers,
+            train_samples=1,
+            test_samples=1,
+        )
+
+
+def _longer(cost: StepCost, factor: float) -> StepCost:
+    if factor == 1.0:
+        return cost
+    return replace(
+        cost,
+        data=cost.data * factor,
+        forward=cost.forward * factor,
+        backward=cost.backward * factor,
+        apply=cost.apply * factor,
+    )

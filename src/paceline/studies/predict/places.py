@@ -1,0 +1,129 @@
+"""Where the workers stand, for any number of them, and with links that are better or worse than they are."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
+from paceline.errors import Mistake
+from paceline.studies.predict.model import Case
+from paceline.studies.predict.question import MOST_WORKERS
+
+
+class Place(Protocol):
+    """Hosts and links."""
+
+    @property
+    def most(self) -> int:
+        """The largest number of workers that there is room for."""
+
+    def cluster(self, workers: int) -> Cluster:
+        """The first so many workers."""
+
+    def hosts(self, workers: int) -> int:
+        """How many hosts these stand on."""
+
+
+class Alike:
+    """As many hosts as it takes, all alike, each with so many workers; the last one may be partly used."""
+
+    most = MOST_WORKERS
+
+    def __init__(
+        self,
+        *,
+        link: Link,
+        per_host: int = 1,
+        inside: Callable[[int], Link] = lambda workers: MEMORY,  # noqa: ARG005
+        device: Device = Device(),  # noqa: B008
+        company: tuple[float, ...] = (),
+    ) -> None:
+        """``inside`` is what so many workers of a host share; ``company`` is as a host has it."""
+        if not 1 <= per_host <= MOST_WORKERS:
+            raise Mistake(f"--per-host {per_host} is out of range: it must be 1 to {MOST_WORKERS:,}")
+        self._link, self._per_host, self._inside = link, per_host, inside
+        self._device, self._company = device, company
+        self._full: list[Host] = []
+
+    def hosts(self, workers: int) -> int:
+        """The last one may be partly used."""
+        return -(-workers // self._per_host)
+
+    def cluster(self, workers: int) -> Cluster:
+        """Hosts that were made already are not made again: a hundred thousand take their time."""
+        whole, rest = divmod(workers, self._per_host)
+        if len(self._full) < whole:
+            inside = self._inside(self._per_host)
+            self._full += [
+                self._host(index, self._per_host, inside) for index in range(len(self._full), whole)
+            ]
+        last = [self._host(whole, rest, self._inside(rest))] if rest else []
+        return Cluster(hosts=tuple(self._full[:whole] + last))
+
+    def _host(self, index: int, workers: int, inside: Link) -> Host:
+        return Host(
+            name=f"host-{index}",
+            link=self._link,
+            workers=workers,
+            device=self._device,
+            inside=inside,
+            company=self._company,
+        )
+
+
+class Described:
+    """A cluster that somebody described: its first workers, and all places for servers."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._whole = cluster
+        self.most = cluster.workers
+
+    def hosts(self, workers: int) -> int:
+        """Those with workers among the first so many."""
+        return sum(1 for host in self.cluster(workers).hosts if host.workers)
+
+    def cluster(self, workers: int) -> Cluster:
+        """Hosts in their order, the last one partly used."""
+        kept, left = [], workers
+        for host in self._whole.hosts:
+            taken = min(left, host.workers)
+            if taken or host.servers:
+                kept.append(replace(host, workers=taken))
+            left -= taken
+        return replace(self._whole, hosts=tuple(kept))
+
+
+def changed(cluster: Cluster, case: Case) -> Cluster:
+    """The cluster with links as much better or worse as the case says."""
+    if case.links == case.bandwidth == case.latency == 1.0:
+        return cluster
+    several = len(cluster.hosts) > 1
+    links: dict[tuple[Link, bool], Link] = {}
+
+    def better(link: Link, named: bool) -> Link:
+        if (link, named) not in links:
+            more, longer = (case.bandwidth, case.latency) if named else (1.0, 1.0)
+            links[link, named] = Link(
+                bandwidth=link.bandwidth * more / case.links, latency=link.latency * longer * case.links
+            )
+        return links[link, named]
+
+    hosts = [
+        _with_links(host, better(host.link, several), better(host.inside, not several))
+        for host in cluster.hosts
+    ]
+    return replace(cluster, hosts=tuple(hosts))
+
+
+def _with_links(host: Host, link: Link, inside: Link) -> Host:
+    """A copy without the checks, which the host has passed: ten times as quick, and there may be 100,000."""
+    copy = object.__new__(Host)
+    vars(copy).update(vars(host), link=link, inside=inside)
+    return copy
+
+
+def network_bandwidth(cluster: Cluster) -> float:
+    """Bytes a second of the slowest link between hosts, or of what is inside where there is one host only."""
+    if len(cluster.hosts) == 1:
+        return cluster.hosts[0].inside.bandwidth
+    return min(host.link.bandwidth for host in cluster.hosts)

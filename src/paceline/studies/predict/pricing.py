@@ -1,0 +1,38 @@
+"""The steps of a question, each worked out once."""
+
+from dataclasses import replace
+
+from paceline.studies.predict.base import Step
+from paceline.studies.predict.model import ALIKE, Case
+from paceline.studies.predict.question import Question
+
+PERFECT = 1e-9
+"""The part of its time that a transfer takes on links that are as good as perfect."""
+
+
+class Pricing:
+    """Asks the cost model and remembers what it said."""
+
+    def __init__(self, question: Question) -> None:
+        self.question = question
+        self._steps: dict[Case, Step] = {}
+        self.alone = self.rate(replace(question.case(ALIKE, 1), servers=1))
+        """Samples a second of one worker who trains alone."""
+
+    def step(self, case: Case) -> Step:
+        """The step of a case."""
+        if case not in self._steps:
+            self._steps[case] = self.question.model.step(case)
+        return self._steps[case]
+
+    def seconds(self, case: Case) -> float:
+        """How long the step of a case takes."""
+        return self.step(case).step
+
+    def rate(self, case: Case) -> float:
+        """Samples a second of all workers; where shares differ, not all have as many as the largest."""
+        return self.step(case).rate * case.total / (case.workers * case.batch)
+
+    def perfect(self, case: Case) -> float:
+        """How long the step would take if transfers took no time."""
+        return self.seconds(replace(case, links=PERFECT))

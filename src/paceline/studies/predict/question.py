@@ -1,0 +1,155 @@
+"""What the study is asked, checked before anything is computed."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from paceline.errors import Mistake
+from paceline.studies.predict.model import Case, CostModel
+
+Scaling = Literal["weak", "strong"]
+"""Weak: every worker keeps its batch. Strong: the batch of all workers together stays, each has its part."""
+
+MOST_WORKERS = 1_000_000
+MOST_COUNTS = 64
+MOST_BATCH = 10_000_000
+
+_DIGITS = 12
+"""Of a count; more are out of range whatever they are."""
+
+USUAL_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Money:
+    """What is paid, and for how long a training."""
+
+    worker_hour: float = 0.0
+    """Price of a worker for an hour; 0 where nobody says."""
+    host_hour: float = 0.0
+    """Price of a whole host for an hour, instead."""
+    samples: int | None = None
+    """Samples of an epoch."""
+    epochs: int | None = None
+    """Passes over them, where the whole training is asked for."""
+
+    def __post_init__(self) -> None:
+        for option, price in (("--price", self.worker_hour), ("--host-price", self.host_hour)):
+            if not 0 <= price < float("inf"):
+                raise Mistake(
+                    f"{option} {price:g} cannot be: give a price an hour of 0 or more, such as 3.06"
+                )
+        if self.worker_hour and self.host_hour:
+            raise Mistake("--price is for each worker and --host-price for each host: leave one of them out")
+        for option, count in (("--samples", self.samples), ("--epochs", self.epochs)):
+            if count is not None and count < 1:
+                raise Mistake(f"{option} {count} is too small: it must be at least 1")
+
+    @property
+    def stated(self) -> bool:
+        """Whether there is a price."""
+        return self.worker_hour > 0 or self.host_hour > 0
+
+    @property
+    def trained(self) -> int | None:
+        """Samples of the whole training, where it is known how long that is."""
+        return self.samples * self.epochs if self.samples and self.epochs else None
+
+    def hourly(self, workers: int, hosts: int) -> float:
+        """What so many workers on so many hosts cost an hour; a host that is partly used is paid whole."""
+        return workers * self.worker_hour + hosts * self.host_hour
+
+
+@dataclass(frozen=True, kw_only=True)
+class Question:
+    """Which ways, how many workers, what batch; the model knows the rest."""
+
+    name: str
+    """What is trained."""
+    model: CostModel
+    workers: tuple[int, ...] = USUAL_WORKERS
+    batch: int = 32
+    """Samples a worker, or of all workers together in strong scaling."""
+    scaling: Scaling = "weak"
+    strategies: tuple[str, ...] = ("all-reduce",)
+    servers: int = 1
+    jitter: float = 0.0
+    money: Money = Money()
+    networks: tuple["Faster", ...] = ()
+    """Faster networks that one could have instead, slowest first; what would help is looked for among them."""
+
+    def __post_init__(self) -> None:
+        check_counts(self.workers)
+        if not 1 <= self.batch <= MOST_BATCH:
+            raise Mistake(f"--batch-size {self.batch} is out of range: it must be 1 to {MOST_BATCH:,}")
+        if not self.strategies or len(set(self.strategies)) < len(self.strategies):
+            raise Mistake(f"--strategy {' '.join(self.strategies)}: name each strategy once")
+        largest = max(self.workers)
+        if largest > self.model.most:
+            raise Mistake(
+                f"--workers {largest} do not fit the cluster, which has {self.model.most}; ask for at most that"
+            )
+        if self.scaling == "strong" and largest > self.batch:
+            raise Mistake(
+                f"--workers {largest}: a global batch of {self.batch} leaves some of them without a sample; "
+                f"ask for at most {self.batch} workers or a larger --batch-size"
+            )
+
+    @property
+    def most(self) -> int:
+        """The largest number of workers that makes sense."""
+        limit = self.batch if self.scaling == "strong" else MOST_WORKERS
+        return min(limit, self.model.most)
+
+    def case(self, strategy: str, workers: int) -> Case:
+        """The case of so many workers, in a world as described."""
+        strong = self.scaling == "strong"
+        return Case(
+            strategy=strategy,
+            workers=workers,
+            batch=-(-self.batch // workers) if strong else self.batch,
+            total=self.batch if strong else self.batch * workers,
+            servers=self.servers,
+            jitter=self.jitter,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faster:
+    """A network, compared with the one that is there."""
+
+    name: str
+    bandwidth: float
+    """Times as much."""
+    latency: float
+    """Times as long."""
+
+
+def check_counts(workers: Sequence[int]) -> None:
+    """Refuse worker counts that make no table."""
+    if not workers:
+        raise Mistake("--workers names no number: write counts such as 1,2,4,8 or 1-8")
+    if len(workers) > MOST_COUNTS:
+        raise Mistake(f"--workers gives {len(workers)} counts; ask for at most {MOST_COUNTS} at once")
+    for count in workers:
+        if not 1 <= count <= MOST_WORKERS:
+            raise Mistake(f"--workers {count} is out of range: it must be 1 to {MOST_WORKERS:,}")
+
+
+def parse_counts(text: str) -> tuple[int, ...]:
+    """Read "1,2,4", "1-8" or both; the counts come back sorted, each once."""
+    found: set[int] = set()
+    for piece in filter(None, (piece.strip() for piece in text.split(","))):
+        first, dash, last = piece.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise Mistake(f"--workers {text}: {piece!r} is no count; write counts such as 1,2,4,8 or 1-8")
+        low, high = int(first[:_DIGITS]), int((last or first)[:_DIGITS])
+        if high < low:
+            raise Mistake(f"--workers {text}: {piece!r} runs backwards; write {high}-{low}")
+        check_counts((low,))
+        check_counts((high,))
+        check_counts(range(low, high + 1))
+        found.update(range(low, high + 1))
+    counts = tuple(sorted(found))
+    check_counts(counts)
+    return counts

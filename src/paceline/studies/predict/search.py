@@ -1,0 +1,65 @@
+"""Finding a number of workers, or a bandwidth, from which something changes."""
+
+import math
+from collections.abc import Callable
+
+from paceline.records.prediction import Reach
+
+PAYS = 1.5
+"""Doubling the workers pays where it makes training at least so many times as fast."""
+
+
+def ladder(limit: int) -> list[int]:
+    """1, 2, 4 and so on, and the limit itself."""
+    rungs = [2**power for power in range(limit.bit_length()) if 2**power <= limit]
+    return rungs if rungs[-1] == limit else [*rungs, limit]
+
+
+def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
+    """The largest number for which it holds, as for the powers of two below it.
+
+    Between two powers of two it is taken to change once; there the number is found by halving, above a thousand
+    to within a hundredth of it.
+    """
+    good = 0
+    for rung in ladder(limit):
+        if not holds(rung):
+            return Reach(workers=_between(holds, good, rung), searched=limit)
+        good = rung
+    return Reach(workers=limit, searched=limit)
+
+
+def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
+    """The largest number whose doubling pays, and the first power of two before it whose does not."""
+    half = max(1, limit // 2)
+
+    def pays(workers: int) -> bool:
+        return 2 * workers <= limit and rate(2 * workers) >= PAYS * rate(workers)
+
+    rungs = ladder(half)
+    paying = [rung for rung in rungs if pays(rung)]
+    if not paying:
+        return Reach(workers=1, searched=limit), None
+    last = paying[-1]
+    weak = next((rung for rung in rungs if rung < last and rung not in paying), None)
+    if last == rungs[-1]:
+        return Reach(workers=limit, searched=limit), weak
+    return Reach(workers=_between(pays, last, rungs[rungs.index(last) + 1]), searched=limit), weak
+
+
+def _between(holds: Callable[[int], bool], good: int, bad: int) -> int:
+    while bad - good > max(1, good // 100 if good > 1000 else 1):
+        middle = (good + bad) // 2
+        good, bad = (middle, bad) if holds(middle) else (good, middle)
+    return good
+
+
+def least_factor(enough: Callable[[float], bool], least: float = 1e-3, most: float = 1e3) -> float | None:
+    """The smallest factor, to within a fiftieth, that is enough; None where the largest is not."""
+    if not enough(most):
+        return None
+    low, high = math.log(least), math.log(most)
+    while high - low > 0.02:
+        middle = (low + high) / 2
+        low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
+    return math.exp(high)

@@ -1,0 +1,147 @@
+"""Where compute times come from, for each level of knowledge."""
+
+from dataclasses import dataclass, replace
+from math import exp
+from typing import Protocol
+
+from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.profile import Profile
+from paceline.costs.devices.base import DeviceModel, StepCost, step_cost
+from paceline.costs.recorded import Typical
+from paceline.costs.trace.operator import Operator
+from paceline.costs.trace.trace import Trace
+from paceline.records.prediction import Level
+from paceline.studies.predict.batches import Batches
+
+MEASURED_SPREAD = 0.05
+"""Of a step that was measured: how far another run of it lies off, as the logarithm's standard deviation."""
+
+
+class Source(Protocol):
+    """Turns a batch size into the cost of a worker's step."""
+
+    @property
+    def level(self) -> Level:
+        """How much it knows."""
+
+    @property
+    def words(self) -> str:
+        """Where its times are from."""
+
+    @property
+    def doubt(self) -> str:
+        """What its spread rests on."""
+
+    def cost(self, samples: int) -> StepCost:
+        """A step on so many samples, alone on the device."""
+
+    def trace(self, samples: int) -> Trace:
+        """The step's operators."""
+
+    def seconds(self, operator: Operator) -> float:
+        """How long one of them takes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traced:
+    """Every operator priced by a device model."""
+
+    level: Level
+    words: str
+    doubt: str
+    device: DeviceModel
+    batches: Batches
+
+    def cost(self, samples: int) -> StepCost:
+        """The sum of the operators."""
+        return step_cost(self.trace(samples), self.device)
+
+    def trace(self, samples: int) -> Trace:
+        """The subject's."""
+        return self.batches.trace(samples)
+
+    def seconds(self, operator: Operator) -> float:
+        """As the device has it."""
+        return self.device.seconds(operator)
+
+
+def by_sheet(sheet: DeviceSheet, device: DeviceModel, batches: Batches) -> Traced:
+    """A device that is known by its data sheet only."""
+    return Traced(
+        level="catalogue",
+        words=f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})",
+        doubt=f"a data sheet misses the real time of a step by a typical factor of {_factor(device.spread)}",
+        device=device,
+        batches=batches,
+    )
+
+
+def by_profile(profile: Profile, device: DeviceModel, batches: Batches) -> Traced:
+    """A machine that was measured; the job was not."""
+    return Traced(
+        level="calibrated",
+        words=f"profile {profile.name!r}, measured {profile.made}",
+        doubt=f"the profile's own residuals, a typical factor of {_factor(device.spread)}",
+        device=device,
+        batches=batches,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recorded:
+    """A job whose step was measured on one worker; the trace only says when gradients are ready."""
+
+    typical: Typical
+    folder: str
+    device: DeviceModel
+    """By which a measured time is divided among its operators."""
+    batches: Batches
+    level: Level = "profiled"
+
+    @property
+    def words(self) -> str:
+        """The run."""
+        return f"the typical step of {self.folder}, {self.typical.samples} samples"
+
+    @property
+    def doubt(self) -> str:
+        """What a repeated measurement varies by."""
+        return f"a measured step repeats to a typical factor of {_factor(MEASURED_SPREAD)}"
+
+    def cost(self, samples: int) -> StepCost:
+        """As measured; another batch takes its part of all but the optimizer."""
+        times, part = self.typical.times, samples / self.typical.samples
+        return replace(
+            step_cost(self.trace(samples), self.device),
+            data=times.data * part,
+            forward=(times.forward or 0.0) * part,
+            backward=(times.backward or 0.0) * part,
+            apply=times.apply,
+            spread=MEASURED_SPREAD,
+        )
+
+    def trace(self, samples: int) -> Trace:
+        """The subject's."""
+        return self.batches.trace(samples)
+
+    def seconds(self, operator: Operator) -> float:
+        """Its part of the measured phase."""
+        samples = self.typical.samples
+        modelled = getattr(step_cost(self.trace(samples), self.device), operator.phase)
+        measured = getattr(self.cost(samples), operator.phase)
+        return float(self.device.seconds(operator) * measured / modelled)
+
+
+class Nominal:
+    """A device of no name: some operations and some bytes a second, to divide a known time by."""
+
+    spread = 0.0
+
+    def seconds(self, operator: Operator) -> float:
+        """By operations and bytes."""
+        return operator.flops / 5e10 + (operator.read + operator.written) / 1e10 + 2e-6
+
+
+def _factor(spread: float) -> str:
+    """A spread of logarithms as people say it."""
+    return f"{exp(spread):.3g}"

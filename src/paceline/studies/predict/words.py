@@ -1,0 +1,98 @@
+"""A question in the user's words: names, counts and files, before any of them is looked up."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from paceline.errors import Mistake
+from paceline.jobs.spec import JobSpec
+from paceline.studies.predict.question import USUAL_WORKERS, Scaling
+
+USUAL_NETWORK = "10gbit"
+USUAL_BATCH = 32
+
+
+@dataclass(frozen=True, kw_only=True)
+class Words:
+    """None means that nobody said so. Contradictions are refused here."""
+
+    model: str | None = None
+    """A shipped model's spec, or the import path of one."""
+    job: JobSpec | None = None
+    """A whole job instead."""
+    shape: tuple[int, ...] | None = None
+    classes: int | None = None
+    optimizer: str | None = None
+    device: str | None = None
+    precision: str | None = None
+    """In which number format a device of the catalogue multiplies."""
+    threads: int | None = None
+    """Of a CPU of the catalogue."""
+    profile: Path | None = None
+    times: Path | None = None
+    network: str | None = None
+    per_host: int | None = None
+    inside: str | None = None
+    cluster: str | None = None
+    workers: tuple[int, ...] | None = None
+    batch: int = USUAL_BATCH
+    scaling: Scaling = "weak"
+    strategies: tuple[str, ...] = ("all-reduce",)
+    collective: str = "native"
+    servers: int = 1
+    jitter: float | None = None
+    price: float = 0.0
+    host_price: float = 0.0
+    epochs: int | None = None
+    samples: int | None = None
+    cost_model: Literal["paceline", "paleo"] = "paceline"
+
+    def __post_init__(self) -> None:
+        self._check_subject()
+        self._check_compute()
+        self._check_place()
+
+    def _check_subject(self) -> None:
+        if self.model is None and self.job is None:
+            raise Mistake(
+                "which model? name one, such as resnet50 ('paceline models' lists them), or give --job"
+            )
+        if self.model is not None and self.job is not None:
+            raise Mistake(f"model {self.model} and a job both say what is trained; leave one of them out")
+        if self.job is not None and (self.shape is not None or self.classes is not None):
+            raise Mistake("a job's data says what a sample looks like; leave --input and --classes out")
+
+    def _check_compute(self) -> None:
+        named = {"--device": self.device, "--times": self.times, "--profile": self.profile}
+        given = [option for option, value in named.items() if value is not None]
+        if not given and self.cluster is None:
+            raise Mistake(
+                "how fast does a worker compute? give --device (a name, see 'paceline devices'), --profile (a file "
+                "of 'paceline calibrate') or --times (a run folder of one worker)"
+            )
+        if "--device" in given and len(given) > 1:
+            raise Mistake(
+                f"--device {self.device} and {given[1]} {named[given[1]]} both say how fast a worker computes; "
+                "leave one of them out"
+            )
+
+        for option, value in (("--precision", self.precision), ("--threads", self.threads)):
+            if value is not None and self.device is None:
+                raise Mistake(
+                    f"{option} {value} is of a device of the catalogue; add --device or leave it out"
+                )
+
+    def _check_place(self) -> None:
+        given = {"--network": self.network, "--per-host": self.per_host, "--inside": self.inside}
+        for option, value in given.items():
+            if self.cluster is not None and value is not None:
+                raise Mistake(
+                    f"{option} {value} contradicts --cluster {self.cluster}, which says it itself; leave one out"
+                )
+
+    def counts(self, most: int) -> tuple[int, ...]:
+        """The worker counts that were asked for, or the usual ones that there is room for."""
+        if self.workers is not None:
+            return self.workers
+        counts = [count for count in USUAL_WORKERS if count <= most]
+        return tuple(sorted({*counts, most})) if most < USUAL_WORKERS[-1] else tuple(counts)
