@@ -42,16 +42,15 @@ def _find_sheet(reader: Reader, name: str) -> DeviceSheet | None:
 
 def read_link(reader: Reader, default: Link, devices: int = 1) -> Link:
     """A link by ``network``, by ``bandwidth`` and ``latency``, or the default; ``devices`` of a host share it."""
-    usual = _read_network(reader, devices) if "network" in reader.values else default
+    name = reader.word("network", "none")
+    usual = _find_link(reader, name, devices) if "network" in reader.values else default
     bandwidth = reader.rate("bandwidth", usual.bandwidth)
     latency = reader.seconds("latency", usual.latency)
-    reader.word("network", "none")
     reader.finish()
     return Link(bandwidth=bandwidth, latency=latency)
 
 
-def _read_network(reader: Reader, devices: int) -> Link:
-    name = reader.word("network", "")
+def _find_link(reader: Reader, name: str, devices: int) -> Link:
     both = {"bandwidth"} | ({"latency"} if "," in name else set())
     for key in sorted(both & reader.values.keys()):
         raise reader.wrong("network", name, f"it sets the {key}, and so does {key}; leave one of them out")
