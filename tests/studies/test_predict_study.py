@@ -1,0 +1,245 @@
+"""The study on cost models that can be worked out by hand."""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.costs.devices.base import StepCost
+from paceline.errors import Mistake
+from paceline.records.prediction import Known, Layer, Prediction
+from paceline.studies.predict.base import Step
+from paceline.studies.predict.interval import interval
+from paceline.studies.predict.model import Case
+from paceline.studies.predict.places import Alike, Described, changed, network_bandwidth
+from paceline.studies.predict.question import Faster, Money, Question, parse_counts
+from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
+from paceline.studies.predict.study import predict
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByHand:
+    """A step of a second a sample, then whatever the exchange of so many workers takes; nothing overlaps."""
+
+    exchange: Callable[[int], float]
+    seconds: float = 1.0
+    name: str = "by hand"
+    most: int = 10**6
+    links_spread: float = 0.2
+    spread: float = 0.1
+    known: Known = Known(level="catalogue", compute="a stated time", links="a formula", interval="a guess")
+
+    def bandwidth(self, workers: int) -> float:
+        return 1e9
+
+    def hosts(self, workers: int) -> int:
+        return -(-workers // 8)
+
+    def parameters(self) -> int:
+        return 10
+
+    def layers(self, batch: int) -> tuple[Layer, ...]:
+        return ()
+
+    def cost(self, batch: int) -> StepCost:
+        parts = {"forward": self.seconds * batch, "backward": 0.0, "apply": 0.0}
+        return StepCost(samples=batch, **parts, ready=(), spread=self.spread)
+
+    def step(self, case: Case) -> Step:
+        forward = self.seconds * case.batch * case.compute
+        talk = self.exchange(case.workers) * case.links / case.bandwidth if case.workers > 1 else 0.0
+        step = forward + talk
+        parts = {"data": 0.0, "backward": 0.0, "apply": 0.0, "wait": 0.0, "hidden": 0.0, "sent": 1.0}
+        bound = "bandwidth" if talk > forward else "compute"
+        rate = case.workers * case.batch / step
+        return Step(
+            step=step, forward=forward, communicate=talk, rate=rate, bound=bound, path="closed", **parts
+        )
+
+
+def asked(exchange: Callable[[int], float], seconds: float = 1.0, **settings) -> Question:
+    model = ByHand(exchange=exchange, seconds=seconds)
+    return Question(**{"name": "hand", "model": model, "batch": 1, "workers": (1, 2, 4)} | settings)
+
+
+def findings(question: Question):
+    return predict(question).series[0].findings
+
+
+def test_the_worked_case_crosses_over_at_67_workers():
+    found = findings(asked(lambda workers: 3 + 0.015 * workers, seconds=4.0))
+    assert found.crossover.workers + 1 == 67
+
+
+def test_never_is_said_with_how_far_was_looked():
+    found = findings(asked(lambda workers: 0.5))
+    assert found.crossover.open
+    assert found.crossover.searched == 100_000
+
+
+def test_two_workers_at_half_the_time_each_way_are_one_and_a_third_times_as_fast():
+    rows = predict(asked(lambda workers: 0.5)).series[0].rows
+    assert rows[1].step == 1.5
+    assert rows[1].speed_up == pytest.approx(2 / 1.5)
+    assert rows[1].efficiency == pytest.approx(1 / 1.5)
+
+
+def test_strong_scaling_divides_the_batch_and_compares_with_the_whole_of_it():
+    """96 samples on 5 workers: the largest share is 20 s, and 96 samples are done in it."""
+    rows = predict(asked(lambda workers: 5.0, batch=96, scaling="strong", workers=(1, 5))).series[0].rows
+    assert [row.batch for row in rows] == [96, 20]
+    assert rows[1].step == 25
+    assert rows[1].rate == pytest.approx(96 / 25)
+    assert rows[1].speed_up == pytest.approx(96 / 25)
+
+
+def test_the_knee_is_the_last_number_whose_doubling_gives_half_as_much_again():
+    """n / (1 + n/100) doubles by 2 (1 + x) / (1 + 2x), x = n/100: that is 1.5 at x = 0.5, so at 50 workers."""
+    found = findings(asked(lambda workers: workers / 100))
+    assert found.knee.reach.workers == 50
+    assert found.knee.dip is None
+
+
+def test_a_dip_before_the_knee_is_told():
+    """The network begins beyond one worker: two are no faster than one, yet from then on doubling pays."""
+    found = findings(asked(lambda workers: 1.0 + workers / 1000))
+    assert found.knee.dip == 1
+    assert found.knee.reach.workers > 100
+
+
+def test_efficiency_of_four_fifths_ends_where_the_exchange_is_a_quarter_of_computing():
+    found = findings(asked(lambda workers: workers / 100))
+    assert found.well.workers == 25
+
+
+def test_the_bandwidth_that_makes_it_compute_bound_leaves_a_tenth_for_links():
+    found = findings(asked(lambda workers: 2.0)).bandwidth
+    assert found.needed == pytest.approx(20e9, rel=0.03)
+    assert found.there == 1e9
+
+
+def test_a_faster_network_is_told_only_where_it_is_worth_it():
+    networks = (
+        Faster(name="little", bandwidth=1.05, latency=1.0),
+        Faster(name="much", bandwidth=4.0, latency=1.0),
+    )
+    (told,) = findings(asked(lambda workers: 2.0, networks=networks)).helps
+    assert told.what == "much"
+    assert told.gain == pytest.approx(3.0 / 1.5)
+    assert findings(asked(lambda workers: 0.01, networks=networks)).helps == ()
+
+
+def test_money_counts_whole_hosts_and_the_whole_training():
+    money = Money(host_hour=8.0, samples=3600, epochs=2)
+    rows = predict(asked(lambda workers: 0.0, money=money, workers=(1, 9))).series[0].rows
+    assert rows[0].finish == pytest.approx(7200)
+    assert rows[0].cost == pytest.approx(16.0)
+    assert rows[1].finish == pytest.approx(800)
+    assert rows[1].cost == pytest.approx(2 * 8.0 * 800 / 3600)
+
+
+def test_a_prediction_is_read_back_as_it_was_written():
+    question = asked(lambda workers: 0.5, networks=(Faster(name="x", bandwidth=9.0, latency=1.0),))
+    prediction = predict(question)
+    document = prediction.to_json()
+    assert Prediction.from_json(document) == replace(prediction, settings={}, versions={})
+    with pytest.raises(ValueError, match="schema"):
+        Prediction.from_json(document | {"schema": 2})
+
+
+@given(st.floats(0.0, 2.0), st.floats(0.0, 2.0), st.floats(0, 100))
+def test_the_interval_holds_the_point_and_grows_with_either_doubt(compute, links, exchange):
+    model = ByHand(exchange=lambda workers: exchange)
+    case = Case(strategy="any", workers=4, batch=1, total=4)
+
+    def edges(one: float, two: float) -> tuple[float, float]:
+        return interval(case, lambda asked: model.step(asked).step, one, two)
+
+    low, high = edges(compute, links)
+    assert low <= model.step(case).step <= high
+    wider = edges(compute + 0.1, links + 0.1)
+    assert wider[0] <= low
+    assert high <= wider[1]
+
+
+def test_an_interval_of_computing_alone_is_its_tenths():
+    model = ByHand(exchange=lambda workers: 0.0)
+    case = Case(strategy="any", workers=1, batch=1, total=1)
+    low, high = interval(case, lambda asked: model.step(asked).step, 0.1, 0.2)
+    assert math.log(high) == pytest.approx(0.12816, rel=1e-3)
+    assert low == pytest.approx(1 / high)
+
+
+@given(st.integers(0, 5000), st.integers(1, 5000))
+def test_a_search_finds_the_last_number_exactly_or_within_a_hundredth(last, limit):
+    found = holds_up_to(lambda workers: workers <= last, limit)
+    true = min(last, limit)
+    assert found.workers <= true
+    assert true - found.workers <= (true // 50 if true > 1000 else 0)
+
+
+def test_no_factor_is_found_where_none_is_enough():
+    assert least_factor(lambda factor: False) is None
+    assert pays_up_to(lambda workers: 1.0, 1000)[0].workers == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("0", "out of range"),
+        ("1,x", "is no count"),
+        ("-3", "is no count"),
+        ("8-2", "runs backwards"),
+        ("1-100000", "at most 64"),
+        ("9999999999999999999999", "out of range"),
+        ("1.5", "is no count"),
+        (",", "names no number"),
+    ],
+)
+def test_nonsense_counts_are_refused(text, says):
+    with pytest.raises(Mistake, match=says):
+        parse_counts(text)
+
+
+def test_counts_may_be_ranges_in_any_order():
+    assert parse_counts("16, 1-4,2") == (1, 2, 3, 4, 16)
+
+
+def test_more_workers_than_samples_are_refused():
+    with pytest.raises(Mistake, match="without a sample"):
+        asked(lambda workers: 0.0, batch=3, scaling="strong", workers=(1, 4))
+
+
+def test_hosts_fill_in_order_and_the_last_is_partly_used():
+    place = Alike(link=Link(bandwidth=1e9, latency=0.0), per_host=4)
+    assert [host.workers for host in place.cluster(10).hosts] == [4, 4, 2]
+    assert [host.workers for host in place.cluster(3).hosts] == [3]
+    assert place.hosts(9) == 3
+
+
+def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
+    link = Link(bandwidth=1e9, latency=0.0)
+    hosts = (
+        Host(name="a", link=link, workers=2),
+        Host(name="b", link=link, workers=0, servers=1),
+        Host(name="c", link=link, workers=2),
+    )
+    part = Described(Cluster(hosts=hosts)).cluster(1)
+    assert [(host.name, host.workers) for host in part.hosts] == [("a", 1), ("b", 0)]
+
+
+def test_only_the_network_between_hosts_is_made_faster():
+    """What is inside a host is the network only where there is no other."""
+    place = Alike(link=Link(bandwidth=1e9, latency=1e-6), per_host=2)
+    case = Case(strategy="any", workers=4, batch=1, total=4, bandwidth=2.0, latency=3.0)
+    several, alone = changed(place.cluster(4), case), changed(place.cluster(2), case)
+    assert several.hosts[1].link == Link(bandwidth=2e9, latency=3e-6)
+    assert several.hosts[1].inside == place.cluster(4).hosts[1].inside
+    assert alone.hosts[0].inside.bandwidth == 2 * place.cluster(2).hosts[0].inside.bandwidth
+    worse = changed(place.cluster(4), replace(case, bandwidth=1.0, latency=1.0, links=2.0))
+    assert network_bandwidth(worse) == 0.5e9
+    assert worse.hosts[0].inside.bandwidth == place.cluster(4).hosts[0].inside.bandwidth / 2
