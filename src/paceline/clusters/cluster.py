@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
 from paceline.clusters.company import check_company, company_factor
@@ -80,6 +80,8 @@ class Host:
     """When its workers die, in seconds; None is never."""
     company: tuple[float, ...] = ()
     """How many times as long computing takes with 1, 2, 3... of its workers at it; the first is 1."""
+    backend: Literal["shm", "gloo"] = "shm"
+    """How its workers all-reduce among themselves: in shared memory, or by Gloo through what is inside."""
 
     def __post_init__(self) -> None:
         check_company(self.company, f"host {self.name!r}")

@@ -17,7 +17,7 @@ DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "aggregate", "jitter")
 _HOST = (
     *("hosts", "workers", "speed", "device", "network", "bandwidth", "latency", "servers", "reduce"),
-    *("start", "steps", "dies", "company"),
+    *("start", "steps", "dies", "company", "backend"),
 )
 _INSIDE = ("inside-network", "inside-bandwidth", "inside-latency")
 
@@ -126,6 +126,9 @@ def _read_hosts(reader: Reader, inside: Reader, count: str) -> Iterator[Host]:
         reader.whole("steps", 0, least=1 if "steps" in reader.values else 0),
     )
     dies, company = reader.seconds("dies", inf), reader.numbers("company")
+    backend = reader.word("backend", "shm")
+    if backend not in ("shm", "gloo"):
+        raise reader.wrong("backend", backend, "it must be shm or gloo")
     link = read_link(reader, DEFAULT_LINK)
     try:
         for name in names:
@@ -140,6 +143,7 @@ def _read_hosts(reader: Reader, inside: Reader, count: str) -> Iterator[Host]:
                 steps=steps or None,
                 dies=dies if dies < inf else None,
                 company=company,
+                backend="gloo" if backend == "gloo" else "shm",
             )
     except Mistake as mistake:
         raise Mistake(f"{reader.spot()}: {mistake}") from mistake

@@ -23,6 +23,8 @@ class LinkFit:
     """Standard deviation of the logarithm of (measured / predicted)."""
     points: int
     """Measurements behind it."""
+    workers: int = 2
+    """How many talked at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,4 +41,6 @@ class Profile:
     device: Mapping[str, Any]
     links: tuple[LinkFit, ...] = ()
     company: tuple[float, ...] = ()
-    """How much longer computing takes with 1, 2, 3... workers of the host at work; the first is 1."""
+    """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
+    company_short: tuple[float, ...] = ()
+    """The same where they meet after every step of a few milliseconds: cores that are shared are shared unevenly."""
