@@ -1,7 +1,12 @@
 """The catalogue: what a name stands for, whose figures those are, and what a name that nobody knows is answered."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 
+from paceline.cli.main import main
 from paceline.clusters.devices import DEVICES, find_device
 from paceline.clusters.networks import NETWORKS, find_network
 from paceline.errors import Mistake
@@ -97,3 +102,26 @@ def test_what_is_no_network_is_said_in_a_sentence(text: str, parts: list[str]) -
 def test_an_unknown_device_is_answered_with_the_nearest() -> None:
     with pytest.raises(Mistake, match=r"unknown device 'a1000'; did you mean 'a100'\?.*paceline devices"):
         find_device("a1000")
+
+
+@pytest.mark.parametrize(("command", "sheets"), [("devices", DEVICES), ("networks", NETWORKS)])
+def test_the_lists_name_everything_with_unit_and_source(command, sheets, capsys) -> None:
+    assert main([command, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["schema"] == 1
+    assert list(document["entries"]) == list(sheets)
+    assert all(entry["bandwidth"] == sheets[name].bandwidth for name, entry in document["entries"].items())
+    assert main([command]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    for sheet in sheets.values():
+        assert f"{sheet.name} {sheet.title}" in text
+        assert f"{sheet.source} ({sheet.date})" in text
+    assert ("TFLOP/s" if command == "devices" else "Gbit/s") in text
+
+
+def test_the_lists_are_quick_because_they_leave_torch_alone() -> None:
+    script = "import sys; from paceline.cli.main import main; main(['devices']); main(['networks']); "
+    out = subprocess.run(
+        [sys.executable, "-c", script + "print('torch' in sys.modules)"], capture_output=True, text=True
+    )
+    assert out.stdout.splitlines()[-1] == "False"

@@ -28,6 +28,14 @@ COMMANDS = {
     "bench": ("paceline.cli.bench:app", "Measure how fast things are here, beside what was predicted."),
     "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),
     "models": ("paceline.cli.lists:models", "List the models that ship."),
+    "devices": (
+        "paceline.cli.catalogue:devices",
+        "List the devices that predictions know, with their sources.",
+    ),
+    "networks": (
+        "paceline.cli.catalogue:networks",
+        "List the networks that predictions know, with their sources.",
+    ),
     "data": ("paceline.cli.lists:data", "List the data sets that ship or are found in a folder."),
     "optimizers": ("paceline.cli.lists:optimizers", "List the optimizers."),
     "schedules": ("paceline.cli.lists:schedules", "List the learning-rate schedules."),
