@@ -1,11 +1,22 @@
 """Paleo's own table: steps of several numbers of workers, with every way to add gradients up beside each other."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from paceline.costs.paleo.model import Paleo, PaleoLayer, PaleoStep, paleo_layers, paleo_step
 from paceline.costs.trace.trace import Trace
 from paceline.studies.predict.question import Scaling, check_counts
+
+VARIANTS: Mapping[str, str] = MappingProxyType(
+    {"inception-v3": "inception-v3:version=paleo", "vgg16": "vgg16:dense=convolution"}
+)
+"""The networks that come with Paleo and are there written another way than usual."""
+
+
+def as_paleo(model: str) -> str:
+    """A model's spec, in Paleo's own version where it has one and no settings ask for another."""
+    return VARIANTS.get(model, model)
 
 
 @dataclass(frozen=True, kw_only=True)

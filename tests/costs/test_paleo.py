@@ -1,0 +1,81 @@
+"""Paleo's model against figures that Paleo's own code printed; ``benchmarks/paleo_model.py`` compares many more."""
+
+import pytest
+
+from paceline.clusters.devices import DEVICES
+from paceline.clusters.networks import NETWORKS
+from paceline.costs.paleo.model import Paleo, paleo_layers, paleo_step
+from paceline.costs.trace.tracer import trace
+from paceline.errors import Mistake
+from paceline.jobs.subjects import subject_of
+from paceline.studies.predict.paleo import as_paleo, predict_by_paleo
+
+
+def traced(model):
+    subject = subject_of(as_paleo(model))
+    return lambda samples: trace(subject, samples)
+
+
+def paleo(device="k40", network="ethernet", compute=0.62, share=0.72):
+    return Paleo(
+        device=DEVICES[device], bandwidth=NETWORKS[network].bandwidth, compute=compute, network=share
+    )
+
+
+def milliseconds(step):
+    return [1e3 * one for one in (step.forward, step.backward, step.apply, *step.communication.values())]
+
+
+def test_the_table_for_inception_v3_comes_out():
+    answer = predict_by_paleo(
+        traced("inception-v3"), paleo(), workers=(1, 2, 4, 8), batch=64, scaling="strong"
+    )
+    assert answer.parameters == 23_734_312
+    expected = (
+        (314.762, 676.009, 0.932, 0, 0, 0),
+        (157.629, 338.499, 0.932, 210.972, 210.972, 105.486),
+        (79.062, 169.745, 0.932, 632.915, 421.943, 210.972),
+        (39.778, 85.367, 0.932, 1476.802, 632.915, 316.457),
+    )
+    for row, printed in zip(answer.rows, expected, strict=True):
+        assert milliseconds(row) == pytest.approx(printed, rel=1e-3)
+    assert [1e3 * row.compute for row in answer.rows] == pytest.approx(
+        (991.704, 497.060, 249.738, 126.077), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "device", "network", "batch", "shares", "workers", "printed"),
+    [
+        # Dropout, a stride of 4 that leaves gaps in the gradient, dense layers that are convolutions.
+        (
+            "alexnet-v2",
+            "titan-x",
+            "pcie3",
+            32,
+            (1, 1),
+            4,
+            (8.70796, 23.1061, 1.68709, 75.4559, 50.3039, 25.1520),
+        ),
+        ("nin", "i7-5930k", "aws", 7, (0.5, 0.9), 50, (97.6501, 184.555, 1.30082, 13232.5, 1620.30, 810.152)),
+        ("vgg16", "k80", "ethernet20", 256, (0.62, 1), 1, (2382.90, 5446.62, 3.27080, 0, 0, 0)),
+    ],
+)
+def test_other_networks_devices_and_links(model, device, network, batch, shares, workers, printed):
+    step = paleo_step(paleo(device, network, *shares), traced(model)(batch), workers)
+    assert milliseconds(step) == pytest.approx(printed, rel=1e-4)
+
+
+def test_layers_add_up_to_the_step():
+    found = traced("alexnet-v2")(8)
+    step, layers = paleo_step(paleo(), found, 1), paleo_layers(paleo(), found)
+    assert sum(layer.forward for layer in layers) == pytest.approx(step.forward)
+    assert sum(layer.backward for layer in layers) == pytest.approx(step.backward)
+    assert [layer.layer for layer in layers][:3] == ["conv1", "pool1", "conv2"]
+
+
+def test_a_part_of_the_peak_lies_between_0_and_1():
+    with pytest.raises(Mistake, match=r"--ppp-comp 1.2 is out of range"):
+        paleo(compute=1.2)
+    with pytest.raises(Mistake, match=r"--ppp-comm 0 is out of range"):
+        paleo(share=0)
