@@ -2,22 +2,34 @@
 
 import json
 from collections.abc import Callable, Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.console import Console
 from rich.table import Table
 
 from paceline import jobs, specs
+from paceline.jobs.figures import FIGURES
 from paceline.strategies import STRATEGIES
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="One JSON document instead of a table.")]
 
 
-def _lister(table: Mapping[str, str], help_line: str) -> Callable[..., None]:
+Facts = Mapping[str, Any]
+"""What else is known of an entry, by the name that it has in JSON."""
+
+
+def _no_facts(name: str) -> Facts:  # noqa: ARG001
+    return {}
+
+
+def _lister(
+    table: Mapping[str, str], help_line: str, facts: Callable[[str], Facts] = _no_facts
+) -> Callable[..., None]:
     def show(*, as_json: AsJson = False) -> None:
         described = {name: specs.describe(path) for name, path in table.items()}
-        _print_json(described) if as_json else _print_table(described)
+        known = {name: facts(name) for name in table}
+        _print_json(described, known) if as_json else _print_table(described, known)
 
     show.__doc__ = help_line
     return show
@@ -26,25 +38,54 @@ def _lister(table: Mapping[str, str], help_line: str) -> Callable[..., None]:
 Described = Mapping[str, tuple[str, list[specs.Setting]]]
 
 
-def _print_json(described: Described) -> None:
+def _print_json(described: Described, known: Mapping[str, Facts]) -> None:
     entries = {
-        name: {"help": line, "settings": [vars(setting) for setting in settings]}
+        name: {"help": line, **known[name], "settings": [vars(setting) for setting in settings]}
         for name, (line, settings) in described.items()
     }
     print(json.dumps({"schema": 1, "entries": entries}, indent=2))  # noqa: T201
 
 
-def _print_table(described: Described) -> None:
+def _print_table(described: Described, known: Mapping[str, Facts]) -> None:
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for name, (line, settings) in described.items():
         grid.add_row(f"[bold]{name}[/bold]", line)
+        if known[name]:
+            grid.add_row("", f"[dim]{_sentence(known[name])}[/dim]")
         for setting in settings:
             grid.add_row(f"  {setting.name}={setting.default}", setting.help)
     Console(highlight=False).print(grid)
 
 
+def _model_facts(name: str) -> Facts:
+    usual = specs.build(name, jobs.MODELS, "model").usual
+    figures = FIGURES[name]
+    return {
+        "input": "x".join(map(str, usual.shape)),
+        "classes": usual.classes,
+        "parameters": figures.parameters,
+        "multiply_adds": figures.multiply_adds,
+    }
+
+
+def _short(count: int) -> str:
+    """With three figures: "4.09 G"."""
+    for prefix, scale in (("T", 10**12), ("G", 10**9), ("M", 10**6), ("k", 10**3)):
+        if count >= scale:
+            return f"{count / scale:.3g} {prefix}"
+    return str(count)
+
+
+def _sentence(model: Facts) -> str:
+    fed = model["input"] if "x" in model["input"] else f"{model['input']} tokens"
+    return (
+        f"{model['parameters']:,} parameters; {_short(model['multiply_adds'])} multiply-adds a sample of {fed}, "
+        f"{model['classes']:,} classes"
+    )
+
+
 strategies = _lister(STRATEGIES, "List how workers can agree, with each one's settings.")
-models = _lister(jobs.MODELS, "List the models that ship.")
+models = _lister(jobs.MODELS, "List the models that ship.", _model_facts)
 data = _lister(jobs.DATA, "List the data sets that ship or are found in a folder.")
 optimizers = _lister(jobs.OPTIMIZERS, "List the optimizers.")
 schedules = _lister(jobs.SCHEDULES, "List the learning-rate schedules.")

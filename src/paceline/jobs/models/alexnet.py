@@ -12,7 +12,7 @@ from paceline.jobs.models.layers import after, chain, check_dense, dense_layers
 
 @dataclass(frozen=True, kw_only=True)
 class AlexNet:
-    """AlexNet (Krizhevsky et al., 2012), its two columns as grouped convolutions: 60.97 M parameters."""
+    """AlexNet (Krizhevsky et al., 2012), its two columns as grouped convolutions."""
 
     usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000, smallest=63)
 
@@ -41,7 +41,7 @@ class AlexNet:
 
 @dataclass(frozen=True, kw_only=True)
 class AlexNetV2:
-    """AlexNet of "one weird trick" (Krizhevsky, 2014), as TF-slim and Paleo have it: 50.30 M parameters."""
+    """AlexNet of "one weird trick" (Krizhevsky, 2014), as TF-slim and Paleo have it."""
 
     dense: str = "convolution"
     """The last three layers: convolution, as TF-slim and Paleo write them, or linear, which is the same."""

@@ -25,12 +25,12 @@ MIXED = {
 
 @dataclass(frozen=True, kw_only=True)
 class GoogLeNet:
-    """GoogLeNet (Szegedy et al., 2015) without the auxiliary heads, with batch norm: 6.62 M parameters."""
+    """GoogLeNet (Szegedy et al., 2015) without the auxiliary heads."""
 
     version: str = "batch-norm"
     """batch-norm, as torchvision has it, with 3x3 for 5x5; or paper: biases and 5x5, 7.00 M parameters."""
 
-    usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000)
+    usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000, smallest=32)
 
     def __post_init__(self) -> None:
         if self.version not in ("batch-norm", "paper"):

@@ -55,12 +55,12 @@ class Gpt:
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt2Small(Gpt):
-    """GPT-2, 124 M parameters."""
+    """The small GPT-2 (Radford et al., 2019)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt2Medium(Gpt):
-    """GPT-2 medium, 355 M parameters."""
+    """The medium GPT-2."""
 
     layers: int = 24
     heads: int = 16
@@ -69,7 +69,7 @@ class Gpt2Medium(Gpt):
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt2Large(Gpt):
-    """GPT-2 large, 774 M parameters."""
+    """The large GPT-2."""
 
     layers: int = 36
     heads: int = 20
@@ -78,7 +78,7 @@ class Gpt2Large(Gpt):
 
 @dataclass(frozen=True, kw_only=True)
 class Gpt2Xl(Gpt):
-    """GPT-2 XL, 1.56 G parameters."""
+    """The largest GPT-2, XL."""
 
     layers: int = 48
     heads: int = 25

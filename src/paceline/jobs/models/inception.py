@@ -12,7 +12,7 @@ from paceline.jobs.models.layers import Branches, after, chain
 
 @dataclass(frozen=True, kw_only=True)
 class InceptionV3:
-    """Inception v3 (Szegedy et al., 2016) without the auxiliary head: 23.83 M parameters."""
+    """Inception v3 (Szegedy et al., 2016) without the auxiliary head."""
 
     version: str = "published"
     """published, or paleo: biases instead of batch norm, one convolution less, 23.73 M parameters."""

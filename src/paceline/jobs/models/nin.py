@@ -13,7 +13,7 @@ STAGES = ((96, 11, 4, 0), (256, 5, 1, 2), (384, 3, 1, 1))
 
 @dataclass(frozen=True, kw_only=True)
 class NiN:
-    """Network in network (Lin et al., 2014), the one for ImageNet: 7.60 M parameters and no dense layer."""
+    """Network in network (Lin et al., 2014), the one for ImageNet; it has no dense layer."""
 
     usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000, smallest=67)
 

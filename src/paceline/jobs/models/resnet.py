@@ -15,7 +15,7 @@ LARGE = 128
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet18:
-    """ResNet-18: 11.17 M parameters on small images and 10 classes, 11.69 M on ImageNet."""
+    """ResNet-18 (He et al., 2016), for small images and large ones."""
 
     zero_gamma: bool = False
     """Gamma 0 in each block's last batch norm, so that it starts as the identity; helps large batches."""
@@ -37,7 +37,7 @@ class ResNet18:
 
 @dataclass(frozen=True, kw_only=True)
 class ResNet50:
-    """ResNet-50 with the stride in the 3x3 convolution (v1.5): 25.56 M parameters on ImageNet."""
+    """ResNet-50 (He et al., 2016) with the stride in the 3x3 convolution (v1.5)."""
 
     zero_gamma: bool = False
     """Gamma 0 in each block's last batch norm, so that it starts as the identity; helps large batches."""

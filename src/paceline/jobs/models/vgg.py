@@ -13,7 +13,7 @@ STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
 
 @dataclass(frozen=True, kw_only=True)
 class Vgg16:
-    """VGG-16 (Simonyan and Zisserman, 2015): 138.36 M parameters, nine tenths of them in the dense layers."""
+    """VGG-16 (Simonyan and Zisserman, 2015): nine tenths of its parameters are in the dense layers."""
 
     dense: str = "linear"
     """The last three layers: linear, or convolution, as TF-slim and Paleo write the same thing."""
