@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import log
 from typing import Any
 
 SCHEMA = 1
@@ -12,7 +13,8 @@ class LinkFit:
     """A link between workers, as measured."""
 
     name: str
-    """How it was reached: "memory" (shared memory of one host), "loopback" (Gloo on one host) or "network"."""
+    """How it was reached: "memory" (shared memory of one host), "loopback" (Gloo on one host), "messages" (with a
+    server on one host) or "network"."""
     bandwidth: float
     """Bytes a second."""
     latency: float
@@ -43,4 +45,20 @@ class Profile:
     company: tuple[float, ...] = ()
     """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
     company_short: tuple[float, ...] = ()
-    """The same where they meet after every step of a few milliseconds: cores that are shared are shared unevenly."""
+    """The same where they meet again after a moment: cores that are shared are then shared unevenly."""
+    turns: tuple[float, float] = (0.0025, 0.08)
+    """Seconds that a worker computed alone between two meetings where these two were measured, the short one first."""
+
+    def company_between(self, apart: float) -> tuple[float, ...]:
+        """How many times as long computing takes with 1, 2, 3... workers who meet after so many seconds of it."""
+        if len(self.company_short) != len(self.company):
+            return self.company
+        short, long = self.turns
+        part = min(1.0, max(0.0, log(max(apart, 1e-9) / short) / log(long / short)))
+        pairs = zip(self.company_short, self.company, strict=True)
+        return tuple(quick ** (1 - part) * slow**part for quick, slow in pairs)
+
+    def link(self, name: str, workers: int) -> LinkFit | None:
+        """What was measured of a link with as many workers, or with the number next to it; None where nothing was."""
+        found = [fit for fit in self.links if fit.name == name]
+        return min(found, key=lambda fit: (abs(fit.workers - workers), fit.workers)) if found else None
