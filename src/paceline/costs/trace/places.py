@@ -1,5 +1,6 @@
 """Which module an operator belongs to, in forward and in backward."""
 
+import traceback
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,24 +22,25 @@ class Places:
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
-        self._names = {module: name for name, module in model.named_modules()}
-        self._owners = {
-            id(parameter): name for name, module in model.named_modules() for parameter in _own(module)
-        }
+        self._names: dict[nn.Module, str] = {module: name for name, module in model.named_modules()}
+        self._owners: dict[int, str] = {}
+        for module, name in self._names.items():
+            for parameter in module.parameters(recurse=False):
+                self._owners.setdefault(id(parameter), name)
         self._stack: list[str] = []
         self._starts = [0]
         self._paths = [LOSS]
 
     @property
     def current(self) -> str:
-        """The innermost module that is running; after an error, the one in which it happened."""
+        """The innermost module that is running."""
         return self._stack[-1] if self._stack else LOSS
 
     @contextmanager
     def followed(self) -> Iterator[None]:
         """Follow the model's forward while this lasts."""
         hooks = [module.register_forward_pre_hook(self._enter) for module in self._names]
-        hooks += [module.register_forward_hook(self._leave) for module in self._names]
+        hooks += [module.register_forward_hook(self._leave, always_call=True) for module in self._names]
         try:
             yield
         finally:
@@ -62,20 +64,27 @@ class Places:
         number: int = node._sequence_nr()
         return self._paths[bisect_right(self._starts, number) - 1]
 
+    def failed(self, error: BaseException) -> nn.Module:
+        """The innermost module in which an error happened; the model itself if it was in none."""
+        found = self.model
+        for frame, _ in traceback.walk_tb(error.__traceback__):
+            running = frame.f_locals.get("self")
+            if isinstance(running, nn.Module) and running in self._names:
+                found = running
+        return found
+
+    def name(self, module: nn.Module) -> str:
+        """The dotted path of one of the model's modules."""
+        return self._names[module]
+
     def _enter(self, module: nn.Module, _: Any) -> None:
         self._stack.append(self._names[module])
         self._mark()
 
-    def _leave(self, module: nn.Module, _: Any, __: Any) -> None:
-        name = self._names[module]
-        while self._stack and self._stack.pop() != name:
-            pass  # an inner module whose error was caught never left
+    def _leave(self, _: nn.Module, __: Any, ___: Any) -> None:
+        self._stack.pop()
         self._mark()
 
     def _mark(self) -> None:
         self._starts.append(torch._C._autograd._get_sequence_nr())
         self._paths.append(self.current)
-
-
-def _own(module: nn.Module) -> Iterator[nn.Parameter]:
-    return module.parameters(recurse=False)

@@ -6,14 +6,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline.costs.trace.places import LOSS
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.results import NeedsValues
 from paceline.errors import Mistake
 
 _TORCH = Path(torch.__file__).parent
 _HERE = Path(__file__).parent
-_NO_VALUES = ("cannot be called on meta tensors", "no data", "data-dependent", "Cannot copy out of meta")
+_NO_VALUES = (
+    "cannot be called on meta tensors",
+    "no data",
+    "data-dependent",
+    "Cannot copy out of meta",
+    "tensor to numpy",
+)
 
 
 def told(error: Exception, doing: str, name: str, recorder: Recorder, outputs: object = None) -> Mistake:
@@ -21,7 +26,7 @@ def told(error: Exception, doing: str, name: str, recorder: Recorder, outputs: o
     line = _line(error)
     at = f" at {line}" if line else ""
     message = _first_line(error)
-    place = _place(doing, recorder)
+    place = _place(error, doing, recorder)
     if isinstance(error, NeedsValues) or any(words in message for words in _NO_VALUES):
         return Mistake(
             f"{place} of {name!r} asks for the values of a tensor{at} ({message}), and a trace has none, only shapes; "
@@ -37,22 +42,27 @@ def told(error: Exception, doing: str, name: str, recorder: Recorder, outputs: o
             f"the loss of {name!r} cannot take the model's outputs, {_look(outputs)}{at}: {message}; "
             "let the model give what the loss expects"
         )
-    if doing in ("model", "batch"):
-        return Mistake(f"the {doing} of {name!r} cannot be made on meta tensors{at}: {message}")
-    return Mistake(
-        f"{place} of {name!r} fails{at}: {message}; make the sizes of the inputs fit what the module expects"
-    )
+    if doing in ("model", "batch", "optimizer"):
+        return Mistake(f"the {doing} of {name!r} cannot be traced{at}: {message}")
+    return Mistake(f"{place} of {name!r} fails{at}: {message}{_fix(error, message)}")
 
 
-def _place(doing: str, recorder: Recorder) -> str:
+def _fix(error: Exception, message: str) -> str:
+    if "device" in message and "meta" in message:
+        return "; make new tensors on the device of the inputs, with device=inputs.device"
+    if isinstance(error, RuntimeError | ValueError | IndexError):
+        return "; make the sizes of the inputs fit what the module expects"
+    return ""
+
+
+def _place(error: Exception, doing: str, recorder: Recorder) -> str:
     places = recorder.places
     if doing not in ("forward", "backward") or places is None:
         return f"the {doing}"
-    path = places.current if doing == "forward" else places.backward()
-    if path in ("", LOSS):
+    module = places.failed(error)
+    if module is places.model:
         return "the model" if doing == "forward" else "the backward"
-    module = places.model.get_submodule(path)
-    return f"module {path!r} ({type(module).__name__})"
+    return f"module {places.name(module)!r} ({type(module).__name__})"
 
 
 def _line(error: Exception) -> str:

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 
 from paceline.costs.trace.layer_results import LAYERS
 from paceline.costs.trace.making import empty, like, ordered
+from paceline.costs.trace.part_results import PARTS
 
 _NEEDS_VALUES = frozenset(
     [
@@ -25,7 +26,7 @@ _NEEDS_VALUES = frozenset(
         "repeat_interleave",
         "equal",
         "is_nonzero",
-        "nonzero_numpy",
+        "bincount",
     ]
 )
 
@@ -56,9 +57,16 @@ def meta_result(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, A
         made = rule(*args, **kwargs)
         if made is not NotImplemented:
             return made
-    elif name in _NEEDS_VALUES and any(isinstance(one, Tensor) and one.is_meta for one in args):
-        raise NeedsValues(name.strip("_"))
+    elif _asks(name, args):
+        raise NeedsValues("item() or a condition" if name == "_local_scalar_dense" else name.strip("_"))
     return function(*args, **kwargs)
+
+
+def _asks(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether the size of the result, or the result itself, depends on values."""
+    if name == "index":
+        return any(one is not None and one.dtype in (torch.bool, torch.uint8) for one in args[1])
+    return name in _NEEDS_VALUES and any(isinstance(one, Tensor) and one.is_meta for one in args)
 
 
 def elementwise(*args: Any, **options: Any) -> Any:
@@ -128,6 +136,14 @@ def _in_place(first: Any, *others: Any, **_: Any) -> Any:
     return first if fit else NotImplemented
 
 
+def _arange(*bounds: Any, **options: Any) -> Any:
+    dtype = options.get("dtype") or torch.int64
+    device = options.get("device")
+    if not all(type(one) is int for one in bounds) or device is None or device.type != "meta":
+        return NotImplemented
+    return empty((len(range(*bounds)),), dtype)
+
+
 def _nothing(*_: Any, **__: Any) -> None:
     return None
 
@@ -139,6 +155,8 @@ RULES: dict[str, Any] = {
     **dict.fromkeys(_IN_PLACE.split(), _in_place),
     **dict.fromkeys(_NOTHING.split(), _nothing),
     "clone": _clone,
+    "arange": _arange,
     **LAYERS,
+    **PARTS,
 }
 """By name; every overload of a name follows the same rule."""

@@ -22,7 +22,12 @@ class Step:
     def __init__(self, subject: Subject, samples: int, recorder: Recorder) -> None:
         self.subject, self.samples, self.recorder = subject, samples, recorder
         with self._refusing("model"):
-            self.model = subject.model().train()
+            model = subject.model()
+        if not isinstance(model, nn.Module):
+            raise Mistake(
+                f"the model of {subject.name!r} is a {type(model).__name__}; it must be an nn.Module"
+            )
+        self.model = model.train()
         self.parameters = _trainable(subject.name, self.model)
         self.places = recorder.places = Places(self.model)
         self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
@@ -37,9 +42,11 @@ class Step:
         self.places.begin()
         with self.places.followed():
             self._backward(self._forward())
-        self._update.prepare()
-        with self._during("apply"):
-            self._update.step()
+        # Torch's optimizers keep their counters on the CPU.
+        with torch.device("cpu"), self._refusing("optimizer"):
+            self._update.prepare()
+            with self._during("apply"):
+                self._update.step()
 
     def _forward(self) -> Tensor:
         with self._during("forward"):
