@@ -103,7 +103,7 @@ class WayOptions:
     ] = None
     """How many: 1,2,4,8 or 1-8 (default 1,2,4,8,16,32,64,128)."""
     batch_size: Annotated[int | None, Whole, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
-    """Samples a worker and step (default 32); with --scaling strong, of all workers together."""
+    """Samples a worker and step (default 32, or those of --times); with --scaling strong, of all workers together."""
     scaling: Annotated[Literal["weak", "strong"], Parameter(group=AGREE, show_default=False)] = "weak"
     """weak (default): a worker keeps its batch. strong: the batch is divided among the workers."""
     strategy: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
@@ -140,6 +140,8 @@ def predict(
     way: WayOptions | None = None,
     money: MoneyOptions | None = None,
     layers: Annotated[bool, Parameter(group=SHOWN, negative=(), show_default=False)] = False,
+    chart: Annotated[bool, Parameter(group=SHOWN, negative=(), show_default=False)] = False,
+    svg: Annotated[Path | None, Parameter(group=SHOWN)] = None,
     out: Annotated[Path | None, Parameter(group=SHOWN)] = None,
     as_json: Annotated[bool, Parameter(name="--json", group=SHOWN, negative=(), show_default=False)] = False,
 ) -> int:
@@ -154,6 +156,10 @@ def predict(
         The model: one that ships, such as resnet50 ('paceline models'), or your own by import path.
     layers
         Show where a worker's step goes, module by module.
+    chart
+        Draw the speed-up by workers below the table.
+    svg
+        Draw it into this .svg file, with its interval.
     out
         Write the whole prediction to this file, for a later comparison with what was measured.
     as_json
@@ -166,11 +172,19 @@ def predict(
         way or WayOptions(),
         money or MoneyOptions(),
     )
-    from paceline.studies.predict.asking import ask
-    from paceline.studies.predict.study import predict as study
+    if svg is not None and svg.suffix != ".svg":
+        raise Mistake(f"--svg {svg}: name a file that ends in .svg")
+    from paceline.reports.predict.progress import Waiting
+    from paceline.studies.predict.asking import answer
 
-    prediction = study(ask(words), layers=layers)
-    _show(prediction, out, as_json)
+    waiting = Waiting(sys.stderr)
+    prediction = answer(words, layers=layers, tell=waiting)
+    waiting.done()
+    _write(prediction, out, svg)
+    if as_json:
+        print(json.dumps(prediction.to_json(), indent=2))  # noqa: T201
+    else:
+        print("\n".join(_lines(prediction, chart)))  # noqa: T201
     return 0
 
 
@@ -178,7 +192,7 @@ def _words(
     name: str | None, subject: SubjectOptions, compute: ComputeOptions, way: WayOptions, money: MoneyOptions
 ) -> "Words":
     from paceline.studies.predict.question import parse_counts
-    from paceline.studies.predict.words import USUAL_BATCH, Words
+    from paceline.studies.predict.words import Words
 
     return Words(
         model=name,
@@ -188,7 +202,7 @@ def _words(
         optimizer=subject.optimizer,
         **vars(compute),
         workers=None if way.workers is None else parse_counts(way.workers),
-        batch=USUAL_BATCH if way.batch_size is None else way.batch_size,
+        batch=way.batch_size,
         scaling=way.scaling,
         strategies=tuple(way.strategy or ("all-reduce",)),
         collective="native" if way.collective is None else way.collective,
@@ -201,14 +215,35 @@ def _words(
     )
 
 
-def _show(prediction: "Prediction", out: Path | None, as_json: bool) -> None:
-    from paceline.reports.predict.text import text_lines
+def _write(prediction: "Prediction", out: Path | None, picture: Path | None) -> None:
+    """The files that were asked for."""
+    from paceline.reports.predict.svg import picture as draw
 
-    document = prediction.to_json()
     if out is not None:
-        out.write_text(json.dumps(document, indent=2) + "\n")
-        sys.stderr.write(f"wrote {out}\n")
-    if as_json:
-        print(json.dumps(document, indent=2))  # noqa: T201
-    else:
-        print("\n".join(text_lines(prediction)))  # noqa: T201
+        _write_text(out, json.dumps(prediction.to_json(), indent=2) + "\n")
+    if picture is not None:
+        _write_text(picture, draw(prediction))
+
+
+def _write_text(path: Path, text: str) -> None:
+    try:
+        path.write_text(text)
+    except OSError as error:
+        raise Mistake(
+            f"cannot write {path}: {error.strerror}; name a file in a folder that is there"
+        ) from error
+    sys.stderr.write(f"wrote {path}\n")
+
+
+def _lines(prediction: "Prediction", chart: bool) -> list[str]:
+    from paceline.reports.predict.chart import chart_lines
+    from paceline.reports.predict.layers import layer_lines
+    from paceline.reports.predict.text import text_lines
+    from paceline.reports.text import can_draw
+
+    lines = text_lines(prediction)
+    if prediction.layers:
+        lines += ["", *layer_lines(prediction.layers)]
+    if chart:
+        lines += ["", *chart_lines(prediction, unicode=can_draw(sys.stdout))]
+    return lines

@@ -15,14 +15,17 @@ WELL = 0.8
 FAR = 100_000
 """As many workers are looked at where the closed path answers."""
 
-NEAR = 256
-"""As many where every step is played, unless more were asked for."""
+ROUGH = 0.1
+"""To what part a bandwidth is found where every step is played."""
 
 TENTH = 1.1
 """Links count as no limit where the step takes at most so many times as long as on perfect ones."""
 
 WORTH = 1.1
 """What helps less than this is not worth a sentence."""
+
+FINE = 0.02
+"""To what part it is found elsewhere."""
 
 UNLIMITED = 1e9
 
@@ -33,6 +36,7 @@ class Finder:
     def __init__(self, pricing: Pricing, strategy: str) -> None:
         self._pricing, self._question, self._strategy = pricing, pricing.question, strategy
         self._asked = max(self._question.workers)
+        self._closed = pricing.step(self._case(self._asked)).path == "closed"
 
     def findings(self) -> Findings:
         """All of them."""
@@ -49,10 +53,8 @@ class Finder:
         return self._question.case(self._strategy, workers)
 
     def _limit(self) -> int:
-        """How far to look: as far as the closed path goes, as far as workers are of use."""
-        if self._pricing.step(self._case(self._asked)).path == "closed":
-            return min(max(FAR, self._asked), self._question.most)
-        return min(max(NEAR, self._asked), self._question.most)
+        """How far to look: as far as the closed path goes, as far as workers are of use; else as far as was asked."""
+        return min(max(FAR, self._asked), self._question.most) if self._closed else self._asked
 
     def _well(self, workers: int) -> bool:
         return self._pricing.rate(self._case(workers)) >= WELL * workers * self._pricing.alone
@@ -74,7 +76,8 @@ class Finder:
         case = self._case(self._asked)
         perfect = self._pricing.perfect(case)
         factor = least_factor(
-            lambda more: self._pricing.seconds(replace(case, bandwidth=more)) <= TENTH * perfect
+            lambda more: self._pricing.seconds(replace(case, bandwidth=more)) <= TENTH * perfect,
+            precision=FINE if self._closed else ROUGH,
         )
         there = self._question.model.bandwidth(self._asked)
         left = self._pricing.seconds(replace(case, bandwidth=UNLIMITED)) - perfect
@@ -96,7 +99,7 @@ class Finder:
             gain = self._gain(_on(self._case(self._asked), network))
             if gain < WORTH:
                 continue
-            reach, _ = pays_up_to(self._rate_on(network), limit)
+            reach = pays_up_to(self._rate_on(network), limit)[0] if self._closed else None
             yield Help(what=network.name, workers=self._asked, gain=gain, knee=reach)
             return
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 
+from paceline.studies.predict.base import Step
 from paceline.studies.predict.model import Case
 
 NORMAL = 1.2815515655446004
@@ -28,6 +29,19 @@ def interval(
         links = seconds(replace(case, links=case.links * math.exp(side * links_spread)))
         away = math.hypot(*(_logarithm(moved, middle, side) for moved in (compute, links)))
         edges.append(middle * math.exp(math.copysign(away, side)))
+    return edges[0], edges[1]
+
+
+def interval_by_parts(step: Step, compute_spread: float, links_spread: float) -> tuple[float, float]:
+    """The same from the step's parts alone: computing moves its part of the step, the links theirs and waiting."""
+    compute = step.data + step.forward + step.backward + step.apply
+    links = step.communicate + step.wait
+    edges = []
+    for side in (-NORMAL, NORMAL):
+        parts = ((compute, compute_spread), (links, links_spread))
+        moves = (part * (math.exp(side * spread) - 1) / step.step for part, spread in parts)
+        away = math.hypot(*(math.log1p(move) for move in moves))
+        edges.append(step.step * math.exp(math.copysign(away, side)))
     return edges[0], edges[1]
 
 

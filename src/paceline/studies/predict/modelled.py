@@ -12,9 +12,6 @@ from paceline.studies.predict.places import Place, changed, network_bandwidth
 from paceline.studies.predict.sources import Source
 from paceline.studies.predict.steps import predict_step
 
-SHEET_LINKS_SPREAD = 0.2
-"""Of links that are known by their data sheet only: software reaches 0.7 to 0.95 of most of them."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Modelled:
@@ -24,7 +21,7 @@ class Modelled:
     place: Place
     links: str
     """Where the links' figures are from, in words."""
-    links_spread: float = SHEET_LINKS_SPREAD
+    links_spread: float
     collective: str = "native"
     codec: str = "identity"
     name: str = "paceline"

@@ -1,5 +1,6 @@
 """The steps of a question, each worked out once."""
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.studies.predict.base import Step
@@ -10,11 +11,19 @@ PERFECT = 1e-9
 """The part of its time that a transfer takes on links that are as good as perfect."""
 
 
+Tell = Callable[[str], None]
+"""Hears what is worked on, in words."""
+
+
+def quiet(words: str) -> None:
+    """Hears and says nothing."""
+
+
 class Pricing:
     """Asks the cost model and remembers what it said."""
 
-    def __init__(self, question: Question) -> None:
-        self.question = question
+    def __init__(self, question: Question, tell: Tell = quiet) -> None:
+        self.question, self._tell = question, tell
         self._steps: dict[Case, Step] = {}
         self.alone = self.rate(replace(question.case(ALIKE, 1), servers=1))
         """Samples a second of one worker who trains alone."""
@@ -22,6 +31,7 @@ class Pricing:
     def step(self, case: Case) -> Step:
         """The step of a case."""
         if case not in self._steps:
+            self._tell(f"{case.strategy}, {case.workers:,} workers")
             self._steps[case] = self.question.model.step(case)
         return self._steps[case]
 

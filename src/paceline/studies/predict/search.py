@@ -54,12 +54,14 @@ def _between(holds: Callable[[int], bool], good: int, bad: int) -> int:
     return good
 
 
-def least_factor(enough: Callable[[float], bool], least: float = 1e-3, most: float = 1e3) -> float | None:
-    """The smallest factor, to within a fiftieth, that is enough; None where the largest is not."""
+def least_factor(
+    enough: Callable[[float], bool], *, least: float = 1e-3, most: float = 1e3, precision: float = 0.02
+) -> float | None:
+    """The smallest factor, to within the precision, that is enough; None where the largest is not."""
     if not enough(most):
         return None
     low, high = math.log(least), math.log(most)
-    while high - low > 0.02:
+    while high - low > precision:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)
     return math.exp(high)

@@ -4,8 +4,8 @@ from typing import Any
 
 from paceline.records.prediction import Prediction, Row, Series
 from paceline.studies.predict.findings import Finder
-from paceline.studies.predict.interval import interval
-from paceline.studies.predict.pricing import Pricing
+from paceline.studies.predict.interval import interval, interval_by_parts
+from paceline.studies.predict.pricing import Pricing, Tell, quiet
 from paceline.studies.predict.question import Question
 
 _PARTS = (
@@ -25,13 +25,13 @@ MILLION = 1_000_000
 HOUR = 3600
 
 
-def predict(question: Question, *, layers: bool = False) -> Prediction:
+def predict(question: Question, *, layers: bool = False, tell: Tell = quiet) -> Prediction:
     """Price every strategy at every number of workers, and say what follows.
 
-    With ``layers``, also where the step of one worker goes. Deterministic; nothing is written and nothing is measured.
-    Raises Mistake for a strategy or a number of workers that cannot be.
+    With ``layers``, also where the step of one worker goes. ``tell`` hears what is worked on. Deterministic; nothing is
+    written and nothing is measured. Raises Mistake for a strategy or a number of workers that cannot be.
     """
-    pricing = Pricing(question)
+    pricing = Pricing(question, tell)
     series = tuple(_series(pricing, strategy) for strategy in question.strategies)
     return Prediction(
         name=question.name,
@@ -54,8 +54,11 @@ def _row(pricing: Pricing, strategy: str, workers: int) -> Row:
     question = pricing.question
     case = question.case(strategy, workers)
     spread = question.model.cost(case.batch).spread
-    low, high = interval(case, pricing.seconds, spread, question.model.links_spread)
     step, rate = pricing.step(case), pricing.rate(case)
+    doubts = (spread, question.model.links_spread)
+    # Events take their time: there, what hides behind backward is taken to stay hidden.
+    closed = step.path == "closed"
+    low, high = interval(case, pricing.seconds, *doubts) if closed else interval_by_parts(step, *doubts)
     return Row(
         workers=workers,
         batch=case.batch,

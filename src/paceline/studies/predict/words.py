@@ -1,8 +1,8 @@
 """A question in the user's words: names, counts and files, before any of them is looked up."""
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
@@ -35,7 +35,7 @@ class Words:
     inside: str | None = None
     cluster: str | None = None
     workers: tuple[int, ...] | None = None
-    batch: int = USUAL_BATCH
+    batch: int | None = None
     scaling: Scaling = "weak"
     strategies: tuple[str, ...] = ("all-reduce",)
     collective: str = "native"
@@ -51,9 +51,11 @@ class Words:
         self._check_subject()
         self._check_compute()
         self._check_place()
+        if self.batch is not None and self.batch < 1:
+            raise Mistake(f"--batch-size {self.batch} is too small: it must be at least 1")
 
     def _check_subject(self) -> None:
-        if self.model is None and self.job is None:
+        if self.model is None and self.job is None and self.times is None:
             raise Mistake(
                 "which model? name one, such as resnet50 ('paceline models' lists them), or give --job"
             )
@@ -90,9 +92,16 @@ class Words:
                     f"{option} {value} contradicts --cluster {self.cluster}, which says it itself; leave one out"
                 )
 
-    def counts(self, most: int) -> tuple[int, ...]:
-        """The worker counts that were asked for, or the usual ones that there is room for."""
+    def counts(self, most: int, batch: int) -> tuple[int, ...]:
+        """The worker counts that were asked for, or the usual ones that there is room and work for."""
         if self.workers is not None:
             return self.workers
+        if self.scaling == "strong":
+            most = min(most, max(batch, 1))
         counts = [count for count in USUAL_WORKERS if count <= most]
         return tuple(sorted({*counts, most})) if most < USUAL_WORKERS[-1] else tuple(counts)
+
+    def to_json(self) -> dict[str, Any]:
+        """What was said, as a plain document; what was not said is left out."""
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        return {name: str(value) if isinstance(value, Path) else value for name, value in said.items()}
