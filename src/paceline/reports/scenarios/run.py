@@ -131,11 +131,10 @@ def _tell_steps(answer: RunAnswer, document: dict[str, Any]) -> Told:
         f"{exact_seconds(answer.seconds)} for {counted(steps, 'step')} of each of {counted(workers, 'worker')}: "
         f"{exact_seconds(communicate)} of it is communication and {exact_seconds(wait)} waiting."
     )
-    rest = answer.seconds - communicate - wait
     rows = [
-        ["computing", trimmed(rest)],
-        ["communicating", trimmed(communicate)],
-        ["waiting for others", trimmed(wait)],
-        ["in all", trimmed(answer.seconds)],
+        ["computing", exact_seconds(answer.seconds - communicate - wait)],
+        ["communicating", exact_seconds(communicate)],
+        ["waiting for others", exact_seconds(wait)],
+        ["in all", exact_seconds(answer.seconds)],
     ]
-    return Told(answer=words, lines=table(["a worker", "s"], rows), document=document)
+    return Told(answer=words, lines=table(["where a worker's time went", ""], rows), document=document)

@@ -3,32 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from paceline.clusters.description import read_toml
 from paceline.clusters.table import Reader
 from paceline.errors import Mistake
-
-
-class Point(NamedTuple):
-    """A place in the table, written "2x128"."""
-
-    workers: int
-    batch: int
-    """Samples of a worker and step."""
-
-    def __str__(self) -> str:
-        return f"{self.workers}x{self.batch}"
-
-    @classmethod
-    def parse(cls, text: str, where: str) -> "Point":
-        """Read "2x128"."""
-        workers, cross, batch = text.strip().lower().partition("x")
-        if not cross or not workers.strip().isdecimal() or not batch.strip().isdecimal():
-            raise Mistake(
-                f"{where}: {text!r} is not a point of a table: write workers x batch, such as '2x128'"
-            )
-        return cls(int(workers), int(batch))
+from paceline.records.table_fit import Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,10 +34,13 @@ class Measured:
         """The points of more than one worker, in order."""
         return sorted(point for point in self.epochs if point.workers > 1)
 
+    def compute(self, point: Point) -> float:
+        """Seconds an epoch that one worker's time explains: its part of the samples."""
+        return self.alone(point.batch) / point.workers
+
     def communicate(self, point: Point) -> float:
-        """Seconds of a step that one worker's step does not explain."""
-        single = self.alone(point.batch) / self.steps(Point(1, point.batch))
-        return self.epochs[point] / self.steps(point) - single
+        """Seconds a step that it does not explain."""
+        return (self.epochs[point] - self.compute(point)) / self.steps(point)
 
 
 def read_measured(path: Path) -> Measured:

@@ -1,21 +1,16 @@
 """From one worker's times and a single point of more, the rest of a table of measured epochs.
 
-T(n, b) = steps x (step of one worker at b + communication of n). Communication has one unknown, t, the time in which
+T(n, b) = T(1, b)/n + steps x communication of n. Communication has one unknown, t, the time in which
 one worker's gradients cross one link; a collective's closed form says how many times t it takes among n, and the
 single point says how long t is. One point cannot tell which collective it was: that is stated, or all are shown.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from math import exp, log, sqrt
-from statistics import median
 from types import MappingProxyType
 
 from paceline.errors import Mistake, unknown
-from paceline.studies.calibrate.measured import Measured, Point
-
-INTERVAL = 1.2816
-"""Standard deviations on either side of the middle of a normal distribution that hold 80 % of it."""
+from paceline.records.table_fit import Foretold, Point, TableFit
+from paceline.studies.calibrate.measured import Measured
 
 
 def _rounds(workers: int) -> int:
@@ -31,64 +26,6 @@ TRANSFERS: Mapping[str, Callable[[int], float]] = MappingProxyType(
     }
 )
 """Collective to how many times one worker's gradients cross the busiest link, one after the other."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Foretold:
-    """One point as it was predicted and, where it was, measured."""
-
-    point: Point
-    seconds: float
-    """Predicted, an epoch."""
-    measured: float | None
-
-    @property
-    def error(self) -> float | None:
-        """Predicted over measured, less one."""
-        return None if self.measured is None else self.seconds / self.measured - 1
-
-
-@dataclass(frozen=True, kw_only=True)
-class TableFit:
-    """One collective, fitted to one point."""
-
-    collective: str
-    start: Point
-    """The point that it was fitted to."""
-    transfer: float
-    """Seconds in which one worker's gradients cross one link."""
-    rate: float
-    """Bytes a second that this makes."""
-    points: tuple[Foretold, ...]
-    """All others of more than one worker."""
-
-    @property
-    def errors(self) -> list[float]:
-        """Of the points that were measured."""
-        return [point.error for point in self.points if point.error is not None]
-
-    @property
-    def median(self) -> float | None:
-        """Of the errors' sizes; None where nothing else was measured."""
-        return median(map(abs, self.errors)) if self.errors else None
-
-    @property
-    def worst(self) -> float | None:
-        """The largest error."""
-        return max(self.errors, key=abs) if self.errors else None
-
-    @property
-    def spread(self) -> float | None:
-        """Root mean square of the logarithms of predicted over measured; None where nothing else was measured."""
-        logs = [log(1 + error) for error in self.errors]
-        return sqrt(sum(one * one for one in logs) / len(logs)) if logs else None
-
-    def interval(self, seconds: float) -> tuple[float, float] | None:
-        """Where the truth lies in 8 of 10 cases, if this table is like those to come; by the fit's own residuals."""
-        if self.spread is None:
-            return None
-        width = exp(INTERVAL * self.spread)
-        return seconds / width, seconds * width
 
 
 def fit_table(
@@ -159,8 +96,7 @@ def _fit(measured: Measured, name: str, first: Point, rest: float, others: Seque
 
 
 def _foretell(measured: Measured, point: Point, communicate: float) -> Foretold:
-    single = measured.alone(point.batch) / measured.steps(Point(1, point.batch))
-    seconds = measured.steps(point) * (single + communicate)
+    seconds = measured.compute(point) + measured.steps(point) * communicate
     return Foretold(point=point, seconds=seconds, measured=measured.epochs.get(point))
 
 

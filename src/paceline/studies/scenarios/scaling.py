@@ -2,7 +2,8 @@
 
 from paceline.costs.bandwidth import bandwidth_use
 from paceline.records.answers import Scaling, ScalingPoint
-from paceline.studies.calibrate.measured import Measured, Point, measured_of
+from paceline.records.table_fit import Point
+from paceline.studies.calibrate.measured import Measured, measured_of
 from paceline.studies.scenarios.scenario import Scenario
 
 ELEMENT = 4
@@ -23,9 +24,7 @@ def scaling_of(measured: Measured) -> Scaling:
 
 
 def _point(measured: Measured, point: Point) -> ScalingPoint:
-    seconds, alone = measured.epochs[point], measured.alone(point.batch)
-    steps = measured.steps(point)
-    compute = alone / point.workers
+    seconds, steps, compute = measured.epochs[point], measured.steps(point), measured.compute(point)
     rest = seconds - compute
     use = None
     if point.workers > 1 and rest > 0:
@@ -35,7 +34,7 @@ def _point(measured: Measured, point: Point) -> ScalingPoint:
         batch=point.batch,
         seconds=seconds,
         steps=steps,
-        speed_up=alone / seconds,
+        speed_up=measured.alone(point.batch) / seconds,
         compute=compute,
         communicate=rest,
         use=use,
