@@ -35,8 +35,7 @@ class Native:
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
         """The same for all."""
-        workers = len(self._topology.workers)
-        return [(ring_bytes(size, workers),) * 2] * workers
+        return [(ring_bytes(size, self._topology.count),) * 2] * len(self._topology.workers)
 
 
 class Scheduled:

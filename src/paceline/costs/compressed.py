@@ -15,7 +15,7 @@ class Compressed:
     def __init__(self, inner: AllReduceCosts, topology: Topology, compression: Compression) -> None:
         """``inner`` is how tensors are summed that nobody encodes."""
         self._inner, self._topology, self._compression = inner, topology, compression
-        self._workers = len(topology.workers)
+        self._workers = topology.count
 
     def price(self, size: int, element: int) -> Price:
         """Encode, exchange, decode: one result, or one a worker."""
@@ -34,7 +34,7 @@ class Compressed:
         message = self._compression.message(size, element)
         if self._compression.sums:
             return self._inner.traffic(message, min(element, message))
-        return [((self._workers - 1) * message,) * 2] * self._workers
+        return [((self._workers - 1) * message,) * 2] * len(self._topology.workers)
 
 
 def _delayed(price: Price, seconds: float) -> Price:

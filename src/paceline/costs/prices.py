@@ -3,7 +3,6 @@
 Alone on the network a price is a number of seconds; in company its stages run as flows among the others.
 """
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -40,14 +39,16 @@ FREE = Price((), 0.0)
 
 def ring_all_reduce(topology: Topology, size: int) -> Price:
     """As the live runtime does it: shared memory on one host, and across hosts a swap between two or Gloo's ring."""
-    workers = len(topology.workers)
-    if len(set(topology.workers)) == 1:
-        return shared_memory(topology, size)
-    if size == 0 or not swaps(workers, size):
+    return shared_memory(topology, size) if topology.shares_memory else gloo_all_reduce(topology, size)
+
+
+def gloo_all_reduce(topology: Topology, size: int) -> Price:
+    """As the live runtime does it over Gloo: a swap of what is small between two, else Gloo's ring."""
+    if size == 0 or not swaps(topology.count, size):
         return gloo_ring(topology, size)
-    crosses, latency = _circle(topology)
-    reduce = max(topology.reduce_seconds(rank) for rank in range(workers)) * size
-    return price_stages([stage(topology, latency + reduce, size, crosses)])
+    circle = topology.circle
+    reduce = topology.slowest_reduce * size
+    return price_stages([stage(topology, circle.latency + reduce, size, circle.crosses)])
 
 
 def shared_memory(topology: Topology, size: int) -> Price:
@@ -55,12 +56,14 @@ def shared_memory(topology: Topology, size: int) -> Price:
 
     Each reads its share of n - 1 others and writes the result to them: the bytes of a ring, through what they share.
     """
-    workers = len(topology.workers)
+    workers = topology.count
     if workers == 1 or size == 0:
         return FREE
-    crosses, latency = _circle(topology)
-    reduce = max(topology.reduce_seconds(rank) for rank in range(workers)) * (workers - 1) * size / workers
-    return price_stages([stage(topology, 2 * latency + reduce, 2 * (workers - 1) * size / workers, crosses)])
+    circle = topology.circle
+    reduce = topology.slowest_reduce * (workers - 1) * size / workers
+    return price_stages(
+        [stage(topology, 2 * circle.latency + reduce, 2 * (workers - 1) * size / workers, circle.crosses)]
+    )
 
 
 def gloo_ring(topology: Topology, size: int) -> Price:
@@ -70,37 +73,25 @@ def gloo_ring(topology: Topology, size: int) -> Price:
     enters each host once; the edges inside a host share its inside link. Gloo reduces one piece of a message while
     the next one travels: that takes time only where it is slower.
     """
-    workers = len(topology.workers)
+    workers = topology.count
     if workers == 1 or size == 0:
         return FREE
-    crosses, latency = _circle(topology)
+    circle = topology.circle
     steps, part = 2 * (workers - 1), size / workers
-    reduce = max(topology.reduce_seconds(rank) for rank in range(workers)) * part
-    carry = stage(topology, 0.0, part, crosses).seconds
-    delay = steps * latency + (workers - 1) * max(0.0, reduce - carry)
-    return price_stages([stage(topology, delay, steps * part, crosses)])
+    reduce = topology.slowest_reduce * part
+    carry = stage(topology, 0.0, part, circle.crosses).seconds
+    delay = steps * circle.latency + (workers - 1) * max(0.0, reduce - carry)
+    return price_stages([stage(topology, delay, steps * part, circle.crosses)])
 
 
 def ring_all_gather(topology: Topology, size: int) -> Price:
     """Everybody's ``size`` bytes go round a ring through all ranks, until all have all: n - 1 steps."""
-    workers = len(topology.workers)
+    workers = topology.count
     if workers == 1 or size == 0:
         return FREE
-    crosses, latency = _circle(topology)
+    circle = topology.circle
     steps = workers - 1
-    return price_stages([stage(topology, steps * latency, steps * size, crosses)])
-
-
-def _circle(topology: Topology) -> tuple[Mapping[int, int], float]:
-    """How often each link is crossed when every rank sends to the next one, and the longest latency."""
-    workers = len(topology.workers)
-    crosses: Counter[int] = Counter()
-    latency = 0.0
-    for rank, source in enumerate(topology.workers):
-        way = topology.way(source, topology.workers[(rank + 1) % workers])
-        crosses.update(way.crosses)
-        latency = max(latency, way.latency)
-    return crosses, latency
+    return price_stages([stage(topology, steps * circle.latency, steps * size, circle.crosses)])
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:
@@ -109,12 +100,12 @@ def tree_broadcast(topology: Topology, size: int) -> Price:
     With h hosts: ceil(log2 h) rounds, each the whole message over the slowest host's link. With k workers on a
     host: ceil(log2 k) delays, and k - 1 copies through the inside link that they share.
     """
-    if len(topology.workers) == 1 or size == 0:
+    if topology.count == 1 or size == 0:
         return FREE
-    members = Counter(topology.workers)
+    members = topology.members
     stages = []
-    if len(members) > 1:
-        rounds = (len(members) - 1).bit_length()
+    if topology.inhabited > 1:
+        rounds = (topology.inhabited - 1).bit_length()
         latency = max(topology.hosts[host].link.latency for host in members)
         crosses = {link: rounds for host in members for link in (topology.out_of(host), topology.into(host))}
         stages.append(stage(topology, rounds * latency, size, crosses))

@@ -17,7 +17,7 @@ class Post:
         self, timeline: Timeline, topology: Topology, deliver: Callable[[Node, Delivery], None]
     ) -> None:
         self._timeline, self._deliver = timeline, deliver
-        self._way = cache(topology.way)
+        self._gather, self._spread = cache(topology.gather), cache(topology.spread)
         self._lines: dict[tuple[Peer, Peer], deque[Letter]] = {}
 
     def send(self, now: float, sender: Node, target: Node, letter: Letter) -> None:
@@ -28,7 +28,7 @@ class Post:
             self._start(now, sender, target, line)
 
     def _start(self, now: float, sender: Node, target: Node, line: deque[Letter]) -> None:
-        way = self._way(sender.host, target.host)
+        way = (self._spread if sender.session is None else self._gather)(sender.host, target.host)
 
         def sent(time: float) -> None:
             delivery = Delivery(line.popleft(), now, time + way.latency)

@@ -1,6 +1,6 @@
 """One simulated run, from its parts to its summary."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import inf
 
@@ -79,8 +79,8 @@ class Run:
         return summary
 
     def _world(self) -> World:
-        topology = Topology(self.cluster)
-        places = self.cluster.place_servers(self.servers)
+        topology = self._topology()
+        places = self._places()
         return World(
             workers=[self._worker(rank, host) for rank, host in enumerate(topology.workers)],
             servers=[self._server(rank, host) for rank, host in enumerate(places)],
@@ -97,6 +97,14 @@ class Run:
             all_reduce=all_reduce_costs(self.settings.collective, topology),
             horizon=self.horizon * (1 + NEAR),
         )
+
+    def _topology(self) -> Topology:
+        """The links, and the workers that are run."""
+        return Topology(self.cluster)
+
+    def _places(self) -> Sequence[int]:
+        """The host of every server."""
+        return self.cluster.place_servers(self.servers)
 
     def _worker(self, rank: int, host: int) -> Node:
         me = self.mathematics.worker(rank)

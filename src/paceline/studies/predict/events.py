@@ -1,6 +1,6 @@
 """A step by events: the strategy runs in virtual time for as long as it takes to know its pace."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from math import ceil
 
@@ -48,14 +48,27 @@ class Notes(TotalsOnly):
             self.steps.setdefault(rank, []).append(Noted.of(record))
 
 
+Weighted = Sequence[tuple[Sequence[Noted], int]]
+"""Steps of some workers, and how many workers each of them stands for."""
+
+
 def by_events(setup: Setup) -> Parts:
     """Simulate every worker. A Mistake says where that would take too long."""
     strategy = build_strategy(setup)
+
+    def simulated(steps: int) -> Weighted:
+        check_work(setup, steps)
+        return [(noted, 1) for noted in run(setup, strategy, steps)]
+
+    return long_run(setup, strategy, simulated, setup.cluster.workers)
+
+
+def long_run(setup: Setup, strategy: Strategy, simulated: Callable[[int], Weighted], workers: int) -> Parts:
+    """The mean step once the run has found its pace; ``workers`` are those that are simulated."""
     if isinstance(strategy, Served):
-        return _served(setup, strategy)
+        return _settled(setup, simulated, workers)
     window = Window.of(setup, strategy)
-    check_work(setup, window.last)
-    return mean_step((window.cut(steps), 1) for steps in run(setup, strategy, window.last))
+    return mean_step([(window.cut(steps), many) for steps, many in simulated(window.last)])
 
 
 @dataclass(frozen=True)
@@ -88,28 +101,25 @@ class Window:
         return steps[ends[0] : ends[-1]]
 
 
-def _served(setup: Setup, strategy: Strategy) -> Parts:
+def _settled(setup: Setup, simulated: Callable[[int], Weighted], workers: int) -> Parts:
     """Twice as long until two spans of the run are equally fast; the way that workers fall into takes its time."""
     steps = 16
     while True:
-        check_work(setup, steps)
-        workers = run(setup, strategy, steps)
+        found = simulated(steps)
         # Whoever comes to the last meeting first leaves the others more room: the run's end does not count.
-        end = min(noted[-1].end for noted in workers)
-        before, later = (_between(workers, end * part, end * (part + 0.35)) for part in (0.25, 0.6))
+        end = min(noted[-1].end for noted, _ in found)
+        before, later = (_between(found, end * part, end * (part + 0.35)) for part in (0.25, 0.6))
         steps *= 2
         if before is not None and later is not None:
             steady = not setup.jitter and abs(before.rate / later.rate - 1) <= AGREE
-            if steady or steps * setup.cluster.workers > LONG:
+            if steady or steps * workers > LONG:
                 return later
 
 
-def _between(workers: Sequence[Sequence[Noted]], begin: float, end: float) -> Parts | None:
+def _between(workers: Weighted, begin: float, end: float) -> Parts | None:
     """The mean of the steps that ended between two times; None where a worker has too few."""
-    found = [[one for one in steps if begin < one.end <= end] for steps in workers]
-    if min(map(len, found)) < 4:
-        return None
-    return mean_step((steps, 1) for steps in found)
+    found = [([one for one in steps if begin < one.end <= end], many) for steps, many in workers]
+    return mean_step(found) if min(len(steps) for steps, _ in found) >= 4 else None
 
 
 def run(setup: Setup, strategy: Strategy, steps: int) -> list[list[Noted]]:
@@ -146,6 +156,7 @@ def timed(setup: Setup) -> Cluster:
         backward=cost.backward,
         apply=cost.apply,
         serve=stated.serve,
+        aggregate=stated.aggregate,
         jitter=setup.jitter,
     )
     return replace(setup.cluster, times=times)
@@ -181,10 +192,20 @@ def shape_of(setup: Setup, settings: Settings) -> JobShape:
 def check_work(setup: Setup, steps: int) -> None:
     """Refuse what would take too long."""
     workers = setup.cluster.workers
+    check_steps(setup, steps)
     if steps * workers > MOST:
         raise Mistake(
             f"{workers:,} workers cannot be predicted with strategy {setup.strategy!r} on this cluster: it would take "
             f"{steps * workers:,} simulated steps, and at most {MOST:,} are; ask for fewer workers"
+        )
+
+
+def check_steps(setup: Setup, steps: int) -> None:
+    """Refuse periods that would take too long."""
+    if steps > MOST:
+        raise Mistake(
+            f"strategy {setup.strategy!r} cannot be predicted: two of its periods are {steps:,} steps, and at most "
+            f"{MOST:,} are simulated; choose a shorter period"
         )
 
 
