@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline import jobs, specs
+from paceline.codecs import CODECS
 from paceline.jobs.figures import FIGURES
 from paceline.strategies import STRATEGIES
 
@@ -84,6 +85,7 @@ def _sentence(model: Facts) -> str:
     )
 
 
+codecs = _lister(CODECS, "List what can go on a wire instead of whole gradients.")
 strategies = _lister(STRATEGIES, "List how workers can agree, with each one's settings.")
 models = _lister(jobs.MODELS, "List the models that ship.", _model_facts)
 data = _lister(jobs.DATA, "List the data sets that ship or are found in a folder.")

@@ -27,6 +27,7 @@ COMMANDS = {
     "explain": ("paceline.cli.explain:explain", "Show what a collective does, round by round."),
     "bench": ("paceline.cli.bench:app", "Measure how fast things are here, beside what was predicted."),
     "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),
+    "codecs": ("paceline.cli.lists:codecs", "List what can go on a wire instead of whole gradients."),
     "models": ("paceline.cli.lists:models", "List the models that ship."),
     "devices": (
         "paceline.cli.catalogue:devices",
