@@ -8,9 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.clusters.devices import DEVICES, find_device
+from paceline.costs.devices.base import step_cost
 from paceline.costs.devices.roofline import WIDTHS, Roofline
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
+from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
+from paceline.jobs.subjects import subject_of
 
 KINDS: tuple[Kind, ...] = (
     *("convolution", "product", "attention", "norm", "pool"),
@@ -89,6 +92,20 @@ def test_large_products_reach_most_of_the_peak_and_small_ones_wait_for_the_overh
     rate = product(8192).flops / a100.seconds(product(8192))
     assert 0.7 * 312e12 < rate < 0.8 * 312e12
     assert a100.seconds(product(16)) < 1.1 * a100.overhead
+
+
+def test_published_training_rates_are_met_within_the_stated_spread() -> None:
+    """Images a second of ResNet-50 by NVIDIA's DeepLearningExamples, PyTorch 21.03, one GPU."""
+    published = {
+        ("a100-80gb", "tf32"): 938,
+        ("a100-80gb", "fp16"): 2470,
+        ("v100", "fp32"): 367,
+        ("v100", "fp16"): 1200,
+    }
+    step = trace(subject_of("resnet50"), 128)
+    for (device, numbers), rate in published.items():
+        cost = step_cost(step, Roofline(sheet=find_device(device), format=numbers))
+        assert abs(log(step.samples / cost.compute / rate)) < log(1.5), (device, numbers)
 
 
 def test_convolutions_of_narrow_groups_are_slower_a_operation() -> None:

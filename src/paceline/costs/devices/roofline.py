@@ -57,25 +57,31 @@ class Roofline:
     def seconds(self, operator: Operator) -> float:
         """How long one call takes."""
         share = self.shares.get(operator.kind) or SHARES[self.sheet.kind][operator.kind]
-        peak = self.peak(operator) * share.compute * fullness(operator.shape)
+        # Libraries choose the quicker way: matrix units that are no better on paper are harder to keep busy.
+        rate = self._part * max(self.sheet.flops * share.compute, self._matrix_peak(operator) * share.matrix)
         moved = (operator.read + operator.written) * self._narrowing(operator.kind)
-        return self.overhead + max(operator.flops / peak, moved / (self.bandwidth * share.memory))
+        computed = operator.flops / (rate * fullness(operator.shape))
+        return self.overhead + max(computed, moved / (self.bandwidth * share.memory))
 
     def peak(self, operator: Operator) -> float:
         """Operations a second that the data sheet promises for an operator, at most."""
-        peak = self.sheet.flops
-        if operator.kind in _MATRIX and fits_matrix_units(operator.shape):
-            peak = self.sheet.tensor_flops.get(self._format(operator.kind), peak)
-        return peak * self._threads / self.sheet.cores
+        return self._part * max(self.sheet.flops, self._matrix_peak(operator))
+
+    def _matrix_peak(self, operator: Operator) -> float:
+        """Of the matrix units; 0 where they are not used."""
+        if operator.kind not in _MATRIX or not fits_matrix_units(operator.shape):
+            return 0.0
+        return self.sheet.tensor_flops.get(self._format(operator.kind), 0.0)
 
     @property
     def bandwidth(self) -> float:
         """Bytes a second that a worker's threads can move at most."""
-        return self.sheet.bandwidth * min(1.0, _CORES_FOR_MEMORY * self._threads / self.sheet.cores)
+        return self.sheet.bandwidth * min(1.0, _CORES_FOR_MEMORY * self._part)
 
     @property
-    def _threads(self) -> int:
-        return self.threads or self.sheet.cores
+    def _part(self) -> float:
+        """Of the cores."""
+        return self.threads / self.sheet.cores if self.threads else 1.0
 
     def _format(self, kind: Kind) -> str:
         if self.format != TORCH:
