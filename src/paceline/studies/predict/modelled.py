@@ -2,13 +2,17 @@
 
 from dataclasses import dataclass, field, replace
 
+from paceline import specs
 from paceline.costs.devices.base import StepCost
 from paceline.records.prediction import Known, Layer
 from paceline.runtimes.virtual.shape import JobShape
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Served
+from paceline.strategies.periods import Seconds, Steps
 from paceline.studies.predict.base import Setup, Step
 from paceline.studies.predict.layers import layer_table
 from paceline.studies.predict.model import Case
-from paceline.studies.predict.places import Place, changed, network_bandwidth
+from paceline.studies.predict.places import Meeting, Place, changed, network_bandwidth
 from paceline.studies.predict.sources import Source
 from paceline.studies.predict.steps import predict_step
 
@@ -44,7 +48,7 @@ class Modelled:
 
     def bandwidth(self, workers: int) -> float:
         """Of the network among so many workers."""
-        return network_bandwidth(self.place.cluster(workers))
+        return network_bandwidth(self.place.cluster(workers, Meeting()))
 
     def hosts(self, workers: int) -> int:
         """How many hosts so many workers stand on."""
@@ -69,7 +73,7 @@ class Modelled:
         return predict_step(
             Setup(
                 strategy=case.strategy,
-                cluster=changed(self.place.cluster(case.workers), case),
+                cluster=changed(self.place.cluster(case.workers, self._meeting(case)), case),
                 cost=_longer(self.cost(case.batch), case.compute),
                 shape=self._shape(case.batch),
                 collective=self.collective,
@@ -78,6 +82,17 @@ class Modelled:
                 jitter=case.jitter,
             )
         )
+
+    def _meeting(self, case: Case) -> Meeting:
+        strategy = specs.build(case.strategy, STRATEGIES, "strategy")
+        cost = self.cost(case.batch)
+        alone = cost.data + cost.compute
+        match getattr(strategy, "period", Steps(1)):
+            case Steps(count=count):
+                apart = count * alone
+            case Seconds(length=length):
+                apart = max(length, alone)
+        return Meeting(isinstance(strategy, Served), apart)
 
     def _shape(self, batch: int) -> JobShape:
         trace = self.source.trace(batch)

@@ -1,13 +1,23 @@
 """Where the workers stand, for any number of them, and with links that are better or worse than they are."""
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
 from paceline.errors import Mistake
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.question import MOST_WORKERS
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """How workers meet, where it matters to the machine that they share."""
+
+    served: bool = False
+    """Through servers, rather than each other."""
+    apart: float = 0.0
+    """Seconds that a worker computes alone in between."""
 
 
 class Place(Protocol):
@@ -17,7 +27,7 @@ class Place(Protocol):
     def most(self) -> int:
         """The largest number of workers that there is room for."""
 
-    def cluster(self, workers: int) -> Cluster:
+    def cluster(self, workers: int, meeting: Meeting) -> Cluster:
         """The first so many workers."""
 
     def hosts(self, workers: int) -> int:
@@ -49,7 +59,7 @@ class Alike:
         """The last one may be partly used."""
         return -(-workers // self._per_host)
 
-    def cluster(self, workers: int) -> Cluster:
+    def cluster(self, workers: int, meeting: Meeting = Meeting()) -> Cluster:  # noqa: ARG002, B008
         """Hosts that were made already are not made again: a hundred thousand take their time."""
         whole, rest = divmod(workers, self._per_host)
         if len(self._full) < whole:
@@ -82,7 +92,7 @@ class Described:
         """Those with workers among the first so many."""
         return sum(1 for host in self.cluster(workers).hosts if host.workers)
 
-    def cluster(self, workers: int) -> Cluster:
+    def cluster(self, workers: int, meeting: Meeting = Meeting()) -> Cluster:  # noqa: ARG002, B008
         """Hosts in their order, the last one partly used."""
         kept, left = [], workers
         for host in self._whole.hosts:

@@ -2,15 +2,17 @@
 
 from dataclasses import dataclass, replace
 
-from paceline.clusters.cluster import MEMORY, Device, Link
-from paceline.clusters.description import DEFAULT_LINK, read_cluster
+from paceline.clusters.cluster import MEMORY, Link
+from paceline.clusters.description import read_cluster
 from paceline.clusters.networks import NETWORKS, find_network
-from paceline.clusters.profile import LinkFit, Profile
+from paceline.clusters.profile import Profile
 from paceline.clusters.times import StepTimes
 from paceline.errors import Mistake
+from paceline.studies.predict.machine import Machine
 from paceline.studies.predict.places import Alike, Described, Place
-from paceline.studies.predict.question import MOST_WORKERS, Faster
+from paceline.studies.predict.question import Faster
 from paceline.studies.predict.words import USUAL_NETWORK, Words
+from paceline.units import show_rate, show_seconds
 
 SHEET_SPREAD = 0.2
 """Of links that nobody measured, as the logarithm's standard deviation: software reaches 0.7 to 0.95 of most."""
@@ -52,25 +54,20 @@ def _described(text: str) -> Standing:
 
 
 def _measured(words: Words, profile: Profile) -> Standing:
-    """All workers on the measured machine, or on several like it where their network was measured too."""
-    if words.inside is not None:
-        raise Mistake(
-            f"--inside {words.inside} contradicts profile {profile.name!r}, which has measured links; leave it out"
-        )
-    fits = {fit.name: fit for fit in profile.links}
-    network = fits.get("network")
-    inside = fits.get("memory") or fits.get("loopback")
-    fit = network or inside or profile.links[0]
-    per_host = words.per_host or (1 if network else MOST_WORKERS)
-    place = Alike(
-        link=_link(network) if network else DEFAULT_LINK,
-        per_host=per_host,
-        inside=lambda workers: _link(inside) if inside else MEMORY,  # noqa: ARG005
-        device=Device(reduce_seconds=fit.reduce_seconds),
-        company=tuple(profile.company),
-    )
+    """All workers on the measured machine."""
+    for option, value in (("--inside", words.inside), ("--per-host", words.per_host)):
+        if value is not None:
+            raise Mistake(
+                f"{option} {value}: without --network all workers stand on the machine of profile {profile.name!r}, "
+                "whose links were measured; add --network or leave it out"
+            )
+    machine = Machine(profile)
+    fit = machine.fit(2, served=False)
+    assert fit is not None, "a profile without links is not asked"
     return Standing(
-        place=place, words=f"{fit.name} as measured, {_link(fit)} ({fit.points} points)", spread=fit.spread
+        place=machine,
+        words=f"{fit.name} of {profile.name} as measured, {show_rate(fit.bandwidth)}, {show_seconds(fit.latency)}",
+        spread=fit.spread,
     )
 
 
@@ -100,7 +97,3 @@ def _faster(words: Words) -> tuple[Faster, ...]:
         )
         for sheet in sorted(more, key=lambda sheet: sheet.bandwidth)
     )
-
-
-def _link(fit: LinkFit) -> Link:
-    return Link(bandwidth=fit.bandwidth, latency=fit.latency)

@@ -1,0 +1,163 @@
+"""A prediction as people read it, from a record made by hand."""
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+
+from paceline.records.prediction import (
+    Bandwidth,
+    Findings,
+    Help,
+    Knee,
+    Known,
+    Layer,
+    Prediction,
+    Reach,
+    Row,
+    Series,
+)
+from paceline.reports.predict.chart import chart_lines
+from paceline.reports.predict.layers import layer_lines
+from paceline.reports.predict.scale import Axis, tick_label
+from paceline.reports.predict.sentences import findings, verdict
+from paceline.reports.predict.svg import picture
+from paceline.reports.predict.table import table_lines
+from paceline.reports.predict.text import text_lines
+
+
+def row(workers: int, step: float = 0.1, **more) -> Row:
+    parts = {"data": 0.0, "forward": 0.03, "backward": 0.05, "apply": 0.01, "communicate": step - 0.09}
+    rate = 32 * workers / step
+    return Row(
+        workers=workers,
+        batch=32,
+        hidden=0.02,
+        wait=0.0,
+        step=step,
+        low=0.9 * step,
+        high=1.2 * step,
+        sent=1e6,
+        rate=rate,
+        speed_up=rate / 320,
+        efficiency=rate / 320 / workers,
+        bound="bandwidth",
+        path="closed",
+        **parts,
+        **more,
+    )
+
+
+FOUND = Findings(
+    well=Reach(workers=3, searched=1000),
+    knee=Knee(reach=Reach(workers=61, searched=1000), bound="bandwidth", dip=None),
+    crossover=Reach(workers=66, searched=1000),
+    bandwidth=Bandwidth(workers=4, there=1e9, needed=2e9, left=0.001),
+    helps=(Help(what="50gbit", workers=4, gain=1.3, knee=Reach(workers=140, searched=1000)),),
+)
+
+
+def told(*series: Series) -> Prediction:
+    known = Known(level="catalogue", compute="a sheet", links="a cable", interval="a guess")
+    rows = (row(1, 0.09), row(2), row(4, 0.2))
+    return Prediction(
+        name="net",
+        parameters=10,
+        scaling="weak",
+        batch=32,
+        cost_model="paceline",
+        known=known,
+        series=series or (Series(strategy="all-reduce", rows=rows, findings=FOUND),),
+    )
+
+
+def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
+    lines = text_lines(told())
+    assert lines[0].startswith(
+        "Scales well to 3 workers; from 61 workers on the network's bandwidth is in the way."
+    )
+    assert lines[2].split()[:3] == ["workers", "batch", "forward"]
+    assert [line.split(":")[0] for line in lines[7:11]] == [
+        "Knee",
+        "Bandwidth",
+        "Crossover",
+        "What would help",
+    ]
+    assert lines[11].startswith("Level: catalogue.")
+
+
+def test_the_last_doubling_is_told_where_it_gains_little():
+    assert verdict(told()).endswith("4 workers are 1x as fast as 2.")
+
+
+def test_parts_of_a_row_add_up_to_its_step():
+    titles, *rows = (line.split() for line in table_lines(told()))
+    cells = dict(zip(titles[: titles.index("step")], rows[-1], strict=False))
+    parts = [float(cells[name]) for name in ("forward", "backward", "apply", "comm")]
+    assert sum(parts) - float(cells["hidden"]) == pytest.approx(200)
+
+
+def test_columns_of_nothing_are_left_out_and_money_appears_where_there_is_a_price():
+    assert "cost/1M" not in table_lines(told())[0]
+    assert "wait" not in table_lines(told())[0]
+    priced = Series(strategy="ps", rows=(row(1, cost_million=1.5, finish=7200.0, cost=88.0),), findings=FOUND)
+    line = table_lines(told(priced))
+    assert line[0].split()[-3:] == ["cost/1M", "time", "cost"]
+    assert line[1].split()[-4:] == ["1.5", "2.0", "h", "88"]
+
+
+def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
+    slow = Series(strategy="ps", rows=(row(1, 0.08), row(2), row(4, 0.3)), findings=FOUND)
+    both = told(told().series[0], slow)
+    assert verdict(both) == ("Fastest in samples a second: ps with 1 worker, all-reduce with 2 to 4 workers.")
+    lines = table_lines(both)
+    assert lines[0].split()[:2] == ["strategy", "workers"]
+    assert [line.split()[:2] for line in lines[1:3]] == [["all-reduce", "1"], ["ps", "1"]]
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"crossover": Reach(workers=1000, searched=1000)}, "up to 1,000 workers computing takes longer"),
+        (
+            {"bandwidth": replace(FOUND.bandwidth, needed=None)},
+            "no bandwidth makes 4 workers compute-bound; 1 ms",
+        ),
+        (
+            {"bandwidth": replace(FOUND.bandwidth, needed=5e8)},
+            "4 workers are compute-bound; 4 Gbit/s would do",
+        ),
+        ({"knee": replace(FOUND.knee, reach=Reach(workers=1, searched=9))}, "two are less than 1.5x as fast"),
+        ({"knee": replace(FOUND.knee, reach=Reach(workers=9, searched=9))}, "none as far as 9 workers"),
+        ({"knee": replace(FOUND.knee, dip=1)}, "though not from 1 to 2"),
+    ],
+)
+def test_findings_say_what_was_found_and_how_far_was_looked(change, says):
+    assert says in "\n".join(findings(replace(told().series[0], findings=replace(FOUND, **change))))
+
+
+def test_the_chart_marks_every_row_and_keeps_to_ascii_where_it_must():
+    lines = chart_lines(told(), unicode=False)
+    assert "".join(lines).isascii()
+    assert sum(line.count("o") for line in lines[1:-1]) == 3
+    assert len({len(line) > 100 for line in lines}) == 1
+
+
+def test_the_picture_is_xml_with_a_line_a_strategy_and_escaped_names():
+    odd = replace(told().series[0], strategy="<ps&>")
+    tree = ElementTree.fromstring(picture(told(told().series[0], odd)))
+    names = [element.tag.partition("}")[2] for element in tree.iter()]
+    assert names.count("polyline") == 2
+    assert any(element.text == "<ps&>" for element in tree.iter())
+
+
+def test_a_single_count_still_has_axes():
+    axis = Axis.around([8.0])
+    assert axis.place(8.0) == pytest.approx(0.5)
+    assert [tick_label(value) for value in (0.5, 64, 20_000, 5e6)] == ["0.5", "64", "20k", "5M"]
+
+
+def test_layers_end_with_their_sum():
+    layer = Layer(module="a", kinds="norm", flops=1e9, bytes=2e6, forward=0.001, backward=0.002, share=0.5)
+    lines = layer_lines([layer, layer])
+    assert lines[-1].split() == ["all", "2.000", "4", "MB", "2.000", "4.000", "100.0", "%"]
