@@ -8,7 +8,7 @@ import torch
 from paceline.errors import Mistake
 from paceline.jobs import JobSpec, build_job
 from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import as_paleo, subject_of, subject_of_job
+from paceline.jobs.subjects import subject_of, subject_of_job
 
 MINE = """
 import torch
@@ -196,11 +196,3 @@ def test_a_job_whose_data_does_not_fit_its_model_is_refused_at_once(model: str, 
     for build in (build_job, subject_of_job):
         with pytest.raises(Mistake, match=says):
             build(JobSpec(model=model))
-
-
-def test_a_model_as_paleo_describes_it() -> None:
-    assert as_paleo("inception-v3") == "inception-v3:version=paleo"
-    assert as_paleo("inception-v3:version=published") == "inception-v3:version=published"
-    assert as_paleo("vgg16") == "vgg16:dense=convolution"
-    assert as_paleo("resnet50:stem=small") == "resnet50:stem=small"
-    assert as_paleo("mine:net") == "mine:net"

@@ -1,8 +1,7 @@
 """From the words that name a model or a job to the subject of a prediction."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -19,11 +18,6 @@ from paceline.jobs.looks import Look, choices, noise
 from paceline.jobs.models.base import Architecture
 from paceline.jobs.spec import JobSpec
 from paceline.jobs.subject import Subject
-
-PALEO: Mapping[str, dict[str, str]] = MappingProxyType(
-    {"inception-v3": {"version": "paleo"}, "vgg16": {"dense": "convolution"}}
-)
-"""Shipped models that Paleo's own descriptions of the networks write in another way."""
 
 
 def subject_of(
@@ -42,18 +36,6 @@ def subject_of(
     architecture: Architecture = specs.build(text, MODELS, "model")
     look = architecture.usual.changed(name, shape, classes)
     return _of_look(name, architecture, look, make_optimizer)
-
-
-def as_paleo(text: str) -> str:
-    """A model's spec with the settings by which Paleo describes the same network; others stay as they are.
-
-    What the user set himself is kept.
-    """
-    if _is_path(text):
-        return text
-    name, given = specs.split(text)
-    settings = PALEO.get(name, {}) | given
-    return ":".join(filter(None, (name, ",".join(f"{key}={value}" for key, value in settings.items()))))
 
 
 def subject_of_job(spec: JobSpec) -> Subject:
