@@ -32,8 +32,8 @@ def ip(*words: str) -> None:
     subprocess.run(["ip", *words], check=True, capture_output=True)
 
 
-def shape(namespace: str, device: str) -> None:
-    bucket = ["rate", RATE, "burst", BURST, "limit", QUEUE]
+def shape(namespace: str, device: str, rate: str) -> None:
+    bucket = ["rate", rate, "burst", BURST, "limit", QUEUE]
     subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *bucket], check=True)
 
 
@@ -46,7 +46,7 @@ def namespace(name: str) -> Iterator[str]:
         ip("netns", "del", name)
 
 
-def plug(switch: str, host: str, number: int) -> None:
+def plug(switch: str, host: str, number: int, rate: str) -> None:
     port = f"port{number}"
     ip("link", "add", "name", "eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", switch)
     ip("-n", switch, "link", "set", port, "master", "switch")
@@ -54,13 +54,13 @@ def plug(switch: str, host: str, number: int) -> None:
     ip("-n", host, "address", "add", f"10.79.0.{number + 1}/24", "dev", "eth0")
     for device in ("lo", "eth0"):
         ip("-n", host, "link", "set", device, "up")
-    shape(host, "eth0")
-    shape(switch, port)
+    shape(host, "eth0", rate)
+    shape(switch, port, rate)
 
 
 @contextmanager
-def hosts(count: int) -> Iterator[list[str]]:
-    """Namespaces behind a switch; they go whatever happens."""
+def hosts(count: int, rate: str = RATE) -> Iterator[list[str]]:
+    """Namespaces behind a switch, on cables of a rate; they go whatever happens."""
     tag = f"paceline-bench-{os.getpid()}"
     with ExitStack() as stack:
         switch = stack.enter_context(namespace(f"{tag}-switch"))
@@ -68,7 +68,7 @@ def hosts(count: int) -> Iterator[list[str]]:
         ip("-n", switch, "link", "set", "switch", "up")
         names = [stack.enter_context(namespace(f"{tag}-{number}")) for number in range(count)]
         for number, name in enumerate(names):
-            plug(switch, name, number)
+            plug(switch, name, number, rate)
         yield names
 
 

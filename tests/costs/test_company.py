@@ -5,6 +5,7 @@ import pytest
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.company import company_factor
 from paceline.clusters.description import read_cluster
+from paceline.costs.all_reduce import predict_all_reduce
 from paceline.costs.given import given_costs
 from paceline.errors import Mistake
 
@@ -52,3 +53,16 @@ def test_factors_that_cannot_be_are_refused(text: str, says: str) -> None:
     """A worker alone is the measure, and company helps nobody."""
     with pytest.raises(Mistake, match=says):
         read_cluster(f"workers=2,{text},{TIMES}")
+
+
+def test_a_host_whose_workers_talk_over_gloo_pays_for_gloo() -> None:
+    """A run with --backend gloo on one host is not one in shared memory: a ring's steps each cost a delay."""
+    seconds = {
+        backend: predict_all_reduce(
+            "native", read_cluster(f"workers=3,inside-latency=1 ms,backend={backend}"), 4000
+        )
+        for backend in ("shm", "gloo")
+    }
+    assert seconds["gloo"] == pytest.approx(seconds["shm"] + 2e-3, rel=1e-2)
+    with pytest.raises(Mistake, match="shm or gloo"):
+        read_cluster("workers=3,backend=mpi")

@@ -1,7 +1,7 @@
 """Given times that somebody measured: the typical step of a recorded run."""
 
 from collections.abc import Iterable
-from statistics import median
+from statistics import fmean
 from typing import NamedTuple
 
 from paceline.clusters.times import StepTimes
@@ -22,9 +22,10 @@ class Typical(NamedTuple):
 
 
 def typical_step(folder: RunFolder) -> Typical:
-    """The medians of the recorded worker that computes fastest, over whole mini-batches after the first step.
+    """The usual lengths of the recorded worker that computes fastest, over whole mini-batches after the first step.
 
-    A worker that was slowed on purpose is thereby left out, unless all were.
+    A worker that was slowed on purpose is thereby left out, unless all were. The little that lies between the parts
+    of a step counts as getting its mini-batch.
     """
     workers = [list(read_events(path)) for path in folder.event_files().values()]
     found = [typical for records in workers if (typical := _typical(records))]
@@ -41,8 +42,9 @@ def _typical(records: list[StepRecord]) -> Typical | None:
     samples = max((record.samples for record in steps), default=0)
     if not samples:
         return None
-    parts = {part: _median(_length(r, part) for r in steps if r.samples == samples) for part in PARTS}
-    checkpoint = _median(_length(record, "checkpoint") for record in records)
+    parts = {part: _usual(_length(r, part) for r in steps if r.samples == samples) for part in PARTS}
+    parts["data"] += _usual(_length(r, "other") for r in steps if r.samples == samples)
+    checkpoint = _usual(_length(record, "checkpoint") for record in records)
     return Typical(StepTimes(**parts, checkpoint=checkpoint), samples)
 
 
@@ -54,6 +56,8 @@ def _length(record: StepRecord, kind: str) -> float:
     return sum(span.length for span in record.spans if span.kind == kind)
 
 
-def _median(values: Iterable[float]) -> float:
-    found = [value for value in values if value > 0]
-    return median(found) if found else 0.0
+def _usual(values: Iterable[float]) -> float:
+    """The mean without the shortest and the longest tenth: what takes longer now and then counts, an accident not."""
+    found = sorted(value for value in values if value > 0)
+    cut = len(found) // 10
+    return fmean(found[cut : len(found) - cut]) if found else 0.0

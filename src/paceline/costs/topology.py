@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from paceline.clusters.cluster import Cluster
+from paceline.clusters.company import company_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,14 @@ class Topology:
     def shares_memory(self) -> bool:
         """Whether all workers are of one host and all-reduce in its memory."""
         return self.inhabited == 1 and self.hosts[self.workers[0]].backend == "shm"
+
+    @cached_property
+    def hides(self) -> bool:
+        """Whether transfers go on behind computing: not where workers take all cores of the one host they are on."""
+        if self.inhabited > 1:
+            return True
+        host = self.hosts[self.workers[0]]
+        return company_factor(host.company, host.workers) == 1
 
     @cached_property
     def slowest_reduce(self) -> float:

@@ -48,7 +48,7 @@ class Circle:
         self._came: list[Node] = []
         self.met: Sequence[Node] = self._workers
         """Those who last acted together, by rank."""
-        self._shape, self._mathematics = world.shape, world.mathematics
+        self._shape, self._mathematics, self._hides = world.shape, world.mathematics, world.topology.hides
         if self._open:
             self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
             self._traffic: Callable[[int, int], Traffic] = self._traffic_served
@@ -103,7 +103,7 @@ class Circle:
             sizes = [(bucket.stop - bucket.start) * element for bucket in buckets]
             sizes[-1] += CONTROL * element
             self._plans[mean] = Plan(
-                parts=self._shape.filled(buckets),
+                parts=self._shape.filled(buckets) if self._hides else (1.0,) * len(buckets),
                 prices=tuple(self._price_all_reduce(size, element) for size in sizes),
                 traffic=_added([self._traffic(size, element) for size in sizes]),
             )

@@ -1,0 +1,93 @@
+"""Training runs on one machine: its workers share memory, talk over the loopback, or stand in namespaces of their own.
+
+Namespaces need root; every cable between them is shaped in both directions by tc's token bucket.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import uuid
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from collectives_predicted import hosts
+
+PACELINE = (sys.executable, "-m", "paceline")
+LONGEST = 240
+"""Seconds that a run may take."""
+
+
+def run_here(words: Sequence[str], workers: int, runs: Path, backend: str = "shm") -> Path:
+    """The folder of a run on this host that has ended well."""
+    command = [*PACELINE, "train", *words, "--workers", str(workers), "--threads", "1", *_kept(runs)]
+    if backend != "shm":
+        command += ["--backend", backend]
+    out = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True, timeout=LONGEST
+    )
+    return _folder(out.stdout.decode())
+
+
+def run_apart(words: Sequence[str], workers: int, runs: Path, rate: str, served: bool) -> Path:
+    """The folder of a run with each worker, and the server where there is one, in a namespace of its own."""
+    command = [*PACELINE, "train", *words, "--threads", "1", *_kept(runs)]
+    if served:
+        secret = runs / "secret"
+        secret.write_text(os.urandom(32).hex())
+        command += ["--servers", "1", "--secret-file", str(secret)]
+    # The first process is the server where there is one; all meet at the first worker.
+    said = spread(command, workers + served, rate, meet_at=1 if served else 0)
+    return _folder(next(text for text in said if text.strip()))
+
+
+def spread(command: Sequence[str], count: int, rate: str, meet_at: int = 0) -> list[str]:
+    """Run one command in so many namespaces, as a launcher would start it; what each printed."""
+    with hosts(count, rate) as names:
+        crew = [_start(name, number, count, command, meet_at) for number, name in enumerate(names)]
+        try:
+            said = [one.communicate(timeout=LONGEST)[0] for one in crew]
+        finally:
+            for one in crew:
+                if one.poll() is None:
+                    one.send_signal(signal.SIGTERM)
+                    one.wait()
+    codes = [one.returncode for one in crew]
+    assert not any(codes), f"exit codes {codes}"
+    return said
+
+
+def _start(
+    host: str, number: int, count: int, command: Sequence[str], meet_at: int
+) -> "subprocess.Popen[str]":
+    """Memory of its own keeps a host from sharing what only one machine could."""
+    inside = 'mount -t tmpfs tmpfs /dev/shm; hostname "host-$RANK"; exec "$@"'
+    place: Mapping[str, object] = {
+        "RANK": number,
+        "WORLD_SIZE": count,
+        "LOCAL_RANK": 0,
+        "LOCAL_WORLD_SIZE": 1,
+        "GROUP_RANK": number,
+        "GROUP_WORLD_SIZE": count,
+        "MASTER_ADDR": f"10.79.0.{meet_at + 1}",
+        "MASTER_PORT": 29500,
+        "OMP_NUM_THREADS": 1,
+        "GLOO_SOCKET_IFNAME": "eth0",
+    }
+    outside = ["ip", "netns", "exec", host, "unshare", "--uts", "--mount", "sh", "-c", inside, "sh"]
+    return subprocess.Popen(
+        [*outside, *command],
+        env={**os.environ, **{name: str(value) for name, value in place.items()}},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def _kept(runs: Path) -> list[str]:
+    return ["--runs", str(runs), "--name", uuid.uuid4().hex[:8], "--json"]
+
+
+def _folder(said: str) -> Path:
+    return Path(json.loads(said)["run"]["folder"])

@@ -1,0 +1,99 @@
+"""From what all-reduces added to a step to a link's latency and bandwidth: pure, so that it can be tested."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from statistics import pstdev
+from typing import Literal
+
+from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.clusters.profile import LinkFit
+from paceline.costs.prices import ring_all_reduce
+from paceline.costs.topology import Topology
+from paceline.errors import Mistake
+
+FASTEST = 1e12
+"""Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """A step, and what was averaged in it."""
+
+    sizes: tuple[int, ...]
+    """Bytes of the tensors, which travel one after the other."""
+    added: float
+    """Seconds by which the step was longer for them."""
+    beside: float
+    """Seconds of the step without them; noise is in proportion to the whole."""
+
+
+def fit_link(way: str, hosts: Sequence[int], points: Sequence[Point], memory: float = FASTEST) -> LinkFit:
+    """The link through which all-reduces among ranks on these hosts take what they took, least squares of the whole.
+
+    ``way`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on the same host: everybody's
+    tensor goes there, and back. Neither figure comes out negative. Raises Mistake where messages
+    would be faster than ``memory``, in bytes a second, in which they lie.
+    """
+    if len(points) < 2:
+        raise Mistake(f"{len(points)} steps tell no link's latency and bandwidth: measure 2 or more")
+    delays = [_seconds(way, hosts, point, Link(latency=1.0, bandwidth=1e30)) for point in points]
+    moved = [_seconds(way, hosts, point, Link(latency=0.0, bandwidth=1.0)) for point in points]
+    weights = [1 / (point.beside + max(0.0, point.added)) ** 2 for point in points]
+    latency, byte_seconds = _least_squares(delays, moved, [point.added for point in points], weights)
+    bandwidth = 1 / max(byte_seconds, 1 / FASTEST)
+    if byte_seconds and bandwidth > memory:
+        raise Mistake(
+            f"{way}: {bandwidth / 1e9:.3g} GB/s is more than the memory's own {memory / 1e9:.3g} GB/s, so something "
+            "else ran while this was measured; calibrate again on a quiet machine"
+        )
+    link = Link(latency=latency, bandwidth=bandwidth)
+    errors = [
+        log((one.beside + max(0.0, one.added)) / (one.beside + _seconds(way, hosts, one, link)))
+        for one in points
+    ]
+    return LinkFit(
+        name=way,
+        bandwidth=bandwidth,
+        latency=latency,
+        reduce_seconds=0.0,
+        spread=pstdev(errors),
+        points=len(points),
+        workers=len(hosts),
+    )
+
+
+def _seconds(way: str, hosts: Sequence[int], point: Point, link: Link) -> float:
+    """What the model makes of a point; a link's own figures enter it in proportion."""
+    if way == "messages":
+        return sum(2 * (link.latency + len(hosts) * size / link.bandwidth) for size in point.sizes)
+    backend: Literal["shm", "gloo"] = "shm" if way == "memory" else "gloo"
+    described = Cluster(
+        hosts=tuple(
+            Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
+            for host, count in sorted(Counter(hosts).items())
+        )
+    )
+    topology = Topology(described)
+    return sum(ring_all_reduce(topology, size).seconds for size in point.sizes)
+
+
+def _least_squares(
+    first: Sequence[float], second: Sequence[float], values: Sequence[float], weights: Sequence[float]
+) -> tuple[float, float]:
+    """The a and b, 0 or more, for which a first + b second come nearest to the values."""
+    both = list(zip(first, second, values, weights, strict=True))
+    aa, ab, bb = (
+        sum(w * x * x for x, _, _, w in both),
+        sum(w * x * y for x, y, _, w in both),
+        sum(w * y * y for _, y, _, w in both),
+    )
+    av, bv = sum(w * x * v for x, _, v, w in both), sum(w * y * v for _, y, v, w in both)
+    determinant = aa * bb - ab * ab
+    a, b = (av * bb - bv * ab) / determinant, (bv * aa - av * ab) / determinant
+    if a < 0:
+        return 0.0, max(0.0, bv / bb)
+    if b < 0:
+        return max(0.0, av / aa), 0.0
+    return a, b

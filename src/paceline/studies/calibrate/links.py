@@ -1,0 +1,180 @@
+"""Links and company as training meets them: small networks that are trained by all workers at once.
+
+A link that is measured on idle cores looks better than it is in a step, where a worker that is told something has to
+get a core first. So gradients are averaged as in training, and count as what that adds to a step whose workers only
+meet. All is measured in turn, round after round: a machine that is faster in one second than in the next is so for
+all of it.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+import torch
+
+from paceline.clusters.profile import LinkFit
+from paceline.runtimes.live.place import Place
+from paceline.studies.calibrate.groups import Averaging, groups
+from paceline.studies.calibrate.kernels import (
+    IMAGES,
+    WIDTHS,
+    Averaged,
+    Plain,
+    bucket_bytes,
+    dense,
+    images,
+    repeated,
+)
+from paceline.studies.calibrate.link_fit import Point, fit_link
+from paceline.studies.collectives.room import Interrupted, Room
+
+LONG = 32
+"""Steps between two meetings of those who meet seldom."""
+ROUNDS = 7
+LEAST, MOST = 3, 80
+"""Timed turns of one kind in a round."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Together:
+    """What was found with so many workers."""
+
+    workers: int
+    short: float
+    """How many times as long a step takes with all workers at it, who meet after every step."""
+    long: float
+    """The same where they meet after many steps."""
+    turns: tuple[float, float]
+    """Seconds that one worker alone would compute between two meetings, in each case."""
+    links: tuple[LinkFit, ...]
+
+
+@dataclass
+class _Round:
+    """Seconds of one round, each by network; what is compared was measured within a second or two."""
+
+    alone: dict[str, float] = field(default_factory=dict)
+    short: dict[str, float] = field(default_factory=dict)
+    long: dict[str, float] = field(default_factory=dict)
+    averaged: dict[tuple[str, str], float] = field(default_factory=dict)
+    """By way and network."""
+
+
+def calibrate_links(
+    place: Place,
+    *,
+    beside: float = 1.0,
+    rounds: int = ROUNDS,
+    turn: float = 0.15,
+    beat: Callable[[int], None] = lambda _: None,
+    stopping: Callable[[], bool] = lambda: False,
+) -> Together | None:
+    """Measure with all other workers of a launch, who must call this too; None where somebody was asked to stop.
+
+    Workers of one host measure shared memory and Gloo on the loopback, those of several hosts the network between
+    them. Hosts that are one machine compute ``beside`` times as long together, as was measured there before. A turn
+    of one kind takes about so many seconds. All workers return the same.
+    """
+    torch.set_num_threads(1)
+    room = Room(place, stopping)
+    try:
+        found = _Probe(room, turn, beside).go(rounds, beat)
+    except Interrupted:
+        found = None
+    except BaseException:
+        room.abandon()
+        raise
+    room.leave()
+    return found
+
+
+class _Probe:
+    def __init__(self, room: Room, turn: float, beside: float) -> None:
+        self._room, self._turn, self._beside = room, turn, beside
+        self._ways: Mapping[str, Averaging] = groups(room)
+        dense_nets = {str(width): Plain(dense(width)) for width in WIDTHS}
+        self._plain = {"images": Plain(images(), IMAGES), **dense_nets}
+        self._averaged = {
+            (way, str(width)): Averaged(dense(width), group)
+            for way, group in self._ways.items()
+            for width in WIDTHS
+        }
+
+    def go(self, rounds: int, beat: Callable[[int], None]) -> Together:
+        found = []
+        for number in range(rounds + 1):
+            beat(number)
+            one = self._round()
+            if number:  # the first one warms up
+                found.append(one)
+        return self._conclude(found)
+
+    def _round(self) -> _Round:
+        one = _Round()
+        for name, step in self._plain.items():
+            one.alone[name] = alone = self._alone(step)
+            one.short[name] = self._together(step, 1, alone)
+            one.long[name] = self._together(step, LONG, alone)
+        for key, averaged in self._averaged.items():
+            one.averaged[key] = self._timed(averaged)
+        return one
+
+    def _alone(self, step: Plain) -> float:
+        """One worker computes while all others sleep, who must not even look whether it is done."""
+        seconds = 0.0
+        if self._room.rank == 0:
+            step()
+            calls, begun = 0, time.perf_counter()
+            while time.perf_counter() - begun < self._turn:
+                step()
+                calls += 1
+            seconds = (time.perf_counter() - begun) / calls
+        told: float = self._room.exchange(seconds)[0]
+        return told
+
+    def _together(self, step: Plain, steps: int, alone: float) -> float:
+        """Seconds of a step with all workers at it, who meet after so many, as quickly as there is a way to."""
+        if "memory" not in self._ways:
+            return self._beside * alone
+        work, meet = repeated(step, steps), self._ways["memory"].meet
+
+        def turn() -> None:
+            work()
+            meet()
+
+        return self._timed(turn) / steps
+
+    def _timed(self, turn: Callable[[], None]) -> float:
+        """Seconds of a turn in a row of them, by the slowest worker."""
+        once = self._many(turn, 1)
+        return self._many(turn, max(LEAST, min(MOST, int(self._turn / once))))
+
+    def _many(self, turn: Callable[[], None], times: int) -> float:
+        self._room.align()
+        begun = time.perf_counter()
+        for _ in range(times):
+            turn()
+        return self._room.slowest([(time.perf_counter() - begun) / times])[0]
+
+    def _conclude(self, rounds: Sequence[_Round]) -> Together:
+        alone = median(median(one.alone.values()) for one in rounds)
+        return Together(
+            workers=self._room.workers,
+            short=max(1.0, median(one.short[net] / one.alone[net] for one in rounds for net in self._plain)),
+            long=max(1.0, median(one.long[net] / one.alone[net] for one in rounds for net in self._plain)),
+            turns=(alone, LONG * alone),
+            links=tuple(self._fit(way, rounds) for way in self._ways),
+        )
+
+    def _fit(self, way: str, rounds: Sequence[_Round]) -> LinkFit:
+        points = []
+        for net in map(str, WIDTHS):
+            # In steps of one worker alone, so that slow rounds count as much as quick ones.
+            alone = median(one.alone[net] for one in rounds)
+            beside = alone * median(one.short[net] / one.alone[net] for one in rounds)
+            added = alone * median(
+                (one.averaged[way, net] - one.short[net]) / one.alone[net] for one in rounds
+            )
+            points.append(Point(sizes=bucket_bytes(self._plain[net].flat), added=added, beside=beside))
+        return fit_link(way, self._room.hosts, points)

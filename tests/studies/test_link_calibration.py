@@ -1,0 +1,97 @@
+"""From times of all-reduces behind computing to a link, and the company of workers who meet more or less often."""
+
+from collections import Counter
+
+import pytest
+
+from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.clusters.profile import LinkFit, Profile
+from paceline.costs.all_reduce import predict_all_reduce
+from paceline.errors import Mistake
+from paceline.studies.calibrate.link_fit import Point, fit_link
+
+SIZES = ((6_000,), (150_000,), (800_000,), (2_500_000, 40_000), (6_000_000,))
+LINK = Link(latency=3e-4, bandwidth=2e9)
+
+
+def points(way: str, hosts: tuple[int, ...], link: Link = LINK) -> list[Point]:
+    """What the model itself would have measured."""
+    cluster = Cluster(
+        hosts=tuple(
+            Host(
+                name=str(host),
+                link=link,
+                inside=link,
+                workers=count,
+                backend="shm" if way == "memory" else "gloo",
+            )
+            for host, count in Counter(hosts).items()
+        )
+    )
+    return [
+        Point(sizes=sizes, added=sum(predict_all_reduce("native", cluster, s) for s in sizes), beside=4e-3)
+        for sizes in SIZES
+    ]
+
+
+@pytest.mark.parametrize(
+    ("way", "hosts"),
+    [("memory", (0, 0, 0)), ("loopback", (0, 0)), ("loopback", (0, 0, 0)), ("network", (0, 1, 2))],
+)
+def test_a_fit_gives_back_the_link_that_made_the_times(way: str, hosts: tuple[int, ...]) -> None:
+    """Fit and prediction use the same prices, whichever way messages go and however many workers there are."""
+    fit = fit_link(way, hosts, points(way, hosts))
+    assert (fit.latency, fit.bandwidth) == pytest.approx((LINK.latency, LINK.bandwidth), rel=1e-6)
+    assert fit.spread == pytest.approx(0, abs=1e-6)
+    assert fit.workers == len(hosts)
+
+
+def test_messages_go_to_a_server_and_back() -> None:
+    """Each delay counts twice, and the server's end carries everybody's tensor each way."""
+    made = [Point(sizes=(s,), added=2 * (1e-3 + 3 * s / 1e9), beside=1e-3) for s in (1_000, 1_000_000)]
+    fit = fit_link("messages", (0, 0, 0), made)
+    assert (fit.latency, fit.bandwidth) == pytest.approx((1e-3, 1e9), rel=1e-6)
+
+
+def test_noise_makes_no_figure_negative() -> None:
+    """An all-reduce that seemed to take less than nothing is one of no time, not a link into the past."""
+    shrunk = [Point(sizes=p.sizes, added=p.added - 1e-3, beside=p.beside) for p in points("memory", (0, 0))]
+    fit = fit_link("memory", (0, 0), shrunk)
+    assert fit.latency == 0
+    assert fit.bandwidth > 0
+    assert fit.spread > 0
+
+
+def test_nonsense_is_refused() -> None:
+    """Faster than the memory that messages lie in, or fitted to a single step."""
+    with pytest.raises(Mistake, match=r"more than the memory's own 1 GB/s"):
+        fit_link("memory", (0, 0), points("memory", (0, 0)), memory=1e9)
+    with pytest.raises(Mistake, match="1 steps"):
+        fit_link("memory", (0, 0), points("memory", (0, 0))[:1])
+
+
+def profile(**more: object) -> Profile:
+    return Profile(name="here", made="", versions={}, machine={}, device={}, **more)  # type: ignore[arg-type]
+
+
+def test_company_lies_between_what_was_measured() -> None:
+    """Who meets often is slowed down more; beyond the two distances that were measured nothing is made up."""
+    known = profile(company=(1.0, 1.2, 1.8), company_short=(1.0, 1.4, 2.6), turns=(0.002, 0.08))
+    assert known.company_between(0.0) == pytest.approx((1.0, 1.4, 2.6))
+    assert known.company_between(10.0) == pytest.approx((1.0, 1.2, 1.8))
+    middle = known.company_between((0.002 * 0.08) ** 0.5)
+    assert middle == pytest.approx((1.0, (1.2 * 1.4) ** 0.5, (1.8 * 2.6) ** 0.5))
+    assert profile(company=(1.0, 1.5)).company_between(0.01) == (1.0, 1.5)
+
+
+def test_a_link_is_that_of_as_many_workers() -> None:
+    """Or of the number next to it; a link that was not measured is none."""
+    fits = tuple(
+        LinkFit(
+            name="loopback", bandwidth=1e9 * n, latency=0, reduce_seconds=0, spread=0, points=5, workers=n
+        )
+        for n in (2, 3)
+    )
+    known = profile(links=fits)
+    assert [known.link("loopback", n).workers for n in (2, 3, 8)] == [2, 3, 3]  # type: ignore[union-attr]
+    assert known.link("network", 2) is None
