@@ -11,6 +11,7 @@ from paceline.reports.scenarios import WORDS
 from paceline.studies.scenarios import ASKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+PAGE = EXAMPLES.parent / "docs" / "scenarios.md"
 
 
 def ask(capsys, name: str, both: bool = True) -> tuple[str, dict]:
@@ -18,6 +19,7 @@ def ask(capsys, name: str, both: bool = True) -> tuple[str, dict]:
     path = EXAMPLES / f"{name}.toml"
     assert main(["simulate", str(path), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
+    assert document["answer"] in PAGE.read_text(), "the page shows what the command prints"
     if not both:
         return document["answer"], document["result"]
     assert main(["simulate", str(path)]) == 0
@@ -150,13 +152,14 @@ def answer(capsys, tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
         ("ask = 'explain'", ["explain.schedule is missing", 'schedule = "ring"']),
         ("ask = 'lower-bound'\n[all-reduce]\nitems = 4\nprocesses = 2\ntime = '0 s'", ["more than 0 s"]),
         ("ask = 'peak'\n[device]\nname = 'k80'\npeak = '2 GB'", ["'2 GB'", "TFLOP/s"]),
+        ("ask = 'peak'\n[device]\nname = 'k4O'\n[[models]]\nname = 'a'", ["unknown device", "'k40'"]),
         ("ask = 'scaling'\nsamples = 5", ["parameters is missing"]),
     ],
 )
 def test_what_is_wrong_with_a_file_is_told_in_a_sentence(capsys, tmp_path, text, parts):
     code, said = answer(capsys, tmp_path, text)
     assert code == 2
-    assert all(part in said for part in parts), said
+    assert all(part in said for part in ["case.toml", *parts]), said
 
 
 @pytest.mark.parametrize(

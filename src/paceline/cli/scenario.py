@@ -18,7 +18,10 @@ def answer_scenario(path: Path, given: list[str], as_json: bool) -> int:
     if given:
         raise Mistake(f"{path} says all that is run, so {given[0]} has no place; leave one of them out")
     scenario = read_scenario(path)
-    told: Told = specs.find(WORDS[scenario.ask])(scenario.answer())
+    try:
+        told: Told = specs.find(WORDS[scenario.ask])(scenario.answer())
+    except Mistake as mistake:
+        raise scenario.placed(mistake) from mistake
     if as_json:
         head = {"schema": SCHEMA, "scenario": str(path), "about": scenario.about, "ask": scenario.ask}
         print(json.dumps({**head, "answer": told.answer, "result": told.document}))  # noqa: T201

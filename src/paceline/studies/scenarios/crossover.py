@@ -13,7 +13,7 @@ from paceline.studies.scenarios.work import Work, read_step
 
 MOST = 1_024
 """Workers up to which it is tried, unless the file says otherwise."""
-LIMIT = 10_000
+LIMIT = 4_096
 """The most that a file may say."""
 
 

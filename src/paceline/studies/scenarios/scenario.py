@@ -35,6 +35,11 @@ class Scenario:
         """Answer what is asked: a dataclass of ``records.answers``."""
         return specs.find(ASKS[self.ask])(self)
 
+    def placed(self, mistake: Mistake) -> Mistake:
+        """A mistake that names the file; many name its line as well."""
+        said = str(mistake)
+        return mistake if str(self.path) in said else Mistake(f"{self.path}: {said}")
+
 
 def read_scenario(path: Path) -> Scenario:
     """Read a file; a Mistake says what is wrong with it, and where."""
