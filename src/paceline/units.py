@@ -15,6 +15,7 @@ _RATES = {
     for unit, size in (("bit/s", 1 / 8), ("bps", 1 / 8), ("B/s", 1.0))
 }
 _FLOPS = {f"{prefix}{unit}": scale for prefix, scale in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS")}
+_BINARY = ("Ki", "Mi", "Gi", "Ti")
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*$")
 
 
@@ -54,8 +55,9 @@ def _parse(text: str, units: dict[str, float], what: str, example: str, shown: s
     match = _QUANTITY.match(text)
     shown = text if shown is None else shown
     if not match or match[2] not in units:
+        usual = ", ".join(unit for unit in units if not unit.startswith(_BINARY) and "bps" not in unit)
         raise Unreadable(
-            f"{shown!r} is not {what}: write a number and one of {', '.join(units)}, for example {example!r}"
+            f"{shown!r} is not {what}: write a number and one of {usual}, for example {example!r}"
         )
     value = float(match[1]) * units[match[2]]
     if value < 0 or value == float("inf"):

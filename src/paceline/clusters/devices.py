@@ -48,7 +48,7 @@ def _nvidia(
         bandwidth=bandwidth * 1e9,
         memory=memory * 1e9,
         tensor_flops={kind: peak * 1e12 for kind, peak in tensor.items()},
-        source=source,
+        source=f"{source}, as quoted by public tables of specifications",
         date=_LOOKED_UP,
     )
 
