@@ -52,6 +52,13 @@ class Transformer(nn.Module):
         return scores
 
 
+class Branches(nn.Sequential):
+    """Side by side, their channels joined; their gradients are parts of one tensor."""
+
+    def forward(self, pictures: Tensor) -> Tensor:
+        return torch.cat([branch(pictures) for branch in self], 1)
+
+
 def cnn() -> nn.Module:
     """A bit of everything: strided, dilated and transposed convolutions, pools, norms, a linear end."""
     return nn.Sequential(
@@ -62,11 +69,17 @@ def cnn() -> nn.Module:
         nn.Conv2d(8, 8, 3, stride=2, padding=2, dilation=2, bias=False),
         nn.ConvTranspose2d(8, 6, 2, stride=2),
         nn.LocalResponseNorm(3),
+        Branches(
+            nn.Sequential(nn.Conv2d(6, 4, 3, padding=1, bias=False), nn.BatchNorm2d(4), nn.ReLU()),
+            nn.MaxPool2d(3, stride=1, padding=1),
+            nn.AvgPool2d(3, stride=1, padding=1),
+            nn.Conv2d(6, 2, 1),
+        ),
         nn.Sigmoid(),
         nn.AvgPool2d(2),
         nn.Dropout(0.5),
         nn.Flatten(),
-        nn.Linear(54, 10),
+        nn.Linear(162, 10),
     )
 
 

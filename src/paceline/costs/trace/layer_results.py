@@ -44,7 +44,7 @@ def _convolution(
 def _convolution_backward(
     grad: Tensor, images: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *rest: Any
 ) -> Any:
-    if not (grad.is_contiguous() and images.is_contiguous() and weight.is_contiguous()):
+    if not (images.is_contiguous() and weight.is_contiguous()):
         return NotImplemented
     mask = rest[-1]
     return (
@@ -68,7 +68,7 @@ def _batch_norm(
 
 
 def _batch_norm_backward(grad: Tensor, images: Tensor, *rest: Any) -> Any:
-    if not (grad.is_contiguous() and images.is_contiguous()):
+    if not images.is_contiguous():
         return NotImplemented
     mask, channels = rest[-1], (images.shape[1],)
     return (
@@ -138,9 +138,8 @@ def _average_pool(
     return shape if shape is NotImplemented else empty(shape, images.dtype)
 
 
-def _pool_backward(grad: Tensor, images: Tensor, *_: Any) -> Any:
-    plain = grad.is_contiguous() and images.is_contiguous()
-    return like(images) if plain else NotImplemented
+def _pool_backward(_: Tensor, images: Tensor, *__: Any) -> Any:
+    return like(images) if images.is_contiguous() else NotImplemented
 
 
 LAYERS: dict[str, Any] = {
