@@ -14,10 +14,10 @@ from typing import Any
 from paceline.clusters.devices import DEVICES
 from paceline.clusters.networks import NETWORKS
 from paceline.costs.paleo.model import SCHEMES, Paleo, PaleoStep, paleo_step
+from paceline.costs.paleo.table import as_paleo
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of
-from paceline.studies.predict.paleo import as_paleo
 
 MOST = 1.0
 """Per cent by which a column may differ."""

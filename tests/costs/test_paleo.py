@@ -5,10 +5,10 @@ import pytest
 from paceline.clusters.devices import DEVICES
 from paceline.clusters.networks import NETWORKS
 from paceline.costs.paleo.model import Paleo, paleo_layers, paleo_step
+from paceline.costs.paleo.table import as_paleo, paleo_table
 from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
 from paceline.jobs.subjects import subject_of
-from paceline.studies.predict.paleo import as_paleo, predict_by_paleo
 
 
 def traced(model):
@@ -27,9 +27,7 @@ def milliseconds(step):
 
 
 def test_the_table_for_inception_v3_comes_out():
-    answer = predict_by_paleo(
-        traced("inception-v3"), paleo(), workers=(1, 2, 4, 8), batch=64, scaling="strong"
-    )
+    answer = paleo_table(traced("inception-v3"), paleo(), workers=(1, 2, 4, 8), batch=64, scaling="strong")
     assert answer.parameters == 23_734_312
     expected = (
         (314.762, 676.009, 0.932, 0, 0, 0),

@@ -1,62 +1,59 @@
-"""Paleo's own table: steps of several numbers of workers, with every way to add gradients up beside each other."""
+"""Paleo's table for a question in the user's words."""
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from types import MappingProxyType
+from dataclasses import replace
 
-from paceline.costs.paleo.model import Paleo, PaleoLayer, PaleoStep, paleo_layers, paleo_step
-from paceline.costs.trace.trace import Trace
-from paceline.studies.predict.question import Scaling, check_counts
-
-VARIANTS: Mapping[str, str] = MappingProxyType(
-    {"inception-v3": "inception-v3:version=paleo", "vgg16": "vgg16:dense=convolution"}
-)
-"""The networks that come with Paleo and are there written another way than usual."""
-
-
-def as_paleo(model: str) -> str:
-    """A model's spec, in Paleo's own version where it has one and no settings ask for another."""
-    return VARIANTS.get(model, model)
+from paceline.clusters.devices import find_device
+from paceline.clusters.networks import find_network
+from paceline.costs.paleo.model import Paleo
+from paceline.costs.paleo.table import PaleoTable, as_paleo, paleo_table
+from paceline.costs.trace.tracer import trace
+from paceline.errors import Mistake
+from paceline.studies.predict.asking import find_subject
+from paceline.studies.predict.question import MOST_WORKERS
+from paceline.studies.predict.words import USUAL_BATCH, USUAL_NETWORK, Words
 
 
-@dataclass(frozen=True, kw_only=True)
-class PaleoAnswer:
-    """What Paleo's model says."""
-
-    name: str
-    parameters: int
-    scaling: Scaling
-    batch: int
-    """Samples a worker, or of all workers together in strong scaling."""
-    model: Paleo
-    rows: tuple[PaleoStep, ...]
-    layers: tuple[PaleoLayer, ...] = ()
-
-
-def predict_by_paleo(
-    traced: Callable[[int], Trace],
-    model: Paleo,
-    *,
-    workers: Sequence[int],
-    batch: int,
-    scaling: Scaling = "weak",
-    layers: bool = False,
-) -> PaleoAnswer:
-    """Price every number of workers; ``traced`` gives the step on so many samples.
-
-    In strong scaling each worker has its part of the batch, rounded up. With ``layers``, also where the time of the
-    first number of workers goes.
-    """
-    check_counts(workers)
-    shares = {count: -(-batch // count) if scaling == "strong" else batch for count in workers}
-    traces = {share: traced(share) for share in set(shares.values())}
-    first = traces[shares[workers[0]]]
-    return PaleoAnswer(
-        name=first.name,
-        parameters=first.size,
-        scaling=scaling,
-        batch=batch,
-        model=model,
-        rows=tuple(paleo_step(model, traces[shares[count]], count) for count in workers),
-        layers=tuple(paleo_layers(model, first)) if layers else (),
+def answer_by_paleo(words: Words, *, layers: bool = False) -> PaleoTable:
+    """Ask Paleo's model. A Mistake names what it does not know: strategies, profiles, several devices a host."""
+    _check(words)
+    assert words.device is not None, "other ways to say how fast a worker computes are refused"
+    model = Paleo(
+        device=find_device(words.device),
+        bandwidth=find_network(words.network or USUAL_NETWORK).bandwidth,
+        compute=words.ppp_comp,
+        network=words.ppp_comm,
     )
+    batch = words.batch or USUAL_BATCH
+    subject = find_subject(words if words.model is None else replace(words, model=as_paleo(words.model)))
+    return paleo_table(
+        lambda samples: trace(subject, samples),
+        model,
+        workers=words.counts(MOST_WORKERS, batch),
+        batch=batch,
+        scaling=words.scaling,
+        layers=layers,
+    )
+
+
+def _check(words: Words) -> None:
+    if words.device is None:
+        raise Mistake("--cost-model paleo needs a device of the catalogue: add --device, such as k40")
+    unknown = {
+        "--cluster": words.cluster,
+        "--per-host": words.per_host,
+        "--inside": words.inside,
+        "--precision": words.precision,
+        "--threads": words.threads,
+        "--jitter": words.jitter,
+        "--strategy": None if words.strategies == ("all-reduce",) else " ".join(words.strategies),
+        "--collective": None if words.collective == "native" else words.collective,
+        "--codec": None if words.codec == "identity" else words.codec,
+        "--price": words.price or None,
+        "--host-price": words.host_price or None,
+        "--epochs": words.epochs,
+    }
+    for option, value in unknown.items():
+        if value is not None:
+            raise Mistake(
+                f"{option} {value}: Paleo's model knows nothing of it; leave it out, or leave --cost-model paleo out"
+            )

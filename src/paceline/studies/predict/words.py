@@ -39,6 +39,7 @@ class Words:
     scaling: Scaling = "weak"
     strategies: tuple[str, ...] = ("all-reduce",)
     collective: str = "native"
+    codec: str = "identity"
     servers: int = 1
     jitter: float | None = None
     price: float = 0.0
@@ -46,6 +47,10 @@ class Words:
     epochs: int | None = None
     samples: int | None = None
     cost_model: Literal["paceline", "paleo"] = "paceline"
+    ppp_comp: float = 1.0
+    """Paleo's platform percentage of peak, as a part of 1: of the device."""
+    ppp_comm: float = 1.0
+    """The same of the network."""
 
     def __post_init__(self) -> None:
         self._check_subject()
