@@ -137,18 +137,16 @@ class Standing(Given):
 
     workers: int
     """All of them."""
+    updating: float = 1.0
+    """How many times as long servers take for an update."""
 
     def update(self, rank: int, share: float, gradients: int) -> float:  # noqa: ARG002
         """With everybody's gradient."""
-        return super().update(rank, share, self.workers)
+        return self.updating * super().update(rank, share, self.workers)
 
 
-def folded_costs(cluster: Cluster, folding: Fold, batch_size: int) -> Standing:
-    """What ``given_costs`` says of one worker a kind; there is no jitter, by which workers of a kind would differ."""
-    kinds = [kind for kind in folding.kinds if kind.workers]
-    return Standing(
-        times=replace(cluster.times, jitter=0.0),
-        batch_sizes=(batch_size,) * len(kinds),
-        speeds=tuple(kind.host.device.speed / cluster.slowdown(kind.place) for kind in kinds),
-        workers=folding.workers,
+def paces(cluster: Cluster, folding: Fold) -> tuple[float, ...]:
+    """How fast a worker of each kind of host computes, in its company; one for each kind with workers."""
+    return tuple(
+        kind.host.device.speed / cluster.slowdown(kind.place) for kind in folding.kinds if kind.workers
     )

@@ -1,55 +1,96 @@
 """A step by the closed path: one worker of each kind stands for all of its kind, so 100,000 cost what one costs."""
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from math import expm1
 
-from paceline.costs.folded import Fold, fold, folded_costs
 from paceline.runtimes.virtual.folded import FoldedRun
-from paceline.strategies.base import Served, Strategy
-from paceline.strategies.parameter_server import Synchronous
-from paceline.studies.predict.base import Setup
-from paceline.studies.predict.events import (
-    Notes,
-    Weighted,
-    check_steps,
-    long_run,
-    settings_of,
-    shape_of,
-    timed,
-)
-from paceline.studies.predict.parts import Parts
+from paceline.strategies.base import Meets, Served
+from paceline.strategies.consistency import Bound, Quorum
+from paceline.strategies.parameter_server import ParameterServer
+from paceline.studies.predict.events import settings_of, shape_of
+from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
+from paceline.studies.predict.few import Few, slower
+from paceline.studies.predict.parts import COMPUTING, Noted, Parts, mean_step
+from paceline.studies.predict.window import Notes, Pace, Weighted
 
 
-def in_step(setup: Setup, strategy: Strategy) -> bool:
+def in_step(few: Few) -> bool:
     """Whether all workers of a kind do the same at the same time, so that one of them can stand for all."""
-    if any(host.comings_and_goings for host in setup.cluster.hosts):
+    if any(kind.host.comings_and_goings for kind in few.folding.kinds):
         return False
-    if not isinstance(strategy, Served):
-        return True
+    if not isinstance(few.strategy, Served):
+        # Between averages by the clock, workers that vary take different numbers of steps.
+        return not few.jitter or few.strategy.meets is Meets.STEP
     # What a server spends on each message depends on how they come in, one by one.
-    return isinstance(strategy, Synchronous) and not strategy.backup and not setup.cluster.times.serve
+    return waits_for_all(few) and not few.times.serve
 
 
-def by_folding(setup: Setup, strategy: Strategy) -> Parts:
+def waits_for_all(few: Few) -> bool:
+    """Whether the servers let nobody go on before all have handed in."""
+    strategy = few.strategy
+    return isinstance(strategy, ParameterServer) and strategy.rule in (Quorum(0), Bound(0))
+
+
+def by_folding(few: Few) -> Parts:
     """The step of workers that do not vary."""
-    still = replace(setup, jitter=0.0)
-    folding, places = _fold(setup, strategy)
-    kinds = [kind for kind in folding.kinds if kind.workers]
-    costs = folded_costs(timed(still), folding, setup.cost.samples)
+    return _pace(few).long_run(_simulation(few))
 
+
+def by_slowest(few: Few) -> Parts:
+    """The step of workers that vary and meet in collectives: all go at the pace of the slowest.
+
+    The slowest takes the expected maximum from one meeting to the next. A worker's own time is the mean, and it waits
+    for the rest. What is hidden from the slowest is less hidden from those who wait, taken as exponentially distributed.
+    """
+    counted = _pace(few).counted(_simulation(few))
+    longest = _stretch(few, counted)
+    parts = mean_step(_pace(few).counted(_simulation(replace(few, cost=slower(few.cost, longest)))))
+    own = mean_factor(few.jitter) / longest
+    computing = {kind: getattr(parts, kind) for kind in COMPUTING}
+    wait = parts.wait + (1 - own) * sum(computing.values())
+    hidden = parts.hidden + wait * expm1(-parts.hidden / wait) if wait > 0 else parts.hidden
+    shorter = {kind: own * seconds for kind, seconds in computing.items()}
+    return replace(parts, **shorter, wait=wait, hidden=max(0.0, hidden))
+
+
+def _stretch(few: Few, counted: Weighted) -> float:
+    """How many times as long as without jitter the slowest worker computes from one meeting to the next."""
+    kinds = [(_stretches(steps), many) for steps, many in counted]
+    if not kinds[0][0]:
+        return mean_factor(few.jitter)
+    still = slowest = 0.0
+    for meeting in range(len(kinds[0][0])):
+        still += max(sum(found[meeting]) for found, _ in kinds)
+        slowest += expected_maximum([(sum_of(found[meeting], few.jitter), many) for found, many in kinds])
+    return slowest / still
+
+
+def _stretches(steps: Sequence[Noted]) -> list[list[float]]:
+    """What a worker computes before each of its exchanges, by the draws of jitter that it depends on."""
+    found: list[list[float]] = []
+    current: list[float] = []
+    for one in steps:
+        current.append(one.computing - one.after)
+        if one.sent:
+            found.append(current)
+            current = [one.after] if one.after else []
+    # What follows the last exchange comes before the first one of the next time round.
+    if found:
+        found[0] = current + found[0]
+    return found
+
+
+def _pace(few: Few) -> Pace:
+    alone = (few.cost.data + few.cost.compute) / max(few.paces)
+    return Pace(strategy=few.strategy, spec=few.setup.strategy, alone=alone, workers=len(few.paces))
+
+
+def _simulation(few: Few) -> Callable[[int], Weighted]:
     def simulated(steps: int) -> Weighted:
-        check_steps(setup, steps)
-        notes, settings = Notes(), settings_of(setup, len(kinds), steps)
-        FoldedRun(settings, shape_of(setup, settings), folding, places, costs, strategy, notes).run()
-        return [(notes.steps[rank], kind.workers) for rank, kind in enumerate(kinds)]
+        notes, settings = Notes(), settings_of(few.setup, len(few.paces), steps)
+        shape = shape_of(few.setup, settings)
+        FoldedRun(settings, shape, few.folding, few.places, few.costs, few.strategy, notes).run()
+        return [(notes.steps[rank], kind.workers) for rank, kind in enumerate(few.kinds)]
 
-    return long_run(still, strategy, simulated, len(kinds))
-
-
-def _fold(setup: Setup, strategy: Strategy) -> tuple[Fold, list[int]]:
-    """The kinds of hosts, and on which of them the servers stand."""
-    if not isinstance(strategy, Served):
-        return fold(setup.cluster), []
-    hosts = setup.cluster.place_servers(setup.servers)
-    folding = fold(setup.cluster, set(hosts))
-    kinds = {kind.place: number for number, kind in enumerate(folding.kinds)}
-    return folding, [kinds[host] for host in hosts]
+    return simulated

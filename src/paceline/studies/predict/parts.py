@@ -6,7 +6,10 @@ from typing import NamedTuple
 
 from paceline.records.spans import StepRecord
 
-KINDS = ("data", "forward", "backward", "apply", "communicate", "wait")
+COMPUTING = ("data", "forward", "backward", "apply")
+"""What a worker does itself."""
+
+KINDS = (*COMPUTING, "communicate", "wait")
 """What a step consists of, evaluation and checkpoints apart."""
 
 
@@ -43,16 +46,28 @@ class Noted(NamedTuple):
     sent: int
     samples: int
     end: float
+    after: float
+    """Seconds of computing that follow the step's exchange; 0 where there is none."""
 
     @classmethod
     def of(cls, record: StepRecord) -> "Noted":
         """Add the spans of a record up."""
         seconds = dict.fromkeys(KINDS, 0.0)
+        after, exchanged = 0.0, False
         for kind, _, length in record.spans:
             seconds[kind] += length
+            if kind == "communicate":
+                after, exchanged = 0.0, True
+            elif exchanged and kind in COMPUTING:
+                after += length
         end = record.spans[-1].start + record.spans[-1].length if record.spans else 0.0
         hidden = sum(span.length for span in record.hidden)
-        return cls(tuple(seconds.values()), hidden, record.sent, record.samples, end)
+        return cls(tuple(seconds.values()), hidden, record.sent, record.samples, end, after)
+
+    @property
+    def computing(self) -> float:
+        """What the worker does itself."""
+        return sum(self.seconds[: len(COMPUTING)])
 
     @property
     def length(self) -> float:

@@ -1,0 +1,125 @@
+"""A setup with its hosts folded into a few kinds, and what it would be with something better or worse."""
+
+from dataclasses import dataclass, replace
+
+from paceline.clusters.cluster import Link
+from paceline.clusters.times import StepTimes
+from paceline.costs.devices.base import StepCost
+from paceline.costs.folded import Fold, Kind, Standing, fold, paces
+from paceline.strategies.base import Served, Strategy
+from paceline.studies.predict.base import Setup
+from paceline.studies.predict.events import build_strategy, step_times
+
+
+@dataclass(frozen=True, kw_only=True)
+class Few:
+    """All that the closed path needs; nothing in it is as long as the cluster is large."""
+
+    setup: Setup
+    """Of its cluster only what is said of all hosts is looked at."""
+    strategy: Strategy
+    cost: StepCost
+    jitter: float
+    folding: Fold
+    places: tuple[int, ...]
+    """The kinds of hosts on which the servers stand; each such kind is one host."""
+    paces: tuple[float, ...]
+    """How fast a worker of each kind computes; one for each kind with workers."""
+    updating: float = 1.0
+    """How many times as long servers take for their updates."""
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """Those with workers."""
+        return [kind for kind in self.folding.kinds if kind.workers]
+
+    @property
+    def workers(self) -> int:
+        """All of them."""
+        return self.folding.workers
+
+    @property
+    def times(self) -> StepTimes:
+        """Of a step on a device of speed 1, without jitter."""
+        return step_times(self.cost, self.setup.cluster.times)
+
+    @property
+    def costs(self) -> Standing:
+        """Of one worker a kind."""
+        return Standing(
+            times=self.times,
+            batch_sizes=(self.cost.samples,) * len(self.paces),
+            speeds=self.paces,
+            workers=self.workers,
+            updating=self.updating,
+        )
+
+
+def few_of(setup: Setup) -> Few:
+    """Fold the setup's cluster."""
+    strategy = build_strategy(setup)
+    places: tuple[int, ...] = ()
+    hosts: tuple[int, ...] = ()
+    if isinstance(strategy, Served):
+        hosts = setup.cluster.place_servers(setup.servers)
+    folding = fold(setup.cluster, set(hosts))
+    if hosts:
+        kinds = {kind.place: number for number, kind in enumerate(folding.kinds)}
+        places = tuple(kinds[host] for host in hosts)
+    return Few(
+        setup=setup,
+        strategy=strategy,
+        cost=setup.cost,
+        jitter=setup.jitter,
+        folding=folding,
+        places=places,
+        paces=paces(setup.cluster, folding),
+    )
+
+
+def with_compute(few: Few, factor: float) -> Few:
+    """Every worker takes ``factor`` times as long to compute."""
+    return replace(few, cost=slower(few.cost, factor))
+
+
+def slower(cost: StepCost, factor: float) -> StepCost:
+    """A step that takes ``factor`` times as long."""
+    return replace(
+        cost,
+        data=cost.data * factor,
+        forward=cost.forward * factor,
+        backward=cost.backward * factor,
+        apply=cost.apply * factor,
+    )
+
+
+def with_links(few: Few, bandwidth: float = 1.0, latency: float = 1.0) -> Few:
+    """All links with so many times their bandwidth and latency."""
+    everywhere = range(len(few.folding.kinds))
+    return _changed(few, everywhere, bandwidth, latency)
+
+
+def with_servers(few: Few, factor: float) -> Few:
+    """The hosts of servers have ``factor`` times the bandwidth, and update as many times as fast."""
+    faster = _changed(few, few.places, factor, 1.0)
+    return replace(faster, updating=few.updating / factor)
+
+
+def without_stragglers(few: Few) -> Few:
+    """Everybody takes as long as workers do in the mean."""
+    workers = [kind.workers for kind in few.kinds]
+    mean = sum(many / pace for many, pace in zip(workers, few.paces, strict=True)) / sum(workers)
+    return replace(few, jitter=0.0, paces=(1 / mean,) * len(few.paces))
+
+
+def _changed(few: Few, places: range | tuple[int, ...], bandwidth: float, latency: float) -> Few:
+    def better(link: Link) -> Link:
+        return Link(bandwidth=link.bandwidth * bandwidth, latency=link.latency * latency)
+
+    kinds = tuple(
+        replace(kind, host=replace(kind.host, link=better(kind.host.link), inside=better(kind.host.inside)))
+        if place in places
+        else kind
+        for place, kind in enumerate(few.folding.kinds)
+    )
+    return replace(few, folding=replace(few.folding, kinds=kinds))
