@@ -12,6 +12,7 @@ WORDS: Mapping[str, str] = MappingProxyType(
         "explain": "paceline.reports.scenarios.explain:tell_request",
         "lower-bound": "paceline.reports.scenarios.lower_bound:tell_least_traffic",
         "peak": "paceline.reports.scenarios.peak:tell_peak",
+        "predict": "paceline.reports.scenarios.predicted:tell_prediction",
         "run": "paceline.reports.scenarios.run:tell_run",
         "scaling": "paceline.reports.scenarios.scaling:tell_scaling",
     }

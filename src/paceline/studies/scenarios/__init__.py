@@ -13,6 +13,7 @@ ASKS: Mapping[str, str] = MappingProxyType(
         "explain": "paceline.studies.scenarios.explain:read_request",
         "lower-bound": "paceline.studies.scenarios.lower_bound:least_traffic",
         "peak": "paceline.studies.scenarios.peak:peak",
+        "predict": "paceline.studies.scenarios.predicted:predicted",
         "run": "paceline.studies.scenarios.run:run",
         "scaling": "paceline.studies.scenarios.scaling:scaling",
     }

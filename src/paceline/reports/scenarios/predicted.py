@@ -1,0 +1,13 @@
+"""A prediction that a scenario asked for."""
+
+from paceline.costs.paleo.table import PaleoTable
+from paceline.records.prediction import Prediction
+from paceline.reports.predict.paleo import paleo_lines
+from paceline.reports.predict.text import text_lines
+from paceline.reports.scenarios.told import Told
+
+
+def tell_prediction(answer: PaleoTable | Prediction) -> Told:
+    """As 'paceline predict' tells it."""
+    lines = paleo_lines(answer) if isinstance(answer, PaleoTable) else text_lines(answer)
+    return Told(answer=lines[0], lines=lines[2:], document=answer.to_json())
