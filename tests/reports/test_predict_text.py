@@ -76,14 +76,15 @@ def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
     assert lines[0].startswith(
         "Scales well to 3 workers; from 61 workers on the network's bandwidth is in the way."
     )
-    assert lines[2].split()[:3] == ["workers", "batch", "forward"]
-    assert [line.split(":")[0] for line in lines[7:11]] == [
+    assert lines[2] == "net, 10 parameters, batch 32 a worker, all-reduce"
+    assert lines[4].split()[:3] == ["workers", "forward", "backward"]
+    assert [line.split(":")[0] for line in lines[9:13]] == [
         "Knee",
         "Bandwidth",
         "Crossover",
         "What would help",
     ]
-    assert lines[11].startswith("Level: catalogue.")
+    assert lines[14].startswith("Level: catalogue.")
 
 
 def test_the_last_doubling_is_told_where_it_gains_little():

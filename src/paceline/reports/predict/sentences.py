@@ -48,8 +48,8 @@ def _scales(found: Findings) -> str:
         else "Does not scale well (2 workers are below 80 % efficiency)"
     )
     if knee.open:
-        return f"{start}; doubling pays as far as {counted(knee.searched, 'worker')}."
-    return f"{start}; from {counted(knee.workers, 'worker')} on {LIMITS[found.knee.bound]} is in the way."
+        return f"{start}; doubling pays as far as was looked, {counted(knee.searched, 'worker')}."
+    return f"{start}; from {_workers(knee.workers)} on {LIMITS[found.knee.bound]} is in the way."
 
 
 def _last_step(series: Series) -> str:
@@ -96,7 +96,7 @@ def _knee(found: Findings) -> str:
     if knee.reach.workers <= 1:
         return f"Knee: at 1 worker; two are less than 1.5x as fast, limited by {LIMITS[knee.bound]}."
     return (
-        f"Knee: {counted(knee.reach.workers, 'worker')}; to there doubling gives at least 1.5x{weak}, beyond it "
+        f"Knee: {_workers(knee.reach.workers)}; to there doubling gives at least 1.5x{weak}, beyond it "
         f"is limited by {LIMITS[knee.bound]}."
     )
 
@@ -124,16 +124,23 @@ def _crossover(reach: Reach) -> str:
         return (
             f"Crossover: up to {counted(reach.searched, 'worker')} computing takes longer than communication."
         )
-    return f"Crossover: from {counted(reach.workers + 1, 'worker')} on communication takes longer than computing."
+    return f"Crossover: from {_workers(reach.workers + 1)} on communication takes longer than computing."
 
 
 def _help(found: Help) -> str:
     moved = ""
     if found.knee is not None:
         to = "beyond " if found.knee.open else ""
-        moved = f" and moves the knee to {to}{counted(found.knee.workers, 'worker')}"
+        moved = f" and moves the knee to {to}{_workers(found.knee.workers)}"
     return f"What would help: {found.what} makes {found.workers:,} workers {found.gain:.2g}x as fast{moved}."
 
 
+def _workers(count: int) -> str:
+    """A number that was found; above a thousand, to a hundredth only."""
+    return counted(count, "worker") if count <= 1000 else f"about {float(f'{count:.2g}'):,.0f} workers"
+
+
 def _up_to(reach: Reach) -> str:
-    return f"{'at least ' if reach.open else ''}{counted(reach.workers, 'worker')}"
+    if reach.open:
+        return f"at least {counted(reach.workers, 'worker')}"
+    return _workers(reach.workers)

@@ -10,13 +10,18 @@ NOTHING = "-"
 
 
 def table_lines(prediction: Prediction) -> list[str]:
-    """The table with its titles; times are in milliseconds."""
+    """The table with its titles; times are in milliseconds. What is nothing, or said above, has no column."""
     rows = ordered(prediction)
     digits = _digits(min(row.step for _, row in rows))
     cells = [_cells(strategy, row, digits) for strategy, row in rows]
     if len(prediction.series) == 1:
         cells = [{title: text for title, text in row.items() if title != "strategy"} for row in cells]
-    titles = [title for title in cells[0] if any(row[title] != NOTHING for row in cells)]
+    same = len({row.batch for _, row in rows}) == 1
+    titles = [
+        title
+        for title in cells[0]
+        if any(row[title] != NOTHING for row in cells) and not (same and title == "batch")
+    ]
     return aligned(titles, [[row[title] for title in titles] for row in cells], left=("strategy",))
 
 
@@ -55,7 +60,7 @@ def _cells(strategy: str, row: Row, digits: int) -> dict[str, str]:
         "hidden": ms(row.hidden),
         "wait": ms(row.wait),
         "step ms": ms(row.step),
-        "80 % interval": f"{ms(row.low)} .. {ms(row.high)}",
+        "80 % interval": f"{_three(row.low)} .. {_three(row.high)}",
         "samples/s": f"{row.rate:,.0f}" if row.rate >= 100 else f"{row.rate:.3g}",
         "speed-up": f"{row.speed_up:,.2f}" if row.speed_up < 100 else f"{row.speed_up:,.0f}",
         "efficiency": percent(round(row.efficiency, 2)),
@@ -68,6 +73,12 @@ def _cells(strategy: str, row: Row, digits: int) -> dict[str, str]:
 def _digits(seconds: float) -> int:
     """Decimals of a millisecond, so that the shortest step has three figures."""
     return 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2 if seconds >= 0.001 else 4
+
+
+def _three(seconds: float) -> str:
+    """Milliseconds with three figures."""
+    ms = 1e3 * seconds
+    return f"{ms:,.0f}" if ms >= 100 else f"{ms:#.3g}"
 
 
 def _money(amount: float | None) -> str:

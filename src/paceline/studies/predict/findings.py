@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from paceline.records.prediction import Bandwidth, Findings, Help, Knee
+from paceline.records.prediction import Bandwidth, Findings, Help, Knee, Reach
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.pricing import Pricing
 from paceline.studies.predict.question import Faster
@@ -14,6 +14,9 @@ WELL = 0.8
 
 FAR = 100_000
 """As many workers are looked at where the closed path answers."""
+
+CLOSE = 16
+"""How many times as many workers as were asked for are looked at with another network."""
 
 ROUGH = 0.1
 """To what part a bandwidth is found where every step is played."""
@@ -41,19 +44,22 @@ class Finder:
     def findings(self) -> Findings:
         """All of them."""
         limit = self._limit()
+        knee = self._knee(limit)
         return Findings(
             well=holds_up_to(self._well, limit),
-            knee=self._knee(limit),
+            knee=knee,
             crossover=holds_up_to(self._computes_longer, limit),
             bandwidth=self._bandwidth() if self._asked > 1 else None,
-            helps=tuple(self._helps(limit)) if self._asked > 1 else (),
+            helps=tuple(self._helps(knee.reach)) if self._asked > 1 else (),
         )
 
     def _case(self, workers: int) -> Case:
         return self._question.case(self._strategy, workers)
 
     def _limit(self) -> int:
-        """How far to look: as far as the closed path goes, as far as workers are of use; else as far as was asked."""
+        """How far to look: as far as the closed path goes and workers are of use; else as far as was asked."""
+        if self._asked == 1:
+            return 1
         return min(max(FAR, self._asked), self._question.most) if self._closed else self._asked
 
     def _well(self, workers: int) -> bool:
@@ -88,20 +94,26 @@ class Finder:
             left=max(0.0, left),
         )
 
-    def _helps(self, limit: int) -> Iterator[Help]:
-        yield from self._networks(limit)
+    def _helps(self, knee: Reach) -> Iterator[Help]:
+        yield from self._networks(knee)
         if self._pricing.step(self._case(self._asked)).bound == "server":
             yield from self._servers()
 
-    def _networks(self, limit: int) -> Iterator[Help]:
+    def _networks(self, knee: Reach) -> Iterator[Help]:
         """The slowest network that is worth it."""
         for network in self._question.networks:
             gain = self._gain(_on(self._case(self._asked), network))
             if gain < WORTH:
                 continue
-            reach = pays_up_to(self._rate_on(network), limit)[0] if self._closed else None
-            yield Help(what=network.name, workers=self._asked, gain=gain, knee=reach)
+            yield Help(what=network.name, workers=self._asked, gain=gain, knee=self._moved(network, knee))
             return
+
+    def _moved(self, network: Faster, knee: Reach) -> Reach | None:
+        """Where the knee goes, if that is further out: where only steps are shorter, latency counts the sooner."""
+        if not self._closed:
+            return None
+        reach, _ = pays_up_to(self._rate_on(network), min(knee.searched, CLOSE * self._asked))
+        return reach if reach.workers > knee.workers else None
 
     def _rate_on(self, network: Faster) -> Callable[[int], float]:
         return lambda workers: self._pricing.rate(_on(self._case(workers), network))

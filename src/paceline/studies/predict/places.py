@@ -63,20 +63,19 @@ class Alike:
         """Hosts that were made already are not made again: a hundred thousand take their time."""
         whole, rest = divmod(workers, self._per_host)
         if len(self._full) < whole:
-            inside = self._inside(self._per_host)
-            self._full += [
-                self._host(index, self._per_host, inside) for index in range(len(self._full), whole)
-            ]
-        last = [self._host(whole, rest, self._inside(rest))] if rest else []
-        return Cluster(hosts=tuple(self._full[:whole] + last))
+            one = self._host(self._per_host)
+            more = range(len(self._full), whole)
+            self._full += [_copied(one, name=f"host-{index}") for index in more]
+        last = [_copied(self._host(rest), name=f"host-{whole}")] if rest else []
+        return Cluster(hosts=(*self._full[:whole], *last))
 
-    def _host(self, index: int, workers: int, inside: Link) -> Host:
+    def _host(self, workers: int) -> Host:
         return Host(
-            name=f"host-{index}",
+            name="host",
             link=self._link,
             workers=workers,
             device=self._device,
-            inside=inside,
+            inside=self._inside(workers),
             company=self._company,
         )
 
@@ -108,15 +107,17 @@ def changed(cluster: Cluster, case: Case) -> Cluster:
     if case.links == case.bandwidth == case.latency == 1.0:
         return cluster
     several = len(cluster.hosts) > 1
-    links: dict[tuple[Link, bool], Link] = {}
+    links: dict[tuple[int, bool], Link] = {}
 
     def better(link: Link, named: bool) -> Link:
-        if (link, named) not in links:
+        # By identity, which hosts that are alike share: to compare links takes longer than all the rest.
+        found = links.get((id(link), named))
+        if found is None:
             more, longer = (case.bandwidth, case.latency) if named else (1.0, 1.0)
-            links[link, named] = Link(
+            found = links[id(link), named] = Link(
                 bandwidth=link.bandwidth * more / case.links, latency=link.latency * longer * case.links
             )
-        return links[link, named]
+        return found
 
     hosts = [
         _copied(host, link=better(host.link, several), inside=better(host.inside, not several))

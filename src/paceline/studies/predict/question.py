@@ -82,6 +82,10 @@ class Question:
         check_counts(self.workers)
         if not 1 <= self.batch <= MOST_BATCH:
             raise Mistake(f"--batch-size {self.batch} is out of range: it must be 1 to {MOST_BATCH:,}")
+        if not 0 <= self.jitter <= 2:
+            raise Mistake(
+                f"--jitter {self.jitter:g} is out of range: it must be 0 (none) to 2, for example 0.05"
+            )
         if not self.strategies or len(set(self.strategies)) < len(self.strategies):
             raise Mistake(f"--strategy {' '.join(self.strategies)}: name each strategy once")
         largest = max(self.workers)

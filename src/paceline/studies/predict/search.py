@@ -8,6 +8,9 @@ from paceline.records.prediction import Reach
 PAYS = 1.5
 """Doubling the workers pays where it makes training at least so many times as fast."""
 
+PATIENCE = 3
+"""After so many doublings in a row that do not pay, none is looked for any more."""
+
 
 def ladder(limit: int) -> list[int]:
     """1, 2, 4 and so on, and the limit itself."""
@@ -30,14 +33,22 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
 
 
 def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
-    """The largest number whose doubling pays, and the first power of two before it whose does not."""
+    """The largest number whose doubling pays, and the first power of two before it whose does not.
+
+    That one may come early: the second worker, or the second host, is the first to need the network at all.
+    """
     half = max(1, limit // 2)
 
     def pays(workers: int) -> bool:
         return 2 * workers <= limit and rate(2 * workers) >= PAYS * rate(workers)
 
     rungs = ladder(half)
-    paying = [rung for rung in rungs if pays(rung)]
+    paying: list[int] = []
+    for place, rung in enumerate(rungs):
+        if pays(rung):
+            paying.append(rung)
+        elif place >= PATIENCE and not set(rungs[place - PATIENCE : place]) & set(paying):
+            break
     if not paying:
         return Reach(workers=1, searched=limit), None
     last = paying[-1]

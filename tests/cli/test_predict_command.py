@@ -1,0 +1,122 @@
+"""``paceline predict``, as a user runs it."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from command import run_paceline
+from paceline.cli.main import main
+from paceline.records.prediction import Prediction
+from refusals import check_refused
+
+MLP = ["predict", "mlp:hidden=2000", "--input", "1x28x28", "--classes", "10", "--device", "v100"]
+
+
+def test_help_does_not_import_torch(tmp_path):
+    code = (
+        "import sys; from paceline.cli.main import main; main(['predict', '--help']); "
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    assert "--cluster" in done.stdout
+
+
+def test_two_workers_on_one_gigabit_swap_all_their_gradients(tmp_path, capsys):
+    """Two hosts swap S bytes in S/B + latency; a bucket goes while backward goes on, so not all of it shows."""
+    out = tmp_path / "kept.json"
+    command = [*MLP, "--network", "1gbit", "--workers", "1-2", "--out", str(out), "--json"]
+    assert main(command) == 0
+    printed = capsys.readouterr()
+    document = json.loads(printed.out)
+    assert document == json.loads(out.read_text())
+    kept = Prediction.from_json(document)
+    one, two = kept.series[0].rows
+    size = 4 * kept.parameters
+    assert one.communication == 0
+    assert two.sent == pytest.approx(size, rel=1e-4)  # and the weight of each mean
+    assert two.communication == pytest.approx(size / 125e6, rel=0.02)
+    assert two.step == pytest.approx(one.step + two.communicate, rel=1e-6)
+    assert document["schema"] == 1
+    assert document["settings"]["network"] == "1gbit"
+    assert document["versions"]["torch"]
+
+
+def test_strategies_are_compared_in_one_table(tmp_path, capsys):
+    more = [
+        "--strategy",
+        "all-reduce",
+        "--strategy",
+        "local-sgd:period=8",
+        "--workers",
+        "2,4",
+        "--chart",
+        "--layers",
+    ]
+    assert main([*MLP, "--network", "1gbit", *more]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Fastest in samples a second: local-sgd:period=8 with 2 to 4 workers.")
+    assert (
+        "Level: catalogue. Compute: NVIDIA Tesla V100" in text
+        or "Level: catalogue. Compute: NVIDIA V100" in text
+    )
+    assert "speed-up" in text
+    assert "module" in text
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("", "which model?"),
+        ("resnet50", "how fast does a worker compute?"),
+        ("resnet51 --device a100", "did you mean 'resnet50'?"),
+        ("resnet50 --device a1000", "unknown device 'a1000'; did you mean 'a100'?"),
+        ("resnet50 --device a100 --network 25gbt", "25gbt"),
+        ("resnet50 --device a100 --network='-1 Gbit/s'", "-1 Gbit/s"),
+        ("mlp --device a100 --strategy spp", "did you mean 'ssp'?"),
+        ("mlp --device a100 --collective rong", "did you mean 'ring'?"),
+        ("mlp --device a100 --batch-size 0", "--batch-size 0 is too small"),
+        ("mlp --device a100 --workers 0", "--workers 0 is out of range"),
+        ("mlp --device a100 --workers two", "'two' is no count"),
+        ("mlp --device a100 --workers 2000000", "1 to 1,000,000"),
+        ("mlp --device a100 --price -1", "--price -1 cannot be"),
+        ("mlp --device a100 --price 1 --host-price 2", "leave one of them out"),
+        ("mlp --device a100 --epochs 3", "add --samples"),
+        ("mlp --device a100 --times there", "both say how fast a worker computes"),
+        ("mlp --device a100 --cluster hosts=4 --network 1gbit", "contradicts --cluster"),
+        ("mlp --device a100 --cluster hosts=4 --workers 8", "do not fit the cluster, which has 4"),
+        ("mlp --device a100 --cluster 'hosts=4,forward=1 ms'", "states how long a step takes"),
+        ("mlp --device a100 --cluster 'hosts=4,bandwidth=-1 Gbit/s'", "bandwidth"),
+        ("mlp --device a100 --input 3x0x2", "is not a shape"),
+        ("mlp --device a100 --jitter 9", "jitter"),
+        ("mlp --device a100 --servers 0 --strategy ps", "--servers 0"),
+        ("mlp --times nowhere", "nowhere"),
+        ("mlp --device a100 --job there:build", "both say what is trained"),
+        ("mlp --device a100 --scaling strong --batch-size 4 --workers 8", "without a sample"),
+        ("mlp --device a100 --svg chart.png", "ends in .svg"),
+        ("mlp --device a100 --precision fp8", "fp8"),
+    ],
+)
+def test_bad_words_are_refused_in_a_sentence(words, says, tmp_path, monkeypatch, capsys):
+    check_refused(f"predict {words}", says, tmp_path, monkeypatch, capsys)
+
+
+def test_a_cluster_file_gives_its_first_workers(tmp_path: Path, capsys):
+    (tmp_path / "uneven.toml").write_text(
+        '[[hosts]]\nname = "quick"\ncount = 2\n[[hosts]]\nname = "slow"\nspeed = 0.5\n'
+    )
+    assert main([*MLP, "--cluster", str(tmp_path / "uneven.toml"), "--json"]) == 0
+    rows = json.loads(capsys.readouterr().out)["series"][0]["rows"]
+    assert [row["workers"] for row in rows] == [1, 2, 3]
+    assert rows[2]["step"] > rows[1]["step"]
+
+
+def test_the_front_door_knows_it(tmp_path):
+    done = run_paceline(*MLP, "--workers", "1", cwd=tmp_path)
+    assert done.stdout.startswith("One worker takes")
+    assert done.stderr == ""
