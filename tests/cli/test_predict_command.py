@@ -69,6 +69,13 @@ def test_strategies_are_compared_in_one_table(tmp_path, capsys):
     assert "module" in text
 
 
+def test_paleo_prints_its_own_table(capsys):
+    assert main([*MLP, "--cost-model", "paleo", "--network", "ethernet", "--workers", "1,4", "--layers"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith("Paleo's model:")
+    assert "butterfly" in text
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
@@ -100,6 +107,9 @@ def test_strategies_are_compared_in_one_table(tmp_path, capsys):
         ("mlp --device a100 --scaling strong --batch-size 4 --workers 8", "without a sample"),
         ("mlp --device a100 --svg chart.png", "ends in .svg"),
         ("mlp --device a100 --precision fp8", "fp8"),
+        ("mlp --device a100 --ppp-comp 0.6", "add --cost-model paleo"),
+        ("mlp --device a100 --cost-model paleo --ppp-comp 2", "--ppp-comp 2"),
+        ("mlp --device a100 --cost-model paleo --chart", "--chart has no place"),
     ],
 )
 def test_bad_words_are_refused_in_a_sentence(words, says, tmp_path, monkeypatch, capsys):

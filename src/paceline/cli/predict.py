@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -110,10 +111,27 @@ class WayOptions:
     """How workers agree (default all-reduce); may be repeated, to compare. See 'paceline strategies'."""
     collective: Annotated[str | None, Parameter(group=AGREE)] = None
     """How all-reduces are done: native (default) or a schedule's name, see 'paceline explain'."""
+    codec: Annotated[str | None, Parameter(group=AGREE)] = None
+    """What goes on the wire (default identity: gradients as they are)."""
     servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
     """Servers that keep the parameters (default 1); of ps, ssp and async."""
     jitter: Annotated[float | None, Parameter(group=AGREE)] = None
     """Spread of compute times: 0.05 varies a typical step by a twentieth (default 0)."""
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class CostOptions:
+    """By which model times are worked out."""
+
+    cost_model: Annotated[Literal["paceline", "paleo"], Parameter(group=WHERE, show_default=False)] = (
+        "paceline"
+    )
+    """paceline (default), or paleo: Paleo's own model (Qi et al., 2017), with its own table."""
+    ppp_comp: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Of Paleo's model: the part of the device's peak that is reached, such as 0.62 (default 1)."""
+    ppp_comm: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Of Paleo's model: the part of the network's bandwidth that is reached (default 1)."""
 
 
 @Parameter(name="*")
@@ -139,6 +157,7 @@ def predict(
     compute: ComputeOptions | None = None,
     way: WayOptions | None = None,
     money: MoneyOptions | None = None,
+    cost: CostOptions | None = None,
     layers: Annotated[bool, Parameter(group=SHOWN, negative=(), show_default=False)] = False,
     chart: Annotated[bool, Parameter(group=SHOWN, negative=(), show_default=False)] = False,
     svg: Annotated[Path | None, Parameter(group=SHOWN)] = None,
@@ -171,9 +190,12 @@ def predict(
         compute or ComputeOptions(),
         way or WayOptions(),
         money or MoneyOptions(),
+        cost or CostOptions(),
     )
     if svg is not None and svg.suffix != ".svg":
         raise Mistake(f"--svg {svg}: name a file that ends in .svg")
+    if words.cost_model == "paleo":
+        return _by_paleo(words, layers, as_json, refused={"--chart": chart, "--svg": svg, "--out": out})
     from paceline.reports.predict.progress import Waiting
     from paceline.studies.predict.asking import answer
 
@@ -188,8 +210,28 @@ def predict(
     return 0
 
 
+def _by_paleo(words: "Words", layers: bool, as_json: bool, refused: Mapping[str, object]) -> int:
+    """Paleo's own table instead."""
+    for option, value in refused.items():
+        if value:
+            raise Mistake(
+                f"{option} has no place with --cost-model paleo, which prints its own table; leave it out"
+            )
+    from paceline.reports.predict.paleo import paleo_lines
+    from paceline.studies.predict.paleo import answer_by_paleo
+
+    table = answer_by_paleo(words, layers=layers)
+    print(json.dumps(table.to_json(), indent=2) if as_json else "\n".join(paleo_lines(table)))  # noqa: T201
+    return 0
+
+
 def _words(
-    name: str | None, subject: SubjectOptions, compute: ComputeOptions, way: WayOptions, money: MoneyOptions
+    name: str | None,
+    subject: SubjectOptions,
+    compute: ComputeOptions,
+    way: WayOptions,
+    money: MoneyOptions,
+    cost: CostOptions,
 ) -> "Words":
     from paceline.studies.predict.question import parse_counts
     from paceline.studies.predict.words import Words
@@ -212,6 +254,10 @@ def _words(
         host_price=money.host_price or 0.0,
         epochs=money.epochs,
         samples=money.samples,
+        codec="identity" if way.codec is None else way.codec,
+        cost_model=cost.cost_model,
+        ppp_comp=cost.ppp_comp,
+        ppp_comm=cost.ppp_comm,
     )
 
 

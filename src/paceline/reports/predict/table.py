@@ -71,8 +71,8 @@ def _cells(strategy: str, row: Row, digits: int) -> dict[str, str]:
 
 
 def _digits(seconds: float) -> int:
-    """Decimals of a millisecond, so that the shortest step has three figures."""
-    return 0 if seconds >= 0.1 else 1 if seconds >= 0.01 else 2 if seconds >= 0.001 else 4
+    """Decimals of a millisecond, so that the shortest step has three figures or more."""
+    return 0 if seconds >= 10 else 1 if seconds >= 0.01 else 2 if seconds >= 0.001 else 4
 
 
 def _three(seconds: float) -> str:

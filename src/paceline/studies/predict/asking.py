@@ -10,6 +10,7 @@ from paceline import __version__
 from paceline.clusters.devices import find_device
 from paceline.clusters.profile import Profile
 from paceline.collectives.choose import check_collective
+from paceline.costs.devices.base import DeviceModel
 from paceline.costs.devices.roofline import TORCH, Roofline
 from paceline.costs.recorded import typical_step
 from paceline.costs.trace.tracer import trace
@@ -23,7 +24,7 @@ from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.pricing import Tell, quiet
 from paceline.studies.predict.question import Money, Question
-from paceline.studies.predict.sources import Nominal, Recorded, Source, by_sheet
+from paceline.studies.predict.sources import Nominal, Recorded, Source, by_profile, by_sheet
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import USUAL_BATCH, Words
@@ -41,6 +42,7 @@ def ask(words: Words) -> Question:
         links=standing.words,
         links_spread=standing.spread,
         collective=words.collective,
+        codec=words.codec,
     )
     batch = words.batch or _usual_batch(model.source)
     return Question(
@@ -88,19 +90,24 @@ def find_profile(words: Words) -> Profile | None:
     return None
 
 
-def find_source(words: Words, subject: Subject, profile: Profile | None) -> Source:  # noqa: ARG001
+def find_source(words: Words, subject: Subject, profile: Profile | None) -> Source:
     """Where compute times come from."""
     batches = Batches(lambda samples: trace(subject, samples))
     if words.times is not None:
-        return Recorded(
-            typical=typical_step(RunFolder(words.times)),
-            folder=str(words.times),
-            device=Nominal(),
-            batches=batches,
-        )
+        device = Nominal() if profile is None else _fitted(profile)
+        typical = typical_step(RunFolder(words.times))
+        return Recorded(typical=typical, folder=str(words.times), device=device, batches=batches)
+    if profile is not None:
+        return by_profile(profile, _fitted(profile), batches)
     if words.device is None:
         raise Mistake("how fast does a worker compute? add --device, --profile or --times")
     return by_sheet(find_device(words.device), _roofline(words), batches)
+
+
+def _fitted(profile: Profile) -> DeviceModel:
+    from paceline.costs.devices.fitted import read_fitted
+
+    return read_fitted(profile.device, profile.name)
 
 
 def _usual_batch(source: Source) -> int:

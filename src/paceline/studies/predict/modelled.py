@@ -1,6 +1,7 @@
 """Paceline's own cost model: traced compute on a device, the strategy's program on the links."""
 
 from dataclasses import dataclass, field, replace
+from math import exp
 
 from paceline import specs
 from paceline.costs.devices.base import StepCost
@@ -38,7 +39,7 @@ class Modelled:
             level=self.source.level,
             compute=self.source.words,
             links=self.links,
-            interval=self.source.doubt,
+            interval=f"{self.source.doubt}; transfers likewise {exp(self.links_spread):.3g}",
         )
 
     @property

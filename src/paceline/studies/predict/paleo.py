@@ -20,8 +20,8 @@ def answer_by_paleo(words: Words, *, layers: bool = False) -> PaleoTable:
     model = Paleo(
         device=find_device(words.device),
         bandwidth=find_network(words.network or USUAL_NETWORK).bandwidth,
-        compute=words.ppp_comp,
-        network=words.ppp_comm,
+        compute=1.0 if words.ppp_comp is None else words.ppp_comp,
+        network=1.0 if words.ppp_comm is None else words.ppp_comm,
     )
     batch = words.batch or USUAL_BATCH
     subject = find_subject(words if words.model is None else replace(words, model=as_paleo(words.model)))

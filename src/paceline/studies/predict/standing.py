@@ -86,9 +86,13 @@ def _named(words: Words, profile: Profile | None) -> Standing:
 
 
 def _faster(words: Words) -> tuple[Faster, ...]:
-    """The catalogue's networks that carry more than the one there is."""
+    """The catalogue's networks that carry more than the one there is; Paleo's are there to compare with."""
     there = find_network(words.network or USUAL_NETWORK)
-    more = [sheet for sheet in NETWORKS.values() if not sheet.inside and sheet.bandwidth > there.bandwidth]
+    more = [
+        sheet
+        for sheet in NETWORKS.values()
+        if not sheet.inside and sheet.bandwidth > there.bandwidth and not sheet.source.startswith("Paleo")
+    ]
     return tuple(
         Faster(
             name=sheet.name,

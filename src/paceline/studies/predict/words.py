@@ -47,9 +47,9 @@ class Words:
     epochs: int | None = None
     samples: int | None = None
     cost_model: Literal["paceline", "paleo"] = "paceline"
-    ppp_comp: float = 1.0
+    ppp_comp: float | None = None
     """Paleo's platform percentage of peak, as a part of 1: of the device."""
-    ppp_comm: float = 1.0
+    ppp_comm: float | None = None
     """The same of the network."""
 
     def __post_init__(self) -> None:
@@ -87,6 +87,12 @@ class Words:
             if value is not None and self.device is None:
                 raise Mistake(
                     f"{option} {value} is of a device of the catalogue; add --device or leave it out"
+                )
+
+        for option, part in (("--ppp-comp", self.ppp_comp), ("--ppp-comm", self.ppp_comm)):
+            if part is not None and self.cost_model != "paleo":
+                raise Mistake(
+                    f"{option} {part:g} is of Paleo's model; add --cost-model paleo or leave it out"
                 )
 
     def _check_place(self) -> None:
