@@ -95,3 +95,18 @@ def test_a_link_is_that_of_as_many_workers() -> None:
     known = profile(links=fits)
     assert [known.link("loopback", n).workers for n in (2, 3, 8)] == [2, 3, 3]  # type: ignore[union-attr]
     assert known.link("network", 2) is None
+
+
+def test_small_tensors_do_not_make_a_network_faster_than_its_wire() -> None:
+    """A shaper lets some bytes through at once: what takes no time has no latency, and says nothing of the rate."""
+    made = points("network", (0, 1, 2), Link(latency=0.0, bandwidth=1e7))
+    saved = [Point(sizes=p.sizes, added=max(0.0, p.added - 20e-3), beside=p.beside) for p in made]
+    fit = fit_link("network", (0, 1, 2), saved, wire=1e-7)
+    assert (fit.latency, fit.bandwidth) == (0, pytest.approx(1e7))
+
+
+def test_a_network_may_be_slower_in_a_step_than_its_wire() -> None:
+    """Cores that compute have less time for packets; the delay of small tensors is what is left."""
+    made = points("network", (0, 1, 2), Link(latency=0.0, bandwidth=1e7))
+    fit = fit_link("network", (0, 1, 2), made, wire=0.5e-7)
+    assert (fit.latency, fit.bandwidth) == pytest.approx((0, 1e7), abs=1e-9)

@@ -15,8 +15,8 @@ from paceline.strategies.effects import Mean
 
 MEAN = Mean(first_bucket=2**20, bucket=25 * 2**20)
 """How gradients are averaged unless somebody says otherwise."""
-WIDTHS = (40, 420, 700)
-"""Of dense layers whose gradients are of some 25 kB, 1 MB and 2.3 MB."""
+WIDTHS = (40, 420, 700, 1100)
+"""Of dense layers whose gradients are of some 40 kB, 1 MB, 2.5 MB and 5.7 MB."""
 DENSE, IMAGES = 32, 24
 """Samples of a step."""
 

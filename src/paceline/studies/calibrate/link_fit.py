@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log
-from statistics import pstdev
+from statistics import fmean, pstdev
 from typing import Literal
 
 from paceline.clusters.cluster import Cluster, Host, Link
@@ -15,6 +15,9 @@ from paceline.errors import Mistake
 
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
+
+LARGE = 500_000
+"""Bytes from which a tensor tells the rate of a network."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,19 +32,34 @@ class Point:
     """Seconds of the step without them; noise is in proportion to the whole."""
 
 
-def fit_link(way: str, hosts: Sequence[int], points: Sequence[Point], memory: float = FASTEST) -> LinkFit:
+def fit_link(
+    way: str,
+    hosts: Sequence[int],
+    points: Sequence[Point],
+    *,
+    wire: float | None = None,
+    memory: float = FASTEST,
+) -> LinkFit:
     """The link through which all-reduces among ranks on these hosts take what they took, least squares of the whole.
 
     ``way`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on the same host: everybody's
-    tensor goes there, and back. Neither figure comes out negative. Raises Mistake where messages
-    would be faster than ``memory``, in bytes a second, in which they lie.
+    tensor goes there, and back. Where the ``wire`` is known to take so many seconds a byte, large tensors alone say
+    how much longer it takes in a step, and small ones only tell the latency: shapers let the first bytes after a pause
+    pass at once. Neither figure comes out negative. Raises Mistake where messages would be faster than ``memory``, in
+    bytes a second, in which they lie.
     """
     if len(points) < 2:
         raise Mistake(f"{len(points)} steps tell no link's latency and bandwidth: measure 2 or more")
     delays = [_seconds(way, hosts, point, Link(latency=1.0, bandwidth=1e30)) for point in points]
     moved = [_seconds(way, hosts, point, Link(latency=0.0, bandwidth=1.0)) for point in points]
     weights = [1 / (point.beside + max(0.0, point.added)) ** 2 for point in points]
-    latency, byte_seconds = _least_squares(delays, moved, [point.added for point in points], weights)
+    added = [point.added for point in points]
+    if wire is None:
+        latency, byte_seconds = _least_squares(delays, moved, added, weights)
+    else:
+        byte_seconds = max([wire, *_rates(points, moved)])
+        left = [seconds - byte_seconds * size for seconds, size in zip(added, moved, strict=True)]
+        latency = _least_squares(delays, [0.0] * len(points), left, weights)[0]
     bandwidth = 1 / max(byte_seconds, 1 / FASTEST)
     if byte_seconds and bandwidth > memory:
         raise Mistake(
@@ -79,6 +97,12 @@ def _seconds(way: str, hosts: Sequence[int], point: Point, link: Link) -> float:
     return sum(ring_all_reduce(topology, size).seconds for size in point.sizes)
 
 
+def _rates(points: Sequence[Point], moved: Sequence[float]) -> list[float]:
+    """The mean seconds a byte of large tensors, if there are any."""
+    large = [p.added / size for p, size in zip(points, moved, strict=True) if sum(p.sizes) >= LARGE]
+    return [fmean(large)] if large else []
+
+
 def _least_squares(
     first: Sequence[float], second: Sequence[float], values: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float]:
@@ -91,6 +115,8 @@ def _least_squares(
     )
     av, bv = sum(w * x * v for x, _, v, w in both), sum(w * y * v for _, y, v, w in both)
     determinant = aa * bb - ab * ab
+    if not determinant:
+        return max(0.0, av / aa), 0.0
     a, b = (av * bb - bv * ab) / determinant, (bv * aa - av * ab) / determinant
     if a < 0:
         return 0.0, max(0.0, bv / bb)

@@ -14,6 +14,7 @@ from statistics import median
 import torch
 
 from paceline.clusters.profile import LinkFit
+from paceline.collectives.operations import find_operation
 from paceline.runtimes.live.place import Place
 from paceline.studies.calibrate.groups import Averaging, groups
 from paceline.studies.calibrate.kernels import (
@@ -27,11 +28,14 @@ from paceline.studies.calibrate.kernels import (
     repeated,
 )
 from paceline.studies.calibrate.link_fit import Point, fit_link
+from paceline.studies.collectives.probe import Prober
 from paceline.studies.collectives.room import Interrupted, Room
 
 LONG = 32
 """Steps between two meetings of those who meet seldom."""
-ROUNDS = 7
+APART = ("images", "420")
+"""The networks that are also trained for long without a meeting."""
+ROUNDS = 9
 LEAST, MOST = 3, 80
 """Timed turns of one kind in a round."""
 
@@ -108,14 +112,24 @@ class _Probe:
             one = self._round()
             if number:  # the first one warms up
                 found.append(one)
-        return self._conclude(found)
+        return self._conclude(found, self._wire(rounds))
+
+    def _wire(self, rounds: int) -> float | None:
+        """Seconds a byte of the network, by large messages alone; what a shaper lets pass at once is not its rate."""
+        if "network" not in self._ways:
+            return None
+        prober = Prober(self._room, find_operation("sum", torch.float32), torch.float32, rounds * self._turn)
+        hosts = self._room.hosts
+        firsts = [hosts.index(host) for host in sorted(set(hosts))]
+        return prober.exchange("across", firsts).byte_seconds
 
     def _round(self) -> _Round:
         one = _Round()
         for name, step in self._plain.items():
             one.alone[name] = alone = self._alone(step)
             one.short[name] = self._together(step, 1, alone)
-            one.long[name] = self._together(step, LONG, alone)
+            if name in APART:
+                one.long[name] = self._together(step, LONG, alone)
         for key, averaged in self._averaged.items():
             one.averaged[key] = self._timed(averaged)
         return one
@@ -157,17 +171,17 @@ class _Probe:
             turn()
         return self._room.slowest([(time.perf_counter() - begun) / times])[0]
 
-    def _conclude(self, rounds: Sequence[_Round]) -> Together:
+    def _conclude(self, rounds: Sequence[_Round], wire: float | None) -> Together:
         alone = median(median(one.alone.values()) for one in rounds)
         return Together(
             workers=self._room.workers,
-            short=max(1.0, median(one.short[net] / one.alone[net] for one in rounds for net in self._plain)),
-            long=max(1.0, median(one.long[net] / one.alone[net] for one in rounds for net in self._plain)),
+            short=_factor(rounds, [one.short for one in rounds]),
+            long=_factor(rounds, [one.long for one in rounds]),
             turns=(alone, LONG * alone),
-            links=tuple(self._fit(way, rounds) for way in self._ways),
+            links=tuple(self._fit(way, rounds, wire) for way in self._ways),
         )
 
-    def _fit(self, way: str, rounds: Sequence[_Round]) -> LinkFit:
+    def _fit(self, way: str, rounds: Sequence[_Round], wire: float | None) -> LinkFit:
         points = []
         for net in map(str, WIDTHS):
             # In steps of one worker alone, so that slow rounds count as much as quick ones.
@@ -177,4 +191,13 @@ class _Probe:
                 (one.averaged[way, net] - one.short[net]) / one.alone[net] for one in rounds
             )
             points.append(Point(sizes=bucket_bytes(self._plain[net].flat), added=added, beside=beside))
-        return fit_link(way, self._room.hosts, points)
+        return fit_link(way, self._room.hosts, points, wire=wire)
+
+
+def _factor(rounds: Sequence[_Round], together: Sequence[dict[str, float]]) -> float:
+    """How many times as long a step takes: the mean of a network of many operators and one of few."""
+    found = [
+        median(with_all[net] / one.alone[net] for one, with_all in zip(rounds, together, strict=True))
+        for net in APART
+    ]
+    return max(1.0, sum(found) / len(found))
