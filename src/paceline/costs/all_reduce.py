@@ -8,6 +8,8 @@ from paceline.collectives.choose import NATIVE, build_schedule, check_collective
 from paceline.collectives.pipeline import segments_for
 from paceline.collectives.schedule import Schedule
 from paceline.collectives.traffic import ring_bytes, traffic_of_all
+from paceline.costs.bulk import Bulk
+from paceline.costs.folded import Folded
 from paceline.costs.prices import Price, ring_all_reduce
 from paceline.costs.schedules import SchedulePrices
 from paceline.costs.topology import Topology
@@ -58,6 +60,8 @@ def all_reduce_costs(collective: str, topology: Topology) -> AllReduceCosts:
     check_collective(collective)
     if collective == NATIVE:
         return Native(topology)
+    if isinstance(topology, Folded):
+        return Bulk(collective, topology)
     return Scheduled(build_schedule(collective, topology.workers), topology)
 
 

@@ -41,7 +41,7 @@ def by_slowest(few: Few) -> Parts:
     """The step of workers that vary and meet in collectives: all go at the pace of the slowest.
 
     The slowest takes the expected maximum from one meeting to the next. A worker's own time is the mean, and it waits
-    for the rest. What is hidden from the slowest is less hidden from those who wait, taken as exponentially distributed.
+    for the rest. What is hidden from the slowest is less hidden from those who wait, taken as exponential.
     """
     counted = _pace(few).counted(_simulation(few))
     longest = _stretch(few, counted)

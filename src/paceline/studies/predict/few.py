@@ -78,8 +78,8 @@ def few_of(setup: Setup) -> Few:
 
 
 def with_compute(few: Few, factor: float) -> Few:
-    """Every worker takes ``factor`` times as long to compute."""
-    return replace(few, cost=slower(few.cost, factor))
+    """Every worker takes ``factor`` times as long to compute, and servers as long as before."""
+    return replace(few, cost=slower(few.cost, factor), updating=few.updating / factor)
 
 
 def slower(cost: StepCost, factor: float) -> StepCost:

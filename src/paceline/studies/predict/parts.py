@@ -30,7 +30,7 @@ class Parts:
     @property
     def step(self) -> float:
         """All of it."""
-        return sum(getattr(self, kind) for kind in KINDS)
+        return self.data + self.forward + self.backward + self.apply + self.communicate + self.wait
 
     def as_fields(self) -> dict[str, float]:
         """By name, for ``Step``."""

@@ -1,25 +1,65 @@
 """How long a step takes, for one strategy on one cluster."""
 
-from paceline.collectives.choose import NATIVE
+from dataclasses import replace
+
+from paceline.clusters.cluster import Link
 from paceline.strategies.base import Served
+from paceline.strategies.consistency import Bound
+from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.base import Setup, Step
-from paceline.studies.predict.closed import by_folding, by_slowest, in_step
+from paceline.studies.predict.bound import find_bound
+from paceline.studies.predict.closed import by_folding, by_slowest, in_step, waits_for_all
 from paceline.studies.predict.events import by_events
 from paceline.studies.predict.few import Few, few_of
 from paceline.studies.predict.parts import Parts
+from paceline.studies.predict.served import by_arrivals, by_capacity
+
+SMALL = 16
+"""Workers up to which training that waits for few is simulated; beyond, what links and servers can carry decides."""
 
 
 def predict_step(setup: Setup) -> Step:
-    """The step of a worker in the long run. A Mistake says what cannot be predicted."""
-    parts = _closed(few_of(setup))
+    """The step of a worker in the long run. A Mistake says what cannot be predicted.
+
+    By the closed path wherever there is one; else every worker is simulated.
+    """
+    few = few_of(setup)
+    parts = None if _is_simulated(few) else closed(few)
     if parts is not None:
-        return Step(**parts.as_fields(), bound="compute", path="closed")
-    return Step(**by_events(setup).as_fields(), bound="compute", path="events")
+        return Step(**parts.as_fields(), bound=find_bound(few, _step), path="closed")
+    return Step(**by_events(setup).as_fields(), bound=find_bound(few, _step), path="events")
 
 
-def _closed(few: Few) -> Parts | None:
-    if few.setup.collective != NATIVE or not in_step(few):
-        return None
-    if not few.jitter:
-        return by_folding(few)
-    return None if isinstance(few.strategy, Served) else by_slowest(few)
+def closed(few: Few) -> Parts | None:
+    """The step without simulating every worker; None where that is not known to be right."""
+    if in_step(few):
+        if not few.jitter:
+            return by_folding(few)
+        return by_arrivals(few) if isinstance(few.strategy, Served) else by_slowest(few)
+    spread_out = isinstance(few.strategy, ParameterServer) and isinstance(few.strategy.rule, Bound)
+    comes_and_goes = any(kind.host.comings_and_goings for kind in few.folding.kinds)
+    return by_capacity(few) if spread_out and not comes_and_goes else None
+
+
+def _is_simulated(few: Few) -> bool:
+    return isinstance(few.strategy, Served) and not waits_for_all(few) and few.workers <= SMALL
+
+
+def _step(few: Few) -> float:
+    """The closed path's answer, or what is nearest to one: for comparisons."""
+    parts = closed(few) or by_folding(replace(few, jitter=0.0))
+    return parts.step
+
+
+def with_link(setup: Setup, link: Link) -> Setup:
+    """The same on another network: every host has this link, and a single host has it inside."""
+    hosts = setup.cluster.hosts
+    changed = (
+        [replace(hosts[0], inside=link)] if len(hosts) == 1 else [replace(host, link=link) for host in hosts]
+    )
+    return replace(setup, cluster=replace(setup.cluster, hosts=tuple(changed)))
+
+
+def exchange_seconds(step: Step) -> float:
+    """What a step takes beyond the worker's own computing."""
+    return step.communicate + step.wait

@@ -20,7 +20,7 @@ DRAWS = 16_384
 AGREE = 0.005
 """Part by which two spans of a run with servers may differ before a longer one is simulated."""
 
-LONG = 2_048
+LONG = 1_024
 """Steps of all workers together after which the later span of a run with servers is the answer, as it is."""
 
 Weighted = Sequence[tuple[Sequence[Noted], int]]
@@ -81,7 +81,8 @@ class Pace:
 
     def _settled(self, simulated: Callable[[int], Weighted]) -> Parts:
         """Twice as long until two spans of the run are equally fast; the way that workers fall into takes its time."""
-        steps = 16
+        # A fast worker comes to the end of its leash only after a while.
+        steps = 16 * (1 + min(7, getattr(self.strategy, "staleness", 0)))
         while True:
             self._check(steps)
             found = simulated(steps)

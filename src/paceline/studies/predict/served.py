@@ -1,0 +1,162 @@
+"""Steps with servers, where workers vary or do not wait for all.
+
+Workers that wait for nobody spread over time: a step takes the worker's computing and its own exchange, or longer where
+a link or a server that it shares is busy all the time (the asymptotic bounds of operational analysis; Denning and
+Buzen, 1978).
+"""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+
+import torch
+
+from paceline.costs.folded import Folded
+from paceline.strategies.consistency import Bound
+from paceline.strategies.messages import HEADER
+from paceline.strategies.parameter_server import ParameterServer
+from paceline.studies.predict.closed import by_folding
+from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
+from paceline.studies.predict.few import Few
+from paceline.studies.predict.parts import Parts
+
+Demand = Mapping[int, float]
+"""By kind of worker: seconds for which a step of all workers of the kind keeps a link or a server busy."""
+
+
+def by_arrivals(few: Few) -> Parts:
+    """Synchronous rounds of workers that vary: gradients come in one after the other, the last one decides.
+
+    The servers' links are through when, after some worker has come, it and all who come later have been carried. The
+    answers leave together, as they do where nobody varies.
+    """
+    still = by_folding(few)
+    computing, workers = still.data + still.forward + still.backward, few.workers
+    update = _update(few, workers)
+    one_way = max(0.0, (still.step - computing - update) / 2)
+    came = sum_of([computing], few.jitter)
+    arrivals = came.quantiles((torch.arange(workers, dtype=torch.float64) + 0.625) / (workers + 0.25))
+    arrivals[-1] = expected_maximum([(came, workers)])
+    left = torch.arange(workers, 0, -1, dtype=torch.float64) / workers
+    step = float((arrivals + left * one_way).max()) + update + one_way
+    own = mean_factor(few.jitter)
+    rest = step - own * computing
+    communicate = min(still.communicate, rest - still.wait)
+    parts = {kind: own * getattr(still, kind) for kind in ("data", "forward", "backward")}
+    rate = still.rate * still.step / step
+    return replace(still, **parts, communicate=communicate, wait=rest - communicate, rate=rate)
+
+
+def by_capacity(few: Few) -> Parts:
+    """Stale-synchronous and asynchronous training, where workers wait for few or for nobody."""
+    kinds = [place for place, kind in enumerate(few.folding.kinds) if kind.workers]
+    paces = dict(zip(kinds, few.paces, strict=True))
+    bound = _staleness(few)
+    held = {place: _held(few, bound, few.folding.kinds[place].workers) for place in kinds}
+    busy = few.cost.data + few.cost.forward + few.cost.backward
+    alone = {place: 1 / (held[place] * busy / paces[place] + _exchange(few, place)) for place in kinds}
+    rates = _rates(alone, _demands(few, kinds), together=bound < inf)
+    steps = {place: few.folding.kinds[place].workers * rates[place] for place in kinds}
+    total = sum(steps.values())
+    step, own = few.workers / total, mean_factor(few.jitter)
+    scale = own * sum(steps[place] / total / paces[place] for place in kinds)
+    exchange = step - scale * busy
+    longer = sum(steps[place] / total * (held[place] - own) / paces[place] for place in kinds)
+    wait = min(exchange, _answer(few) + longer * busy)
+    return Parts(
+        data=few.cost.data * scale,
+        forward=few.cost.forward * scale,
+        backward=few.cost.backward * scale,
+        apply=0.0,
+        communicate=exchange - wait,
+        wait=wait,
+        hidden=0.0,
+        sent=float(sum(_sizes(few))),
+        rate=total * few.cost.samples,
+    )
+
+
+def _staleness(few: Few) -> float:
+    """By how many steps a worker may be ahead of the slowest."""
+    assert isinstance(few.strategy, ParameterServer)
+    rule = few.strategy.rule
+    return rule.staleness if isinstance(rule, Bound) else 0.0
+
+
+def _held(few: Few, bound: float, workers: int) -> float:
+    """How many times as long as without jitter a step takes one of so many, with what the slowest holds it back.
+
+    Who may be s steps ahead is held back no more than by a meeting every s + 1 steps.
+    """
+    if not few.jitter or bound == inf:
+        return mean_factor(few.jitter)
+    steps = int(bound) + 1
+    return expected_maximum([(sum_of([1.0] * steps, few.jitter), workers)]) / steps
+
+
+def _sizes(few: Few) -> list[int]:
+    """Bytes of a message to or from each server."""
+    elements, servers = few.setup.shape.size, len(few.places)
+    width = few.setup.shape.dtype.itemsize
+    return [HEADER + width * (elements // servers + (rank < elements % servers)) for rank in range(servers)]
+
+
+def _update(few: Few, gradients: int) -> float:
+    times = few.times
+    return few.updating * (times.apply + times.aggregate * gradients) / len(few.places)
+
+
+def _answer(few: Few) -> float:
+    """How long a server takes to answer one gradient; where it updates by the clock, it answers at once."""
+    return few.times.serve + (0.0 if getattr(few.strategy, "every", 0.0) else _update(few, 1))
+
+
+def _exchange(few: Few, place: int) -> float:
+    """A worker's push, the servers' answer and its way back, with nobody else under way."""
+    host = few.folding.kinds[place].host
+    near = far = slowest = latency = 0.0
+    for size, server in zip(_sizes(few), few.places, strict=True):
+        if server == place:
+            near += size
+        else:
+            other = few.folding.kinds[server].host.link
+            far += size
+            slowest = max(slowest, size / other.bandwidth)
+            latency = max(latency, host.link.latency, other.latency)
+    inside = host.inside.latency + near / host.inside.bandwidth if near else 0.0
+    outside = latency + max(slowest, far / host.link.bandwidth)
+    return 2 * max(inside, outside) + _answer(few)
+
+
+def _demands(few: Few, kinds: list[int]) -> list[Demand]:
+    """What all workers of each kind ask of every link and every server in one step."""
+    topology = Folded(few.folding)
+    found: dict[tuple[str, int], dict[int, float]] = {}
+    for place in kinds:
+        for rank, (size, server) in enumerate(zip(_sizes(few), few.places, strict=True)):
+            for way in (topology.gather(place, server), topology.spread(server, place)):
+                for link, times in way.crosses.items():
+                    demand = found.setdefault(("link", link), {})
+                    demand[place] = demand.get(place, 0.0) + times * size / topology.capacities[link]
+            many = few.folding.kinds[place].workers
+            found.setdefault(("server", rank), {})[place] = many * _answer(few)
+    return list(found.values())
+
+
+def _rates(alone: Mapping[int, float], demands: list[Demand], together: bool) -> dict[int, float]:
+    """Steps a second of a worker of each kind: as fast as alone, until what is shared is full (max-min fairness).
+
+    Where workers are held ``together`` all go as fast as the slowest kind.
+    """
+    rates: dict[int, float] = {}
+    while len(rates) < len(alone):
+        waiting = [place for place in alone if place not in rates]
+        level = min(alone[place] for place in waiting)
+        full = {place for place in waiting if alone[place] <= level}
+        for demand in demands:
+            asked = sum(demand.get(place, 0.0) for place in waiting)
+            room = 1 - sum(seconds * rates.get(place, 0.0) for place, seconds in demand.items())
+            if asked and room / asked < level:
+                level, full = room / asked, {place for place in waiting if demand.get(place)}
+        rates |= dict.fromkeys(waiting if together else full, level)
+    return rates

@@ -1,0 +1,31 @@
+"""Setups for the tests of predicted steps."""
+
+from paceline.clusters.cluster import Cluster, Device, Host, Link
+from paceline.costs.devices.base import StepCost
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.studies.predict.base import Setup
+
+LINK = Link(bandwidth=1.25e9, latency=5e-5)
+SHAPE = JobShape(name="shape", parameters=(1_000, *(600_000,) * 18, 5_000), train_samples=1, test_samples=1)
+READY = tuple(1 - place / 20 for place in range(20))
+COST = StepCost(samples=32, data=0.001, forward=0.03, backward=0.06, apply=0.004, ready=READY, spread=0.0)
+
+
+def make_setup(
+    workers: int,
+    strategy: str = "all-reduce",
+    *,
+    per_host: int = 1,
+    link: Link = LINK,
+    reduce_seconds: float = 0.0,
+    cost: StepCost = COST,
+    shape: JobShape = SHAPE,
+    **changes,
+) -> Setup:
+    """Hosts that are all alike, the last one partly used."""
+    device = Device(reduce_seconds=reduce_seconds)
+    sizes = [per_host] * (workers // per_host) + [workers % per_host] * bool(workers % per_host)
+    hosts = tuple(
+        Host(name=f"h{place}", link=link, workers=size, device=device) for place, size in enumerate(sizes)
+    )
+    return Setup(strategy=strategy, cluster=Cluster(hosts=hosts), cost=cost, shape=shape, **changes)

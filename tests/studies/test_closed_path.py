@@ -1,0 +1,144 @@
+"""The closed path says what the simulation of every worker says."""
+
+import itertools
+from dataclasses import replace
+
+import pytest
+import torch
+from predict_setups import LINK, make_setup
+
+from paceline.clusters.cluster import Cluster, Device, Host, Link
+from paceline.collectives.algorithms import SCHEDULES
+from paceline.costs.all_reduce import all_reduce_costs
+from paceline.costs.folded import Folded, fold
+from paceline.costs.topology import Topology
+from paceline.studies.predict.closed import by_folding, by_slowest, in_step
+from paceline.studies.predict.events import by_events
+from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
+from paceline.studies.predict.few import few_of
+from paceline.studies.predict.parts import Parts
+from paceline.studies.predict.served import by_arrivals, by_capacity
+
+FIELDS = ("data", "forward", "backward", "apply", "communicate", "wait", "hidden", "sent", "rate")
+
+
+def assert_equal(found: Parts, expected: Parts, within: float = 1e-9) -> None:
+    for name in FIELDS:
+        scale = expected.step if name not in ("sent", "rate") else getattr(expected, name) or 1.0
+        assert getattr(found, name) == pytest.approx(getattr(expected, name), rel=within, abs=within * scale)
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=3", "local-sgd:period=0.25s"])
+def test_one_worker_stands_for_all_where_they_meet_in_collectives(strategy: str) -> None:
+    # If this fails, large clusters are answered by something else than the programs that run.
+    for workers, per_host in itertools.product((1, 2, 3, 8, 13, 64), (1, 4)):
+        setup = make_setup(workers, strategy, per_host=per_host, reduce_seconds=1e-10)
+        assert_equal(by_folding(few_of(setup)), by_events(setup))
+
+
+def test_one_worker_stands_for_all_in_rounds_with_servers() -> None:
+    cases = [(1, 1, 1), (2, 1, 2), (5, 2, 2), (7, 3, 3), (8, 1, 4), (32, 4, 3)]
+    for workers, per_host, servers in cases:
+        strategy = "ssp:staleness=0" if workers == 5 else "ps"
+        setup = make_setup(workers, strategy, per_host=per_host, servers=servers)
+        assert_equal(by_folding(few_of(setup)), by_events(setup))
+
+
+def test_hosts_of_several_kinds_and_a_server_of_its_own() -> None:
+    hosts = [Host(name=f"fast-{place}", link=LINK, workers=2, device=Device(speed=2.0)) for place in range(3)]
+    hosts += [Host(name=f"slow-{place}", link=Link(bandwidth=1e8, latency=1e-4)) for place in range(3)]
+    hosts += [
+        Host(name=f"again-{place}", link=LINK, workers=2, device=Device(speed=2.0)) for place in range(2)
+    ]
+    hosts += [Host(name="server", link=LINK, workers=0, servers=1)]
+    cluster = Cluster(hosts=tuple(hosts), company=(1.0, 1.1))
+    for strategy in ("all-reduce", "local-sgd:period=2", "ps"):
+        setup = replace(make_setup(1, strategy), cluster=cluster)
+        few = few_of(setup)
+        assert len(few.folding.kinds) == (3 if strategy == "ps" else 2)
+        assert_equal(by_folding(few), by_events(setup))
+
+
+@pytest.mark.parametrize("collective", SCHEDULES)
+def test_schedules_cost_the_same_in_bulk(collective: str) -> None:
+    slow = Link(bandwidth=1e8, latency=1e-4)
+    for workers, per_host, reduce in itertools.product(
+        (1, 2, 3, 6, 8, 16, 29, 33), (1, 2, 3, 8), (0.0, 1e-9)
+    ):
+        device = Device(reduce_seconds=reduce)
+        hosts = [
+            Host(name=f"h{place}", link=LINK, workers=per_host, device=device)
+            for place in range(workers // per_host)
+        ]
+        if workers % per_host:
+            hosts.append(Host(name="last", link=slow, workers=workers % per_host, device=Device()))
+        cluster = Cluster(hosts=tuple(hosts))
+        one_by_one = all_reduce_costs(collective, Topology(cluster))
+        bulk = all_reduce_costs(collective, Folded(fold(cluster)))
+        for size in (4, 4_000, 50_000_004):
+            assert bulk.price(size, 4).seconds == pytest.approx(one_by_one.price(size, 4).seconds, rel=1e-9)
+        mean = sum(sent for sent, _ in one_by_one.traffic(4_000, 4)) / workers
+        assert bulk.traffic(4_000, 4)[0][0] == pytest.approx(mean, abs=1)
+
+
+@pytest.mark.parametrize("collective", ["tree", "hierarchical"])
+def test_a_step_by_a_schedule_is_the_same_too(collective: str) -> None:
+    setup = make_setup(12, per_host=4, collective=collective)
+    found, expected = by_folding(few_of(setup)), by_events(setup)
+    assert found.step == pytest.approx(expected.step, rel=1e-9)
+    assert found.hidden == pytest.approx(expected.hidden, rel=1e-9)
+
+
+def test_the_expected_maximum_against_draws_and_against_what_is_known() -> None:
+    generator = torch.Generator().manual_seed(1)
+    for many in (1, 2, 50):
+        draws = torch.exp(0.3 * torch.randn(40_000, many, generator=generator, dtype=torch.float64))
+        found = expected_maximum([(sum_of([1.0], 0.3), many)])
+        assert found == pytest.approx(draws.max(1).values.mean().item(), rel=0.005)
+    assert expected_maximum([(sum_of([2.0], 0.5), 1)]) == pytest.approx(2 * mean_factor(0.5), rel=1e-5)
+    # The larger of two lognormal numbers has the mean 2 e^(s^2/2) Phi(s / sqrt 2).
+    phi = torch.special.ndtr(torch.tensor(0.4 / 2**0.5, dtype=torch.float64)).item()
+    assert expected_maximum([(sum_of([1.0], 0.4), 2)]) == pytest.approx(2 * mean_factor(0.4) * phi, rel=1e-5)
+    half = [(sum_of([1.0], 0.2), 500_000)] * 2
+    assert expected_maximum(half) == pytest.approx(
+        expected_maximum([(sum_of([1.0], 0.2), 1_000_000)]), rel=1e-9
+    )
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=4"])
+@pytest.mark.parametrize("jitter", [0.05, 0.3])
+def test_workers_that_vary_cost_the_expected_maximum(strategy: str, jitter: float) -> None:
+    # 3 %: sums are taken as lognormal, buckets as if the slowest worker filled all, and the simulation draws.
+    for workers in (4, 32):
+        setup = make_setup(workers, strategy, jitter=jitter)
+        found, expected = by_slowest(few_of(setup)), by_events(setup)
+        assert found.step == pytest.approx(expected.step, rel=0.03)
+        assert found.wait == pytest.approx(expected.wait, rel=0.1)
+        assert found.hidden == pytest.approx(expected.hidden, abs=0.04 * expected.step)
+        assert found.backward == pytest.approx(expected.backward, rel=0.03)
+
+
+def test_rounds_with_servers_of_workers_that_vary() -> None:
+    for workers, bandwidth in ((4, 1.25e9), (16, 1.25e9), (16, 5e10)):
+        setup = make_setup(workers, "ps", jitter=0.2, link=Link(bandwidth=bandwidth, latency=5e-5))
+        assert by_arrivals(few_of(setup)).step == pytest.approx(by_events(setup).step, rel=0.05)
+
+
+@pytest.mark.parametrize(("strategy", "jitter"), [("async", 0.0), ("async", 0.2), ("ssp", 0.2)])
+def test_training_that_waits_for_few_is_as_fast_as_links_and_servers_allow(
+    strategy: str, jitter: float
+) -> None:
+    # 10 %: close to what a link can carry, workers still get into each other's way.
+    for bandwidth in (2.5e8, 5e10) if jitter else (2.5e8,):
+        setup = make_setup(32, strategy, jitter=jitter, link=Link(bandwidth=bandwidth, latency=5e-5))
+        assert by_capacity(few_of(setup)).step == pytest.approx(by_events(setup).step, rel=0.1)
+
+
+def test_who_comes_late_or_varies_by_the_clock_is_not_stood_for() -> None:
+    late = make_setup(2, "ps")
+    first, second = late.cluster.hosts
+    cluster = replace(late.cluster, hosts=(first, replace(second, start=1.0)))
+    assert not in_step(few_of(replace(late, cluster=cluster)))
+    assert not in_step(few_of(make_setup(2, "local-sgd:period=1s", jitter=0.1)))
+    assert not in_step(few_of(make_setup(2, "ps:backup=1")))
+    assert not in_step(few_of(make_setup(2, "async")))

@@ -1,0 +1,124 @@
+"""One strategy on one cluster: how long a step takes, and why."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from predict_setups import COST, LINK, SHAPE, make_setup
+
+from paceline.clusters.cluster import Device, Link
+from paceline.collectives.buckets import plan_buckets
+from paceline.errors import Mistake
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.studies.predict.base import Setup
+from paceline.studies.predict.few import slower
+from paceline.studies.predict.steps import predict_step, with_link
+
+STRATEGIES = ("all-reduce", "local-sgd:period=4", "ps")
+
+
+def test_a_bucket_waits_for_its_parameters_and_for_the_buckets_before_it() -> None:
+    shape = JobShape(
+        name="three", parameters=(1, 1, 1, 1), train_samples=1, test_samples=1, ready=(0.2, 0.9, 0.6, 0.3)
+    )
+    buckets = plan_buckets(shape.parameters, 4, 4, 4)
+    # Last parameter first; the third bucket waits for its own 0.9, the last one for the end of backward.
+    assert shape.filled(buckets) == (0.3, 0.6, 0.9, 1.0)
+    early = replace(shape, ready=(0.1, 0.2, 0.6, 0.3))
+    assert early.filled(buckets) == (0.3, 0.6, 0.6, 1.0)
+    assert replace(shape, ready=()).filled(buckets) == (0.25, 0.5, 0.75, 1.0)
+
+
+def test_gradients_that_are_ready_early_are_hidden() -> None:
+    shape = replace(SHAPE, ready=(0.0,) * 20)
+    early, late = (make_setup(8, shape=replace(shape, ready=(part,) * 20)) for part in (0.1, 1.0))
+    assert predict_step(late).hidden == 0
+    assert predict_step(early).hidden > 0.01
+    assert predict_step(early).step < predict_step(late).step
+
+
+def test_one_worker_computes_and_that_is_all() -> None:
+    step = predict_step(make_setup(1))
+    assert step.step == pytest.approx(COST.data + COST.compute)
+    assert (step.communicate, step.wait, step.sent, step.bound) == (0, 0, 0, "compute")
+    assert step.rate == pytest.approx(32 / step.step)
+
+
+@pytest.mark.parametrize("strategy", [*STRATEGIES, "ssp", "async", "local-sgd:period=1s"])
+def test_the_parts_are_the_step(strategy: str) -> None:
+    step = predict_step(make_setup(5, strategy, jitter=0.1))
+    parts = (step.data, step.forward, step.backward, step.apply, step.communicate, step.wait)
+    assert sum(parts) == pytest.approx(step.step)
+    assert min(parts) >= 0
+    assert step.rate == pytest.approx(5 * 32 / step.step, rel=1e-6)
+
+
+def test_what_bounds_a_step() -> None:
+    fast = Link(bandwidth=1e12, latency=1e-7)
+    assert predict_step(make_setup(8, link=fast)).bound == "compute"
+    assert predict_step(make_setup(8, link=Link(bandwidth=1e7, latency=1e-6))).bound == "bandwidth"
+    assert predict_step(make_setup(64, link=Link(bandwidth=1e12, latency=0.01))).bound == "latency"
+    assert predict_step(make_setup(64, "ps")).bound == "server"
+    assert predict_step(make_setup(64, "async")).bound == "server"
+    assert predict_step(make_setup(1000, link=fast, jitter=1.0)).bound == "straggler"
+    uneven = make_setup(8, link=fast)
+    hosts = (replace(uneven.cluster.hosts[0], device=Device(speed=0.1)), *uneven.cluster.hosts[1:])
+    assert predict_step(replace(uneven, cluster=replace(uneven.cluster, hosts=hosts))).bound == "straggler"
+
+
+def test_a_hundred_thousand_workers_take_no_time() -> None:
+    setup = make_setup(100_000, jitter=0.1)
+    begun = time.process_time()
+    step = predict_step(setup)
+    # About 0.15 s; simulated worker by worker it would be minutes.
+    assert time.process_time() - begun < 2
+    assert (step.path, step.bound) == ("closed", "latency")
+
+
+def test_what_would_take_too_long_is_refused() -> None:
+    with pytest.raises(Mistake, match="shorter period"):
+        predict_step(make_setup(2, "local-sgd:period=2000000"))
+    with pytest.raises(Mistake, match="ask for fewer workers"):
+        predict_step(make_setup(20_000, "local-sgd:period=1s", jitter=0.1))
+    with pytest.raises(Mistake, match="never ends a period"):
+        predict_step(make_setup(2, "local-sgd:period=1s", cost=slower(COST, 0.0)))
+
+
+def test_another_network() -> None:
+    setup = make_setup(4, per_host=2)
+    there = with_link(setup, Link(bandwidth=1e10, latency=1e-6))
+    assert {host.link.bandwidth for host in there.cluster.hosts} == {1e10}
+    assert {host.inside for host in there.cluster.hosts} == {setup.cluster.hosts[0].inside}
+    alone = with_link(make_setup(2, per_host=2), LINK)
+    assert alone.cluster.hosts[0].inside == LINK
+
+
+@st.composite
+def setups(draw) -> Setup:
+    return make_setup(
+        draw(st.integers(1, 300)),
+        draw(st.sampled_from(STRATEGIES)),
+        per_host=draw(st.sampled_from((1, 1, 2, 8))),
+        link=Link(bandwidth=10 ** draw(st.floats(7, 12)), latency=10 ** draw(st.floats(-7, -2))),
+        servers=draw(st.integers(1, 3)),
+        collective=draw(st.sampled_from(("native", "tree", "halving-doubling"))),
+        jitter=draw(st.sampled_from((0.0, 0.2))),
+    )
+
+
+@settings(max_examples=10, deadline=None)
+@given(setups(), st.floats(1, 100))
+def test_better_is_never_slower(setup: Setup, factor: float) -> None:
+    link = setup.cluster.hosts[0].link
+    now = predict_step(setup).step * (1 + 1e-9)
+    faster = Link(bandwidth=link.bandwidth * factor, latency=link.latency)
+    nearer = Link(bandwidth=link.bandwidth, latency=link.latency / factor)
+    if len(setup.cluster.hosts) > 1:
+        assert predict_step(with_link(setup, faster)).step <= now
+        assert predict_step(with_link(setup, nearer)).step <= now
+    assert predict_step(replace(setup, cost=slower(setup.cost, 1 / factor))).step <= now
+    if setup.strategy != "ps":
+        # With servers, workers that vary take turns on the servers' links, which may be quicker.
+        assert predict_step(replace(setup, jitter=setup.jitter + 0.1)).step * (1 + 1e-9) >= now / (1 + 1e-9)
