@@ -1,7 +1,7 @@
 """From operators to seconds on one device."""
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
@@ -16,6 +16,14 @@ class DeviceModel(Protocol):
 
     def seconds(self, operator: Operator) -> float:
         """How long one call takes, its overhead included; never less than the device's peak allows."""
+
+
+@runtime_checkable
+class Surrounded(Protocol):
+    """A device that knows how an operator's time depends on the step around it."""
+
+    def within(self, trace: Trace) -> DeviceModel:
+        """The device in the midst of this step."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +49,8 @@ class StepCost:
 
 def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
     """Price every operator of a trace."""
+    if isinstance(device, Surrounded):
+        device = device.within(trace)
     backward = [device.seconds(operator) for operator in trace.backward]
     done = [0.0]
     for seconds in backward:

@@ -1,0 +1,227 @@
+"""The step of models that this machine has never run, predicted from its calibration. One thread, CPU.
+
+First the machine is calibrated with random networks, none of which is any of these models, or a profile of before is
+read. From it all cells are predicted, and the predictions are written down with the time. Only then are the cells
+measured: plain training steps as the live runtime does them, in several rounds over all cells, since a shared machine
+is not equally fast at all times; a cell's time is the median over all rounds.
+
+Beside it: a data sheet of the nearest CPU alone, and Paleo's model with the measured peak and bandwidth and one
+percentage of them for all cells, the one that is best in hindsight, after the measurement. Exit code 3 if the median
+error is above its limit, or if Paleo's is not at least twice as large.
+"""
+
+import argparse
+import json
+import statistics
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import exp, log
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.devices import find_device
+from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.costs.devices.base import step_cost
+from paceline.costs.devices.fitted import Fitted, read_fitted
+from paceline.costs.devices.roofline import Roofline
+from paceline.costs.paleo.model import Paleo, paleo_step
+from paceline.costs.trace.trace import Trace
+from paceline.costs.trace.tracer import trace
+from paceline.jobs.subject import Subject
+from paceline.jobs.subjects import subject_of
+from paceline.reports.calibrate import ShownCalibration, tell_device
+from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
+from paceline.studies.calibrate.profile import make_profile
+from paceline.studies.calibrate.steps import PlainStep
+
+MEDIAN, TWICE = 20.0, 2.0
+"""Per cent that the median error may be; how many times as far off Paleo must be."""
+SHEET = "epyc-7763"
+MODELS: Sequence[tuple[str, tuple[int, ...] | None, int | None, tuple[int, ...]]] = (
+    ("cnn", (1, 8, 8), 10, (16, 64, 256)),
+    ("mlp", (1, 28, 28), 10, (16, 64, 256)),
+    ("resnet18", (3, 32, 32), 10, (4, 8, 24)),
+    ("resnet50", (3, 32, 32), 10, (2, 4, 8)),
+    ("vgg16", (3, 32, 32), 10, (4, 8, 24)),
+    ("alexnet-v2", (3, 224, 224), 1000, (2, 4, 8)),
+    ("nin", (3, 224, 224), 1000, (2, 4, 8)),
+    ("googlenet", (3, 224, 224), 1000, (1, 2, 4)),
+    ("gpt:layers=4,width=256,heads=4,context=128,vocabulary=8000", None, None, (2, 4, 8)),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """A model at a batch, and what was said of its step before it ran, in seconds."""
+
+    model: str
+    batch: int
+    calibrated: float
+    catalogue: float
+    at_peak: float
+    """Paleo's forward and backward at all of the peak; its percentage divides it."""
+    apply: float
+    """Paleo's own, at the peak whatever the percentage."""
+    made: float
+    """When, in seconds since the epoch."""
+    measured: float = 0.0
+
+    def paleo(self, part: float) -> float:
+        """Paleo's step at a part of the peak."""
+        return self.at_peak / part + self.apply
+
+
+class Work(NamedTuple):
+    """A cell to be measured."""
+
+    subject: Subject
+    batch: int
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--profile", type=Path, help="take this one instead of calibrating")
+    parser.add_argument("--seconds", type=float, default=USUAL_SECONDS, help="to calibrate for")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument(
+        "--cell-seconds", type=float, default=0.5, help="to measure a cell for, in each round"
+    )
+    parser.add_argument("--out", type=Path, default=Path("predicted-calibrated.json"))
+    parser.add_argument("--models", help="only these, such as cnn,mlp")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    device = calibrated(options.profile, options.seconds)
+    chosen = options.models.split(",") if options.models else None
+    works = {
+        (name.partition(":")[0], batch): Work(subject_of(name, shape=shape, classes=classes), batch)
+        for name, shape, classes, batches in MODELS
+        for batch in batches
+        if chosen is None or name.partition(":")[0] in chosen
+    }
+    cells = [predict(name, batch, work, device) for (name, batch), work in works.items()]
+    options.out.write_text(json.dumps({"cells": [asdict(cell) for cell in cells]}, indent=1))
+    print(f"{len(cells)} predictions are in {options.out}; now they are measured", file=sys.stderr)
+    seconds = measure(works, options.rounds, options.cell_seconds)
+    cells = [replace(cell, measured=seconds[cell.model, cell.batch]) for cell in cells]
+    options.out.write_text(json.dumps({"cells": [asdict(cell) for cell in cells]}, indent=1))
+    return report(cells)
+
+
+def calibrated(profile: Path | None, seconds: float) -> Fitted:
+    """The device of a profile, or of a calibration now, which is kept beside the predictions."""
+    if profile is not None:
+        return read_fitted(read_profile(profile, torch.__version__).device, str(profile))
+    shown = ShownCalibration()
+    device, found = calibrate_device(seconds, observer=shown)
+    shown.close()
+    print("\n".join([*tell_device(found), ""]))
+    write_profile(make_profile(device, 1), Path("predicted-calibrated-profile.json"))
+    return device
+
+
+def predict(name: str, batch: int, work: Work, device: Fitted) -> Cell:
+    traced = trace(work.subject, batch)
+    sheet = find_device(SHEET)
+    at_peak, apply = paleo_parts(traced, device)
+    return Cell(
+        model=name,
+        batch=batch,
+        calibrated=step_cost(traced, device).compute,
+        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).compute,
+        at_peak=at_peak,
+        apply=apply,
+        made=time.time(),
+    )
+
+
+def paleo_parts(traced: Trace, device: Fitted) -> tuple[float, float]:
+    """Paleo's model of this machine, with the peak and the bandwidth that were measured."""
+    sheet = DeviceSheet(
+        name="here",
+        title="this machine",
+        kind="cpu",
+        flops=device.peak,
+        bandwidth=device.limits.bandwidth,
+        memory=0,
+        source="measured",
+        date="now",
+    )
+    step = paleo_step(Paleo(device=sheet, bandwidth=1e9), traced, 1)
+    return step.forward + step.backward, step.apply
+
+
+def measure(works: dict[tuple[str, int], Work], rounds: int, seconds: float) -> dict[tuple[str, int], float]:
+    times: dict[tuple[str, int], list[float]] = {key: [] for key in works}
+    for turn in range(rounds):
+        for key, work in works.items():
+            times[key] += run(work, seconds)
+        print(f"round {turn + 1} of {rounds} done", file=sys.stderr)
+    return {key: statistics.median(found) for key, found in times.items()}
+
+
+def run(work: Work, seconds: float) -> list[float]:
+    """Steps of one cell after a warm-up, at least two."""
+    step = PlainStep(work.subject, work.batch)
+    begin = time.perf_counter()
+    step.run()
+    if time.perf_counter() - begin < seconds / 4:
+        step.run()
+    times: list[float] = []
+    begin = time.perf_counter()
+    while len(times) < 2 or (time.perf_counter() - begin < seconds and len(times) < 300):
+        times.append(step.run().step)
+    return times
+
+
+def best_part(cells: Sequence[Cell]) -> float:
+    """The percentage of the peak by which Paleo's median error is smallest, in hindsight."""
+    parts = [exp(log(0.005) + place * (log(1.0) - log(0.005)) / 2000) for place in range(2001)]
+    return min(parts, key=lambda part: middle(off(cell.paleo(part), cell) for cell in cells))
+
+
+def off(predicted: float, cell: Cell) -> float:
+    return 100 * abs(predicted / cell.measured - 1)
+
+
+def middle(errors: Iterable[float]) -> float:
+    return statistics.median(errors)
+
+
+def report(cells: Sequence[Cell]) -> int:
+    part = best_part(cells)
+    print(f"{'model':12} {'batch':>5} {'measured':>11} {'calibrated':>11} {'error':>7}", end=" ")
+    print(f"{'data sheet':>11} {'error':>7} {'Paleo':>11} {'error':>7}   (ms a step)")
+    for cell in cells:
+        shown = f"{cell.model:12} {cell.batch:5} {1e3 * cell.measured:11.2f}"
+        for said in (cell.calibrated, cell.catalogue, cell.paleo(part)):
+            shown += f" {1e3 * said:11.2f} {100 * (said / cell.measured - 1):+6.0f} %"
+        print(shown)
+    errors = {
+        "calibrated": [off(cell.calibrated, cell) for cell in cells],
+        "data sheet": [off(cell.catalogue, cell) for cell in cells],
+        "Paleo": [off(cell.paleo(part), cell) for cell in cells],
+    }
+    for name, found in errors.items():
+        nine = sorted(found)[int(0.9 * (len(found) - 1))]
+        print(f"{name:10}  median error {middle(found):5.1f} %, nine tenths within {nine:5.1f} %")
+    print(
+        f"Paleo's percentage of the peak is {100 * part:.1f} %, the best of all for these cells, in hindsight"
+    )
+    ours, paleos = middle(errors["calibrated"]), middle(errors["Paleo"])
+    met = ours <= MEDIAN and paleos >= TWICE * ours
+    verdict = "met" if met else "MISSED"
+    print(
+        f"{verdict}: median {ours:.1f} % (limit {MEDIAN:.0f} %), Paleo {paleos / ours:.1f} times as far off"
+    )
+    return 0 if met else 3
+
+
+if __name__ == "__main__":
+    sys.exit(main())

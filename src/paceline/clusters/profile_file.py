@@ -1,0 +1,105 @@
+"""Profiles as files: plain JSON, written whole, read with care."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from math import isfinite
+from pathlib import Path
+from typing import Any
+
+from paceline.clusters.profile import SCHEMA, LinkFit, Profile
+from paceline.errors import Mistake
+from paceline.records.files import replacing
+
+DEFAULT_PATH = Path("paceline-profile.json")
+LARGEST = 8_000_000
+"""Bytes; a profile is far smaller, and what is larger is something else."""
+_AGAIN = "make it again with 'paceline calibrate'"
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write it whole or not at all; a Mistake says why it cannot be written."""
+    document = {"schema": SCHEMA, **asdict(profile)}
+    try:
+        with replacing(path) as file:
+            file.write(json.dumps(document, allow_nan=False, separators=(",", ":")).encode())
+    except OSError as error:
+        raise Mistake(f"cannot write the profile {str(path)!r}: {error.strerror}") from error
+
+
+def read_profile(path: Path, torch_version: str | None = None) -> Profile:
+    """Read it; a Mistake names the file and what is wrong with it.
+
+    With ``torch_version``, a profile that was measured with another torch is refused: kernels change.
+    """
+    document = _document(path)
+    if document.get("schema") != SCHEMA:
+        raise Mistake(
+            f"{path} is a profile of schema {document.get('schema')!r}, and this paceline reads schema {SCHEMA}; "
+            f"{_AGAIN}"
+        )
+    try:
+        profile = _profile(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise Mistake(f"{path} is not a profile that can be used: {what}; {_AGAIN}") from error
+    measured = profile.versions.get("torch", "")
+    if torch_version is not None and _minor(measured) != _minor(torch_version):
+        raise Mistake(
+            f"{path} was measured with torch {measured or 'of no version'} and this is torch {torch_version}, "
+            f"whose kernels may differ; {_AGAIN}"
+        )
+    return profile
+
+
+def made_before(path: Path) -> str | None:
+    """When the profile that is there was made, in words; None where there is no file."""
+    if not path.exists():
+        return None
+    try:
+        return f"a profile of {read_profile(path).made}"
+    except Mistake:
+        return "a file that is not a profile"
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise Mistake(f"{path} is no profile: it is larger than {LARGEST // 1_000_000} MB")
+        found = json.loads(path.read_bytes())
+    except OSError as error:
+        raise Mistake(f"cannot read the profile {str(path)!r}: {error.strerror}") from error
+    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+        raise Mistake(f"{path} is not JSON, or only a part of it ({error}); {_AGAIN}") from error
+    if not isinstance(found, dict):
+        raise Mistake(f"{path} is JSON but no profile; {_AGAIN}")
+    return found
+
+
+def _profile(document: Mapping[str, Any]) -> Profile:
+    known = {key: value for key, value in document.items() if key != "schema"}
+    known["links"] = tuple(LinkFit(**link) for link in document["links"])
+    for name in ("company", "company_short", "turns"):
+        if name in known:
+            known[name] = tuple(float(value) for value in known[name])
+            _check(name, known[name])
+    profile = Profile(**known)
+    for link in profile.links:
+        _check(f"link {link.name!r}", (link.bandwidth,))
+        _check(f"link {link.name!r}", (link.latency, link.reduce_seconds, link.spread), least=0.0)
+    for name in ("versions", "machine", "device"):
+        if not isinstance(getattr(profile, name), dict):
+            raise TypeError(f"{name!r} must be a table")
+    if not all(isinstance(text, str) for text in (profile.name, profile.made)):
+        raise TypeError("its name and its date must be text")
+    return profile
+
+
+def _check(name: str, values: tuple[float, ...], least: float = 1e-15) -> None:
+    for value in values:
+        if isinstance(value, bool) or not isfinite(value) or value < least:
+            raise ValueError(f"{name} holds {value!r}, which cannot be")
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

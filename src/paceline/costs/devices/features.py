@@ -1,0 +1,130 @@
+"""What the time of an operator is learned from: its sizes as logarithms, and how long it would take at best."""
+
+from collections.abc import Iterable
+from math import ceil, log2
+from typing import NamedTuple
+
+from paceline.costs.trace.operator import Attention, Convolution, Operator, Product, Window
+
+CALL = 5e-6
+"""Seconds of a call that does next to nothing; keeps the logarithm of a tiny operator's time in range."""
+WIDE = 8
+"""Channels that kernels treat together, as are four times as many; fewer are padded."""
+
+
+class Limits(NamedTuple):
+    """What the device can do at best."""
+
+    flops: float
+    """Floating-point operations a second."""
+    bandwidth: float
+    """Bytes a second, of memory."""
+
+
+def features(operator: Operator, moved: float) -> list[float]:
+    """Sizes as powers of two, and flags; of the same length for all operators of a name.
+
+    ``moved`` are the bytes that the whole step moves: in a small step, caches still hold what an operator needs.
+    """
+    return [_log(moved), *_own(operator)]
+
+
+def bytes_moved(operators: Iterable[Operator]) -> float:
+    """What a step reads and writes."""
+    return float(sum(operator.read + operator.written for operator in operators))
+
+
+def _own(operator: Operator) -> list[float]:
+    match operator.shape:
+        case Convolution() as shape:
+            return _convolution(shape)
+        case Product() as shape:
+            return [_log(shape.batch), _log(shape.m), _log(shape.n), _log(shape.k)]
+        case Window() as shape:
+            return [
+                _log(shape.batch * shape.channels),
+                _log(shape.out_height * shape.out_width),
+                _log(shape.height * shape.width),
+                _log(shape.kernel_height * shape.kernel_width),
+            ]
+        case Attention() as shape:
+            sizes = [shape.batch * shape.heads, shape.queries, shape.keys, shape.width]
+            return [*map(_log, sizes), 2.0 * shape.causal]
+    return [_log(operator.elements), _log((operator.read + operator.written) / max(operator.elements, 1))]
+
+
+def scales(operator: Operator) -> list[float]:
+    """How far two operators may lie apart in each feature and still say something about each other."""
+    match operator.shape:
+        case Convolution():
+            own = _CONVOLUTION_SCALES
+        case Product():
+            own = [5.0, 4.0, 4.0, 4.0]
+        case Window():
+            own = [5.0, 4.0, 4.0, 2.0]
+        case Attention():
+            own = [4.0, 4.0, 4.0, 3.0, 4.0]
+        case _:
+            own = [4.0, 4.0]
+    return [6.0, *own]
+
+
+def at_best(operator: Operator, limits: Limits) -> float:
+    """Seconds of computing, then of moving, then of the call, one after the other: a smooth roofline."""
+    moved = float(operator.read + operator.written)
+    if isinstance(operator.shape, Convolution):
+        moved += 2 * _weights(operator.shape)  # reordered for the kernel, which does not stream
+    return operator.flops / limits.flops + moved / limits.bandwidth + CALL
+
+
+_CONVOLUTION_SCALES = [
+    6.0,
+    4.5,
+    4.5,
+    4.5,
+    6.0,
+    4.5,
+    4.5,
+    4.5,
+    3.0,
+    1.5,
+    1.5,
+    1.5,
+    1.5,
+    4.5,
+    4.5,
+    4.5,
+    4.5,
+    4.5,
+]
+
+
+def _convolution(shape: Convolution) -> list[float]:
+    ins, outs = shape.inputs / shape.groups, shape.outputs / shape.groups
+    area = shape.kernel_height * shape.kernel_width
+    pointwise = area == 1 and shape.stride_height * shape.stride_width == 1
+    return [
+        _log(shape.batch),
+        _log(ins),
+        _log(outs),
+        _log(shape.groups),
+        _log(shape.out_height * shape.out_width),
+        _log(shape.out_width),
+        _log(area),
+        _log(shape.kernel_width),
+        _log(max(shape.stride_height, shape.stride_width)),
+        *(log2(ceil(size / wide) * wide / size) for size in (ins, outs) for wide in (WIDE, 4 * WIDE)),
+        3.0 * pointwise,
+        3.0 * (shape.groups > 1 and ins == 1),
+        2.0 * (shape.groups == 1 and ins <= 3),
+        2.0 * shape.data,
+        2.0 * (shape.batch == 1),
+    ]
+
+
+def _weights(shape: Convolution) -> float:
+    return 4.0 * shape.inputs * shape.outputs // shape.groups * shape.kernel_height * shape.kernel_width
+
+
+def _log(size: float) -> float:
+    return log2(max(size, 1))

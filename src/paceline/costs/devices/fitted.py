@@ -1,0 +1,163 @@
+"""A device that was measured: its times are learned from those of many operators that ran on it."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from math import exp, isfinite, log
+from typing import Any
+
+from paceline.costs.devices.features import Limits, at_best, bytes_moved, features
+from paceline.costs.devices.regression import Curve
+from paceline.costs.trace.operator import Convolution, Kind, Operator, Phase
+from paceline.costs.trace.trace import Trace
+from paceline.errors import Mistake
+
+LARGE = 32 * 2**20
+"""Bytes from which an allocator gives memory back at once, so that each result is made in memory never touched."""
+PAGE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overhead:
+    """From the sum of a phase's operators to the phase as it runs."""
+
+    ratio: float = 1.0
+    call: float = 0.0
+    """Seconds a call that the operators' own times do not show: Python, modules, autograd."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fresh:
+    """Memory that is touched for the first time."""
+
+    page: float = 0.0
+    """Seconds a page."""
+    small: float = 0.0
+    """How much of a usual result lies in such memory, 0 to 1."""
+    large: float = 1.0
+    """The same of one that is ``LARGE``."""
+
+    def seconds(self, operator: Operator) -> float:
+        """What an operator spends on it."""
+        return self.page * sum(
+            size * (self.large if size >= LARGE else self.small) / PAGE for size in results(operator)
+        )
+
+
+def results(operator: Operator) -> list[float]:
+    """Bytes of the pieces of memory that a call asks for; one that works in place asks for none.
+
+    A convolution keeps its weights, which may be large, in another order as well, and their gradient too; one of
+    single pixels is a matrix product, which does not.
+    """
+    if operator.name.endswith("_"):
+        return []
+    shape = operator.shape
+    if not isinstance(shape, Convolution) or shape.kernel_height * shape.kernel_width == 1:
+        return [operator.written]
+    weights = 4.0 * shape.inputs * shape.outputs // shape.groups * shape.kernel_height * shape.kernel_width
+    copies = (shape.data + 2 * shape.filter) if operator.name.endswith("_backward") else 1
+    return [max(0.0, operator.written - weights * (copies > 1)), *[weights] * copies]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Fitted:
+    """Seconds = what the device could do at best, times a learned factor of the operator's sizes, and overheads."""
+
+    limits: Limits
+    """What curves are relative to."""
+    peak: float
+    """Floating-point operations a second that nothing exceeds."""
+    curves: Mapping[str, Curve]
+    """By operator: the logarithm of (measured / at best)."""
+    kinds: Mapping[Kind, Curve]
+    """For operators that were not measured: by what they do."""
+    overheads: Mapping[Phase, Overhead]
+    fresh: Fresh = Fresh()
+    spread: float
+    moved: float = 2.0**27
+    """Bytes that the step moves in which an operator runs."""
+    _known: dict[tuple[object, ...], float] = field(default_factory=dict)
+
+    def within(self, trace: Trace) -> "Fitted":
+        """The device in the midst of this step, whose size decides what its caches still hold."""
+        moved = bytes_moved([*trace.forward, *trace.backward, *trace.apply])
+        return self if moved == self.moved else replace(self, moved=moved, _known={})
+
+    def seconds(self, operator: Operator) -> float:
+        """How long one call takes; never less than at the measured peak."""
+        key = (
+            operator.name,
+            operator.phase,
+            operator.read,
+            operator.written,
+            operator.elements,
+            operator.shape,
+        )
+        if key not in self._known:
+            self._known[key] = self._seconds(operator)
+        return self._known[key]
+
+    def warm(self, operator: Operator) -> float:
+        """The time of a call alone, in memory that is in use already."""
+        best = at_best(operator, self.limits)
+        curve = self.curves.get(operator.name) or self.kinds.get(operator.kind)
+        factor = exp(float(curve([features(operator, self.moved)])[0])) if curve else 1.0
+        return max(best * factor, operator.flops / self.peak)
+
+    def _seconds(self, operator: Operator) -> float:
+        overhead = self.overheads[operator.phase]
+        seconds = overhead.ratio * (self.warm(operator) + self.fresh.seconds(operator)) + overhead.call
+        return max(seconds, operator.flops / self.peak, 1e-7)
+
+    def to_json(self) -> dict[str, Any]:
+        """The device's part of a profile."""
+        return {
+            "limits": self.limits._asdict(),
+            "peak": self.peak,
+            "curves": {name: curve.to_json() for name, curve in self.curves.items()},
+            "kinds": {kind: curve.to_json() for kind, curve in self.kinds.items()},
+            "overheads": {
+                phase: {"ratio": one.ratio, "call": one.call} for phase, one in self.overheads.items()
+            },
+            "fresh": {"page": self.fresh.page, "small": self.fresh.small, "large": self.fresh.large},
+            "spread": self.spread,
+        }
+
+
+def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
+    """The device of a profile; a Mistake names the file, ``where``, and what is wrong with it."""
+    try:
+        device = Fitted(
+            limits=Limits(**document["limits"]),
+            peak=float(document["peak"]),
+            curves={name: Curve.from_json(curve) for name, curve in document["curves"].items()},
+            kinds={kind: Curve.from_json(curve) for kind, curve in document["kinds"].items()},
+            overheads={phase: Overhead(**one) for phase, one in document["overheads"].items()},
+            fresh=Fresh(**document["fresh"]),
+            spread=float(document["spread"]),
+        )
+        _check(device)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise Mistake(
+            f"the device in the profile {where} cannot be used: {what}; make it again with 'paceline calibrate'"
+        ) from error
+    return device
+
+
+def _check(device: Fitted) -> None:
+    """Refuse what no measurement gives."""
+    if set(device.overheads) != {"forward", "backward", "apply"}:
+        raise ValueError("its overheads must be those of forward, backward and apply")
+    positive = [*device.limits, device.peak, *(one.ratio for one in device.overheads.values())]
+    others = [device.spread, device.fresh.page, device.fresh.small, device.fresh.large]
+    others += [abs(one.call) for one in device.overheads.values()]
+    if not all(isfinite(value) and value > 0 for value in positive):
+        raise ValueError("its peak, bandwidth and ratios must be finite and more than 0")
+    if not all(isfinite(value) and value >= 0 for value in others):
+        raise ValueError("its spread and overheads must be finite and not negative")
+
+
+def logarithm(operator: Operator, seconds: float, limits: Limits) -> float:
+    """What a curve learns from a measured call."""
+    return log(seconds / at_best(operator, limits))

@@ -1,0 +1,76 @@
+"""Small modules of which random networks are made."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+
+class Sum(nn.Module):
+    """What comes in, plus what a branch makes of it."""
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Add."""
+        result: Tensor = inputs + self.branch(inputs)
+        return result
+
+
+class Join(nn.Module):
+    """What several branches make of the same, their channels side by side."""
+
+    def __init__(self, branches: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """Concatenate."""
+        return torch.cat([branch(inputs) for branch in self.branches], dim=1)
+
+
+class Tokens(nn.Module):
+    """Tokens and their places to vectors."""
+
+    def __init__(self, vocabulary: int, length: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.places = nn.Parameter(torch.zeros(length, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Look up and add."""
+        vectors: Tensor = self.tokens(tokens) + self.places[: tokens.shape[1]]
+        return vectors
+
+
+class SelfAttention(nn.Module):
+    """Every place looks at the others, or at those before it."""
+
+    def __init__(self, width: int, heads: int, causal: bool) -> None:
+        super().__init__()
+        self.heads, self.causal = heads, causal
+        self.inward = nn.Linear(width, 3 * width)
+        self.outward = nn.Linear(width, width)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        """One round of attention."""
+        samples, length, width = vectors.shape
+        parts = self.inward(vectors).chunk(3, dim=-1)
+        query, key, value = (
+            part.view(samples, length, self.heads, width // self.heads).transpose(1, 2) for part in parts
+        )
+        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        result: Tensor = self.outward(mixed.transpose(1, 2).reshape(samples, length, width))
+        return result
+
+
+def transformer_block(width: int, heads: int, causal: bool, wider: int) -> nn.Module:
+    """Attention and two linear layers, each behind a norm and beside a shortcut."""
+    attention = nn.Sequential(nn.LayerNorm(width), SelfAttention(width, heads, causal))
+    linear = nn.Sequential(
+        nn.LayerNorm(width), nn.Linear(width, wider * width), nn.GELU(), nn.Linear(wider * width, width)
+    )
+    return nn.Sequential(Sum(attention), Sum(linear))

@@ -1,0 +1,82 @@
+"""Calibrate what computes here: random networks until the time is up, then the fit."""
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from paceline.costs.devices.fitted import Fitted
+from paceline.errors import Mistake, RunFailed
+from paceline.records.calibration import CalibrationObserver, DeviceFound, SilentCalibration
+from paceline.studies.calibrate.fit import Fit, fit_device
+from paceline.studies.calibrate.measure import Measured, Probe, measure
+from paceline.studies.calibrate.networks import MOST_WORK, draw_network
+from paceline.studies.calibrate.peak import measure_limits, measure_page
+
+USUAL_SECONDS = 150.0
+LEAST_SECONDS, MOST_SECONDS = 2.0, 3600.0
+WHOLE_EVERY = 3
+"""Of so many networks one is measured as a whole step too."""
+FEWEST_NETWORKS = 8
+
+
+def calibrate_device(
+    seconds: float = USUAL_SECONDS,
+    *,
+    threads: int = 1,
+    seed: int = 1,
+    observer: CalibrationObserver | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> tuple[Fitted, DeviceFound]:
+    """Measure for so many seconds, and fit; the fit itself takes a few seconds more.
+
+    Sets torch's number of threads in this process and puts it back.
+    """
+    if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
+        raise Mistake(
+            f"--seconds {seconds:g} is out of range: give {LEAST_SECONDS:g} to {MOST_SECONDS:g}, "
+            f"for example {USUAL_SECONDS:g}"
+        )
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        limits, page = measure_limits(), measure_page()
+        measured = _networks(seconds, seed, observer or SilentCalibration(), clock)
+        fit = fit_device(measured, limits, page)
+    finally:
+        torch.set_num_threads(before)
+    return fit.device, _found(fit, measured, threads)
+
+
+def _networks(
+    seconds: float, seed: int, observer: CalibrationObserver, clock: Callable[[], float]
+) -> list[Measured]:
+    """Networks of the seed, as many as there is time for; the first are small, so that a short time has several."""
+    begun, probe = clock(), Probe()
+    measured: list[Measured] = []
+    with torch.random.fork_rng(devices=()):
+        while (spent := clock() - begun) < seconds or len(measured) < FEWEST_NETWORKS:
+            if spent > 10 * seconds + 60:
+                raise RunFailed(f"only {len(measured)} networks could be measured in {spent:.0f} s")
+            number = len(measured)
+            torch.manual_seed(seed * 1_000_003 + number)
+            work = MOST_WORK if seconds >= 30 and number >= FEWEST_NETWORKS else MOST_WORK / 100
+            network = draw_network(seed * 1_000_003 + number, work)
+            measured.append(measure(network, probe, whole=number % WHOLE_EVERY == 0))
+            observer.progressed(min(1.0, spent / seconds), f"{len(measured)} networks")
+    return measured
+
+
+def _found(fit: Fit, measured: list[Measured], threads: int) -> DeviceFound:
+    return DeviceFound(
+        threads=threads,
+        networks=fit.networks,
+        operators=sum(len(one.operators) for one in measured),
+        dropped=fit.dropped,
+        flops=fit.device.limits.flops,
+        bandwidth=fit.device.limits.bandwidth,
+        residuals={str(kind): off for kind, off in fit.residuals.items()},
+        rates={str(kind): span for kind, span in fit.rates.items()},
+        steps=fit.steps,
+        spread=fit.device.spread,
+    )

@@ -1,0 +1,243 @@
+"""From measured networks to a device model: curves, overheads, and how far off it is on networks it has not seen."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import median
+from typing import NamedTuple, TypeVar, get_args
+
+import numpy as np
+
+from paceline.costs.devices.features import Limits, bytes_moved, features, scales
+from paceline.costs.devices.fitted import LARGE, PAGE, Fitted, Fresh, Overhead, logarithm, results
+from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_curve
+from paceline.costs.trace.operator import Kind, Operator, Phase
+from paceline.errors import RunFailed
+from paceline.studies.calibrate.measure import Measured, Timed, Whole
+from paceline.studies.calibrate.steps import Parts
+
+T = TypeVar("T")
+
+MOST_POINTS = {"convolution": 900, "product": 250}
+USUAL_POINTS = 80
+FEWEST_POINTS = 8
+"""Of an operator that gets a curve of its own."""
+MARGIN = 1.15
+"""How far above the measured peak an operator may be before it is called nonsense."""
+FOLDS = 5
+PACE = 0.8
+"""How far the time of an operator follows that of the probe, as a power; memory follows it less than computing."""
+
+
+class Point(NamedTuple):
+    """A measured call, on a machine at its usual pace and in memory that is in use already."""
+
+    operator: Operator
+    seconds: float
+    network: int
+    moved: float
+    """Bytes, by the step that it is part of."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fit:
+    """A device and what speaks for it."""
+
+    device: Fitted
+    points: Mapping[Kind, int]
+    residuals: Mapping[Kind, tuple[float, float]]
+    """By kind: how far the curve is off a call that it has not seen, as a share; the median and nine tenths."""
+    rates: Mapping[Kind, tuple[float, float]]
+    """By kind: floating-point operations a second, a slow one (one in ten is slower) and a fast one."""
+    steps: tuple[float, float]
+    """How far whole steps of networks that it has not seen are off: the median and nine tenths."""
+    networks: int
+    dropped: int
+    """Measurements that cannot be: above the peak, or no time at all."""
+
+
+def fit_device(measured: Sequence[Measured], limits: Limits, page: float) -> Fit:
+    """Fit everything; raises RunFailed where too many measurements cannot be."""
+    steady = at_usual_pace(measured)
+    points, dropped = _points(steady, limits, page)
+    if not points or dropped > 0.2 * (len(points) + dropped):
+        raise RunFailed(
+            f"{dropped} of {len(points) + dropped} measurements cannot be (faster than the measured peak of "
+            f"{limits.flops / 1e9:.0f} GFLOP/s, or no time at all); the machine is too busy: calibrate again"
+        )
+    choices, curves, missed = _curves(points, limits)
+    fresh = _fresh(steady, page)
+    device = Fitted(
+        limits=limits,
+        peak=limits.flops,
+        curves=curves,
+        kinds=_kind_curves(points, limits),
+        overheads=_overheads(steady),
+        fresh=fresh,
+        spread=0.0,
+    )
+    off = _steps_off(steady, points, device, choices)
+    return Fit(
+        device=replace(device, spread=float(np.sqrt(np.mean(np.square(off)))), _known={}),
+        points=_by_kind({kind: len(found) for kind, found in missed.items()}),
+        residuals=_by_kind({kind: _shares(found) for kind, found in missed.items()}),
+        rates=_rates(points),
+        steps=_shares(off),
+        networks=len(measured),
+        dropped=dropped,
+    )
+
+
+def at_usual_pace(measured: Sequence[Measured]) -> list[Measured]:
+    """The times as they would be if the machine had always been as fast as it usually was."""
+    usual = median(one.pace for one in measured)
+    return [_scaled(one, usual) for one in measured]
+
+
+def _scaled(one: Measured, usual: float) -> Measured:
+    factor = (usual / one.pace) ** PACE
+    operators = tuple(Timed(timed.operator, timed.seconds * factor, timed.faults) for timed in one.operators)
+    whole = one.whole
+    if whole:
+        whole = Whole(Parts(*(part * (usual / whole.pace) ** PACE for part in whole.parts)), usual)
+    return replace(one, operators=operators, whole=whole, pace=usual)
+
+
+def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[list[Point], int]:
+    points, dropped = [], 0
+    for index, one in enumerate(measured):
+        moved = bytes_moved(timed.operator for timed in one.operators)
+        for timed in one.operators:
+            # First touches are priced apart; what is left is at least some of it.
+            seconds = max(timed.seconds - timed.faults * page, 0.3 * timed.seconds)
+            if seconds <= 0 or timed.operator.flops > MARGIN * limits.flops * seconds:
+                dropped += 1
+            else:
+                points.append(Point(timed.operator, seconds, index, moved))
+    return points, dropped
+
+
+def _curves(
+    points: Sequence[Point], limits: Limits
+) -> tuple[dict[str, Choice], dict[str, Curve], dict[Kind, list[float]]]:
+    """By operator, with how smooth each is; and by kind how far the curves miss what they have not seen."""
+    choices: dict[str, Choice] = {}
+    curves: dict[str, Curve] = {}
+    missed: dict[Kind, list[float]] = defaultdict(list)
+    for name, found in _grouped(points).items():
+        if len(found) < FEWEST_POINTS:
+            continue
+        places, values, reach = _arrays(found, limits)
+        some = slice(None, None, max(1, len(found) // 300))
+        choices[name] = best_choice(places[some], values[some], reach)
+        curves[name], errors = fit_curve(places, values, reach, choices[name])
+        missed[found[0].operator.kind] += errors.tolist()
+    return choices, curves, missed
+
+
+def _grouped(points: Iterable[Point], seed: int = 0) -> dict[str, list[Point]]:
+    """By operator, no more of each than are needed."""
+    groups = defaultdict(list)
+    for point in points:
+        groups[point.operator.name].append(point)
+    random = Random(seed)  # noqa: S311
+    for name, found in groups.items():
+        most = MOST_POINTS.get(found[0].operator.kind, USUAL_POINTS)
+        if len(found) > most:
+            groups[name] = random.sample(found, most)
+    return groups
+
+
+def _arrays(points: Sequence[Point], limits: Limits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    places = np.array([features(point.operator, point.moved) for point in points])
+    values = np.array([logarithm(point.operator, point.seconds, limits) for point in points])
+    return places, values, np.array(scales(points[0].operator))
+
+
+def _kind_curves(points: Sequence[Point], limits: Limits) -> dict[Kind, Curve]:
+    """For operators that no network had: all of a kind together."""
+    groups: dict[Kind, list[Point]] = defaultdict(list)
+    for point in points:
+        groups[point.operator.kind].append(point)
+    random = Random(0)  # noqa: S311
+    curves = {}
+    for kind, found in groups.items():
+        some = found if len(found) <= USUAL_POINTS else random.sample(found, USUAL_POINTS)
+        length = len(scales(some[0].operator))
+        alike = [point for point in some if len(scales(point.operator)) == length]
+        curves[kind] = fit_curve(*_arrays(alike, limits), Choice(noise=0.1))[0]
+    return curves
+
+
+def _fresh(measured: Iterable[Measured], page: float) -> Fresh:
+    """How much of what operators write lies in memory that they are the first to touch."""
+    touched = asked = 0.0
+    for timed in (timed for one in measured for timed in one.operators):
+        pieces = results(timed.operator)
+        if pieces and max(pieces) < LARGE:
+            touched += timed.faults * PAGE
+            asked += sum(pieces)
+    return Fresh(page=page, small=min(1.0, touched / asked) if asked else 0.0)
+
+
+def _overheads(measured: Sequence[Measured]) -> dict[Phase, Overhead]:
+    return {phase: _overhead(measured, phase) for phase in get_args(Phase)}
+
+
+def _overhead(measured: Sequence[Measured], phase: Phase) -> Overhead:
+    """By least squares of the relative error, small steps counting as much as large ones."""
+    rows = []
+    for one in measured:
+        if one.whole is None:
+            continue
+        calls = [timed.seconds for timed in one.operators if timed.operator.phase == phase]
+        whole = getattr(one.whole.parts, phase)
+        rows.append((sum(calls) / whole, len(calls) / whole))
+    table = np.array(rows)
+    weights = np.ones(len(table))
+    for _ in range(10):  # a step that was disturbed should not count: towards the median
+        ratio, call = np.linalg.lstsq(table * weights[:, None], weights, rcond=None)[0]
+        weights = 1 / np.sqrt(0.02 + np.abs(table @ (ratio, call) - 1))
+    return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call))
+
+
+def _steps_off(
+    measured: Sequence[Measured], points: Sequence[Point], device: Fitted, choices: Mapping[str, Choice]
+) -> list[float]:
+    """The logarithm of (predicted / measured) of each network's step, by a device that has not seen it."""
+    off = []
+    groups = _grouped(points)
+    for fold in range(FOLDS):
+        curves = {}
+        for name, choice in choices.items():
+            seen = [point for point in groups[name] if point.network % FOLDS != fold]
+            if len(seen) >= FEWEST_POINTS:
+                curves[name] = fit_curve(*_arrays(seen, device.limits), choice)[0]
+        blind = replace(device, curves=curves, _known={})
+        for one in measured[fold::FOLDS]:
+            if one.whole is None:
+                continue
+            operators = [timed.operator for timed in one.operators]
+            there = replace(blind, moved=bytes_moved(operators), _known={})
+            predicted = sum(map(there.seconds, operators))
+            off.append(float(np.log(predicted / one.whole.parts.step)))
+    return off
+
+
+def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
+    shares = np.abs(np.expm1(logarithms))
+    return float(np.median(shares)), float(np.quantile(shares, 0.9))
+
+
+def _rates(points: Iterable[Point]) -> dict[Kind, tuple[float, float]]:
+    rates: dict[Kind, list[float]] = defaultdict(list)
+    for point in points:
+        if point.operator.kind in ("convolution", "product", "attention"):
+            rates[point.operator.kind].append(point.operator.flops / point.seconds)
+    low_high = {kind: np.quantile(found, (0.1, 0.98)) for kind, found in rates.items()}
+    return _by_kind({kind: (float(low), float(high)) for kind, (low, high) in low_high.items()})
+
+
+def _by_kind(found: Mapping[Kind, T]) -> dict[Kind, T]:
+    return {kind: found[kind] for kind in get_args(Kind) if kind in found}

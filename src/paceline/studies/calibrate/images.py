@@ -1,0 +1,179 @@
+"""Random convolutional networks, layer by layer within a limit of work."""
+
+from dataclasses import dataclass, field
+from math import exp, log, log2
+from random import Random
+
+from torch import nn
+
+from paceline.studies.calibrate.blocks import Join, Sum
+
+SIDES = (4, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 160, 224)
+KERNELS = (
+    *((1, 1),) * 7,
+    *((3, 3),) * 12,
+    *((5, 5),) * 4,
+    *((7, 7), (7, 7), (11, 11)),
+    *((1, 7), (7, 1), (1, 3), (3, 1)),
+)
+LARGE = ((3, 3), (3, 3), (5, 5), (7, 7))
+"""Kernels of convolutions in which every channel is alone."""
+MOST_ELEMENTS = 12_000_000
+"""Of one tensor: 48 MB, above what an allocator keeps for the next one."""
+
+
+@dataclass
+class Drawing:
+    """A network as far as it is drawn, and the images as it leaves them."""
+
+    random: Random
+    samples: int
+    work: float
+    """Floating-point operations that one layer's forward may take."""
+    channels: int
+    height: int
+    width: int
+    layers: list[nn.Module] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._padded = self.random.random() < 0.8
+
+    def elements(self, channels: int | None = None) -> int:
+        """Of the images."""
+        return self.samples * (channels or self.channels) * self.height * self.width
+
+    def convolve(self) -> None:
+        """Add a convolution with what usually comes with it, if one fits."""
+        found = self._draw_convolution()
+        if found is None:
+            return
+        layer, height, width = found
+        if self.random.random() < 0.15 and layer.stride == (1, 1) and (height, width) == self._sides():
+            self._branch(layer)
+            return
+        self.layers.append(layer)
+        self.channels, self.height, self.width = layer.out_channels, height, width
+        self._follow_up()
+
+    def pool(self) -> None:
+        """Add a pooling layer, if the images are large enough."""
+        if min(self.height, self.width) < 5:
+            return
+        kind = self.random.choice((nn.MaxPool2d, nn.MaxPool2d, nn.AvgPool2d))
+        kernel, stride = self.random.choice(((2, 2), (3, 2), (3, 1), (3, 2), (2, 2), (5, 3)))
+        padding = 1 if kernel == 3 and self.random.random() < 0.5 else 0
+        self.layers.append(kind(kernel, stride=stride, padding=padding))
+        self.height, self.width = (
+            (side + 2 * padding - kernel) // stride + 1 for side in (self.height, self.width)
+        )
+
+    def finish(self, classes: int) -> nn.Module:
+        """Close it with linear layers."""
+        features = self.channels * self.height * self.width
+        if self.random.random() < 0.6 or 2.0 * self.samples * features * classes > self.work:
+            self.layers.append(nn.AdaptiveAvgPool2d(1))
+            features = self.channels
+        self.layers.append(nn.Flatten())
+        hidden = log_uniform(self.random, 16, 1024)
+        if self.random.random() < 0.4 and 2.0 * self.samples * features * hidden < self.work:
+            self.layers += [nn.Linear(features, hidden), nn.ReLU(inplace=self.random.random() < 0.5)]
+            features = hidden
+        return nn.Sequential(*self.layers, nn.Linear(features, classes))
+
+    def _sides(self) -> tuple[int, int]:
+        return self.height, self.width
+
+    def _draw_convolution(self) -> tuple[nn.Conv2d, int, int] | None:
+        """One that the images and the limit allow, with the sides of its result; the first of a few that fits."""
+        for _ in range(30):
+            outputs, groups = self._draw_channels()
+            alone = groups == self.channels > 1
+            kernel = self.random.choice(LARGE if alone else KERNELS)
+            stride = self._draw_stride(max(kernel))
+            tall, broad = (k // 2 if self._padded or k > min(self._sides()) else 0 for k in kernel)
+            height, width = (
+                (side + 2 * p - k) // stride + 1
+                for side, p, k in zip(self._sides(), (tall, broad), kernel, strict=True)
+            )
+            flops = 2.0 * self.samples * outputs * height * width * self.channels // groups
+            flops *= kernel[0] * kernel[1]
+            size = self.samples * outputs * height * width
+            fits = max(kernel) <= 2 * min(self._sides()) and min(height, width) >= 1
+            if fits and flops <= self.work and size <= MOST_ELEMENTS:
+                bias = self.random.random() < 0.5
+                layer = nn.Conv2d(
+                    self.channels, outputs, kernel, stride, (tall, broad), groups=groups, bias=bias
+                )
+                return layer, height, width
+        return None
+
+    def _draw_stride(self, kernel: int) -> int:
+        if kernel >= 7 and self.random.random() < 0.2:
+            return 4
+        return 2 if self.random.random() < 0.22 else 1
+
+    def _draw_channels(self) -> tuple[int, int]:
+        """Channels out, and groups."""
+        chance = self.random.random()
+        if chance < 0.06 and self.channels >= 16:
+            return self.channels, self.channels
+        # Networks have more channels where their images are smaller.
+        most = max(16, min(2048, 16384 // min(self._sides())))
+        outputs = max(nice(self.random, 4, most) for _ in range(self.random.choice((1, 2))))
+        groups = self.random.choice((2, 4, 8))
+        if chance < 0.1 and self.channels % groups == 0 and min(self.channels, outputs) >= 8 * groups:
+            return outputs // groups * groups, groups
+        return outputs, 1
+
+    def _follow_up(self) -> None:
+        chance = self.random.random()
+        if chance < 0.5 and self.elements() > self.channels:
+            self.layers.append(nn.BatchNorm2d(self.channels))
+        elif chance < 0.55 and self.channels % 4 == 0:
+            self.layers.append(nn.GroupNorm(4, self.channels))
+        chance = self.random.random()
+        if chance < 0.8:
+            self.layers.append(nn.ReLU(inplace=self.random.random() < 0.5))
+        elif chance < 0.95:
+            self.layers.append(self.random.choice((nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh))())
+
+    def _branch(self, layer: nn.Conv2d) -> None:
+        """A shortcut around the convolution where channels allow it, or a second branch beside it."""
+        if layer.out_channels == self.channels and self.random.random() < 0.5:
+            self.layers.append(Sum(layer))
+            return
+        self.layers.append(Join([layer, nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1))]))
+        self.channels += layer.out_channels
+
+
+def draw_images(
+    random: Random, samples: int, work: float, classes: int
+) -> tuple[nn.Module, tuple[int, int, int]]:
+    """A network and the shape of its images; no layer's forward takes more than ``work`` operations."""
+    channels = random.choice((1, 3, 0, 0, 0, 0))
+    fitting = [side for side in SIDES if samples * (channels or 64) * side * side <= MOST_ELEMENTS / 2]
+    side = random.choice(fitting or SIDES[:1])
+    channels = channels or nice(random, 8, max(16, min(1024, 16384 // side)))
+    width = side if random.random() < 0.85 else max(4, side - random.randrange(4))
+    drawing = Drawing(random, samples, work, channels, side, width)
+    for _ in range(random.randint(2, 7)):
+        drawing.convolve()
+        if random.random() < 0.2:
+            drawing.pool()
+    return drawing.finish(classes), (channels, side, width)
+
+
+def nice(random: Random, low: int, high: int) -> int:
+    """A number of channels as people choose them: a power of two, or a multiple of 8 or more."""
+    number, chance = log_uniform(random, low, high), random.random()
+    if chance < 0.1:
+        return number
+    if chance < 0.5:
+        return 1 << max(0, round(log2(number)))
+    step = random.choice((8, 16, 32, 64)) if number >= 48 else random.choice((2, 4, 8, 16))
+    return max(step, round(number / step) * step)
+
+
+def log_uniform(random: Random, low: float, high: float) -> int:
+    """A whole number, as likely between 1 and 10 as between 10 and 100."""
+    return round(exp(random.uniform(log(low), log(high))))

@@ -1,0 +1,111 @@
+"""Random networks by which a device is measured: many shapes, none of them anybody's model."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import pairwise
+from random import Random
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from paceline.jobs.job import Batch
+from paceline.jobs.optimizers import Adam, AdamW, Sgd
+from paceline.jobs.subject import Subject
+from paceline.studies.calibrate.blocks import Tokens, transformer_block
+from paceline.studies.calibrate.images import MOST_ELEMENTS, draw_images, log_uniform, nice
+
+Optimizer = Sgd | Adam | AdamW
+
+LEAST_WORK = 1e6
+MOST_WORK = 4e9
+"""Floating-point operations of a layer's forward: from next to nothing to about 50 ms of a core."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Network:
+    """A subject and how many samples to give it."""
+
+    subject: Subject
+    samples: int
+
+
+def draw_network(seed: int, work: float = MOST_WORK) -> Network:
+    """The network of a seed; no layer's forward takes more than about ``work`` floating-point operations."""
+    random = Random(seed)  # noqa: S311
+    samples = log_uniform(random, 2, 128) if random.random() < 0.95 else 1
+    work = log_uniform(random, LEAST_WORK, work)
+    draw = random.choice((*(_images,) * 8, _units, _tokens))
+    return draw(random, seed, samples, work)
+
+
+def _images(random: Random, seed: int, samples: int, work: float) -> Network:
+    classes = log_uniform(random, 2, 1000)
+    state = random.getstate()
+
+    def model() -> nn.Module:
+        again = Random()  # noqa: S311
+        again.setstate(state)
+        return draw_images(again, samples, work, classes)[0]
+
+    with torch.device("meta"):
+        shape = draw_images(random, samples, work, classes)[1]
+    return _network(f"images-{seed}", model, partial(_image_batch, shape, classes), random, samples)
+
+
+def _units(random: Random, seed: int, samples: int, work: float) -> Network:
+    """Linear layers, some with a norm."""
+    most = (work / 2 / samples) ** 0.5
+    sizes = [
+        nice(random, 8, max(16, min(8192, most * random.choice((1, 1, 4)))))
+        for _ in range(random.randint(2, 5))
+    ]
+    norm = random.choice((None, None, nn.LayerNorm, nn.BatchNorm1d if samples > 1 else nn.LayerNorm))
+    activation = random.choice((nn.ReLU, nn.ReLU, nn.Tanh, nn.GELU))
+
+    def model() -> nn.Module:
+        layers: list[nn.Module] = []
+        for ins, outs in pairwise(sizes):
+            layers += [nn.Linear(ins, outs), *([norm(outs)] if norm else ()), activation()]
+        return nn.Sequential(*layers[:-1])
+
+    return _network(f"units-{seed}", model, partial(_image_batch, (sizes[0],), sizes[-1]), random, samples)
+
+
+def _tokens(random: Random, seed: int, samples: int, work: float) -> Network:
+    """A transformer."""
+    heads, length = random.choice((1, 2, 4, 6, 8)), log_uniform(random, 8, 512)
+    width = heads * max(8, round(log_uniform(random, 32, 768) / heads / 8) * 8)
+    blocks, causal, wider = random.randint(1, 3), random.random() < 0.7, random.choice((2, 4, 4))
+    samples = max(1, min(samples, int(work / (8 * width * (width + length) * length))))
+    room = min(work / (2 * samples * length * width), MOST_ELEMENTS / (samples * length), 32_000)
+    vocabulary, bias = log_uniform(random, 32, max(64, room)), random.random() < 0.5
+
+    def model() -> nn.Module:
+        inner = (transformer_block(width, heads, causal, wider) for _ in range(blocks))
+        head = nn.Linear(width, vocabulary, bias=bias)
+        return nn.Sequential(Tokens(vocabulary, length, width), *inner, nn.LayerNorm(width), head)
+
+    return _network(f"tokens-{seed}", model, partial(_token_batch, length, vocabulary), random, samples)
+
+
+def _network(
+    name: str, model: Callable[[], nn.Module], batch: Callable[[int], Batch], random: Random, samples: int
+) -> Network:
+    optimizer: Optimizer = random.choice((Sgd(), Sgd(), Sgd(momentum=0.0), Adam(), AdamW()))
+    subject = Subject(name=name, model=model, loss=_cross_entropy, batch=batch, optimizer=optimizer)
+    return Network(subject=subject, samples=samples)
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    return functional.cross_entropy(outputs.flatten(0, -2), targets.flatten())
+
+
+def _image_batch(shape: tuple[int, ...], classes: int, samples: int) -> Batch:
+    return torch.randn(samples, *shape), torch.randint(classes, (samples,))
+
+
+def _token_batch(length: int, vocabulary: int, samples: int) -> Batch:
+    tokens = torch.randint(vocabulary, (samples, length))
+    return tokens, torch.randint(vocabulary, (samples, length))

@@ -1,0 +1,21 @@
+"""The profile of this machine, from what was measured of it."""
+
+import socket
+from datetime import UTC, datetime
+
+from paceline.clusters.profile import Profile
+from paceline.costs.devices.fitted import Fitted
+from paceline.records.create import environment
+
+
+def make_profile(device: Fitted, threads: int, name: str | None = None) -> Profile:
+    """A profile of the device alone; links and company are added by ``dataclasses.replace``."""
+    here = environment()
+    return Profile(
+        name=name or socket.gethostname(),
+        made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        versions={part: str(here[part]) for part in ("paceline", "torch", "python")},
+        machine={part: here[part] for part in ("cpu", "cores", "memory_bytes", "platform")}
+        | {"threads": threads},
+        device=device.to_json(),
+    )

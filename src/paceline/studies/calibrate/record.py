@@ -1,0 +1,55 @@
+"""A record of a real run as a measurement: what its typical step took, against what the device model says."""
+
+from dataclasses import replace
+from math import log
+from typing import get_args
+
+from paceline.costs.devices.base import StepCost, step_cost
+from paceline.costs.devices.features import Limits
+from paceline.costs.devices.fitted import Fitted, Overhead
+from paceline.costs.recorded import Typical, typical_step
+from paceline.costs.trace.operator import Phase
+from paceline.costs.trace.tracer import trace
+from paceline.jobs.subjects import subject_of_job
+from paceline.records.calibration import RecordFound
+from paceline.records.folder import RunFolder
+from paceline.runtimes.config import read_run
+
+PHASES: tuple[Phase, ...] = get_args(Phase)
+PLAIN = Limits(flops=1e11, bandwidth=1e10)
+"""Of a device that only a record is known of; the record then says by how much it is slower."""
+PLAIN_SPREAD = log(1.5)
+
+
+def plain_device() -> Fitted:
+    """A device of which nothing is known but that it computes and moves."""
+    usual: dict[Phase, Overhead] = {phase: Overhead() for phase in PHASES}
+    return Fitted(limits=PLAIN, peak=PLAIN.flops, curves={}, kinds={}, overheads=usual, spread=PLAIN_SPREAD)
+
+
+def correct_by_record(device: Fitted, folder: RunFolder) -> tuple[Fitted, RecordFound]:
+    """The device with each phase as long as it was in the run, and by how much it was off before."""
+    typical = typical_step(folder)
+    subject = subject_of_job(read_run(folder)[0].job)
+    cost = step_cost(trace(subject, typical.samples), device)
+    factors = {phase: _factor(typical, cost, phase) for phase in PHASES}
+    overheads = {
+        phase: Overhead(ratio=one.ratio * factors[phase], call=one.call * factors[phase])
+        for phase, one in device.overheads.items()
+    }
+    # The peak is at least what the run has shown.
+    peak = device.peak / min(1.0, *factors.values())
+    found = RecordFound(
+        folder=str(folder.path),
+        name=subject.name,
+        samples=typical.samples,
+        measured={phase: getattr(typical.times, phase) or 0.0 for phase in PHASES},
+        predicted={phase: getattr(cost, phase) for phase in PHASES},
+    )
+    return replace(device, peak=peak, overheads=overheads, _known={}), found
+
+
+def _factor(typical: Typical, cost: StepCost, phase: Phase) -> float:
+    measured = getattr(typical.times, phase)
+    predicted = getattr(cost, phase)
+    return float(measured / predicted) if measured and predicted else 1.0

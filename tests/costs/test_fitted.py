@@ -1,0 +1,220 @@
+"""A device model that is learned from measured operators."""
+
+import json
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from paceline.costs.devices.base import step_cost
+from paceline.costs.devices.features import Limits, at_best
+from paceline.costs.devices.fitted import Fitted, Fresh, Overhead, read_fitted
+from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_curve
+from paceline.costs.trace.operator import Operator, Product
+from paceline.costs.trace.trace import Trace
+from paceline.errors import Mistake, RunFailed
+from paceline.studies.calibrate.fit import fit_device
+from paceline.studies.calibrate.measure import Measured, Timed, Whole
+from paceline.studies.calibrate.steps import Parts
+
+LIMITS = Limits(flops=1e11, bandwidth=1e10)
+
+
+def product(m, n, k, phase="forward"):
+    sizes = 4 * (m * k + k * n), 4 * m * n
+    return Operator(
+        name="mm",
+        kind="product",
+        phase=phase,
+        module="",
+        flops=2.0 * m * n * k,
+        read=sizes[0],
+        written=sizes[1],
+        elements=m * n,
+        shape=Product(batch=1, m=m, n=n, k=k),
+    )
+
+
+def law(operator):
+    """A device whose products are the less efficient the thinner they are."""
+    shape = operator.shape
+    share = 0.9 * min(1.0, min(shape.m, shape.n, shape.k) / 256) ** 0.4
+    return operator.flops / (LIMITS.flops * share) + 5e-6
+
+
+def draw(random):
+    return tuple(round(8 * 2 ** (7 * random.random())) for _ in range(3))
+
+
+def network(number, noise=0.0, pace=1.0):
+    random = Random(number)
+    timed = []
+    for phase in ("forward", "backward", "apply"):
+        for _ in range(4):
+            one = product(*draw(random), phase)
+            timed.append(Timed(one, law(one) * pace * (1 + noise * random.uniform(-1, 1)), 0.0))
+    # As it runs: a tenth longer than its operators, and 10 us a call.
+    sums = [
+        sum(t.seconds for t in timed if t.operator.phase == phase)
+        for phase in ("forward", "backward", "apply")
+    ]
+    whole = Whole(Parts(*(1.1 * total + 4 * 10e-6 * pace for total in sums)), pace)
+    return Measured(name=f"net-{number}", samples=1, operators=tuple(timed), pace=pace, whole=whole)
+
+
+@pytest.fixture(scope="module")
+def fit():
+    return fit_device([network(number, noise=0.05) for number in range(30)], LIMITS, page=0.0)
+
+
+def test_a_known_law_is_found_again(fit):
+    random = Random(99)
+    asked = [product(*draw(random)) for _ in range(40)]
+    off = [abs(fit.device.warm(one) / law(one) - 1) for one in asked]
+    assert np.median(off) < 0.06
+    assert max(off) < 0.4
+
+
+def test_overheads_of_whole_steps_are_found(fit):
+    for overhead in fit.device.overheads.values():
+        assert overhead.ratio == pytest.approx(1.1, abs=0.03)
+        assert overhead.call == pytest.approx(10e-6, abs=5e-6)
+
+
+def test_residuals_are_those_of_unseen_networks(fit):
+    """A spread of 0, or one that only says how well the curve bends through its own points, would be a lie."""
+    assert 0.005 < fit.device.spread < 0.3
+    assert 0.005 < fit.steps[0] <= fit.steps[1]
+
+
+def test_a_slow_moment_of_the_machine_is_not_taken_for_a_slow_operator():
+    steady = fit_device([network(number) for number in range(20)], LIMITS, page=0.0)
+    uneven = fit_device(
+        [network(number, pace=1.0 + 0.3 * (number % 3 == 0)) for number in range(20)], LIMITS, page=0.0
+    )
+    asked = product(256, 256, 256)
+    assert uneven.device.warm(asked) == pytest.approx(steady.device.warm(asked), rel=0.06)
+
+
+def test_far_away_it_stays_at_the_edge_and_never_above_the_peak(fit):
+    for size in (1, 8, 1024, 8192, 65536):
+        one = product(size, size, size)
+        seconds = fit.device.seconds(one)
+        assert seconds >= one.flops / fit.device.peak
+        assert 0 < seconds < 20 * at_best(one, LIMITS) + 1e-3
+
+
+def test_more_of_the_same_takes_longer(fit):
+    times = [fit.device.seconds(product(size, 512, 512)) for size in (16, 64, 256, 1024)]
+    assert times == sorted(times)
+
+
+def test_an_operator_that_was_never_measured_is_priced_by_its_kind(fit):
+    known, unknown = product(256, 256, 256), replace(product(256, 256, 256), name="bmm")
+    assert fit.device.warm(unknown) == pytest.approx(fit.device.warm(known), rel=0.3)
+
+
+def test_fresh_memory_costs_a_page_at_a_time():
+    large = replace(product(64, 64, 64), written=64 * 2**20)
+    fresh = Fresh(page=2e-6, small=0.25)
+    assert fresh.seconds(large) == pytest.approx(64 * 2**20 / 4096 * 2e-6)
+    assert fresh.seconds(replace(large, name="add_")) == 0.0
+    assert fresh.seconds(replace(large, written=2**20)) == pytest.approx(2**20 / 4096 * 0.25 * 2e-6)
+
+
+def test_a_step_is_priced_with_what_is_around_its_operators(fit):
+    one = product(64, 64, 64)
+    trace = Trace(
+        name="one", samples=1, forward=(one,), backward=(), apply=(), parameters=(), buffers=0, dtype=None
+    )
+    cost = step_cost(trace, fit.device)
+    assert cost.forward == fit.device.within(trace).seconds(one)
+    assert fit.device.within(trace).moved == one.read + one.written
+
+
+def test_it_is_the_same_after_a_file(fit):
+    again = read_fitted(json.loads(json.dumps(fit.device.to_json())), "here")
+    for size in (16, 100, 700):
+        assert again.seconds(product(size, size, size)) == pytest.approx(
+            fit.device.seconds(product(size, size, size)), rel=1e-4
+        )
+    assert again.spread == fit.device.spread
+
+
+def test_measurements_above_the_peak_are_left_out_and_too_many_are_refused():
+    def faster(one, many):
+        timed = tuple(
+            Timed(t.operator, t.seconds / 100 if place < many else t.seconds, 0.0)
+            for place, t in enumerate(one.operators)
+        )
+        return replace(one, operators=timed)
+
+    networks = [network(number) for number in range(12)]
+    some = fit_device(
+        [faster(one, 1 if place == 0 else 0) for place, one in enumerate(networks)], LIMITS, 0.0
+    )
+    assert some.dropped <= 1
+    with pytest.raises(RunFailed, match="measurements cannot be"):
+        fit_device([faster(one, 12) for one in networks], LIMITS, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda d: d.pop("curves"), "'curves' is missing"),
+        (lambda d: d.update(peak=-1.0), "more than 0"),
+        (lambda d: d.update(peak=float("nan")), "more than 0"),
+        (lambda d: d.update(spread=-0.1), "not negative"),
+        (lambda d: d["overheads"].pop("apply"), "overheads"),
+        (lambda d: d["curves"]["mm"]["weights"].pop(), "do not fit together"),
+        (lambda d: d["curves"]["mm"].update(points=[]), "do not fit together"),
+        (lambda d: d["curves"]["mm"]["weights"].__setitem__(0, float("inf")), "not finite"),
+        (lambda d: d.update(limits=[1, 2]), "cannot be used"),
+    ],
+)
+def test_a_damaged_document_is_refused_in_a_sentence(fit, change, words):
+    document = json.loads(json.dumps(fit.device.to_json()))
+    change(document)
+    with pytest.raises(Mistake, match=words) as refused:
+        read_fitted(document, "profile.json")
+    assert "profile.json" in str(refused.value)
+
+
+def test_the_error_of_a_left_out_point_is_what_leaving_it_out_gives():
+    random = np.random.default_rng(1)
+    points = np.round(random.uniform(0, 8, (14, 2)), 2)
+    values = np.sin(points[:, 0]) + 0.1 * random.normal(size=14)
+    scales = np.array([2.0, 4.0])
+    choice = best_choice(points, values, scales)
+    _, errors = fit_curve(points, values, scales, choice)
+    for place in range(14):
+        others = np.arange(14) != place
+        without, _ = fit_curve(points[others], values[others], scales, choice)
+        wide = Curve(
+            np.vstack([without.points, points[place]]),
+            np.append(without.weights, 0.0),
+            without.scales,
+            without.variance,
+        )  # the point itself, without weight: the curve may then reach as far as it
+        assert values[place] - wide([points[place]])[0] == pytest.approx(errors[place], abs=1e-6)
+
+
+def test_smoothness_is_chosen_by_what_is_left_out():
+    random = np.random.default_rng(2)
+    points = random.uniform(0, 8, (60, 1))
+    noisy = random.normal(size=60)
+    assert best_choice(points, noisy, np.array([2.0])).noise == max((0.01, 0.03, 0.1))
+    assert Choice().noise > 0
+
+
+def test_an_overhead_that_takes_time_back_leaves_no_negative_time():
+    device = Fitted(
+        limits=LIMITS,
+        peak=LIMITS.flops,
+        curves={},
+        kinds={},
+        overheads={phase: Overhead(call=-1.0) for phase in ("forward", "backward", "apply")},
+        spread=0.1,
+    )
+    assert device.seconds(product(1, 1, 1)) > 0
