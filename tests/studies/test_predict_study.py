@@ -10,15 +10,21 @@ from hypothesis import strategies as st
 
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.devices.base import StepCost
+from paceline.costs.trace.trace import Trace
+from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
+from paceline.jobs.subjects import subject_of
 from paceline.records.prediction import Known, Layer, Prediction
+from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
+from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.interval import interval
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.places import Alike, Described, changed, network_bandwidth
 from paceline.studies.predict.question import Faster, Money, Question, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.study import predict
+from paceline.studies.predict.words import Words
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +54,9 @@ class ByHand:
     def cost(self, batch: int) -> StepCost:
         parts = {"forward": self.seconds * batch, "backward": 0.0, "apply": 0.0}
         return StepCost(samples=batch, **parts, ready=(), spread=self.spread)
+
+    def explained(self, case: Case) -> Step:
+        return self.step(case)
 
     def step(self, case: Case) -> Step:
         forward = self.seconds * case.batch * case.compute
@@ -243,3 +252,31 @@ def test_only_the_network_between_hosts_is_made_faster():
     worse = changed(place.cluster(4), replace(case, bandwidth=1.0, latency=1.0, links=2.0))
     assert network_bandwidth(worse) == 0.5e9
     assert worse.hosts[0].inside.bandwidth == place.cluster(4).hosts[0].inside.bandwidth / 2
+
+
+def test_another_world_is_the_same_by_kinds_of_hosts_as_by_hosts():
+    """Other links are put on the kinds of hosts, not on each of 100,000."""
+    words = Words(
+        model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", per_host=2, network="1gbit"
+    )
+    case = Case(strategy="all-reduce", workers=33, batch=8, total=264, compute=1.3, links=1.7, bandwidth=0.5)
+    model = ask(words).model
+    by_kinds, by_hosts = model.step(case), model.explained(case)
+    assert by_kinds.step == pytest.approx(by_hosts.step, rel=1e-12)
+    assert by_kinds.hidden == pytest.approx(by_hosts.hidden, rel=1e-12)
+    assert by_kinds.step > model.step(case.as_described).step
+
+
+def test_a_trace_on_the_line_of_two_others_is_that_of_its_batch():
+    subject = subject_of("cnn", shape=(1, 8, 8), classes=10)
+    made = []
+
+    def tracer(samples: int) -> Trace:
+        made.append(samples)
+        return trace(subject, samples)
+
+    batches = Batches(tracer)
+    found = [batches.trace(samples) for samples in (32, 16, 4, 1)]
+    assert made == [32, 2, 1], "a batch of one is a case of its own"
+    assert found[1] == trace(subject, 16)
+    assert found[2] == trace(subject, 4)

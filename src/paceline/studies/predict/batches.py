@@ -10,12 +10,15 @@ from paceline.costs.trace.trace import Trace
 Tracer = Callable[[int], Trace]
 """From a number of samples to the trace of a step on them."""
 
+SMALLEST = 2
+"""A batch of one is a case of its own to some operators, so no line is drawn through it."""
+
 
 class Batches:
-    """Traces on demand: the first two are made, all others follow from these where they can.
+    """Traces on demand: a small and a large one are made, those in between follow from them where they can.
 
-    Whatever an operator counts is either the same for every batch or grows in proportion to it, so that two traces
-    give the line; where the two are not the same operators, each batch is traced by itself.
+    Whatever an operator counts is the same for every batch or grows in proportion to it, so that two traces give the
+    line; where the two are not the same operators, each batch is traced by itself.
     """
 
     def __init__(self, tracer: Tracer) -> None:
@@ -26,43 +29,48 @@ class Batches:
     def trace(self, samples: int) -> Trace:
         """The trace of a step on so many samples."""
         if samples not in self._found:
-            self._found[samples] = self._find(samples)
+            self._found[samples] = self._between(samples) or self._make(samples)
         return self._found[samples]
 
-    def _find(self, samples: int) -> Trace:
-        # A batch of one is a case of its own to some operators, so no line is drawn through it.
-        known = [trace for size, trace in self._made.items() if size > 1]
-        if samples > 1 and len(known) >= 2:
-            line = on_line(known[0], known[1], samples)
-            if line is not None:
-                return line
-        self._made[samples] = self._tracer(samples)
+    def _between(self, samples: int) -> Trace | None:
+        largest = max(self._made, default=0)
+        if not SMALLEST < samples < largest:
+            return None
+        return on_line(self._make(SMALLEST), self._make(largest), samples)
+
+    def _make(self, samples: int) -> Trace:
+        if samples not in self._made:
+            self._made[samples] = self._tracer(samples)
         return self._made[samples]
 
 
-def on_line(one: Trace, two: Trace, samples: int) -> Trace | None:
-    """The trace that lies on the line through two others; None where they are not of the same operators."""
-    part = (samples - one.samples) / (two.samples - one.samples)
+def on_line(small: Trace, large: Trace, samples: int) -> Trace | None:
+    """The trace between two others; None where they are not of the same operators."""
+    part = (samples - small.samples) / (large.samples - small.samples)
     phases: dict[str, Any] = {}
     for phase in ("forward", "backward", "apply"):
-        pairs = list(zip(getattr(one, phase), getattr(two, phase), strict=False))
-        if len(getattr(one, phase)) != len(getattr(two, phase)) or not all(_alike(*pair) for pair in pairs):
+        ends = getattr(small, phase), getattr(large, phase)
+        if list(map(_place, ends[0])) != list(map(_place, ends[1])):
             return None
-        phases[phase] = tuple(_between(first, second, part) for first, second in pairs)
-    if one.parameters != two.parameters:
+        pairs = zip(*ends, strict=True)
+        scale = samples / large.samples
+        phases[phase] = tuple(_operator(one, two, part, scale) for one, two in pairs)
+    if small.parameters != large.parameters:
         return None
-    return replace(one, samples=samples, **phases)
-
-
-def _alike(one: Operator, two: Operator) -> bool:
-    return _place(one) == _place(two)
+    return replace(large, samples=samples, **phases)
 
 
 def _place(operator: Operator) -> tuple[object, ...]:
     return operator.name, operator.kind, operator.module, type(operator.shape)
 
 
-def _between(one: Any, two: Any, part: float) -> Any:
+def _operator(one: Operator, two: Operator, part: float, scale: float) -> Operator:
+    """The largest tensor is no line: a weight with a small batch may be an activation with a large one."""
+    found: Operator = _on_line(one, two, part)
+    return replace(found, elements=max(one.elements, round(two.elements * scale)))
+
+
+def _on_line(one: Any, two: Any, part: float) -> Any:
     """A value of the same form with every number on its line."""
     if one is None or isinstance(one, (bool, str)):
         return one
@@ -71,4 +79,4 @@ def _between(one: Any, two: Any, part: float) -> Any:
     if isinstance(one, float):
         return one + (two - one) * part
     names = [field.name for field in fields(one)]
-    return type(one)(**{name: _between(getattr(one, name), getattr(two, name), part) for name in names})
+    return type(one)(**{name: _on_line(getattr(one, name), getattr(two, name), part) for name in names})

@@ -68,7 +68,7 @@ class Finder:
     def _knee(self, limit: int) -> Knee:
         reach, dip = pays_up_to(lambda workers: self._pricing.rate(self._case(workers)), limit)
         beyond = self._case(min(2 * reach.workers, limit))
-        return Knee(reach=reach, bound=self._pricing.step(beyond).bound, dip=dip)
+        return Knee(reach=reach, bound=self._pricing.explained(beyond).bound, dip=dip)
 
     def _computes_longer(self, workers: int) -> bool:
         """Jitter apart: it makes workers wait for each other, not for the network."""
@@ -96,7 +96,7 @@ class Finder:
 
     def _helps(self, knee: Reach) -> Iterator[Help]:
         yield from self._networks(knee)
-        if self._pricing.step(self._case(self._asked)).bound == "server":
+        if self._pricing.explained(self._case(self._asked)).bound == "server":
             yield from self._servers()
 
     def _networks(self, knee: Reach) -> Iterator[Help]:

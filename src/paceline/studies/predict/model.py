@@ -1,6 +1,6 @@
 """What the study asks of a cost model: the step of one case."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline.costs.devices.base import StepCost
@@ -31,6 +31,11 @@ class Case:
     """The network between hosts carries so many times as much; inside the host where there is one only."""
     latency: float = 1.0
     """That network's messages take so many times as long to arrive."""
+
+    @property
+    def as_described(self) -> "Case":
+        """The same in a world that is as it was described."""
+        return replace(self, compute=1.0, links=1.0, bandwidth=1.0, latency=1.0)
 
 
 class CostModel(Protocol):
@@ -68,4 +73,7 @@ class CostModel(Protocol):
         """Where a worker's step goes, module by module."""
 
     def step(self, case: Case) -> Step:
-        """The step of a case; ``rate`` counts ``workers`` times ``batch`` samples."""
+        """The step of a case; ``rate`` counts ``workers`` times ``batch`` samples, and ``bound`` is not looked for."""
+
+    def explained(self, case: Case) -> Step:
+        """The same with what bounds it."""

@@ -11,11 +11,12 @@ from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.strategies.periods import Seconds, Steps
 from paceline.studies.predict.base import Setup, Step
+from paceline.studies.predict.few import Few, few_of, slower
 from paceline.studies.predict.layers import layer_table
 from paceline.studies.predict.model import Case
-from paceline.studies.predict.places import Meeting, Place, changed, network_bandwidth
+from paceline.studies.predict.places import Meeting, Place, changed, changed_host, network_bandwidth
 from paceline.studies.predict.sources import Source
-from paceline.studies.predict.steps import predict_step
+from paceline.studies.predict.steps import closed, predict_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +32,7 @@ class Modelled:
     codec: str = "identity"
     name: str = "paceline"
     _costs: dict[int, StepCost] = field(default_factory=dict, init=False)
+    _fews: dict[Case, Few] = field(default_factory=dict, init=False)
 
     @property
     def known(self) -> Known:
@@ -70,18 +72,38 @@ class Modelled:
         return layer_table(self.source.trace(batch), self.source.seconds)
 
     def step(self, case: Case) -> Step:
-        """Run the strategy's program, or its closed form."""
-        return predict_step(
-            Setup(
-                strategy=case.strategy,
-                cluster=changed(self.place.cluster(case.workers, self._meeting(case)), case),
-                cost=_longer(self.cost(case.batch), case.compute),
-                shape=self._shape(case.batch),
-                collective=self.collective,
-                codec=self.codec,
-                servers=case.servers,
-                jitter=case.jitter,
-            )
+        """By the closed path where there is one; what bounds it is not looked for."""
+        plain = case.as_described
+        few = self._few(plain)
+        if few is None:
+            return self.explained(case)
+        parts = closed(few if case == plain else _elsewhere(few, case, self.place.hosts(case.workers) > 1))
+        if parts is None:
+            return self.explained(case)
+        return Step(**parts.as_fields(), bound="compute", path="closed")
+
+    def explained(self, case: Case) -> Step:
+        """Run the strategy's program, or its closed form, and see what it would gain most from."""
+        return predict_step(self._setup(case))
+
+    def _few(self, case: Case) -> Few | None:
+        """The kinds of hosts, found once: large clusters take their time. None where messages may be played."""
+        if isinstance(specs.build(case.strategy, STRATEGIES, "strategy"), Served):
+            return None
+        if case not in self._fews:
+            self._fews[case] = few_of(self._setup(case))
+        return self._fews[case]
+
+    def _setup(self, case: Case) -> Setup:
+        return Setup(
+            strategy=case.strategy,
+            cluster=changed(self.place.cluster(case.workers, self._meeting(case)), case),
+            cost=slower(self.cost(case.batch), case.compute),
+            shape=self._shape(case.batch),
+            collective=self.collective,
+            codec=self.codec,
+            servers=case.servers,
+            jitter=case.jitter,
         )
 
     def _meeting(self, case: Case) -> Meeting:
@@ -107,13 +129,7 @@ class Modelled:
         )
 
 
-def _longer(cost: StepCost, factor: float) -> StepCost:
-    if factor == 1.0:
-        return cost
-    return replace(
-        cost,
-        data=cost.data * factor,
-        forward=cost.forward * factor,
-        backward=cost.backward * factor,
-        apply=cost.apply * factor,
-    )
+def _elsewhere(few: Few, case: Case, several: bool) -> Few:
+    """The same in a better or worse world."""
+    kinds = tuple(replace(kind, host=changed_host(kind.host, case, several)) for kind in few.folding.kinds)
+    return replace(few, folding=replace(few.folding, kinds=kinds), cost=slower(few.cost, case.compute))

@@ -104,26 +104,24 @@ class Described:
 
 def changed(cluster: Cluster, case: Case) -> Cluster:
     """The cluster with links as much better or worse as the case says."""
-    if case.links == case.bandwidth == case.latency == 1.0:
+    if case == case.as_described:
         return cluster
     several = len(cluster.hosts) > 1
-    links: dict[tuple[int, bool], Link] = {}
+    return replace(cluster, hosts=tuple(changed_host(host, case, several) for host in cluster.hosts))
 
-    def better(link: Link, named: bool) -> Link:
-        # By identity, which hosts that are alike share: to compare links takes longer than all the rest.
-        found = links.get((id(link), named))
-        if found is None:
-            more, longer = (case.bandwidth, case.latency) if named else (1.0, 1.0)
-            found = links[id(link), named] = Link(
-                bandwidth=link.bandwidth * more / case.links, latency=link.latency * longer * case.links
-            )
-        return found
 
-    hosts = [
-        _copied(host, link=better(host.link, several), inside=better(host.inside, not several))
-        for host in cluster.hosts
-    ]
-    return replace(cluster, hosts=tuple(hosts))
+def changed_host(host: Host, case: Case, several: bool) -> Host:
+    """One host of several, or the only one, with such links."""
+    named, other = (case.bandwidth, case.latency), (1.0, 1.0)
+
+    def better(link: Link, more: float, longer: float) -> Link:
+        return Link(bandwidth=link.bandwidth * more / case.links, latency=link.latency * longer * case.links)
+
+    return _copied(
+        host,
+        link=better(host.link, *(named if several else other)),
+        inside=better(host.inside, *(other if several else named)),
+    )
 
 
 def _copied(host: Host, **settings: object) -> Host:

@@ -35,6 +35,11 @@ class Pricing:
             self._steps[case] = self.question.model.step(case)
         return self._steps[case]
 
+    def explained(self, case: Case) -> Step:
+        """The same with what bounds it."""
+        self._tell(f"{case.strategy}, {case.workers:,} workers")
+        return self.question.model.explained(case)
+
     def seconds(self, case: Case) -> float:
         """How long the step of a case takes."""
         return self.step(case).step

@@ -54,7 +54,7 @@ def _row(pricing: Pricing, strategy: str, workers: int) -> Row:
     question = pricing.question
     case = question.case(strategy, workers)
     spread = question.model.cost(case.batch).spread
-    step, rate = pricing.step(case), pricing.rate(case)
+    step, rate = pricing.explained(case), pricing.rate(case)
     doubts = (spread, question.model.links_spread)
     # Events take their time: there, what hides behind backward is taken to stay hidden.
     closed = step.path == "closed"
