@@ -103,6 +103,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --jitter 9", "jitter"),
         ("mlp --device a100 --servers 0 --strategy ps", "--servers 0"),
         ("mlp --times nowhere", "nowhere"),
+        ("mlp --profile nowhere.json", "nowhere.json"),
         ("mlp --device a100 --job there:build", "both say what is trained"),
         ("mlp --device a100 --scaling strong --batch-size 4 --workers 8", "without a sample"),
         ("mlp --device a100 --svg chart.png", "ends in .svg"),

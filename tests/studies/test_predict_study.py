@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.devices.base import StepCost
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
@@ -19,8 +20,9 @@ from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.interval import interval
+from paceline.studies.predict.machine import Machine
 from paceline.studies.predict.model import Case
-from paceline.studies.predict.places import Alike, Described, changed, network_bandwidth
+from paceline.studies.predict.places import Alike, Described, Meeting, changed, network_bandwidth
 from paceline.studies.predict.question import Faster, Money, Question, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.study import predict
@@ -280,3 +282,17 @@ def test_a_trace_on_the_line_of_two_others_is_that_of_its_batch():
     assert made == [32, 2, 1], "a batch of one is a case of its own"
     assert found[1] == trace(subject, 16)
     assert found[2] == trace(subject, 4)
+
+
+def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_company():
+    links = tuple(
+        LinkFit(name=name, bandwidth=rate, latency=0.0, reduce_seconds=0.0, spread=0.1, points=9)
+        for name, rate in (("memory", 1e9), ("messages", 2e9))
+    )
+    profile = Profile(
+        name="here", made="now", versions={}, machine={}, device={}, links=links, company=(1.0, 1.5)
+    )
+    place = Machine(profile)
+    (host,) = place.cluster(2, Meeting()).hosts
+    assert (host.workers, host.inside.bandwidth, host.company) == (2, 1e9, (1.0, 1.5))
+    assert place.cluster(2, Meeting(served=True)).hosts[0].inside.bandwidth == 2e9

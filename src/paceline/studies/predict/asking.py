@@ -9,8 +9,10 @@ import torch
 from paceline import __version__
 from paceline.clusters.devices import find_device
 from paceline.clusters.profile import Profile
+from paceline.clusters.profile_file import read_profile
 from paceline.collectives.choose import check_collective
 from paceline.costs.devices.base import DeviceModel
+from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, Roofline
 from paceline.costs.recorded import typical_step
 from paceline.costs.trace.tracer import trace
@@ -85,29 +87,23 @@ def find_subject(words: Words) -> Subject:
 
 def find_profile(words: Words) -> Profile | None:
     """The profile, where one is named."""
-    if words.profile is not None:
-        raise Mistake(f"--profile {words.profile}: profiles cannot be read yet; use --device")
-    return None
+    return None if words.profile is None else read_profile(words.profile, str(torch.__version__))
 
 
 def find_source(words: Words, subject: Subject, profile: Profile | None) -> Source:
     """Where compute times come from."""
     batches = Batches(lambda samples: trace(subject, samples))
     if words.times is not None:
-        device = Nominal() if profile is None else _fitted(profile)
+        device: DeviceModel = (
+            Nominal() if profile is None else read_fitted(profile.device, str(words.profile))
+        )
         typical = typical_step(RunFolder(words.times))
         return Recorded(typical=typical, folder=str(words.times), device=device, batches=batches)
     if profile is not None:
-        return by_profile(profile, _fitted(profile), batches)
+        return by_profile(profile, read_fitted(profile.device, str(words.profile)), batches)
     if words.device is None:
         raise Mistake("how fast does a worker compute? add --device, --profile or --times")
     return by_sheet(find_device(words.device), _roofline(words), batches)
-
-
-def _fitted(profile: Profile) -> DeviceModel:
-    from paceline.costs.devices.fitted import read_fitted
-
-    return read_fitted(profile.device, profile.name)
 
 
 def _usual_batch(source: Source) -> int:

@@ -69,7 +69,8 @@ class Modelled:
 
     def layers(self, batch: int) -> tuple[Layer, ...]:
         """Module by module."""
-        return layer_table(self.source.trace(batch), self.source.seconds)
+        trace = self.source.trace(batch)
+        return layer_table(trace, self.source.timed(trace))
 
     def step(self, case: Case) -> Step:
         """By the closed path where there is one; what bounds it is not looked for."""

@@ -1,12 +1,13 @@
 """Where compute times come from, for each level of knowledge."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import exp
 from typing import Protocol
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import Profile
-from paceline.costs.devices.base import DeviceModel, StepCost, step_cost
+from paceline.costs.devices.base import DeviceModel, StepCost, Surrounded, step_cost
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
@@ -15,6 +16,9 @@ from paceline.studies.predict.batches import Batches
 
 MEASURED_SPREAD = 0.05
 """Of a step that was measured: how far another run of it lies off, as the logarithm's standard deviation."""
+
+Timed = Callable[[Operator], float]
+"""From an operator of a step to its seconds."""
 
 
 class Source(Protocol):
@@ -38,8 +42,8 @@ class Source(Protocol):
     def trace(self, samples: int) -> Trace:
         """The step's operators."""
 
-    def seconds(self, operator: Operator) -> float:
-        """How long one of them takes."""
+    def timed(self, trace: Trace) -> Timed:
+        """How long each of them takes."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,9 +64,9 @@ class Traced:
         """The subject's."""
         return self.batches.trace(samples)
 
-    def seconds(self, operator: Operator) -> float:
+    def timed(self, trace: Trace) -> Timed:
         """As the device has it."""
-        return self.device.seconds(operator)
+        return _within(self.device, trace).seconds
 
 
 def by_sheet(sheet: DeviceSheet, device: DeviceModel, batches: Batches) -> Traced:
@@ -124,12 +128,16 @@ class Recorded:
         """The subject's."""
         return self.batches.trace(samples)
 
-    def seconds(self, operator: Operator) -> float:
-        """Its part of the measured phase."""
-        samples = self.typical.samples
-        modelled = getattr(step_cost(self.trace(samples), self.device), operator.phase)
-        measured = getattr(self.cost(samples), operator.phase)
-        return float(self.device.seconds(operator) * measured / modelled)
+    def timed(self, trace: Trace) -> Timed:
+        """Their parts of the measured phases."""
+        modelled, measured = step_cost(trace, self.device), self.cost(trace.samples)
+        device = _within(self.device, trace)
+
+        def seconds(operator: Operator) -> float:
+            whole: float = getattr(modelled, operator.phase)
+            return device.seconds(operator) * float(getattr(measured, operator.phase)) / whole
+
+        return seconds
 
 
 class Nominal:
@@ -140,6 +148,10 @@ class Nominal:
     def seconds(self, operator: Operator) -> float:
         """By operations and bytes."""
         return operator.flops / 5e10 + (operator.read + operator.written) / 1e10 + 2e-6
+
+
+def _within(device: DeviceModel, trace: Trace) -> DeviceModel:
+    return device.within(trace) if isinstance(device, Surrounded) else device
 
 
 def _factor(spread: float) -> str:
