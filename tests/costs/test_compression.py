@@ -15,17 +15,13 @@ SHAPES = ((512, 256), (512,), (1000, 512), (1000,))
 SIZE = 4 * (512 * 256 + 512 + 1000 * 512 + 1000)
 
 
-class PerByte:
-    """A device that takes a second a byte, so that times are bytes."""
-
-    spread = 0.0
-
-    def seconds(self, operator):
-        return float(operator.read + operator.written)
+def per_byte(operator):
+    """On a device that takes a second a byte times are bytes."""
+    return float(operator.read + operator.written)
 
 
 def coded(spec):
-    return compression_of(specs.build(spec, CODECS, "codec"), SHAPES, torch.float32, PerByte())
+    return compression_of(specs.build(spec, CODECS, "codec"), SHAPES, torch.float32, per_byte)
 
 
 def costs(workers, compression, bandwidth=1e9, latency=1e-4):

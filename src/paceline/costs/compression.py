@@ -1,6 +1,6 @@
 """What a codec changes: fewer bytes on the links, and time to encode and decode them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Protocol
@@ -8,8 +8,8 @@ from typing import Protocol
 import torch
 
 from paceline.codecs.base import Codec, elements
-from paceline.costs.devices.base import DeviceModel
 from paceline.costs.trace.functions import trace_function
+from paceline.costs.trace.operator import Operator
 
 
 class Compression(Protocol):
@@ -72,9 +72,9 @@ class Coded:
 
 
 def compression_of(
-    codec: Codec, shapes: Sequence[Sequence[int]], dtype: torch.dtype, device: DeviceModel
+    codec: Codec, shapes: Sequence[Sequence[int]], dtype: torch.dtype, timed: Callable[[Operator], float]
 ) -> Coded:
-    """Trace the codec's own code on a model's parameters of these shapes, and price it on a device.
+    """Trace the codec's own code on a model's parameters of these shapes, and time its operators.
 
     Codecs that see a gradient as one vector are given it so; those that see matrices get each parameter in its shape.
     """
@@ -83,9 +83,9 @@ def compression_of(
     encode = decode = 0.0
     for shape in asked:
         message, operators = trace_function(lambda: codec.encode(torch.empty(shape, dtype=dtype)))  # noqa: B023
-        encode += sum(map(device.seconds, operators))
+        encode += sum(map(timed, operators))
         _, operators = trace_function(lambda: codec.decode(message, shape))  # noqa: B023
-        decode += sum(map(device.seconds, operators))
+        decode += sum(map(timed, operators))
     return Coded(
         sums=codec.sums,
         ratio=codec.message_bytes(asked, dtype.itemsize) / total,

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 import torch
 
@@ -13,9 +14,14 @@ class TracedParameter:
     """A trainable parameter."""
 
     name: str
-    elements: int
+    shape: tuple[int, ...]
     ready: int
     """How many operators of backward have run when its gradient is complete."""
+
+    @property
+    def elements(self) -> int:
+        """How many numbers it has."""
+        return prod(self.shape)
 
 
 @dataclass(frozen=True, kw_only=True)

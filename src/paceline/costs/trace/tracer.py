@@ -45,7 +45,7 @@ def _trace(step: Step) -> Trace:
         apply=apply,
         parameters=tuple(
             # One that backward never reaches is ready when all are, as the live runtime treats it.
-            TracedParameter(name, one.numel(), step.ready.get(name, len(backward)))
+            TracedParameter(name, tuple(one.shape), step.ready.get(name, len(backward)))
             for name, one in step.parameters
         ),
         buffers=sum(one.numel() for one in step.model.buffers() if one.is_floating_point()),

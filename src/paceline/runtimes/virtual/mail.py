@@ -73,10 +73,13 @@ class NetworkMail:
     def send(self, node: Node, effect: Send) -> bool:
         """The letter leaves when the timeline has come to where its sender is."""
         target = self._world.addressee(node, effect)
-        size = message_bytes(effect.message)
+        shape = self._world.shape
+        size = shape.message_bytes(effect.message)
         node.books.moved(size, 0)
         letter = Letter(node.peer, self._world.mathematics.copy(effect.message), size)
-        self._timeline.at(node.me.now, partial(self._depart, node, target, letter))
+        self._timeline.at(
+            node.me.now + shape.coding(effect.message), partial(self._depart, node, target, letter)
+        )
         return True
 
     def _depart(self, node: Node, target: Node, letter: Letter, now: float) -> None:

@@ -6,8 +6,10 @@ from math import inf
 
 from paceline.clusters.cluster import Cluster, Host
 from paceline.collectives.choose import NATIVE
-from paceline.costs.all_reduce import all_reduce_costs
+from paceline.costs.all_reduce import AllReduceCosts, all_reduce_costs
 from paceline.costs.base import Costs
+from paceline.costs.compressed import Compressed
+from paceline.costs.compression import Whole
 from paceline.costs.network import Network
 from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
@@ -94,9 +96,15 @@ class Run:
             observer=self.observer,
             recorder=self.recorder,
             share_buffers=self.settings.buffers == "rank0",
-            all_reduce=all_reduce_costs(self.settings.collective, topology),
+            all_reduce=self._all_reduce(topology),
             horizon=self.horizon * (1 + NEAR),
         )
+
+    def _all_reduce(self, topology: Topology) -> AllReduceCosts:
+        """What sums cost among these links, by the codec where there is one."""
+        plain = all_reduce_costs(self.settings.collective, topology)
+        compression = self.shape.compression
+        return plain if isinstance(compression, Whole) else Compressed(plain, topology, compression)
 
     def _topology(self) -> Topology:
         """The links, and the workers that are run."""

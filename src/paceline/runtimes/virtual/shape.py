@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from paceline.collectives.buckets import Bucket
+from paceline.costs.compression import Compression, Whole
 from paceline.jobs.job import Job
+from paceline.strategies.messages import Push, message_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +27,8 @@ class JobShape:
     test_samples: int
     ready: tuple[float, ...] = ()
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty where nobody says."""
+    compression: Compression = Whole()
+    """What becomes of gradients and averages on their way."""
 
     def __post_init__(self) -> None:
         assert len(self.ready) in (0, len(self.parameters)), "one time a parameter"
@@ -43,6 +47,21 @@ class JobShape:
             train_samples=len(job.train),
             test_samples=len(job.test),
         )
+
+    def message_bytes(self, message: Any) -> int:
+        """Bytes of a message; a gradient travels as the codec makes it."""
+        whole = message_bytes(message)
+        if not isinstance(message, Push):
+            return whole
+        size = message.grad.nbytes
+        return whole - size + self.compression.message(size, message.grad.itemsize)
+
+    def coding(self, message: Any) -> float:
+        """Seconds to encode a message and to decode it."""
+        if not isinstance(message, Push):
+            return 0.0
+        size = message.grad.nbytes
+        return self.compression.encode(size) + self.compression.decode(size)
 
     @property
     def size(self) -> int:

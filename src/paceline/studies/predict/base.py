@@ -24,7 +24,6 @@ class Setup:
     """A step of one worker who is alone on its device."""
     shape: JobShape
     collective: str = NATIVE
-    codec: str = "identity"
     servers: int = 1
     jitter: float = 0.0
     """Spread of each worker's compute times, as ``StepTimes.jitter``."""

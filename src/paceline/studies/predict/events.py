@@ -6,7 +6,6 @@ from paceline import specs
 from paceline.clusters.times import StepTimes
 from paceline.costs.devices.base import StepCost
 from paceline.costs.given import given_costs
-from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
@@ -43,8 +42,6 @@ def by_events(setup: Setup) -> Parts:
 
 def build_strategy(setup: Setup) -> Strategy:
     """The strategy of the spec."""
-    if setup.codec != "identity":
-        raise Mistake(f"codec {setup.codec!r} cannot be predicted; choose identity")
     strategy: Strategy = specs.build(setup.strategy, STRATEGIES, "strategy")
     return strategy
 

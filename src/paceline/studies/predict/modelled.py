@@ -4,7 +4,11 @@ from dataclasses import dataclass, field, replace
 from math import exp
 
 from paceline import specs
+from paceline.codecs import CODECS
+from paceline.codecs.identity import Identity
+from paceline.costs.compression import Compression, Whole, compression_of
 from paceline.costs.devices.base import StepCost
+from paceline.costs.trace.trace import Trace
 from paceline.records.prediction import Known, Layer
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
@@ -32,6 +36,7 @@ class Modelled:
     codec: str = "identity"
     name: str = "paceline"
     _costs: dict[int, StepCost] = field(default_factory=dict, init=False)
+    _compressions: list[Compression] = field(default_factory=list, init=False)
     _fews: dict[Case, Few] = field(default_factory=dict, init=False)
 
     @property
@@ -102,7 +107,6 @@ class Modelled:
             cost=slower(self.cost(case.batch), case.compute),
             shape=self._shape(case.batch),
             collective=self.collective,
-            codec=self.codec,
             servers=case.servers,
             jitter=case.jitter,
         )
@@ -127,7 +131,19 @@ class Modelled:
             buffers=trace.buffers,
             train_samples=1,
             test_samples=1,
+            compression=self._compression(trace),
         )
+
+    def _compression(self, trace: Trace) -> Compression:
+        """Traced once: it does not depend on the batch."""
+        if not self._compressions:
+            codec = specs.build(self.codec, CODECS, "codec")
+            shapes = [parameter.shape for parameter in trace.parameters]
+            whole = isinstance(codec, Identity)
+            self._compressions.append(
+                Whole() if whole else compression_of(codec, shapes, trace.dtype, self.source.timed(trace))
+            )
+        return self._compressions[0]
 
 
 def _elsewhere(few: Few, case: Case, several: bool) -> Few:

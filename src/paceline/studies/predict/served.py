@@ -71,7 +71,7 @@ def by_capacity(few: Few) -> Parts:
         communicate=exchange - wait,
         wait=wait,
         hidden=0.0,
-        sent=float(sum(_sizes(few))),
+        sent=float(sum(_pushes(few))),
         rate=total * few.cost.samples,
     )
 
@@ -94,11 +94,28 @@ def _held(few: Few, bound: float, workers: int) -> float:
     return expected_maximum([(sum_of([1.0] * steps, few.jitter), workers)]) / steps
 
 
-def _sizes(few: Few) -> list[int]:
-    """Bytes of a message to or from each server."""
+def _parts(few: Few) -> list[int]:
+    """Bytes of the parameters that each server keeps."""
     elements, servers = few.setup.shape.size, len(few.places)
     width = few.setup.shape.dtype.itemsize
-    return [HEADER + width * (elements // servers + (rank < elements % servers)) for rank in range(servers)]
+    return [width * (elements // servers + (rank < elements % servers)) for rank in range(servers)]
+
+
+def _models(few: Few) -> list[int]:
+    """Bytes of a message from each server."""
+    return [HEADER + part for part in _parts(few)]
+
+
+def _pushes(few: Few) -> list[int]:
+    """Bytes of a message to each server."""
+    shape = few.setup.shape
+    return [HEADER + shape.compression.message(part, shape.dtype.itemsize) for part in _parts(few)]
+
+
+def _coding(few: Few) -> float:
+    """Seconds to encode a worker's gradients and to decode them."""
+    compression = few.setup.shape.compression
+    return sum(compression.encode(part) + compression.decode(part) for part in _parts(few))
 
 
 def _update(few: Few, gradients: int) -> float:
@@ -113,9 +130,15 @@ def _answer(few: Few) -> float:
 
 def _exchange(few: Few, place: int) -> float:
     """A worker's push, the servers' answer and its way back, with nobody else under way."""
+    ways = _one_way(few, place, _pushes(few)) + _one_way(few, place, _models(few))
+    return ways + _coding(few) + _answer(few)
+
+
+def _one_way(few: Few, place: int, sizes: list[int]) -> float:
+    """How long messages of these sizes take to or from the servers."""
     host = few.folding.kinds[place].host
     near = far = slowest = latency = 0.0
-    for size, server in zip(_sizes(few), few.places, strict=True):
+    for size, server in zip(sizes, few.places, strict=True):
         if server == place:
             near += size
         else:
@@ -125,7 +148,7 @@ def _exchange(few: Few, place: int) -> float:
             latency = max(latency, host.link.latency, other.latency)
     inside = host.inside.latency + near / host.inside.bandwidth if near else 0.0
     outside = latency + max(slowest, far / host.link.bandwidth)
-    return 2 * max(inside, outside) + _answer(few)
+    return max(inside, outside)
 
 
 def _demands(few: Few, kinds: list[int]) -> list[Demand]:
@@ -133,8 +156,11 @@ def _demands(few: Few, kinds: list[int]) -> list[Demand]:
     topology = Folded(few.folding)
     found: dict[tuple[str, int], dict[int, float]] = {}
     for place in kinds:
-        for rank, (size, server) in enumerate(zip(_sizes(few), few.places, strict=True)):
-            for way in (topology.gather(place, server), topology.spread(server, place)):
+        for rank, (push, model, server) in enumerate(
+            zip(_pushes(few), _models(few), few.places, strict=True)
+        ):
+            ways = ((topology.gather(place, server), push), (topology.spread(server, place), model))
+            for way, size in ways:
                 for link, times in way.crosses.items():
                     demand = found.setdefault(("link", link), {})
                     demand[place] = demand.get(place, 0.0) + times * size / topology.capacities[link]

@@ -1,0 +1,55 @@
+"""Steps with encoded gradients."""
+
+from dataclasses import replace
+
+import pytest
+from predict_setups import COST, SHAPE, make_setup
+from test_closed_path import assert_equal
+
+from paceline.costs.compression import Coded
+from paceline.studies.predict.closed import by_folding
+from paceline.studies.predict.events import by_events
+from paceline.studies.predict.few import few_of
+from paceline.studies.predict.served import by_capacity
+from paceline.studies.predict.steps import predict_step
+
+TENTH = Coded(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11)
+HALF = Coded(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0)
+
+
+def coded(workers, strategy, compression, **changes):
+    return make_setup(workers, strategy, shape=replace(SHAPE, compression=compression), **changes)
+
+
+@pytest.mark.parametrize("compression", [TENTH, HALF], ids=["gathered", "added"])
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=3", "ps"])
+def test_the_closed_path_equals_events_with_a_codec_too(strategy, compression):
+    for workers in (1, 2, 5, 12):
+        setup = coded(workers, strategy, compression)
+        assert_equal(by_folding(few_of(setup)), by_events(setup))
+
+
+def test_workers_that_do_not_wait_push_less_and_get_the_whole_model():
+    plain, half = (coded(64, "async", compression) for compression in (SHAPE.compression, HALF))
+    # The server's link out carries the whole models and is busy all the time: gradients of half the size do not help.
+    assert by_capacity(few_of(half)).rate == pytest.approx(by_capacity(few_of(plain)).rate, rel=0.02)
+    few = coded(1, "async", HALF), coded(1, "async", SHAPE.compression)
+    gain = predict_step(few[1]).step - predict_step(few[0]).step
+    assert gain == pytest.approx(0.5 * SHAPE.size * 4 / 4e9, rel=0.05), "half of one push through memory"
+
+
+def test_gathering_turns_a_gain_into_a_loss_with_many_workers():
+    def gain(workers):
+        return predict_step(make_setup(workers)).step / predict_step(coded(workers, "all-reduce", TENTH)).step
+
+    assert gain(2) > 1.01
+    assert gain(64) < 0.99
+
+
+def test_encoding_takes_its_time():
+    slow = replace(TENTH, encode_rate=1e-8)
+    longer = (
+        predict_step(coded(4, "all-reduce", slow)).step - predict_step(coded(4, "all-reduce", TENTH)).step
+    )
+    assert 0.1 * SHAPE.size * 4 * 1e-8 < longer <= SHAPE.size * 4 * 1e-8
+    assert predict_step(coded(4, "all-reduce", slow)).backward == COST.backward
