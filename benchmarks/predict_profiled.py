@@ -48,8 +48,8 @@ from paceline.studies.predict.steps import predict_step
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
 """Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""
 JOBS = {
-    "cnn": "--data digits --model cnn --batch-size 32",
-    "mlp": "--data digits --model mlp:hidden=960,layers=2 --batch-size 32",
+    "cnn": "--data digits --model cnn --batch-size 128",
+    "mlp": "--data digits --model mlp:hidden=960,layers=2 --batch-size 64",
     "resnet18": "--data synthetic --model resnet18 --batch-size 8",
 }
 REFERENCE = {
@@ -58,18 +58,19 @@ REFERENCE = {
 }
 """Jobs that messages to a server are measured with; none of the cells has them."""
 CELLS = """
-cnn all-reduce 2 shm; cnn all-reduce 3 shm; cnn all-reduce 2 loopback; cnn all-reduce 3 loopback
-cnn local-sgd:period=8 2 shm; cnn local-sgd:period=8 3 loopback; cnn ps 2 shm; cnn ssp 3 shm
-mlp all-reduce 2 shm; mlp all-reduce 3 shm; mlp all-reduce 2 loopback; mlp all-reduce 3 loopback
-mlp local-sgd:period=8 2 loopback; mlp local-sgd:period=8 3 shm; mlp ps 2 shm; mlp ps 3 shm; mlp ssp 2 shm
-mlp all-reduce 2 1gbit; mlp all-reduce 3 1gbit; mlp local-sgd:period=8 2 1gbit; mlp ps 2 1gbit; mlp ps 3 1gbit
+cnn all-reduce 2 shm; mlp all-reduce 3 shm; cnn local-sgd:period=8 2 shm; cnn ps 2 shm; mlp ps 3 shm; mlp ssp 2 shm
+cnn all-reduce 2 loopback; cnn all-reduce 3 loopback; mlp all-reduce 2 loopback; mlp all-reduce 3 loopback
+cnn local-sgd:period=8 3 loopback; mlp local-sgd:period=8 2 loopback; resnet18 all-reduce 2 loopback
+cnn all-reduce 2 1gbit; cnn local-sgd:period=8 3 1gbit; mlp all-reduce 2 1gbit; mlp all-reduce 3 1gbit
+mlp local-sgd:period=8 2 1gbit; mlp ps 2 1gbit; mlp ps 3 1gbit; resnet18 all-reduce 2 1gbit
 mlp all-reduce 2 100mbit; mlp all-reduce 3 100mbit; mlp local-sgd:period=8 3 100mbit; mlp ps 2 100mbit
-cnn all-reduce 2 1gbit; cnn local-sgd:period=8 3 1gbit
-resnet18 all-reduce 2 shm; resnet18 all-reduce 2 1gbit
+mlp ssp 2 1gbit
 """
-QUICK = ("cnn all-reduce 2 shm", "mlp all-reduce 2 1gbit", "mlp ps 2 shm")
-SECONDS = 5.0
-"""Of training a cell, about."""
+QUICK = ("cnn all-reduce 2 shm", "mlp all-reduce 2 1gbit", "mlp ps 3 shm")
+SECONDS = 3.0
+"""Of training in each run of a cell, about."""
+LAUNCHES = 2
+"""Runs of a cell, far from each other: on this machine the same command may be a fifth slower the next time."""
 NOMINAL = {"1gbit": 1e9 / 8, "100mbit": 1e8 / 8, "loopback": 4e9, "shm": 20e9}
 """Bytes a second that a data sheet would say, for Paleo."""
 ONE_CORE = DeviceSheet(
@@ -110,7 +111,9 @@ class Cell:
     @property
     def together(self) -> int:
         """Steps over which a mean is taken: those of a period, and a few where steps take turns."""
-        return 1 if self.job == "resnet18" else 8
+        if self.strategy == "ssp" or "period" in self.strategy:
+            return 8
+        return 1 if self.network or self.job == "resnet18" else 8
 
     @property
     def network(self) -> bool:
@@ -142,7 +145,7 @@ def probe(beside: float) -> int:
 
     place = Place.from_environment()
     assert place is not None
-    found = calibrate_links(place, beside=beside, rounds=4 if beside > 1 else 9)
+    found = calibrate_links(place, beside=beside, rounds=3 if beside > 1 else 5)
     if place.rank == 0:
         print(json.dumps(asdict(found)))  # type: ignore[call-overload]
     return 0
@@ -162,7 +165,7 @@ def calibrate(cells: Sequence[Cell], runs: Path) -> Profile:
             *(here[count]["short"] if count in here else 1.0 for count in range(2, max(counts) + 1)),
         ),
     }
-    links = [LinkFit(**link) for found in here.values() for link in found["links"]]
+    links = [link for found in here.values() for link in found["links"]]
     profile = Profile(
         name="here",
         made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
@@ -181,21 +184,40 @@ def calibrate(cells: Sequence[Cell], runs: Path) -> Profile:
 
 
 def probe_here(count: int) -> dict[str, Any]:
+    """Shared memory, the loopback and company, each the mean of two launches."""
     print(f"calibrating with {count} workers", file=sys.stderr)
     command = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), __file__, "--probe", "1"]
-    out = subprocess.run(
-        [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+    found = []
+    for _ in range(2):
+        out = subprocess.run(
+            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
+        )
+        found.append(json.loads(out.stdout))
+    first, second = ([LinkFit(**link) for link in one["links"]] for one in found)
+    return {
+        "short": statistics.fmean(one["short"] for one in found),
+        "long": statistics.fmean(one["long"] for one in found),
+        "turns": found[0]["turns"],
+        "links": [between(one, other) for one, other in zip(first, second, strict=True)],
+    }
+
+
+def between(one: LinkFit, other: LinkFit) -> LinkFit:
+    """The mean of what two launches found of a link."""
+    return replace(
+        one,
+        latency=(one.latency + other.latency) / 2,
+        bandwidth=2 / (1 / one.bandwidth + 1 / other.bandwidth),
+        points=one.points + other.points,
     )
-    found: dict[str, Any] = json.loads(out.stdout)
-    return found
 
 
 def probe_apart(rate: str, count: int, beside: float) -> list[LinkFit]:
-    """A link's own name is its rate, as there are several."""
+    """A link's own name begins with its rate, as there are several."""
     print(f"calibrating {count} namespaces at {rate}", file=sys.stderr)
     said = spread([sys.executable, __file__, "--probe", str(beside)], count, rate)
     found = json.loads(next(text for text in said if text.strip()))
-    return [replace(LinkFit(**link), name=rate) for link in found["links"]]
+    return [replace(LinkFit(**link), name=f"{rate} {link['name']}") for link in found["links"]]
 
 
 def probe_messages(counts: Sequence[int], profile: Profile, runs: Path) -> list[LinkFit]:
@@ -260,7 +282,7 @@ def cluster(cell: Cell, profile: Profile, apart: float) -> Cluster:
         link = link_of(profile, name, cell.workers)
         host = Host(name="here", link=link, inside=link, workers=cell.workers, backend=backend)
         return Cluster(hosts=(replace(host, company=company),))
-    link = link_of(profile, cell.where, cell.workers)
+    link = link_of(profile, f"{cell.where} {'wire' if cell.served else 'network'}", cell.workers)
     hosts = [Host(name=f"host-{number}", link=link) for number in range(cell.workers)]
     keeper = [Host(name="keeper", link=link, workers=0, servers=1)] if cell.served else []
     return Cluster(hosts=(*hosts, *keeper), company=company)
@@ -287,7 +309,7 @@ def train_alone(jobs: Sequence[str], runs: Path) -> dict[str, Path]:
 
 def measure(cell: Cell, step: float, runs: Path) -> Path:
     """Train for a few seconds, if the step takes as long as was predicted."""
-    least = 5 * cell.together
+    least = max(12, 5 * cell.together)
     steps = max(least, min(600, int(SECONDS / step))) // cell.together * cell.together + 2
     asked = words(cell.job, cell.strategy, steps)
     if cell.network:
@@ -337,28 +359,29 @@ def compare(cells: Sequence[Cell], runs: Path, options: argparse.Namespace) -> d
     made = time.time()
     stored = {str(cell): asdict(step) for cell, step in predictions.items()}
     (runs / "prediction.json").write_text(json.dumps({"made": made, "steps": stored}))
-    rows = []
-    for cell, predicted in predictions.items():
-        begun = time.time()
-        assert begun > made
-        folder = measure(cell, predicted.step, runs)
-        measured = step_of(folder, cell.together)
-        error = 100 * (predicted.step / measured - 1)
-        rows.append(
-            {"cell": cell, "predicted": predicted.step, "measured": measured, "error": error, "at": begun}
-        )
-        print(
-            f"{cell!s:34} {1e3 * predicted.step:9.2f} {1e3 * measured:9.2f} ms {error:+6.1f} %",
-            file=sys.stderr,
-        )
-        if options.parts:
-            print(parts_table(compare_parts(predicted, RunFolder(folder))), file=sys.stderr)
+    found: dict[Cell, list[Path]] = {cell: [] for cell in cells}
+    for _ in range(LAUNCHES):
+        for cell, predicted in predictions.items():
+            assert time.time() > made
+            found[cell].append(measure(cell, predicted.step, runs))
+            print(f"{cell!s:36}{1e3 * step_of(found[cell][-1], cell.together):10.2f} ms", file=sys.stderr)
+    rows = [score(cell, predictions[cell], folders) for cell, folders in found.items()]
+    if options.parts:
+        for cell, folders in found.items():
+            print(f"\n{cell}\n{parts_table(compare_parts(predictions[cell], RunFolder(folders[0])))}")
     traces = {job: job_trace(folder) for job, folder in alone.items()}
     share = best_paleo(rows, traces)
     for row in rows:
         seconds = paleo_seconds(row["cell"], traces[row["cell"].job], share)
         row["paleo_error"] = 100 * (seconds / row["measured"] - 1)
     return judge(rows) | {"made": made, "paleo_percent": 100 * share, "profile": asdict(profile)}
+
+
+def score(cell: Cell, predicted: Step, folders: Sequence[Path]) -> dict[str, Any]:
+    """The mean of the runs of a cell beside what was predicted."""
+    measured = statistics.fmean(step_of(folder, cell.together) for folder in folders)
+    error = 100 * (predicted.step / measured - 1)
+    return {"cell": cell, "predicted": predicted.step, "measured": measured, "error": error}
 
 
 def judge(rows: list[dict[str, Any]]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ class LinkFit:
 
     name: str
     """How it was reached: "memory" (shared memory of one host), "loopback" (Gloo on one host), "messages" (with a
-    server on one host) or "network"."""
+    server on one host), "network" (all-reduces between hosts) or "wire" (messages between hosts)."""
     bandwidth: float
     """Bytes a second."""
     latency: float

@@ -16,7 +16,7 @@ from paceline.errors import Mistake
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
 
-LARGE = 500_000
+LARGE = 2_000_000
 """Bytes from which a tensor tells the rate of a network."""
 
 

@@ -27,8 +27,9 @@ from paceline.studies.calibrate.kernels import (
     images,
     repeated,
 )
-from paceline.studies.calibrate.link_fit import Point, fit_link
-from paceline.studies.collectives.probe import Prober
+from paceline.studies.calibrate.link_fit import FASTEST, Point, fit_link
+from paceline.studies.collectives.fit import Line
+from paceline.studies.collectives.probe import MESSAGES, Prober
 from paceline.studies.collectives.room import Interrupted, Room
 
 LONG = 32
@@ -114,14 +115,14 @@ class _Probe:
                 found.append(one)
         return self._conclude(found, self._wire(rounds))
 
-    def _wire(self, rounds: int) -> float | None:
-        """Seconds a byte of the network, by large messages alone; what a shaper lets pass at once is not its rate."""
+    def _wire(self, rounds: int) -> Line | None:
+        """What a message between two hosts takes, with nothing else under way."""
         if "network" not in self._ways:
             return None
         prober = Prober(self._room, find_operation("sum", torch.float32), torch.float32, rounds * self._turn)
         hosts = self._room.hosts
         firsts = [hosts.index(host) for host in sorted(set(hosts))]
-        return prober.exchange("across", firsts).byte_seconds
+        return prober.exchange("across", firsts)
 
     def _round(self) -> _Round:
         one = _Round()
@@ -171,17 +172,33 @@ class _Probe:
             turn()
         return self._room.slowest([(time.perf_counter() - begun) / times])[0]
 
-    def _conclude(self, rounds: Sequence[_Round], wire: float | None) -> Together:
+    def _conclude(self, rounds: Sequence[_Round], wire: Line | None) -> Together:
         alone = median(median(one.alone.values()) for one in rounds)
         return Together(
             workers=self._room.workers,
             short=_factor(rounds, [one.short for one in rounds]),
             long=_factor(rounds, [one.long for one in rounds]),
             turns=(alone, LONG * alone),
-            links=tuple(self._fit(way, rounds, wire) for way in self._ways),
+            links=(*(self._fit(way, rounds, wire) for way in self._ways), *self._messages(wire)),
         )
 
-    def _fit(self, way: str, rounds: Sequence[_Round], wire: float | None) -> LinkFit:
+    def _messages(self, wire: Line | None) -> list[LinkFit]:
+        """The network as messages use it that are no part of an all-reduce."""
+        if wire is None:
+            return []
+        return [
+            LinkFit(
+                name="wire",
+                bandwidth=1 / max(wire.byte_seconds, 1 / FASTEST),
+                latency=wire.latency,
+                reduce_seconds=0.0,
+                spread=0.05,
+                points=len(MESSAGES),
+                workers=self._room.workers,
+            )
+        ]
+
+    def _fit(self, way: str, rounds: Sequence[_Round], wire: Line | None) -> LinkFit:
         points = []
         for net in map(str, WIDTHS):
             # In steps of one worker alone, so that slow rounds count as much as quick ones.
@@ -191,7 +208,7 @@ class _Probe:
                 (one.averaged[way, net] - one.short[net]) / one.alone[net] for one in rounds
             )
             points.append(Point(sizes=bucket_bytes(self._plain[net].flat), added=added, beside=beside))
-        return fit_link(way, self._room.hosts, points, wire=wire)
+        return fit_link(way, self._room.hosts, points, wire=wire.byte_seconds if wire else None)
 
 
 def _factor(rounds: Sequence[_Round], together: Sequence[dict[str, float]]) -> float:
