@@ -1,6 +1,7 @@
 """``paceline calibrate``: what it writes, and what it refuses."""
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,8 @@ from paceline.clusters.profile import LinkFit, Profile
 from paceline.clusters.profile_file import made_before, read_profile, write_profile
 from paceline.costs.devices.fitted import read_fitted
 from paceline.errors import Mistake
+from paceline.studies.calibrate.links import Together
+from paceline.studies.calibrate.together import add_together
 
 PROFILE = Profile(
     name="here",
@@ -59,6 +62,10 @@ def test_a_short_calibration_gives_a_profile_that_can_be_used(tmp_path, capsys):
         (["--profile", "x.json"], "add --record"),
         (["--record", "runs/none", "--seconds", "5"], "leave --seconds out"),
         (["--record", "runs/none"], "runs/none"),
+        (["--workers", "1"], "--workers 1 has no link to measure"),
+        (["--workers", "2", "--profile", "none.json"], "none.json"),
+        (["--table", "none.toml"], "none.toml"),
+        (["--table", "none.toml", "--workers", "2"], "measures nothing"),
         (["--record", "runs/none", "--profile", "none.json"], "none.json"),
     ],
 )
@@ -119,3 +126,20 @@ def test_nonsense_in_a_profile_is_refused(tmp_path, change):
     path.write_text(json.dumps(document))
     with pytest.raises(Mistake, match="not a profile that can be used"):
         read_profile(path)
+
+
+def test_what_several_workers_found_takes_the_place_of_what_as_many_found_before():
+    link = LinkFit(
+        name="memory", bandwidth=5e9, latency=1e-5, reduce_seconds=0.0, spread=0.1, points=9, workers=4
+    )
+    found = Together(workers=4, short=2.6, long=2.2, turns=(0.002, 0.07), links=(link,))
+    profile = add_together(PROFILE, found)
+    assert profile.links == (*PROFILE.links, link)
+    assert profile.company == pytest.approx((1.0, 1.2, 1.7, 2.2)), "three workers lie between two and four"
+    assert profile.company_short[0] == 1.0
+    assert profile.company_short[3] == 2.6
+    again = add_together(profile, replace(found, long=2.4))
+    assert again.links == profile.links
+    assert again.company[3] == 2.4
+    network = replace(found, links=(replace(link, name="network"),), long=9.9)
+    assert add_together(PROFILE, network).company == PROFILE.company, "across hosts nobody shares cores"

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Group, Parameter
 
-from paceline.cli.options import whole
+from paceline.cli.options import given_options, whole
+from paceline.cli.place import PlaceOptions
 from paceline.errors import Mistake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from paceline.costs.devices.fitted import Fitted
 
@@ -29,6 +30,11 @@ def calibrate(
     threads: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
     record: Annotated[Path | None, Parameter(group=WHAT)] = None,
     profile: Annotated[Path | None, Parameter(group=WHAT)] = None,
+    where: PlaceOptions | None = None,
+    table: Annotated[Path | None, Parameter(group=TABLE)] = None,
+    start: Annotated[str | None, Parameter(name="--from", group=TABLE)] = None,
+    collective: Annotated[str | None, Parameter(group=TABLE)] = None,
+    foretell: Annotated[str | None, Parameter(name="--predict", group=TABLE)] = None,
     out: Annotated[Path | None, Parameter(group=SHOWN)] = None,
     name: Annotated[str | None, Parameter(group=SHOWN)] = None,
     as_json: Annotated[bool, Parameter(name="--json", group=SHOWN, negative=(), show_default=False)] = False,
@@ -36,7 +42,9 @@ def calibrate(
     """Measure this machine, so that predictions know it: 'paceline predict MODEL --profile FILE'.
 
     Runs random networks of many shapes for a few minutes, times every operator in its place, and fits how its time
-    depends on its sizes. Leave the machine alone meanwhile. A record of a real run can correct a profile as well.
+    depends on its sizes. Leave the machine alone meanwhile. With --workers 2 or more, on one host or several, links and
+    what computing in company costs are measured afterwards. A record of a real run can correct a profile as well; and a
+    table of measured epochs says how the rest of it would look.
 
     Parameters
     ----------
@@ -47,7 +55,16 @@ def calibrate(
     record
         Instead of measuring: the folder of a run by one worker, whose typical step corrects the times.
     profile
-        With --record: the profile to correct (default: none, and one rate is all that is known).
+        With --record: the profile to correct (default: none, and one rate is all that is known). With --workers: the
+        profile that links are added to, instead of measuring the device first.
+    table
+        A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml; nothing is measured or written.
+    start
+        The point that is fitted, workers x batch, such as 4x128 (default: the most workers, the middle batch).
+    collective
+        How gradients were exchanged: one-to-all, ring, tree or butterfly (default: each of them beside the others).
+    foretell
+        Further points, such as 8x128,8x512.
     out
         Where to write the profile (default paceline-profile.json).
     name
@@ -55,6 +72,25 @@ def calibrate(
     as_json
         One JSON document instead of text.
     """
+    from paceline.cli.together import check_together, launch_together, work_together
+    from paceline.clusters.profile_file import read_profile
+    from paceline.runtimes.live.place import Place
+
+    where = where or PlaceOptions()
+    together = given_options(where)
+    if table is not None:
+        return _by_table(table, start, collective, foretell, [record, profile, seconds, *together], as_json)
+    place = Place.from_environment()
+    if place is not None:
+        base = profile or _writable(out)
+        return work_together(place, where, base, out or base, as_json)
+    if together and record is None:
+        check_together(where)
+        if profile is not None:
+            read_profile(profile)
+        elif not where.node_rank:
+            _by_measuring(seconds, threads, out, name, as_json, tell=not as_json)
+        return launch_together(where)
     if record is not None:
         if seconds is not None:
             raise Mistake("--record takes the times of a run and measures nothing; leave --seconds out")
@@ -64,8 +100,30 @@ def calibrate(
     return _by_measuring(seconds, threads, out, name, as_json)
 
 
+def _by_table(
+    table: Path,
+    start: str | None,
+    collective: str | None,
+    foretell: str | None,
+    others: "Sequence[object]",
+    as_json: bool,
+) -> int:
+    from paceline.cli.table import fit_from_table
+
+    if any(other is not None for other in others):
+        raise Mistake(
+            f"--table {table} measures nothing: leave --seconds, --record, --profile and --workers out"
+        )
+    return fit_from_table(table, start, collective, foretell, as_json=as_json)
+
+
 def _by_measuring(
-    seconds: float | None, threads: int | None, out: Path | None, name: str | None, as_json: bool
+    seconds: float | None,
+    threads: int | None,
+    out: Path | None,
+    name: str | None,
+    as_json: bool,
+    tell: bool = True,
 ) -> int:
     from paceline.reports.calibrate import ShownCalibration, tell_device
     from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
@@ -75,7 +133,9 @@ def _by_measuring(
         device, found = calibrate_device(
             USUAL_SECONDS if seconds is None else seconds, threads=threads, observer=observer
         )
-    _finish(device, threads, path, name, {"device": found.to_json()}, [*tell_device(found), ""], as_json)
+    _finish(
+        device, threads, path, name, {"device": found.to_json()}, [*tell_device(found), ""], as_json, tell
+    )
     return 0
 
 
@@ -107,8 +167,9 @@ def _finish(
     document: dict[str, Any],
     lines: "Iterable[str]",
     as_json: bool,
+    tell: bool = True,
 ) -> None:
-    """Write the profile, and say what was found and where it is."""
+    """Write the profile and, if somebody is to be told, say what was found and where it is."""
     from paceline.clusters.profile_file import made_before, write_profile
     from paceline.records.calibration import SCHEMA
     from paceline.reports.calibrate import tell_file
@@ -116,6 +177,8 @@ def _finish(
 
     replaced = made_before(path)
     write_profile(make_profile(device, threads, name), path)
+    if not tell:
+        return
     if as_json:
         whole_document = {"schema": SCHEMA, "profile": str(path), "replaced": replaced, **document}
         text = json.dumps(whole_document, indent=2, allow_nan=False)

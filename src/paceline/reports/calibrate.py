@@ -2,10 +2,12 @@
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from math import exp
 from pathlib import Path
 from typing import TextIO
 
+from paceline.clusters.profile import LinkFit
 from paceline.records.calibration import DeviceFound, RecordFound
 from paceline.reports.meters import meter_for
 from paceline.reports.text import counted, time_left
@@ -63,6 +65,23 @@ def tell_record(found: RecordFound) -> Iterator[str]:
     )
     for phase, measured in found.measured.items():
         yield f"  {phase:9} {show_seconds(measured):>9} measured  {show_seconds(found.predicted[phase]):>9} before"
+
+
+def tell_together(
+    workers: int, short: float, long: float, links: Sequence[LinkFit], path: Path
+) -> Iterator[str]:
+    """What several workers found of their links and of each other."""
+    if any(link.name != "network" for link in links):
+        yield (
+            f"{workers} workers at once compute {long:.2f} times as long each as one alone, "
+            f"{short:.2f} times where they meet after every step"
+        )
+    for link in links:
+        yield (
+            f"  {link.name:9} {show_bytes(link.bandwidth)}/s, {show_seconds(link.latency)} a message, "
+            f"off by a typical factor of {exp(link.spread):.3g} ({counted(link.points, 'measurement')})"
+        )
+    yield f"added to: {path}"
 
 
 def tell_file(path: Path, replaced: str | None) -> Iterator[str]:

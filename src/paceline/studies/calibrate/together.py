@@ -1,0 +1,31 @@
+"""What several workers found, as a part of a profile."""
+
+from dataclasses import replace
+
+from paceline.clusters.profile import Profile
+from paceline.studies.calibrate.links import Together
+
+
+def add_together(profile: Profile, found: Together) -> Profile:
+    """The profile with these links and this company, in place of those that it had of as many workers."""
+    kept = [link for link in profile.links if link.workers != found.workers]
+    alone = all(link.name == "network" for link in found.links)
+    company = {} if alone else _company(profile, found)
+    return replace(profile, links=(*kept, *found.links), **company)  # type: ignore[arg-type]
+
+
+def _company(profile: Profile, found: Together) -> dict[str, object]:
+    """Both kinds of company; numbers of workers that were never measured lie on a line between their neighbours."""
+    return {
+        "company": _filled(profile.company, found.workers, found.long),
+        "company_short": _filled(profile.company_short, found.workers, found.short),
+        "turns": found.turns,
+    }
+
+
+def _filled(known: tuple[float, ...], workers: int, factor: float) -> tuple[float, ...]:
+    before = (*(known or (1.0,))[: workers - 1],)
+    missing = workers - 1 - len(before)
+    last = before[-1]
+    between = (last + (factor - last) * place / (missing + 1) for place in range(1, missing + 1))
+    return (*before, *between, max(1.0, factor), *known[workers:])
