@@ -163,6 +163,8 @@ def answer(capsys, tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
         (RUN + "batches = 3", ["3 batches", "evenly among 2 workers", "choose ps"]),
         (RUN + "iterations = 2000000", ["too many", "1,000,000"]),
         (RUN + "horizon = '1 s'", ["horizon", "choose ps"]),
+        (RUN + "iterations = 1" + "0" * 400, ["run.iterations is too large"]),
+        ("ask = 'explain'\n[explain]\nschedule = 'ring'\nworkers = 1000000000", ["workers is too large"]),
         (RUN + "iterations = 1\n[[hosts]]", ["'hosts'"]),
         ("ask = 'run'\n[run]\nstrategy = 'ps'\n[[hosts]]", ["run.batch is missing", "batch = 32"]),
         ("ask = 'explain'", ["explain.schedule is missing", 'schedule = "ring"']),

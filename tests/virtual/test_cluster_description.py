@@ -8,7 +8,6 @@ from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.description import DEFAULT_LINK, read_cluster
 from paceline.clusters.devices import DEVICES
 from paceline.clusters.lines import find_lines, line_of
-from paceline.clusters.make import make_cluster
 from paceline.clusters.networks import NETWORKS
 from paceline.errors import Mistake
 
@@ -85,6 +84,8 @@ def test_ranks_fill_hosts_in_order_and_servers_go_where_they_are_offered_a_place
         ("hosts=0", ["--cluster: hosts = '0'", "1 or more"]),
         ("hosts=2,workers=0", ["0 workers"]),
         ("hosts=two", ["'two'", "whole number"]),
+        ("hosts=1000000000000", ["hosts is too large", "at most 1,000,000"]),
+        ("workers=1000000000000", ["workers is too large", "at most 1,000,000"]),
         ("bandwidth=1 Gs", ["--cluster", "bandwidth", "'1 Gs'", "Gbit/s"]),
         ("bandwidth=-1 Gbit/s", ["bandwidth", "'-1 Gbit/s'", "not negative"]),
         ("bandwidth=0 Gbit/s", ["more than zero"]),
@@ -123,6 +124,9 @@ def test_bad_inline_description_names_value_and_rule(text: str, parts: list[str]
         ("name = 'empty'", ["0 hosts"]),
         ("[[hosts]]\n[times]\nforwad = '1 ms'", ["times.forwad", "times.forward"]),
         ("[[hosts", ["is not TOML"]),
+        ("x = " + "[" * 3000 + "]" * 3000, ["is not TOML"]),
+        ("x = " + "9" * 5000, ["is not TOML"]),
+        ("[[hosts]]\nspeed = 1" + "0" * 400, ["hosts[0].speed", "a number"]),
     ],
 )
 def test_bad_file_names_file_key_value_and_rule(tmp_path: Path, text: str, parts: list[str]) -> None:
@@ -236,15 +240,6 @@ def test_a_device_may_have_a_name_of_its_own(text: str) -> None:
     device = read_cluster(text).hosts[0].device
     assert device.sheet is None
     assert device.name in text
-
-
-def test_a_cluster_can_be_made_for_any_number_of_workers() -> None:
-    made = make_cluster(19, network=NETWORKS["25gbit"], per_host=8, inside=NETWORKS["nvlink3"])
-    assert [host.workers for host in made.hosts] == [8, 8, 3]
-    assert [host.inside.bandwidth for host in made.hosts] == [8 * 300e9, 8 * 300e9, 3 * 300e9]
-    assert made.hosts[2].link.bandwidth == 25e9 / 8
-    with pytest.raises(Mistake, match="0 workers are out of range"):
-        make_cluster(0, network=NETWORKS["25gbit"])
 
 
 def test_hosts_whose_workers_come_late_or_go_early(tmp_path: Path) -> None:

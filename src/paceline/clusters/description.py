@@ -13,6 +13,8 @@ from paceline.errors import Mistake, unknown
 
 DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 """The link of a host that states none: 1 Gbit/s Ethernet."""
+MOST_HOSTS = 1_000_000
+"""That one table may stand for, and the workers and servers of a host."""
 
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "aggregate", "jitter")
 _HOST = (
@@ -43,11 +45,14 @@ def _read_file(path: Path) -> Cluster:
 def read_toml(path: Path, what: str) -> Reader:
     """The whole of a TOML file; a Mistake where it cannot be read."""
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
     except OSError as error:
         raise Mistake(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except (
+        ValueError,
+        RecursionError,
+    ) as error:  # a wrong byte or word, a number too long, brackets too deep
         raise Mistake(f"{path} is not TOML: {error}") from error
     return Reader(str(path), "", document, text)
 
@@ -114,12 +119,14 @@ def _build(
 
 def _read_hosts(reader: Reader, inside: Reader, count: str) -> Iterator[Host]:
     """The hosts that one table describes; ``count`` is the key that says how many."""
-    number = reader.whole(count, 1, least=1)
+    number = reader.whole(count, 1, least=1, most=MOST_HOSTS)
     stem = reader.word("name", "host")
     names = reader.words("names", [f"{stem}-{index}" for index in range(number)] if number > 1 else [stem])
     if count in reader.values and len(names) != number:
         raise reader.wrong("names", names, f"there must be as many as {count} says, {number}")
-    workers, servers = reader.whole("workers", 1), reader.whole("servers", 0)
+    workers, servers = (
+        reader.whole(key, usual, most=MOST_HOSTS) for key, usual in (("workers", 1), ("servers", 0))
+    )
     device, within = read_device(reader), read_link(inside, MEMORY, workers)
     start, steps = (
         reader.seconds("start", 0.0),

@@ -32,7 +32,7 @@ def line_of(path: str, lines: Mapping[str, int]) -> int | None:
 
 def _statements(text: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
     """Each statement with the number of its first line; a value over several lines ends where it can be read."""
-    lines = text.splitlines()
+    lines = text.split("\n")  # other line breaks may stand in comments and strings
     start = 0
     while start < len(lines):
         statement, end = lines[start].strip(), start + 1

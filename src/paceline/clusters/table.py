@@ -7,6 +7,9 @@ from paceline.clusters.lines import find_lines, line_of
 from paceline.errors import Mistake, unknown
 from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 
+MOST = 10**15
+"""The largest whole number that a description may state: no more is exact in what is computed of it."""
+
 
 class Reader:
     """Hands out the values of one table; ``finish`` refuses the keys that nobody asked for.
@@ -54,7 +57,7 @@ class Reader:
             if key not in self.values:
                 raise Mistake(f"{self.place(key)} is missing; add it, for example {example}")
 
-    def whole(self, key: str, default: int, least: int = 0) -> int:
+    def whole(self, key: str, default: int, least: int = 0, most: int = MOST) -> int:
         """A whole number."""
         value = self._take(key, default)
         try:
@@ -63,6 +66,8 @@ class Reader:
             number = None
         if type(number) is not int or number < least:
             raise self.wrong(key, value, f"it must be a whole number, {least} or more")
+        if number > most:
+            raise Mistake(f"{self.place(key)} is too large: it must be at most {most:,}")
         return number
 
     def number(self, key: str, default: float) -> float:
@@ -72,7 +77,7 @@ class Reader:
             if isinstance(value, bool):
                 raise TypeError
             return float(value)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise self.wrong(key, value, "it must be a number, for example 1.5") from None
 
     def positive(self, key: str, default: float) -> float:
@@ -90,7 +95,7 @@ class Reader:
             if not isinstance(pieces, list) or any(isinstance(piece, bool) for piece in pieces):
                 raise TypeError
             return tuple(float(piece) for piece in pieces)
-        except (TypeError, ValueError):
+        except (TypeError, ValueError, OverflowError):
             raise self.wrong(key, value, "it must be a list of numbers, for example [1, 1.4, 2]") from None
 
     def word(self, key: str, default: str) -> str:

@@ -4,6 +4,9 @@ from typing import Any
 
 from paceline.studies.scenarios.scenario import Scenario
 
+MOST = 1_000
+"""Of anything that is counted; the report draws far less, and says how much, once it has begun."""
+
 
 def read_request(scenario: Scenario) -> dict[str, Any]:
     """The settings of [explain] by name, as the command of that name has them; its report plays the collective."""
@@ -18,9 +21,11 @@ def read_request(scenario: Scenario) -> dict[str, Any]:
         request["values"] = "; ".join(rows)
     for key in ("workers", "length", "seed", "segments"):
         if key in reader.values:
-            request[key] = reader.whole(key, 0)
+            request[key] = reader.whole(key, 0) if key == "seed" else reader.whole(key, 0, most=MOST)
     if "hosts" in reader.values:
-        request["hosts"] = ",".join(str(number.whole(key, 0)) for number, key in reader.items("hosts"))
+        request["hosts"] = ",".join(
+            str(number.whole(key, 0, most=MOST)) for number, key in reader.items("hosts")
+        )
     reader.finish()
     scenario.reader.finish()
     return request
