@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from paceline.clusters.devices import DEVICES, find_device
 from paceline.costs.devices.base import step_cost
 from paceline.costs.devices.roofline import WIDTHS, Roofline
+from paceline.costs.devices.shares import fullness
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
 from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
@@ -150,3 +151,8 @@ def test_a_data_sheet_is_trusted_within_a_factor_of_one_and_a_half() -> None:
 def test_what_a_device_does_not_have_is_refused(device, settings, says) -> None:
     with pytest.raises(Mistake, match=says):
         Roofline(sheet=find_device(device), **settings)
+
+
+def test_an_empty_product_takes_its_overhead() -> None:
+    """Else a layer of no features would end in a division by zero."""
+    assert fullness(Product(batch=1, m=4, n=0, k=8)) > 0

@@ -1,5 +1,6 @@
 """A trace counts what torch counts, and what torch does on real tensors."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,13 +11,14 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
+from paceline.costs.trace.making import ordered
 from paceline.costs.trace.operator import Attention, Convolution, Operator
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.results import RULES, meta_result
 from paceline.costs.trace.step import Step
 from paceline.costs.trace.timing import time_operators
 from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.tracer import trace, without_values
 from paceline.jobs.models.resnet import ResNet18
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of
@@ -193,3 +195,19 @@ def test_what_is_expanded_is_read_once() -> None:
 
     first = trace(images(Shifted), 2).forward[0]
     assert (first.name, first.read) == ("add", 4 * (2 * 3 * 12 * 12 + 3))
+
+
+@given(st.lists(st.sampled_from([1, 2, 3]), min_size=1, max_size=4), st.randoms())
+def test_what_is_made_like_an_expanded_tensor_lies_as_torch_lays_it(shape: list[int], chance: Any) -> None:
+    """A view that works would else be refused in a trace."""
+    order = chance.sample(range(len(shape)), len(shape))
+    wide = torch.zeros(shape).permute(order).expand([4 if shape[at] == 1 else -1 for at in order])
+    meta = torch.empty_strided(wide.shape, wide.stride(), device="meta")
+    assert ordered(meta).stride() == torch.relu(wide).stride() == wide.clone().stride()
+
+
+@pytest.mark.parametrize("does", [lambda x: x.sum(2), lambda x: torch.cat([x, x], 2)])
+def test_a_dimension_that_is_not_there_is_refused(does: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """A model that cannot run would else have a step time."""
+    with torch.device("meta"), Recorder(without_values), pytest.raises(IndexError, match="out of range"):
+        does(torch.empty(3, 4))

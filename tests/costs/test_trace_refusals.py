@@ -91,6 +91,8 @@ def flat(*, loss: Any = functional.cross_entropy, model: Any = None) -> Subject:
     ("made", "says"),
     [
         (partial(flat, model=nn.ReLU), "no trainable parameter"),
+        (partial(flat, model=lambda: nn.LazyLinear(2)), "of a lazy module"),
+        (partial(flat, model=lambda: torch.jit.script(nn.Linear(2, 2))), "compiled by torch.jit"),
         (partial(flat, model=lambda: 3), "is a int; it must be an nn.Module"),
         (
             partial(flat, model=lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double())),

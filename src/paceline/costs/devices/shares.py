@@ -69,6 +69,7 @@ def fullness(shape: Shape) -> float:
             depth = shape.inputs // shape.groups * shape.kernel_height * shape.kernel_width
         case _:
             return 1.0
+    width, depth = max(width, 1), max(depth, 1)  # an empty product takes its overhead
     return width / (width + _HALF_WIDTH) * depth / (depth + _HALF_DEPTH)
 
 

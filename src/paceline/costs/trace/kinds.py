@@ -19,10 +19,19 @@ FREE = frozenset(
         "lift_fresh",
         "_local_scalar_dense",
         "resize_",
+        "unsafe_split",
+        "unsafe_split_with_sizes",
+        "unsafe_chunk",
+        "unsqueeze_",
+        "squeeze_",
+        "transpose_",
+        "t_",
+        "detach_",
         "set_",
     ]
 )
-"""They look at memory or reserve it, and touch none; as do all views, which their schema tells."""
+"""They look at memory or reserve it, and touch none; as do all views, which their schema tells, unless they are
+"unsafe" or in place."""
 
 WRITE_ONLY = frozenset(
     ["zero_", "fill_", "copy_", "normal_", "uniform_", "bernoulli_", "random_", "exponential_"]
@@ -59,8 +68,8 @@ KINDS: dict[str, Kind] = {name: kind for kind, names in _GROUPS.items() for name
 _FLOPS: dict[float, str] = {
     0: "nll_loss_forward nll_loss_backward nll_loss2d_forward nll_loss2d_backward eq ne lt gt le ge where "
     "masked_fill masked_fill_ bitwise_and bitwise_or bitwise_not logical_and logical_not",
-    2: "addcmul addcdiv addcmul_ addcdiv_ lerp lerp_ linalg_vector_norm tanh_backward sigmoid_backward mse_loss "
-    "mse_loss_backward",
+    2: "addcmul addcdiv addcmul_ addcdiv_ lerp lerp_ linalg_vector_norm mv addmv dot tanh_backward "
+    "sigmoid_backward mse_loss mse_loss_backward",
     3: "var std var_mean _softmax_backward_data _log_softmax_backward_data silu_backward",
     4: "exp log sqrt rsqrt sin cos tanh sigmoid erf pow log1p exp_ sqrt_ tanh_ sigmoid_ elu normal_",
     5: "_softmax _log_softmax _safe_softmax logsumexp silu silu_ native_batch_norm _native_batch_norm_legit "

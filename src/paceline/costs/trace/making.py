@@ -26,11 +26,33 @@ def ordered(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
     dtype = dtype or tensor.dtype
     if tensor.is_contiguous():
         return empty(tensor.shape, dtype)
-    strides = tensor.stride()
-    order = sorted(range(tensor.dim()), key=lambda place: (strides[place], -place))
     made, step = [0] * tensor.dim(), 1
-    for place in order:
+    for place in _inmost_first(tensor):
         made[place] = step
         step *= max(tensor.shape[place], 1)
     result: Tensor = _empty_strided(tensor.shape, made, dtype=dtype, device=_META)
     return result
+
+
+def is_expanded(tensor: Tensor) -> bool:
+    """Whether a dimension repeats the same memory, which says nothing about where it belongs."""
+    return 0 in tensor.stride() and any(
+        size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True)
+    )
+
+
+def _inmost_first(tensor: Tensor) -> list[int]:
+    """Dimensions by stride; one that is repeated keeps its place among them, as torch has it."""
+    shape, strides = tensor.shape, tensor.stride()
+    order = list(reversed(range(tensor.dim())))
+    for end in range(1, len(order)):
+        place = end
+        for before in reversed(range(end)):
+            one, other = strides[order[before]], strides[order[place]]
+            if not (one and other) or (one == other and shape[order[before]] <= shape[order[place]]):
+                continue
+            if one < other:
+                break
+            order[before], order[place] = order[place], order[before]
+            place = before
+    return order

@@ -38,7 +38,10 @@ def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options:
     if not values.is_floating_point() or options.get("dtype") is not None or "out" in options:
         return NotImplemented
     dims = range(values.dim()) if dims in (None, []) else dims
-    gone = {place % max(values.dim(), 1) for place in dims}
+    depth = max(values.dim(), 1)
+    gone = {place % depth for place in dims}
+    if len(gone) < len(dims) or not all(-depth <= place < depth for place in dims):
+        return NotImplemented
     kept = [1 if place in gone else size for place, size in enumerate(values.shape)]
     return empty(
         kept if keepdim else [size for place, size in enumerate(kept) if place not in gone], values.dtype
@@ -47,9 +50,11 @@ def _reduced(values: Tensor, dims: Any = None, keepdim: bool = False, **options:
 
 def _cat(tensors: Sequence[Tensor], dim: int = 0) -> Any:
     first = tensors[0]
-    place = dim % max(first.dim(), 1)
+    if not -first.dim() <= dim < first.dim():
+        return NotImplemented
+    place = dim % first.dim()
     rests = {(one.dtype, one.shape[:place], one.shape[place + 1 :]) for one in tensors}
-    if len(rests) > 1 or not all(one.is_contiguous() for one in tensors) or not first.dim():
+    if len(rests) > 1 or not all(one.is_contiguous() for one in tensors):
         return NotImplemented
     shape = list(first.shape)
     shape[place] = sum(one.shape[place] for one in tensors)

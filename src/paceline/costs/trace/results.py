@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._ops import OpOverload
 
 from paceline.costs.trace.layer_results import LAYERS
-from paceline.costs.trace.making import empty, like, ordered
+from paceline.costs.trace.making import empty, is_expanded, like, ordered
 from paceline.costs.trace.part_results import PARTS
 
 _NEEDS_VALUES = frozenset(
@@ -36,7 +36,7 @@ _UNARY = (
     "threshold_backward gelu_backward tanh_backward sigmoid_backward silu_backward hardtanh_backward "
     "leaky_relu_backward elu_backward hardswish_backward hardsigmoid_backward softplus_backward mish_backward"
 )
-_LIKE_FIRST = "_softmax _log_softmax _safe_softmax clone ones_like zeros_like full_like empty_like bernoulli"
+_LIKE_FIRST = "_softmax _log_softmax _safe_softmax ones_like zeros_like full_like empty_like bernoulli"
 _LIKE_SECOND = "_softmax_backward_data _log_softmax_backward_data nll_loss_backward mse_loss_backward"
 _IN_PLACE = (
     "zero_ fill_ normal_ uniform_ bernoulli_ add_ mul_ div_ sub_ relu_ clamp_ sigmoid_ tanh_ silu_ hardtanh_ "
@@ -77,7 +77,8 @@ def elementwise(*args: Any, **options: Any) -> Any:
     if not dtype.is_floating_point or "out" in options or not all(_plain(one, dtype) for one in tensors):
         return NotImplemented
     if all(_fits(one, first) for one in tensors[1:]):
-        return ordered(first)
+        # Where the first says little of how its memory lies, the others have their say, and torch knows how.
+        return NotImplemented if is_expanded(first) and len(tensors) > 1 else ordered(first)
     shape = _broadcast(tensors)
     if shape is None or not all(one.is_contiguous() for one in tensors):
         return NotImplemented

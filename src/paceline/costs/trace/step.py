@@ -6,6 +6,7 @@ from functools import partial
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import UninitializedParameter
 
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.places import Places
@@ -26,6 +27,11 @@ class Step:
         if not isinstance(model, nn.Module):
             raise Mistake(
                 f"the model of {subject.name!r} is a {type(model).__name__}; it must be an nn.Module"
+            )
+        if isinstance(model, torch.jit.ScriptModule):
+            raise Mistake(
+                f"the model of {subject.name!r} is compiled by torch.jit, whose modules cannot be followed; "
+                "give the module that it was made from"
             )
         self.model = model.train()
         self.parameters = _trainable(subject.name, self.model)
@@ -103,7 +109,12 @@ class Step:
 
 def _trainable(name: str, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     parameters = [(path, one) for path, one in model.named_parameters() if one.requires_grad]
-    if not parameters:
+    for path, one in parameters:
+        if isinstance(one, UninitializedParameter):
+            raise Mistake(
+                f"parameter {path!r} of {name!r} is of a lazy module and has no size yet; give the module its sizes"
+            )
+    if not any(one.numel() for _, one in parameters):
         raise Mistake(f"the model of {name!r} has no trainable parameter; a step needs at least one")
     types = sorted({str(one.dtype) for _, one in parameters})
     if len(types) > 1:
