@@ -156,6 +156,7 @@ def test_ones_own_subject_is_taken_as_it_is(here: Path) -> None:
         ("mine:net", {}, "is an nn.Module, .* give the shape of one sample, as in --input 3x224x224"),
         ("mine:job", {"shape": (3, 2, 2)}, "its Job says what a sample looks like; leave --input"),
         ("mine:subject", {"classes": 3}, "its Subject says what a sample looks like"),
+        ("mine:net", {"shape": (12,), "classes": 0}, "0 classes are too few"),
         ("mine:number", {}, "returned a int; it must return an nn.Module, a Job or a Subject"),
         ("mine:fails", {}, r"fails\(\) raised ZeroDivisionError: division by zero \(mine.py, line \d+\)"),
         ("mine:nte", {}, "mine.py has no 'nte'; did you mean 'net'"),
@@ -196,3 +197,9 @@ def test_a_job_whose_data_does_not_fit_its_model_is_refused_at_once(model: str, 
     for build in (build_job, subject_of_job):
         with pytest.raises(Mistake, match=says):
             build(JobSpec(model=model))
+
+
+def test_ones_own_module_is_fed_numbers_of_its_own_type(here: Path) -> None:
+    """Else a model of half precision would be traced with tensors of twice their size, or not run at all."""
+    (here / "narrow.py").write_text(MINE + "\ndef narrow():\n    return net().bfloat16()\n")
+    assert subject_of("narrow.py:narrow", shape=(12,), classes=3).batch(2)[0].dtype == torch.bfloat16

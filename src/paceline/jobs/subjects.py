@@ -76,10 +76,10 @@ def _imported(text: str, shape: tuple[int, ...] | None, classes: int | None, opt
     function = import_function(text, "model")
     made: Any = _without_memory(function)
     if isinstance(made, nn.Module):
-        return _of_module(text, function, shape, classes, optimizer)
+        return _of_module(text, function, made, shape, classes, optimizer)
     made = call(function, where)
     if isinstance(made, nn.Module):
-        return _of_module(text, partial(_moved, function), shape, classes, optimizer)
+        return _of_module(text, partial(_moved, function), made, shape, classes, optimizer)
     if not isinstance(made, Job | Subject):
         kind = type(made).__name__
         raise Mistake(
@@ -110,24 +110,37 @@ def _moved(function: Callable[[], nn.Module]) -> nn.Module:
 
 
 def _of_module(
-    text: str, function: Callable[[], Any], shape: tuple[int, ...] | None, classes: int | None, optimizer: Any
+    text: str,
+    function: Callable[[], Any],
+    made: nn.Module,
+    shape: tuple[int, ...] | None,
+    classes: int | None,
+    optimizer: Any,
 ) -> Subject:
+    """What ``function`` makes, and has ``made`` once, fed with numbers of its own type."""
     if shape is None:
         raise Mistake(
             f"model {text} is an nn.Module, which does not say what it is fed; give the shape of one sample, "
             "as in --input 3x224x224"
         )
+    if classes is not None and classes < 1:
+        raise Mistake(f"{classes} classes are too few; a model needs at least 1")
     return Subject(
         name=text.rpartition(":")[2],
         model=function,
         loss=partial(_score_loss, text),
-        batch=partial(_noise, shape, classes or 1),
+        batch=partial(_noise, shape, classes or 1, _number_type(made)),
         optimizer=optimizer,
     )
 
 
-def _noise(shape: tuple[int, ...], classes: int, samples: int) -> Batch:
-    return noise(samples, *shape), choices(classes, samples)
+def _noise(shape: tuple[int, ...], classes: int, dtype: torch.dtype, samples: int) -> Batch:
+    return noise(samples, *shape).to(dtype), choices(classes, samples)
+
+
+def _number_type(module: nn.Module) -> torch.dtype:
+    """Of its first parameter that is made of real numbers."""
+    return next((one.dtype for one in module.parameters() if one.is_floating_point()), torch.float32)
 
 
 def _score_loss(text: str, outputs: Any, targets: Tensor) -> Tensor:
