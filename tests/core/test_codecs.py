@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 
 from paceline import specs
 from paceline.codecs import CODECS
+from paceline.costs.trace.functions import trace_function
 from paceline.errors import Mistake
 
 SPECS = (
@@ -97,3 +98,21 @@ def test_random_places_are_shared_and_add():
 def test_settings_out_of_range_are_refused_by_name(spec):
     with pytest.raises(Mistake, match=spec.split(":")[0]):
         codec(spec)
+
+
+@pytest.mark.parametrize("size", [0.0, 1e-4])
+def test_int8_in_half_precision_takes_small_numbers(size):
+    # 127 over a small scale is infinite in 16 bits; were it computed, zeros would become what infinity times 0 is.
+    tensor = torch.tensor([size, -size, 0.0, size], dtype=torch.float16)
+    sent = codec("int8").decode(codec("int8").encode(tensor), [4])
+    torch.testing.assert_close(sent, tensor, atol=size / 20, rtol=0)
+
+
+def test_low_rank_has_orthogonal_columns_and_its_steps_grow_with_the_rank_only():
+    left, _ = codec("low-rank:rank=64").encode(torch.randn(300, 200))
+    torch.testing.assert_close(left.T @ left, torch.eye(64), atol=1e-4, rtol=0)
+    steps = [
+        len(trace_function(lambda: codec(f"low-rank:rank={rank}").encode(torch.empty(300, 200)))[1])  # noqa: B023
+        for rank in (32, 64)
+    ]
+    assert steps[1] < 2.5 * steps[0]

@@ -32,7 +32,8 @@ class Int8:
         flat = tensor.reshape(-1)
         blocks = pad(flat, (0, -flat.numel() % self.block)).view(-1, self.block)
         scales = blocks.abs().amax(dim=1, keepdim=True)
-        levels = blocks * (LEVELS / scales.clamp_min(torch.finfo(scales.dtype).tiny))
+        # Divided first: the number of levels over a small scale may be more than the format holds.
+        levels = (blocks / scales.clamp_min(torch.finfo(scales.dtype).tiny)).mul_(LEVELS)
         rounded = torch.floor(levels + torch.rand_like(levels)).clamp_(-LEVELS, LEVELS)
         return scales.view(-1), rounded.to(torch.int8).view(-1)[: flat.numel()]
 

@@ -1,5 +1,6 @@
 """What a codec changes: fewer bytes on the links, and time to encode and decode them."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -81,11 +82,11 @@ def compression_of(
     total = elements(shapes) * dtype.itemsize
     asked = shapes if _sees_matrices(codec, shapes) else [(elements(shapes),)]
     encode = decode = 0.0
-    for shape in asked:
+    for shape, many in Counter(map(tuple, asked)).items():
         message, operators = trace_function(lambda: codec.encode(torch.empty(shape, dtype=dtype)))  # noqa: B023
-        encode += sum(map(timed, operators))
+        encode += many * sum(map(timed, operators))
         _, operators = trace_function(lambda: codec.decode(message, shape))  # noqa: B023
-        decode += sum(map(timed, operators))
+        decode += many * sum(map(timed, operators))
     return Coded(
         sums=codec.sums,
         ratio=codec.message_bytes(asked, dtype.itemsize) / total,
