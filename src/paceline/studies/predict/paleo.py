@@ -9,7 +9,7 @@ from paceline.costs.paleo.table import PaleoTable, as_paleo, paleo_table
 from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
 from paceline.studies.predict.asking import find_subject
-from paceline.studies.predict.question import MOST_WORKERS
+from paceline.studies.predict.question import MOST_WORKERS, check_counts
 from paceline.studies.predict.words import USUAL_BATCH, USUAL_NETWORK, Words
 
 
@@ -24,11 +24,13 @@ def answer_by_paleo(words: Words, *, layers: bool = False) -> PaleoTable:
         network=1.0 if words.ppp_comm is None else words.ppp_comm,
     )
     batch = words.batch or USUAL_BATCH
+    workers = words.counts(MOST_WORKERS, batch)
+    check_counts(workers)
     subject = find_subject(words if words.model is None else replace(words, model=as_paleo(words.model)))
     return paleo_table(
         lambda samples: trace(subject, samples),
         model,
-        workers=words.counts(MOST_WORKERS, batch),
+        workers=workers,
         batch=batch,
         scaling=words.scaling,
         layers=layers,
