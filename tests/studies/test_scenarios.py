@@ -126,6 +126,14 @@ def test_paleos_table_for_inception_v3(capsys):
         )
 
 
+def test_a_prediction_with_every_word_in_the_file(capsys, tmp_path):
+    text = 'ask = "predict"\n[predict]\nmodel = "cnn"\ndevice = "t4"\nworkers = [1, 4]\nstrategies = ["ps"]\n'
+    (tmp_path / "s.toml").write_text(text)
+    assert main(["simulate", str(tmp_path / "s.toml"), "--json"]) == 0
+    series = json.loads(capsys.readouterr().out)["result"]["series"]
+    assert [(one["strategy"], [row["workers"] for row in one["rows"]]) for one in series] == [("ps", [1, 4])]
+
+
 def test_every_example_that_asks_is_tested_here():
     asking = {path.stem for path in EXAMPLES.glob("*.toml") if "\nask = " in path.read_text()}
     here = set(re.findall(r'ask\(capsys, "([^"]+)"', Path(__file__).read_text()))

@@ -85,7 +85,7 @@ class ComputeOptions:
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
     """Instead of a device: the run folder of one worker; a step takes as long as its typical step took there."""
     network: Annotated[str | None, Parameter(group=WHERE)] = None
-    """Between hosts: a name or a rate, such as 25gbit or '30 Gbit/s,10 us' (default 10gbit); see 'paceline devices'."""
+    """Between hosts: a name or a rate, such as 25gbit or '30 Gbit/s,10 us' (default 10gbit): 'paceline networks'."""
     per_host: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Workers a host (default 1)."""
     inside: Annotated[str | None, Parameter(group=WHERE)] = None

@@ -27,6 +27,8 @@ def typical_step(folder: RunFolder) -> Typical:
     A worker that was slowed on purpose is thereby left out, unless all were. The little that lies between the parts
     of a step counts as getting its mini-batch.
     """
+    if not folder.path.is_dir():
+        raise Mistake(f"there is no run folder {folder.path}; give the folder of a run that trained")
     workers = [list(read_events(path)) for path in folder.event_files().values()]
     found = [typical for records in workers if (typical := _typical(records))]
     if not found:

@@ -80,7 +80,8 @@ def _named(words: Words, profile: Profile | None) -> Standing:
         inside=lambda workers: MEMORY if inside is None else Link.of(inside, workers),
         company=tuple(profile.company) if profile else (),
     )
-    assumed = "" if words.network else "nobody said which, so "
+    missing = "the profile has no links ('paceline calibrate --workers 2' adds them), so "
+    assumed = "" if words.network else missing if profile else "nobody said which, so "
     told = f"{assumed}{sheet.title} by its data sheet ({sheet.source}, {sheet.date})"
     return Standing(place=place, words=told, faster=_faster(words))
 

@@ -64,6 +64,11 @@ class Words:
             raise Mistake(
                 "which model? name one, such as resnet50 ('paceline models' lists them), or give --job"
             )
+        if self.times is not None and (self.model is not None or self.job is not None):
+            named = "a job" if self.model is None else f"model {self.model}"
+            raise Mistake(
+                f"--times {self.times} says itself what was trained, so {named} has no place; leave one of them out"
+            )
         if self.model is not None and self.job is not None:
             raise Mistake(f"model {self.model} and a job both say what is trained; leave one of them out")
         if self.job is not None and (self.shape is not None or self.classes is not None):
@@ -102,6 +107,11 @@ class Words:
                 raise Mistake(
                     f"{option} {value} contradicts --cluster {self.cluster}, which says it itself; leave one out"
                 )
+
+        if self.inside is not None and self.per_host is None:
+            raise Mistake(
+                f"--inside {self.inside} connects workers of one host, and each has one worker; add --per-host"
+            )
 
     def counts(self, most: int, batch: int) -> tuple[int, ...]:
         """The worker counts that were asked for, or the usual ones that there is room and work for."""

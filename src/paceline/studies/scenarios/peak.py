@@ -36,7 +36,7 @@ def _throughput(reader: Reader, flops: float) -> Throughput:
 
 
 def _operations(reader: Reader, name: str) -> float:
-    """As stated; else the multiply-adds of a forward, by the model's trace."""
+    """As stated; else those of a forward by the model's trace, where a multiply-add is two of them, as in a peak."""
     stated = reader.number("operations", 1.0)
     model = reader.word("model", name)
     if "operations" in reader.values:
@@ -50,4 +50,4 @@ def _operations(reader: Reader, name: str) -> float:
     from paceline.costs.trace.tracer import trace  # these import torch, which stated operations do not need
     from paceline.jobs.subjects import subject_of
 
-    return trace(subject_of(model), 1).multiply_adds
+    return 2 * trace(subject_of(model), 1).multiply_adds

@@ -1,5 +1,7 @@
 """``ask = "predict"``: what 'paceline predict' would say, with every word of it in the file."""
 
+from typing import Any
+
 from paceline.clusters.table import Reader
 from paceline.costs.paleo.table import PaleoTable
 from paceline.records.prediction import Prediction
@@ -14,7 +16,7 @@ def predicted(scenario: Scenario) -> PaleoTable | Prediction:
     """Read [predict] and ask."""
     reader = scenario.reader.table("predict")
     reader.need('model = "resnet50"', 'device = "k40"')
-    model = _one_of(reader, "cost-model", "paceline", "paleo")
+    paleo = _one_of(reader, "cost-model", "paceline", "paleo") == "paleo"
     words = Words(
         model=reader.word("model", ""),
         device=reader.word("device", ""),
@@ -22,14 +24,17 @@ def predicted(scenario: Scenario) -> PaleoTable | Prediction:
         workers=tuple(entry.whole(key, 0, least=1) for entry, key in reader.items("workers")) or None,
         batch=reader.whole("batch", 32, least=1),
         scaling=_scaling(reader),
-        strategies=("all-reduce",) if model == "paleo" else tuple(reader.words("strategies", ["all-reduce"])),
-        cost_model="paleo" if model == "paleo" else "paceline",
-        ppp_comp=reader.positive("ppp-comp", 1.0),
-        ppp_comm=reader.positive("ppp-comm", 1.0),
+        **(_paleo(reader) if paleo else {"strategies": tuple(reader.words("strategies", ["all-reduce"]))}),
     )
     reader.finish()
     scenario.reader.finish()
-    return answer_by_paleo(words) if model == "paleo" else answer(words)
+    return answer_by_paleo(words) if paleo else answer(words)
+
+
+def _paleo(reader: Reader) -> dict[str, Any]:
+    """What only Paleo's model knows."""
+    parts = {"ppp_comp": reader.positive("ppp-comp", 1.0), "ppp_comm": reader.positive("ppp-comm", 1.0)}
+    return {"cost_model": "paleo", **parts}
 
 
 def _scaling(reader: Reader) -> Scaling:
