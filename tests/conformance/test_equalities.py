@@ -20,6 +20,8 @@ SPECS = (
     "local-sgd:period=5",
     "ps",
 )
+# A period of one step is all-reduce in virtual time, where more is compared; live, one period is enough.
+LIVE = tuple(spec for spec in SPECS if spec != "local-sgd:period=1")
 SYNCHRONOUS = (
     "all-reduce",
     "all-reduce:bucket=20000,first-bucket=4000",
@@ -166,7 +168,7 @@ def test_uneven_shares_of_a_batch_are_one_worker_with_the_whole(spec, run):
     assert close(uneven, one, 2e-6)
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", LIVE)
 def test_live_is_virtual_to_the_last_bit(spec, run):
     live = run("train", "--strategy", spec, "--epochs", "2")
     virtual = run("simulate", "--strategy", spec, "--epochs", "2")
@@ -174,7 +176,7 @@ def test_live_is_virtual_to_the_last_bit(spec, run):
     assert live.rows == virtual.rows
 
 
-@pytest.mark.parametrize("spec", SPECS)
+@pytest.mark.parametrize("spec", LIVE)
 def test_bytes_predicted_are_bytes_counted(spec, run):
     """The wire itself is compared with what is counted in tests/live."""
     live = run("train", "--strategy", spec, "--epochs", "2")
@@ -185,7 +187,7 @@ def test_bytes_predicted_are_bytes_counted(spec, run):
         assert (one["sent"], one["received"]) == (other["sent"], other["received"])
 
 
-@pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
+@pytest.mark.parametrize("spec", ["local-sgd:period=5"])
 def test_three_live_workers_are_three_virtual_ones(spec, run):
     arguments = ("--strategy", spec, "--workers", "3", "--batch-size", "24,16,8", "--iterations", "40")
     assert close(run("train", *arguments), run("simulate", *arguments), 1e-5)

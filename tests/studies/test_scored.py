@@ -7,13 +7,14 @@ import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.devices.base import StepCost
+from paceline.costs.given import given_costs
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.virtual.keeping import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.studies.predict.base import Setup
-from paceline.studies.predict.events import costs_of, settings_of, shape_of, timed
+from paceline.studies.predict.events import settings_of, shape_of, step_times
 from paceline.studies.predict.scored import compare_parts, parts_table
 from paceline.studies.predict.steps import predict_step
 
@@ -35,13 +36,13 @@ def record(tmp_path: Path) -> RunFolder:
     """Of a virtual run of what ``SETUP`` says."""
     folder = RunFolder(tmp_path)
     settings = settings_of(SETUP, 2, 20)
-    cluster = timed(SETUP)
+    cluster = replace(SETUP.cluster, times=step_times(SETUP.cost, SETUP.cluster.times))
     with FolderRecorder(folder, 2, 20) as recorder:
         simulate(
             settings,
             shape_of(SETUP, settings),
             cluster,
-            costs_of(SETUP, cluster),
+            given_costs(cluster, settings.batch_sizes, {}),
             gradients=False,
             recorder=recorder,
         )
