@@ -8,6 +8,7 @@ import pytest
 from paceline.records.prediction import (
     Bandwidth,
     Findings,
+    Gathering,
     Help,
     Knee,
     Known,
@@ -23,7 +24,7 @@ from paceline.reports.predict.scale import Axis, tick_label
 from paceline.reports.predict.sentences import findings, verdict
 from paceline.reports.predict.svg import picture
 from paceline.reports.predict.table import table_lines
-from paceline.reports.predict.text import text_lines
+from paceline.reports.predict.text import heading, text_lines
 
 
 def row(workers: int, step: float = 0.1, **more) -> Row:
@@ -74,7 +75,8 @@ def told(*series: Series) -> Prediction:
 def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
     lines = text_lines(told())
     assert lines[0].startswith(
-        "Scales well to 3 workers; from 61 workers on the network's bandwidth is in the way."
+        "Scales well to 3 workers; doubling beyond 61 workers gives less than 1.5x: the network's bandwidth is in "
+        "the way."
     )
     assert lines[2] == "net, 10 parameters, batch 32 a worker, all-reduce"
     assert lines[4].split()[:3] == ["workers", "forward", "backward"]
@@ -85,6 +87,42 @@ def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
         "What would help",
     ]
     assert lines[14].startswith("Level: catalogue.")
+
+
+def test_one_worker_alone_has_no_knee():
+    alone = replace(FOUND, bandwidth=None, helps=())
+    lines = text_lines(told(Series(strategy="all-reduce", rows=(row(1),), findings=alone)))
+    assert not any(line.startswith("Knee") for line in lines)
+    assert lines[6:8] == ["", "Level: catalogue. Compute: a sheet."]
+
+
+def test_a_second_worker_that_gains_little_is_told_as_such():
+    found = replace(
+        FOUND, well=Reach(workers=1, searched=9), knee=replace(FOUND.knee, reach=Reach(workers=0, searched=9))
+    )
+    series = replace(told().series[0], findings=found)
+    assert verdict(told(series)).startswith(
+        "Two workers are less than 1.5x as fast as one: the network's bandwidth"
+    )
+
+
+def test_the_heading_names_what_is_not_usual():
+    said = {
+        "codec": "int8",
+        "collective": "ring",
+        "servers": 4,
+        "jitter": 0.1,
+        "per_host": 8,
+        "inside": "nvlink3",
+    }
+    series = replace(told().series[0], strategy="ps")
+    one = replace(told(series), settings=said, scaling="strong")
+    assert heading(one) == (
+        "net, 10 parameters, a batch of 32 divided among all workers, ps, codec int8, collective ring, 4 servers, "
+        "jitter 0.1, 8 workers a host, nvlink3 inside"
+    )
+    usual = {"codec": "identity", "collective": "native", "servers": 4}
+    assert heading(replace(told(), settings=usual)) == heading(told()), "servers are not all-reduce's"
 
 
 def test_the_last_doubling_is_told_where_it_gains_little():
@@ -122,15 +160,22 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
         ({"crossover": Reach(workers=1000, searched=1000)}, "up to 1,000 workers computing takes longer"),
         (
             {"bandwidth": replace(FOUND.bandwidth, needed=None)},
-            "no bandwidth makes 4 workers compute-bound; 1 ms",
+            "does not make 4 workers compute-bound; even an unlimited one leaves 1 ms",
         ),
         (
             {"bandwidth": replace(FOUND.bandwidth, needed=5e8)},
             "4 workers are compute-bound; 4 Gbit/s would do",
         ),
-        ({"knee": replace(FOUND.knee, reach=Reach(workers=1, searched=9))}, "two are less than 1.5x as fast"),
+        ({"knee": replace(FOUND.knee, reach=Reach(workers=0, searched=9))}, "two are less than 1.5x as fast"),
         ({"knee": replace(FOUND.knee, reach=Reach(workers=9, searched=9))}, "none as far as 9 workers"),
         ({"knee": replace(FOUND.knee, dip=1)}, "though not from 1 to 2"),
+        ({"helps": (Help(what="4 servers", workers=4, gain=1.3),)}, "4 servers make 4 workers 1.3x"),
+        (
+            {"gathering": Gathering(codec="int8", slower=2)},
+            "with the workers; from 2 workers on identity would",
+        ),
+        ({"gathering": Gathering(codec="int8", slower=4)}, "; with 4 workers identity would be faster."),
+        ({"gathering": Gathering(codec="int8", slower=None)}, "traffic grows with the workers."),
     ],
 )
 def test_findings_say_what_was_found_and_how_far_was_looked(change, says):

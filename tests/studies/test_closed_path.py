@@ -112,8 +112,16 @@ def test_workers_that_vary_cost_the_expected_maximum(strategy: str, jitter: floa
         found, expected = by_slowest(few_of(setup)), by_events(setup)
         assert found.step == pytest.approx(expected.step, rel=0.03)
         assert found.wait == pytest.approx(expected.wait, rel=0.1)
-        assert found.hidden == pytest.approx(expected.hidden, abs=0.04 * expected.step)
+        # The simulation counts what goes on behind one's own backward only, not while one waits for the slowest.
+        assert found.hidden >= expected.hidden - 0.04 * expected.step
         assert found.backward == pytest.approx(expected.backward, rel=0.03)
+
+
+def test_jitter_makes_no_transfer_shorter() -> None:
+    # If this fails, transfers and encoding vanish from the table as soon as workers vary.
+    still, varying = by_folding(few_of(make_setup(8))), by_slowest(few_of(make_setup(8, jitter=0.2)))
+    assert still.hidden > 0.01
+    assert varying.communicate + varying.hidden == pytest.approx(still.communicate + still.hidden, rel=0.01)
 
 
 def test_rounds_with_servers_of_workers_that_vary() -> None:

@@ -53,3 +53,4 @@ def test_encoding_takes_its_time():
     )
     assert 0.1 * SHAPE.size * 4 * 1e-8 < longer <= SHAPE.size * 4 * 1e-8
     assert predict_step(coded(4, "all-reduce", slow)).backward == COST.backward
+    assert predict_step(coded(4, "all-reduce", replace(TENTH, encode_rate=1e-6))).bound == "codec"

@@ -58,6 +58,8 @@ def test_the_parts_are_the_step(strategy: str) -> None:
 def test_what_bounds_a_step() -> None:
     fast = Link(bandwidth=1e12, latency=1e-7)
     assert predict_step(make_setup(8, link=fast)).bound == "compute"
+    assert predict_step(make_setup(1)).besides == "compute"
+    assert predict_step(make_setup(8, link=Link(bandwidth=1e12, latency=1e-5))).besides == "latency"
     assert predict_step(make_setup(8, link=Link(bandwidth=1e7, latency=1e-6))).bound == "bandwidth"
     assert predict_step(make_setup(64, link=Link(bandwidth=1e12, latency=0.01))).bound == "latency"
     assert predict_step(make_setup(64, "ps")).bound == "server"

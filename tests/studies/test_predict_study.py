@@ -23,7 +23,7 @@ from paceline.studies.predict.interval import interval
 from paceline.studies.predict.machine import Machine
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.places import Alike, Described, Meeting, changed, network_bandwidth
-from paceline.studies.predict.question import Faster, Money, Question, parse_counts
+from paceline.studies.predict.question import Faster, Gathers, Money, Question, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import Words
@@ -68,7 +68,14 @@ class ByHand:
         bound = "bandwidth" if talk > forward else "compute"
         rate = case.workers * case.batch / step
         return Step(
-            step=step, forward=forward, communicate=talk, rate=rate, bound=bound, path="closed", **parts
+            step=step,
+            forward=forward,
+            communicate=talk,
+            rate=rate,
+            bound=bound,
+            besides="bandwidth",
+            path="closed",
+            **parts,
         )
 
 
@@ -115,6 +122,28 @@ def test_the_knee_is_the_last_number_whose_doubling_gives_half_as_much_again():
     assert found.knee.dip is None
 
 
+def test_the_network_is_in_the_way_of_a_second_worker_though_computing_takes_longer():
+    found = findings(asked(lambda workers: 0.6))
+    assert predict(asked(lambda workers: 0.6)).series[0].rows[1].bound == "compute"
+    assert (found.knee.dip, found.knee.bound) == (1, "bandwidth")
+    assert findings(asked(lambda workers: 0.6 * workers**2)).knee.reach.workers == 0
+
+
+def test_shares_that_cannot_be_divided_are_computing_itself():
+    """Two samples a worker become one and nothing beyond: the last doubling is short of samples, not of a network."""
+    found = findings(asked(lambda workers: 0.001, batch=5, scaling="strong", workers=(1, 5)))
+    assert found.knee.bound == "compute"
+
+
+def test_a_codec_that_gathers_is_told_with_where_it_is_slower_than_none():
+    gathers = Gathers(codec="few", plain=ByHand(exchange=lambda workers: 5.0))
+    for workers, slower in (((1, 2, 4, 8, 16), 8), ((1, 2, 4), None)):
+        question = asked(lambda workers: float(workers), workers=workers, gathers=gathers)
+        assert findings(question).gathering.slower == slower
+    assert findings(replace(question, strategies=("ps",))).gathering is None
+    assert findings(replace(question, workers=(1,))).gathering is None
+
+
 def test_a_dip_before_the_knee_is_told():
     """The network begins beyond one worker: two are no faster than one, yet from then on doubling pays."""
     found = findings(asked(lambda workers: 1.0 + workers / 1000))
@@ -125,6 +154,11 @@ def test_a_dip_before_the_knee_is_told():
 def test_efficiency_of_four_fifths_ends_where_the_exchange_is_a_quarter_of_computing():
     found = findings(asked(lambda workers: workers / 100))
     assert found.well.workers == 25
+
+
+def test_what_the_table_shows_as_80_percent_scales_well():
+    """1 / 1.255 is 79.7 %, and the table says 80 %."""
+    assert findings(asked(lambda workers: 0.255, workers=(1, 2))).well.workers > 1
 
 
 def test_the_bandwidth_that_makes_it_compute_bound_leaves_a_tenth_for_links():
@@ -195,7 +229,7 @@ def test_a_search_finds_the_last_number_exactly_or_within_a_hundredth(last, limi
 
 def test_no_factor_is_found_where_none_is_enough():
     assert least_factor(lambda factor: False) is None
-    assert pays_up_to(lambda workers: 1.0, 1000)[0].workers == 1
+    assert pays_up_to(lambda workers: 1.0, 1000)[0].workers == 0
 
 
 @pytest.mark.parametrize(

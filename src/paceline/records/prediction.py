@@ -42,7 +42,7 @@ class Row:
     efficiency: float
     """The part of ``workers`` times as fast that is reached."""
     bound: str
-    """What a step would gain most from if it were better: compute, bandwidth, latency, server or straggler."""
+    """What a step would gain most from if it were better: compute, bandwidth, latency, codec, server, straggler."""
     path: str
     """How the step was got: by closed forms or by events."""
     cost_million: float | None = None
@@ -83,9 +83,9 @@ class Knee:
     """Where doubling the workers stops to pay."""
 
     reach: Reach
-    """The largest number of workers whose doubling makes training at least 1.5 times as fast."""
+    """The largest number of workers whose doubling makes training at least 1.5 times as fast; 0: there is none."""
     bound: str
-    """What is in the way of twice as many, as a row's."""
+    """What keeps twice as many from being twice as fast, in the words of a row's."""
     dip: int | None
     """A smaller number at which doubling does not pay either, though it does again later; None: there is none."""
 
@@ -117,6 +117,15 @@ class Help:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Gathering:
+    """A codec whose messages do not add up on the way, so that everybody gets everybody's."""
+
+    codec: str
+    slower: int | None
+    """From this of the shown numbers of workers on, gradients as they are would be faster; None: for none."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Findings:
     """What follows from the rows."""
 
@@ -128,6 +137,7 @@ class Findings:
     bandwidth: Bandwidth | None
     """None for one worker, who needs no network."""
     helps: tuple[Help, ...]
+    gathering: Gathering | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -220,13 +230,14 @@ def _series(document: Mapping[str, Any]) -> Series:
 
 
 def _findings(document: Mapping[str, Any]) -> Findings:
-    knee, bandwidth = document["knee"], document["bandwidth"]
+    knee, bandwidth, gathering = document["knee"], document["bandwidth"], document.get("gathering")
     return Findings(
         well=Reach(**document["well"]),
         knee=Knee(**{**knee, "reach": Reach(**knee["reach"])}),
         crossover=Reach(**document["crossover"]),
         bandwidth=None if bandwidth is None else Bandwidth(**bandwidth),
         helps=tuple(_help(one) for one in document["helps"]),
+        gathering=None if gathering is None else Gathering(**gathering),
     )
 
 

@@ -2,7 +2,7 @@
 
 from types import MappingProxyType
 
-from paceline.records.prediction import Bandwidth, Findings, Help, Prediction, Reach, Series
+from paceline.records.prediction import Bandwidth, Findings, Gathering, Help, Prediction, Reach, Series
 from paceline.reports.text import counted
 from paceline.units import show_rate, show_seconds
 
@@ -11,6 +11,7 @@ LIMITS = MappingProxyType(
         "compute": "computing itself",
         "bandwidth": "the network's bandwidth",
         "latency": "the network's latency",
+        "codec": "encoding and decoding",
         "server": "the server",
         "straggler": "waiting for the slowest worker",
     }
@@ -29,27 +30,31 @@ def verdict(prediction: Prediction) -> str:
 
 
 def findings(series: Series) -> list[str]:
-    """The knee, the bandwidth and the crossover; what would help comes last."""
+    """The knee, the bandwidth, the crossover and the codec; what would help comes last. Of one worker, nothing."""
     found = series.findings
-    lines = [_knee(found)]
-    if found.bandwidth is not None:
-        lines.append(_bandwidth(found.bandwidth))
-        lines.append(_crossover(found.crossover))
+    if found.bandwidth is None:
+        return []
+    lines = [_knee(found), _bandwidth(found.bandwidth), _crossover(found.crossover)]
+    if found.gathering is not None:
+        lines.append(_gathering(found.gathering, series.rows[-1].workers))
     return lines + [_help(one) for one in found.helps]
 
 
 def _scales(found: Findings) -> str:
     well, knee = found.well, found.knee.reach
-    if well.workers <= 1 and knee.workers <= 1:
-        return f"A second worker does not pay: {LIMITS[found.knee.bound]} is in the way."
+    if well.workers <= 1 and knee.workers < 1:
+        return f"Two workers are less than 1.5x as fast as one: {LIMITS[found.knee.bound]} is in the way."
     start = (
         f"Scales well to {_up_to(well)}"
         if well.workers > 1
         else "Does not scale well (2 workers are below 80 % efficiency)"
     )
     if knee.open:
-        return f"{start}; doubling pays as far as was looked, {counted(knee.searched, 'worker')}."
-    return f"{start}; from {_workers(knee.workers)} on {LIMITS[found.knee.bound]} is in the way."
+        return f"{start}; doubling gives 1.5x as far as was looked, {counted(knee.searched, 'worker')}."
+    return (
+        f"{start}; doubling beyond {_workers(max(1, knee.workers))} gives less than 1.5x: "
+        f"{LIMITS[found.knee.bound]} is in the way."
+    )
 
 
 def _last_step(series: Series) -> str:
@@ -93,7 +98,7 @@ def _knee(found: Findings) -> str:
         return (
             f"Knee: none as far as {counted(knee.reach.searched, 'worker')}; doubling still gives 1.5x{weak}."
         )
-    if knee.reach.workers <= 1:
+    if knee.reach.workers < 1:
         return f"Knee: at 1 worker; two are less than 1.5x as fast, limited by {LIMITS[knee.bound]}."
     return (
         f"Knee: {_workers(knee.reach.workers)}; to there doubling gives at least 1.5x{weak}, beyond it "
@@ -105,8 +110,8 @@ def _bandwidth(found: Bandwidth) -> str:
     workers = f"{found.workers:,} workers"
     if found.needed is None:
         return (
-            f"Bandwidth: no bandwidth makes {workers} compute-bound; {show_seconds(found.left)} a step are left "
-            "with an unlimited one."
+            f"Bandwidth: more than {show_rate(found.there)} alone does not make {workers} compute-bound; even an "
+            f"unlimited one leaves {show_seconds(found.left)} a step."
         )
     if found.needed <= found.there:
         return (
@@ -127,12 +132,26 @@ def _crossover(reach: Reach) -> str:
     return f"Crossover: from {_workers(reach.workers + 1)} on communication takes longer than computing."
 
 
+def _gathering(found: Gathering, most: int) -> str:
+    faster = ""
+    if found.slower is not None:
+        where = f"with {most:,} workers" if found.slower == most else f"from {found.slower:,} workers on"
+        faster = f"; {where} identity would be faster"
+    return (
+        f"Codec: {found.codec} messages do not add up on the way: everybody gets everybody's, so traffic grows with "
+        f"the workers{faster}."
+    )
+
+
 def _help(found: Help) -> str:
     moved = ""
     if found.knee is not None:
         to = "beyond " if found.knee.open else ""
         moved = f" and moves the knee to {to}{_workers(found.knee.workers)}"
-    return f"What would help: {found.what} makes {found.workers:,} workers {found.gain:.2g}x as fast{moved}."
+    makes = "make" if found.what.endswith("servers") else "makes"
+    return (
+        f"What would help: {found.what} {makes} {found.workers:,} workers {found.gain:.2g}x as fast{moved}."
+    )
 
 
 def _workers(count: int) -> str:

@@ -1,34 +1,71 @@
 """A prediction as people read it."""
 
+from collections.abc import Iterator
+
+from paceline import specs
 from paceline.records.prediction import Prediction
 from paceline.reports.predict.sentences import findings, verdict
 from paceline.reports.predict.table import table_lines
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Served
 
 
 def text_lines(prediction: Prediction) -> list[str]:
     """The answer, the table behind it, what follows, and what it all rests on."""
     lines = [verdict(prediction), "", heading(prediction), "", *table_lines(prediction), ""]
+    told = list(_told(prediction))
+    return [*lines, *told, *([""] if told else []), *_basis(prediction)]
+
+
+def _told(prediction: Prediction) -> Iterator[str]:
+    """What follows, strategy by strategy."""
+    several = len(prediction.series) > 1
     for series in prediction.series:
-        if len(prediction.series) > 1:
-            lines.append(f"{series.strategy}:")
-        indent = "  " if len(prediction.series) > 1 else ""
-        lines += [f"{indent}{line}" for line in findings(series)]
-    return [*lines, *_basis(prediction)]
+        lines = findings(series)
+        if several and lines:
+            yield f"{series.strategy}:"
+        yield from (f"  {line}" if several else line for line in lines)
 
 
 def heading(prediction: Prediction) -> str:
-    """What the table is about."""
-    size = f"{prediction.name}, {prediction.parameters:,} parameters"
-    if prediction.scaling == "strong":
-        return f"{size}, a batch of {prediction.batch:,} divided among all workers"
-    ways = f", {prediction.series[0].strategy}" if len(prediction.series) == 1 else ""
-    return f"{size}, batch {prediction.batch:,} a worker{ways}"
+    """What the table is about, with every setting that is not the usual one."""
+    strong = prediction.scaling == "strong"
+    batch = f"{prediction.batch:,}"
+    return ", ".join(
+        [
+            prediction.name,
+            f"{prediction.parameters:,} parameters",
+            f"a batch of {batch} divided among all workers" if strong else f"batch {batch} a worker",
+            *_ways(prediction),
+        ]
+    )
+
+
+def _ways(prediction: Prediction) -> Iterator[str]:
+    said = prediction.settings
+    if len(prediction.series) == 1:
+        yield prediction.series[0].strategy
+    if said.get("codec", "identity") != "identity":
+        yield f"codec {said['codec']}"
+    if said.get("collective", "native") != "native":
+        yield f"collective {said['collective']}"
+    if said.get("servers", 1) != 1 and any(_is_served(series.strategy) for series in prediction.series):
+        yield f"{said['servers']:,} servers"
+    if said.get("jitter"):
+        yield f"jitter {said['jitter']:g}"
+    if said.get("per_host", 1) != 1:
+        yield f"{said['per_host']:,} workers a host"
+    if "inside" in said:
+        yield f"{said['inside']} inside"
+
+
+def _is_served(strategy: str) -> bool:
+    return isinstance(specs.build(strategy, STRATEGIES, "strategy"), Served)
 
 
 def _basis(prediction: Prediction) -> list[str]:
     known = prediction.known
     return [
-        "",
         f"Level: {known.level}. Compute: {known.compute}.",
         f"Links: {known.links}.",
         f"Interval: {known.interval}.",

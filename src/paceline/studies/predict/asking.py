@@ -6,10 +6,11 @@ from datetime import UTC, datetime
 
 import torch
 
-from paceline import __version__
+from paceline import __version__, specs
 from paceline.clusters.devices import find_device
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
+from paceline.codecs import CODECS
 from paceline.collectives.choose import check_collective
 from paceline.costs.devices.base import DeviceModel
 from paceline.costs.devices.fitted import read_fitted
@@ -25,7 +26,7 @@ from paceline.runtimes.config import read_run
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.pricing import Tell, quiet
-from paceline.studies.predict.question import Money, Question
+from paceline.studies.predict.question import Gathers, Money, Question
 from paceline.studies.predict.sources import Nominal, Recorded, Source, by_profile, by_sheet
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
@@ -58,7 +59,14 @@ def ask(words: Words) -> Question:
         jitter=standing.jitter if words.jitter is None else words.jitter,
         money=_money(words, subject),
         networks=standing.faster,
+        gathers=_gathers(model),
     )
+
+
+def _gathers(model: Modelled) -> Gathers | None:
+    if specs.build(model.codec, CODECS, "codec").sums:
+        return None
+    return Gathers(codec=model.codec, plain=replace(model, codec="identity"))
 
 
 def answer(words: Words, *, layers: bool = False, tell: Tell = quiet) -> Prediction:

@@ -8,7 +8,7 @@ from paceline.collectives.choose import NATIVE
 from paceline.costs.devices.base import StepCost
 from paceline.runtimes.virtual.shape import JobShape
 
-Bound = Literal["compute", "bandwidth", "latency", "server", "straggler"]
+Bound = Literal["compute", "bandwidth", "latency", "codec", "server", "straggler"]
 """What a step would gain most from if it were better."""
 
 
@@ -52,3 +52,5 @@ class Step:
     bound: Bound
     path: Literal["closed", "events"]
     """How it was got."""
+    besides: Bound = "compute"
+    """What it would gain most from if computing stayed as it is; compute where nothing else helps."""

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from math import expm1
 
 from paceline.runtimes.virtual.folded import FoldedRun
 from paceline.strategies.base import Meets, Served
@@ -41,7 +40,7 @@ def by_slowest(few: Few) -> Parts:
     """The step of workers that vary and meet in collectives: all go at the pace of the slowest.
 
     The slowest takes the expected maximum from one meeting to the next. A worker's own time is the mean, and it waits
-    for the rest. What is hidden from the slowest is less hidden from those who wait, taken as exponential.
+    for the rest. Transfers go on behind the slowest's backward, and so they do for those who already wait for it.
     """
     counted = _pace(few).counted(_simulation(few))
     longest = _stretch(few, counted)
@@ -49,9 +48,8 @@ def by_slowest(few: Few) -> Parts:
     own = mean_factor(few.jitter) / longest
     computing = {kind: getattr(parts, kind) for kind in COMPUTING}
     wait = parts.wait + (1 - own) * sum(computing.values())
-    hidden = parts.hidden + wait * expm1(-parts.hidden / wait) if wait > 0 else parts.hidden
     shorter = {kind: own * seconds for kind, seconds in computing.items()}
-    return replace(parts, **shorter, wait=wait, hidden=max(0.0, hidden))
+    return replace(parts, **shorter, wait=wait)
 
 
 def _stretch(few: Few, counted: Weighted) -> float:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from paceline.clusters.cluster import Link
 from paceline.clusters.times import StepTimes
+from paceline.costs.compression import Coded
 from paceline.costs.devices.base import StepCost
 from paceline.costs.folded import Fold, Kind, Standing, fold, paces
 from paceline.strategies.base import Served, Strategy
@@ -97,6 +98,16 @@ def with_links(few: Few, bandwidth: float = 1.0, latency: float = 1.0) -> Few:
     """All links with so many times their bandwidth and latency."""
     everywhere = range(len(few.folding.kinds))
     return _changed(few, everywhere, bandwidth, latency)
+
+
+def with_coding(few: Few, factor: float) -> Few:
+    """Gradients take ``factor`` times as long to encode and to decode."""
+    shape = few.setup.shape
+    coded = shape.compression
+    if not isinstance(coded, Coded):
+        return few
+    changed = replace(coded, encode_rate=coded.encode_rate * factor, decode_rate=coded.decode_rate * factor)
+    return replace(few, setup=replace(few.setup, shape=replace(shape, compression=changed)))
 
 
 def with_servers(few: Few, factor: float) -> Few:

@@ -3,7 +3,11 @@
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from paceline.records.prediction import Bandwidth, Findings, Help, Knee, Reach
+from paceline import specs
+from paceline.records.prediction import Bandwidth, Findings, Gathering, Help, Knee, Reach
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Served
+from paceline.studies.predict.base import Step
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.pricing import Pricing
 from paceline.studies.predict.question import Faster
@@ -51,6 +55,7 @@ class Finder:
             crossover=holds_up_to(self._computes_longer, limit),
             bandwidth=self._bandwidth() if self._asked > 1 else None,
             helps=tuple(self._helps(knee.reach)) if self._asked > 1 else (),
+            gathering=self._gathering() if self._asked > 1 else None,
         )
 
     def _case(self, workers: int) -> Case:
@@ -63,20 +68,30 @@ class Finder:
         return min(max(FAR, self._asked), self._question.most) if self._closed else self._asked
 
     def _well(self, workers: int) -> bool:
-        return self._pricing.rate(self._case(workers)) >= WELL * workers * self._pricing.alone
+        """As the table shows it, in whole percent."""
+        return round(self._pricing.rate(self._case(workers)) / self._pricing.alone / workers, 2) >= WELL
 
     def _knee(self, limit: int) -> Knee:
         reach, dip = pays_up_to(lambda workers: self._pricing.rate(self._case(workers)), limit)
-        beyond = self._case(min(2 * reach.workers, limit))
-        return Knee(reach=reach, bound=self._pricing.explained(beyond).bound, dip=dip)
+        return Knee(
+            reach=reach, bound=self._obstacle(min(reach.workers + 1, max(1, limit // 2)), limit), dip=dip
+        )
+
+    def _obstacle(self, workers: int, limit: int) -> str:
+        """What keeps twice as many from being twice as fast.
+
+        That need not be what takes longest: computing is in the way only where twice as many do not halve it a sample.
+        """
+        few, many = self._case(workers), self._case(min(2 * workers, limit))
+        before, after = self._pricing.step(few), self._pricing.explained(many)
+        lost = after.step / many.total - before.step / few.total / 2
+        computing = _computing(after) / many.total - _computing(before) / few.total / 2
+        return "compute" if computing > lost / 2 else after.besides
 
     def _computes_longer(self, workers: int) -> bool:
         """Jitter apart: it makes workers wait for each other, not for the network."""
         step = self._pricing.step(replace(self._case(workers), jitter=0.0))
-        return (
-            step.communicate + step.hidden + step.wait
-            <= step.data + step.forward + step.backward + step.apply
-        )
+        return step.communicate + step.hidden + step.wait <= _computing(step)
 
     def _bandwidth(self) -> Bandwidth:
         case = self._case(self._asked)
@@ -113,7 +128,7 @@ class Finder:
         if not self._closed:
             return None
         reach, _ = pays_up_to(self._rate_on(network), min(knee.searched, CLOSE * self._asked))
-        return reach if reach.workers > knee.workers else None
+        return reach if reach.workers > max(1, knee.workers) else None
 
     def _rate_on(self, network: Faster) -> Callable[[int], float]:
         return lambda workers: self._pricing.rate(_on(self._case(workers), network))
@@ -124,8 +139,27 @@ class Finder:
         if gain >= WORTH:
             yield Help(what=f"{more} servers", workers=self._asked, gain=gain)
 
+    def _gathering(self) -> Gathering | None:
+        """Where everybody gets everybody's messages: from where on gradients as they are would be faster."""
+        gathers = self._question.gathers
+        if gathers is None or isinstance(specs.build(self._strategy, STRATEGIES, "strategy"), Served):
+            return None
+        plain = Pricing(replace(self._question, model=gathers.plain, gathers=None))
+        slower = None
+        shown = sorted(self._question.workers, reverse=True) if self._closed else []
+        for workers in shown:
+            case = self._case(workers)
+            if workers == 1 or plain.rate(case) <= self._pricing.rate(case):
+                break
+            slower = workers
+        return Gathering(codec=gathers.codec, slower=slower)
+
     def _gain(self, better: Case) -> float:
         return self._pricing.rate(better) / self._pricing.rate(self._case(self._asked))
+
+
+def _computing(step: Step) -> float:
+    return step.data + step.forward + step.backward + step.apply
 
 
 def _on(case: Case, network: Faster) -> Case:

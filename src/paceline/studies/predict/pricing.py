@@ -31,13 +31,13 @@ class Pricing:
     def step(self, case: Case) -> Step:
         """The step of a case."""
         if case not in self._steps:
-            self._tell(f"{case.strategy}, {case.workers:,} workers")
+            self._tell(_words(case))
             self._steps[case] = self.question.model.step(case)
         return self._steps[case]
 
     def explained(self, case: Case) -> Step:
         """The same with what bounds it."""
-        self._tell(f"{case.strategy}, {case.workers:,} workers")
+        self._tell(_words(case))
         return self.question.model.explained(case)
 
     def seconds(self, case: Case) -> float:
@@ -51,3 +51,7 @@ class Pricing:
     def perfect(self, case: Case) -> float:
         """How long the step would take if transfers took no time."""
         return self.seconds(replace(case, links=PERFECT))
+
+
+def _words(case: Case) -> str:
+    return f"{case.strategy}, {case.workers:,} {'worker' if case.workers == 1 else 'workers'}"

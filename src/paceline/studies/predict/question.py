@@ -77,6 +77,8 @@ class Question:
     money: Money = Money()
     networks: tuple["Faster", ...] = ()
     """Faster networks that one could have instead, slowest first; what would help is looked for among them."""
+    gathers: "Gathers | None" = None
+    """Where the codec's messages do not add up on the way."""
 
     def __post_init__(self) -> None:
         check_counts(self.workers)
@@ -127,6 +129,15 @@ class Faster:
     """Times as much."""
     latency: float
     """Times as long."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathers:
+    """A codec whose messages everybody gets from everybody."""
+
+    codec: str
+    plain: CostModel
+    """The same world with gradients as they are."""
 
 
 def check_counts(workers: Sequence[int]) -> None:

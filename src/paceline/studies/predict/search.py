@@ -33,7 +33,7 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
 
 
 def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
-    """The largest number whose doubling pays, and the first power of two before it whose does not.
+    """The largest number whose doubling pays, 0 where none does, and the first power of two before it whose does not.
 
     That one may come early: the second worker, or the second host, is the first to need the network at all.
     """
@@ -50,7 +50,7 @@ def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | N
         elif place >= PATIENCE and not set(rungs[place - PATIENCE : place]) & set(paying):
             break
     if not paying:
-        return Reach(workers=1, searched=limit), None
+        return Reach(workers=0, searched=limit), None
     last = paying[-1]
     weak = next((rung for rung in rungs if rung < last and rung not in paying), None)
     if last == rungs[-1]:

@@ -1,13 +1,14 @@
 """How long a step takes, for one strategy on one cluster."""
 
 from dataclasses import replace
+from typing import Literal
 
 from paceline.clusters.cluster import Link
 from paceline.strategies.base import Served
 from paceline.strategies.consistency import Bound
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.base import Setup, Step
-from paceline.studies.predict.bound import find_bound
+from paceline.studies.predict.bound import find_bounds
 from paceline.studies.predict.closed import by_folding, by_slowest, in_step, waits_for_all
 from paceline.studies.predict.events import by_events
 from paceline.studies.predict.few import Few, few_of
@@ -26,8 +27,13 @@ def predict_step(setup: Setup) -> Step:
     few = few_of(setup)
     parts = None if _is_simulated(few) else closed(few)
     if parts is not None:
-        return Step(**parts.as_fields(), bound=find_bound(few, _step), path="closed")
-    return Step(**by_events(setup).as_fields(), bound=find_bound(few, _step), path="events")
+        return _explained(few, parts, "closed")
+    return _explained(few, by_events(setup), "events")
+
+
+def _explained(few: Few, parts: Parts, path: Literal["closed", "events"]) -> Step:
+    bound, besides = find_bounds(few, _step)
+    return Step(**parts.as_fields(), bound=bound, besides=besides, path=path)
 
 
 def closed(few: Few) -> Parts | None:
