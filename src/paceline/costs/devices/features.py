@@ -71,32 +71,33 @@ def scales(operator: Operator) -> list[float]:
 
 def at_best(operator: Operator, limits: Limits) -> float:
     """Seconds of computing, then of moving, then of the call, one after the other: a smooth roofline."""
-    moved = float(operator.read + operator.written)
+    flops, moved = operator.flops, float(operator.read + operator.written)
     if isinstance(operator.shape, Convolution):
+        flops *= inside(operator.shape)
         moved += 2 * _weights(operator.shape)  # reordered for the kernel, which does not stream
-    return operator.flops / limits.flops + moved / limits.bandwidth + CALL
+    return flops / limits.flops + moved / limits.bandwidth + CALL
 
 
-_CONVOLUTION_SCALES = [
-    6.0,
-    4.5,
-    4.5,
-    4.5,
-    6.0,
-    4.5,
-    4.5,
-    4.5,
-    3.0,
-    1.5,
-    1.5,
-    1.5,
-    1.5,
-    4.5,
-    4.5,
-    4.5,
-    4.5,
-    4.5,
-]
+def inside(shape: Convolution) -> float:
+    """The part of a convolution's operations that fall on the image; those on its padding are skipped."""
+    tall = _inside(
+        shape.height, shape.out_height, shape.kernel_height, shape.stride_height, shape.padding_height
+    )
+    return tall * _inside(
+        shape.width, shape.out_width, shape.kernel_width, shape.stride_width, shape.padding_width
+    )
+
+
+def _inside(size: int, out: int, kernel: int, stride: int, padding: int) -> float:
+    """Along one side; dilation is left aside."""
+    if not padding:
+        return 1.0
+    starts = (place * stride - padding for place in range(out))
+    taps = sum(max(0, min(start + kernel, size) - max(start, 0)) for start in starts)
+    return max(taps, 1) / (out * kernel)
+
+
+_CONVOLUTION_SCALES = [6.0, 4.5, 4.5, 4.5, 6.0, 4.5, 4.5, 4.5, 3.0, *[1.5] * 5, *[4.5] * 5]
 
 
 def _convolution(shape: Convolution) -> list[float]:
@@ -113,6 +114,7 @@ def _convolution(shape: Convolution) -> list[float]:
         _log(area),
         _log(shape.kernel_width),
         _log(max(shape.stride_height, shape.stride_width)),
+        -log2(inside(shape)),
         *(log2(ceil(size / wide) * wide / size) for size in (ins, outs) for wide in (WIDE, 4 * WIDE)),
         3.0 * pointwise,
         3.0 * (shape.groups > 1 and ins == 1),

@@ -15,7 +15,7 @@ SLOPE = 0.15
 """Prior standard deviation of the trend's slopes; narrow, so that few points do not tilt it."""
 STRETCHES = (0.7, 1.0, 1.6)
 VARIANCES = (0.1, 0.3)
-NOISES = (0.01, 0.03, 0.1)
+NOISES = (0.003, 0.01, 0.03, 0.1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,26 +70,37 @@ class Choice:
     noise: float = 0.03
 
 
-def fit_curve(points: Array, values: Array, scales: Array, choice: Choice) -> tuple[Curve, Array]:
-    """The curve, and by how much each value is missed by the curve through all others."""
+def fit_curve(
+    points: Array, values: Array, scales: Array, choice: Choice, doubts: Array | None = None
+) -> tuple[Curve, Array]:
+    """The curve, and by how much each value is missed by the curve through all others.
+
+    ``doubts`` say how many times as noisy as others each value is, as a variance.
+    """
     # As they are written to a file and read again, so that both predict the same.
     points = np.round(points, 2)
     reach = np.round(scales * choice.stretch, 3)
     covariance = _covariance(points, points, reach, choice.variance)
-    inverse = np.linalg.inv(covariance + choice.noise * np.eye(len(points)))
+    noise = choice.noise * (np.ones(len(points)) if doubts is None else doubts)
+    inverse = np.linalg.inv(covariance + np.diag(noise))
     weights = inverse @ values
     return Curve(points, weights, reach, choice.variance), weights / np.diag(inverse)
 
 
-def best_choice(points: Array, values: Array, scales: Array) -> Choice:
-    """Of a few, the one whose curve misses the left-out value least."""
+def best_choice(points: Array, values: Array, scales: Array, doubts: Array | None = None) -> Choice:
+    """Of a few, the one whose curve misses the left-out value least; one that is in doubt counts less."""
     choices = [
         Choice(stretch=stretch, variance=variance, noise=noise)
         for stretch in STRETCHES
         for variance in VARIANCES
         for noise in NOISES
     ]
-    return min(choices, key=lambda one: float(np.abs(fit_curve(points, values, scales, one)[1]).mean()))
+    trust = np.ones(len(points)) if doubts is None else 1 / np.sqrt(doubts)
+
+    def missed(choice: Choice) -> float:
+        return float((trust * np.abs(fit_curve(points, values, scales, choice, doubts)[1])).mean())
+
+    return min(choices, key=missed)
 
 
 def _short(value: float) -> float | int:

@@ -20,12 +20,14 @@ from paceline.studies.calibrate.steps import Parts
 T = TypeVar("T")
 
 MOST_POINTS = {"convolution": 900, "product": 250}
-USUAL_POINTS = 80
+USUAL_POINTS = 60
 FEWEST_POINTS = 8
 """Of an operator that gets a curve of its own."""
 MARGIN = 1.15
 """How far above the measured peak an operator may be before it is called nonsense."""
 FOLDS = 5
+TYPICAL = 1e-3
+"""Seconds of a call that is measured as exactly as most."""
 PACE = 0.8
 """How far the time of an operator follows that of the probe, as a power; memory follows it less than computing."""
 
@@ -129,9 +131,10 @@ def _curves(
         if len(found) < FEWEST_POINTS:
             continue
         places, values, reach = _arrays(found, limits)
+        doubts = _doubts(found)
         some = slice(None, None, max(1, len(found) // 300))
-        choices[name] = best_choice(places[some], values[some], reach)
-        curves[name], errors = fit_curve(places, values, reach, choices[name])
+        choices[name] = best_choice(places[some], values[some], reach, doubts[some])
+        curves[name], errors = fit_curve(places, values, reach, choices[name], doubts)
         missed[found[0].operator.kind] += errors.tolist()
     return choices, curves, missed
 
@@ -144,8 +147,9 @@ def _grouped(points: Iterable[Point], seed: int = 0) -> dict[str, list[Point]]:
     random = Random(seed)  # noqa: S311
     for name, found in groups.items():
         most = MOST_POINTS.get(found[0].operator.kind, USUAL_POINTS)
-        if len(found) > most:
-            groups[name] = random.sample(found, most)
+        if len(found) > most:  # longer calls rather than shorter ones, by exponential races
+            ranks = {id(point): random.random() ** (point.seconds**-0.3) for point in found}
+            groups[name] = sorted(found, key=lambda point: ranks[id(point)], reverse=True)[:most]
     return groups
 
 
@@ -153,6 +157,12 @@ def _arrays(points: Sequence[Point], limits: Limits) -> tuple[np.ndarray, np.nda
     places = np.array([features(point.operator, point.moved) for point in points])
     values = np.array([logarithm(point.operator, point.seconds, limits) for point in points])
     return places, values, np.array(scales(points[0].operator))
+
+
+def _doubts(points: Sequence[Point]) -> np.ndarray:
+    """A call of a few microseconds is measured less exactly than one of milliseconds, and matters less."""
+    seconds = np.array([point.seconds for point in points])
+    return np.clip((TYPICAL / seconds) ** 0.5, 0.25, 4.0)
 
 
 def _kind_curves(points: Sequence[Point], limits: Limits) -> dict[Kind, Curve]:
@@ -213,7 +223,7 @@ def _steps_off(
         for name, choice in choices.items():
             seen = [point for point in groups[name] if point.network % FOLDS != fold]
             if len(seen) >= FEWEST_POINTS:
-                curves[name] = fit_curve(*_arrays(seen, device.limits), choice)[0]
+                curves[name] = fit_curve(*_arrays(seen, device.limits), choice, _doubts(seen))[0]
         blind = replace(device, curves=curves, _known={})
         for one in measured[fold::FOLDS]:
             if one.whole is None:

@@ -10,9 +10,9 @@ from paceline.studies.calibrate.blocks import Join, Sum
 
 SIDES = (4, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 160, 224)
 KERNELS = (
-    *((1, 1),) * 7,
-    *((3, 3),) * 12,
-    *((5, 5),) * 4,
+    *((1, 1),) * 10,
+    *((3, 3),) * 20,
+    *((5, 5),) * 5,
     *((7, 7), (7, 7), (11, 11)),
     *((1, 7), (7, 1), (1, 3), (3, 1)),
 )
@@ -117,13 +117,18 @@ class Drawing:
         chance = self.random.random()
         if chance < 0.06 and self.channels >= 16:
             return self.channels, self.channels
-        # Networks have more channels where their images are smaller.
-        most = max(16, min(2048, 16384 // min(self._sides())))
-        outputs = max(nice(self.random, 4, most) for _ in range(self.random.choice((1, 2))))
+        outputs = self._draw_outputs()
         groups = self.random.choice((2, 4, 8))
         if chance < 0.1 and self.channels % groups == 0 and min(self.channels, outputs) >= 8 * groups:
             return outputs // groups * groups, groups
         return outputs, 1
+
+    def _draw_outputs(self) -> int:
+        """As networks have them: mostly about as many as come in, and more where images are smaller."""
+        if self.channels > 3 and self.random.random() < 0.6:
+            return max(4, round(self.channels * self.random.choice((0.25, 0.5, 1, 1, 1, 2, 2, 4))))
+        most = max(16, min(2048, 16384 // min(self._sides())))
+        return nice(self.random, max(4, most / 64), most)
 
     def _follow_up(self) -> None:
         chance = self.random.random()
@@ -153,17 +158,17 @@ def draw_images(
     channels = random.choice((1, 3, 0, 0, 0, 0))
     fitting = [side for side in SIDES if samples * (channels or 64) * side * side <= MOST_ELEMENTS / 2]
     side = random.choice(fitting or SIDES[:1])
-    channels = channels or nice(random, 8, max(16, min(1024, 16384 // side)))
+    channels = channels or nice(random, max(8, 256 / side), max(16, min(1024, 8192 // side)))
     width = side if random.random() < 0.85 else max(4, side - random.randrange(4))
     drawing = Drawing(random, samples, work, channels, side, width)
-    for _ in range(random.randint(2, 7)):
+    for _ in range(random.randint(2, 8)):
         drawing.convolve()
         if random.random() < 0.2:
             drawing.pool()
     return drawing.finish(classes), (channels, side, width)
 
 
-def nice(random: Random, low: int, high: int) -> int:
+def nice(random: Random, low: float, high: float) -> int:
     """A number of channels as people choose them: a power of two, or a multiple of 8 or more."""
     number, chance = log_uniform(random, low, high), random.random()
     if chance < 0.1:

@@ -19,6 +19,8 @@ from paceline.studies.calibrate.steps import Parts, PlainStep, typical
 ENOUGH = 0.04
 """Seconds after which steps need not be run more often."""
 MOST_STEPS = 12
+LONG = 1.0
+"""Seconds of a step that is run once only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def measure(network: Network, probe: Probe, whole: bool = True) -> Measured:
     begin = perf_counter()
     with recorder:
         step.run()  # kernels are made, memory is got
-    repeats = min(MOST_STEPS, max(2, int(ENOUGH / (perf_counter() - begin))))
+    first = perf_counter() - begin
+    repeats = min(MOST_STEPS, max(2 if first < LONG else 1, int(ENOUGH / first)))
     pace, runs = [probe.seconds()], []
     for _ in range(repeats):
         with recorder:

@@ -35,7 +35,8 @@ def draw_network(seed: int, work: float = MOST_WORK) -> Network:
     """The network of a seed; no layer's forward takes more than about ``work`` floating-point operations."""
     random = Random(seed)  # noqa: S311
     samples = log_uniform(random, 2, 128) if random.random() < 0.95 else 1
-    work = log_uniform(random, LEAST_WORK, work)
+    least = LEAST_WORK if random.random() < 0.4 else work / 16
+    work = log_uniform(random, least, work)
     draw = random.choice((*(_images,) * 8, _units, _tokens))
     return draw(random, seed, samples, work)
 
