@@ -146,8 +146,9 @@ def probe(beside: float) -> int:
     place = Place.from_environment()
     assert place is not None
     found = calibrate_links(place, beside=beside, rounds=3 if beside > 1 else 5)
+    assert found is not None, "nobody asks to stop"
     if place.rank == 0:
-        print(json.dumps(asdict(found)))  # type: ignore[call-overload]
+        print(json.dumps(asdict(found)))
     return 0
 
 
@@ -172,7 +173,7 @@ def calibrate(cells: Sequence[Cell], runs: Path) -> Profile:
         versions={},
         machine={},
         device={},
-        turns=tuple(statistics.median(found["turns"][k] for found in here.values()) for k in (0, 1)),  # type: ignore[arg-type]
+        turns=tuple(statistics.median(found["turns"][k] for found in here.values()) for k in (0, 1)),
         **company,  # type: ignore[arg-type]
     )
     for rate, count in sorted({(cell.where, cell.workers) for cell in cells if cell.network}):
@@ -333,7 +334,7 @@ def best_paleo(rows: Sequence[dict[str, Any]], traces: dict[str, Trace]) -> floa
             abs(paleo_seconds(row["cell"], traces[row["cell"].job], share) / row["measured"] - 1)
             for row in rows
         ]
-        return statistics.median(errors)
+        return float(statistics.median(errors))
 
     return min((percent / 100 for percent in range(1, 101)), key=median_error)
 

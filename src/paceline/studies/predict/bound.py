@@ -30,7 +30,7 @@ def find_bounds(few: Few, step: Callable[[Few], float]) -> tuple[Bound, Bound]:
     """
     now = step(few)
     gains = _gains(few, step, now)
-    besides = {name: gain for name, gain in gains.items() if name != "compute"}
+    besides: dict[Bound, float] = {name: gain for name, gain in gains.items() if name != "compute"}
     return _largest(gains, now), _largest(besides, now)
 
 

@@ -86,7 +86,7 @@ class Modelled:
         parts = closed(few if case == plain else _elsewhere(few, case, self.place.hosts(case.workers) > 1))
         if parts is None:
             return self.explained(case)
-        return Step(**parts.as_fields(), bound="compute", path="closed")
+        return Step(**parts.as_fields(), bound="compute", besides="compute", path="closed")
 
     def explained(self, case: Case) -> Step:
         """Run the strategy's program, or its closed form, and see what it would gain most from."""
