@@ -30,7 +30,7 @@ from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.paleo.model import Paleo, paleo_step
-from paceline.costs.recorded import typical_step
+from paceline.costs.recorded import recorded_jitter, typical_step
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of_job
@@ -69,6 +69,8 @@ mlp ssp 2 1gbit
 QUICK = ("cnn all-reduce 2 shm", "mlp all-reduce 2 1gbit", "mlp ps 3 shm")
 SECONDS = 3.0
 """Of training in each run of a cell, about."""
+USUAL = 0.004
+"""Seconds of a step of the networks that links are calibrated with."""
 LAUNCHES = 2
 """Runs of a cell, far from each other: on this machine the same command may be a fifth slower the next time."""
 NOMINAL = {"1gbit": 1e9 / 8, "100mbit": 1e8 / 8, "loopback": 4e9, "shm": 20e9}
@@ -177,7 +179,7 @@ def calibrate(cells: Sequence[Cell], runs: Path) -> Profile:
         **company,  # type: ignore[arg-type]
     )
     for rate, count in sorted({(cell.where, cell.workers) for cell in cells if cell.network}):
-        links += probe_apart(rate, count, here[count]["short"])
+        links += probe_apart(rate, count, profile.company_between(USUAL)[count - 1])
     served = sorted({cell.workers for cell in cells if cell.served and not cell.network})
     if served:
         links += probe_messages(served, profile, runs)
@@ -264,14 +266,18 @@ def predict(cell: Cell, alone: Path, profile: Profile) -> Step:
     cost = source.cost(typical.samples)
     period = 8 if "period=8" in cell.strategy else 1
     apart = period * (cost.data + cost.compute)
-    return predict_step(
-        Setup(
-            strategy=cell.strategy,
-            cluster=cluster(cell, profile, apart),
-            cost=cost,
-            shape=shape_of(traced),
-        )
+    setup = Setup(
+        strategy=cell.strategy,
+        cluster=cluster(cell, profile, apart),
+        cost=cost,
+        shape=shape_of(traced),
     )
+    if cell.strategy != "ssp":
+        return predict_step(setup)
+    # Workers who do not wait fall out of step with each other, and how far is a matter of chance.
+    varied = replace(setup, jitter=recorded_jitter(RunFolder(alone)))
+    steps = [predict_step(replace(varied, seed=seed)) for seed in range(1, 5)]
+    return replace(steps[0], step=statistics.fmean(step.step for step in steps))
 
 
 def cluster(cell: Cell, profile: Profile, apart: float) -> Cluster:
@@ -304,7 +310,7 @@ def train_alone(jobs: Sequence[str], runs: Path) -> dict[str, Path]:
     found: dict[str, list[Path]] = {job: [] for job in jobs}
     for _ in range(3):
         for job in jobs:
-            found[job].append(run_here(words(job, "all-reduce", 12 if job == "resnet18" else 800), 1, runs))
+            found[job].append(run_here(words(job, "all-reduce", 9 if job == "resnet18" else 700), 1, runs))
     return {job: sorted(folders, key=lambda folder: step_of(folder, 1))[1] for job, folders in found.items()}
 
 

@@ -8,7 +8,7 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.all_reduce import predict_all_reduce
 from paceline.errors import Mistake
-from paceline.studies.calibrate.link_fit import Point, fit_link
+from paceline.studies.calibrate.link_fit import Point, company_line, fit_link
 
 SIZES = ((6_000,), (150_000,), (800_000,), (2_500_000, 40_000), (6_000_000,))
 LINK = Link(latency=3e-4, bandwidth=2e9)
@@ -110,3 +110,12 @@ def test_a_network_may_be_slower_in_a_step_than_its_wire() -> None:
     made = points("network", (0, 1, 2), Link(latency=0.0, bandwidth=1e7))
     fit = fit_link("network", (0, 1, 2), made, wire=0.5e-7)
     assert (fit.latency, fit.bandwidth) == pytest.approx((0, 1e7), abs=1e-9)
+
+
+def test_company_is_a_line_through_all_networks() -> None:
+    """The ends of the line are what a profile keeps; company that seems to help is noise."""
+    points = [(t, 2 * t**-0.1) for t in (1e-3, 4e-3, 2e-2, 0.3)]
+    turns, (short, long) = company_line(points)
+    assert turns == pytest.approx((1e-3, 0.3))
+    assert (short, long) == pytest.approx((points[0][1], points[-1][1]))
+    assert company_line([(1e-3, 0.9), (1.0, 0.8)])[1] == (1.0, 1.0)

@@ -1,7 +1,8 @@
 """Given times that somebody measured: the typical step of a recorded run."""
 
 from collections.abc import Iterable
-from statistics import fmean
+from math import log
+from statistics import fmean, quantiles
 from typing import NamedTuple
 
 from paceline.clusters.times import StepTimes
@@ -11,6 +12,8 @@ from paceline.records.folder import RunFolder
 from paceline.records.spans import StepRecord
 
 PARTS = ("data", "forward", "backward", "apply")
+MIDDLE = 1.349
+"""Standard deviations between the first and the third quartile of a normal distribution."""
 
 
 class Typical(NamedTuple):
@@ -36,6 +39,17 @@ def typical_step(folder: RunFolder) -> Typical:
             f"{folder.path} holds fewer than 2 recorded steps; give the folder of a run that trained"
         )
     return min(found, key=_seconds_a_sample)
+
+
+def recorded_jitter(folder: RunFolder) -> float:
+    """By how much the recorded worker's steps vary, as ``StepTimes.jitter`` has it: by the middle half of them."""
+    records = list(read_events(next(iter(folder.event_files().values()))))
+    times = [_length(r, "forward") + _length(r, "backward") for r in records if not r.meeting and r.samples]
+    logs = [log(time) for time in times[1:] if time > 0]
+    if len(logs) < 4:
+        return 0.0
+    low, _, high = quantiles(logs, n=4)
+    return (high - low) / MIDDLE
 
 
 def _typical(records: list[StepRecord]) -> Typical | None:

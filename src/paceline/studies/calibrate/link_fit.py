@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import log
-from statistics import fmean, pstdev
+from math import exp, log
+from statistics import fmean, linear_regression, pstdev
 from typing import Literal
 
 from paceline.clusters.cluster import Cluster, Host, Link
@@ -80,6 +80,21 @@ def fit_link(
         points=len(points),
         workers=len(hosts),
     )
+
+
+def company_line(
+    points: Sequence[tuple[float, float]],
+) -> tuple[tuple[float, float], tuple[float, float]]:
+    """The shortest and the longest time between meetings, and how many times as long computing takes at each.
+
+    ``points`` are such times and such factors; a line through their logarithms evens out what noise there is. Nobody
+    computes faster in company.
+    """
+    times, factors = zip(*((log(time), log(factor)) for time, factor in points), strict=True)
+    slope, at_zero = linear_regression(times, factors)
+    ends = (min(times), max(times))
+    short, long = (max(1.0, exp(at_zero + slope * end)) for end in ends)
+    return (exp(ends[0]), exp(ends[1])), (short, long)
 
 
 def _seconds(way: str, hosts: Sequence[int], point: Point, link: Link) -> float:

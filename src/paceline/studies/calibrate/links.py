@@ -9,6 +9,7 @@ all of it.
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from statistics import median
 
 import torch
@@ -27,7 +28,7 @@ from paceline.studies.calibrate.kernels import (
     images,
     repeated,
 )
-from paceline.studies.calibrate.link_fit import FASTEST, Point, fit_link
+from paceline.studies.calibrate.link_fit import FASTEST, Point, company_line, fit_link
 from paceline.studies.collectives.fit import Line
 from paceline.studies.collectives.probe import MESSAGES, Prober
 from paceline.studies.collectives.room import Interrupted, Room
@@ -39,6 +40,8 @@ APART = ("images", "420")
 ROUNDS = 9
 LEAST, MOST = 3, 80
 """Timed turns of one kind in a round."""
+AT_ONCE = 8
+"""Short turns that follow each other, of which the mean counts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,24 +164,30 @@ class _Probe:
         return self._timed(turn) / steps
 
     def _timed(self, turn: Callable[[], None]) -> float:
-        """Seconds of a turn in a row of them, by the slowest worker."""
-        once = self._many(turn, 1)
-        return self._many(turn, max(LEAST, min(MOST, int(self._turn / once))))
+        """Seconds of a turn in a row of them, by the slowest worker: the median of means of a few that follow."""
+        (once,) = self._many(turn, 1)
+        times = self._many(turn, max(LEAST, min(MOST, int(self._turn / once))))
+        few = AT_ONCE if len(times) >= 3 * AT_ONCE else 1
+        means = (sum(times[at : at + few]) / few for at in range(0, len(times) - few + 1, few))
+        return self._room.slowest([median(means)])[0]
 
-    def _many(self, turn: Callable[[], None], times: int) -> float:
+    def _many(self, turn: Callable[[], None], times: int) -> list[float]:
+        """Seconds of each turn; for a single one, the slowest worker's."""
         self._room.align()
-        begun = time.perf_counter()
+        marks = [time.perf_counter()]
         for _ in range(times):
             turn()
-        return self._room.slowest([(time.perf_counter() - begun) / times])[0]
+            marks.append(time.perf_counter())
+        found = [later - earlier for earlier, later in pairwise(marks)]
+        return self._room.slowest(found) if times == 1 else found
 
     def _conclude(self, rounds: Sequence[_Round], wire: Line | None) -> Together:
-        alone = median(median(one.alone.values()) for one in rounds)
+        turns, factors = company_line(_factors(rounds))
         return Together(
             workers=self._room.workers,
-            short=_factor(rounds, [one.short for one in rounds]),
-            long=_factor(rounds, [one.long for one in rounds]),
-            turns=(alone, LONG * alone),
+            short=factors[0],
+            long=factors[1],
+            turns=turns,
             links=(*(self._fit(way, rounds, wire) for way in self._ways), *self._messages(wire)),
         )
 
@@ -211,10 +220,12 @@ class _Probe:
         return fit_link(way, self._room.hosts, points, wire=wire.byte_seconds if wire else None)
 
 
-def _factor(rounds: Sequence[_Round], together: Sequence[dict[str, float]]) -> float:
-    """How many times as long a step takes: the mean of a network of many operators and one of few."""
-    found = [
-        median(with_all[net] / one.alone[net] for one, with_all in zip(rounds, together, strict=True))
-        for net in APART
-    ]
-    return max(1.0, sum(found) / len(found))
+def _factors(rounds: Sequence[_Round]) -> list[tuple[float, float]]:
+    """Seconds that one worker alone computes between two meetings, and how many times as long it takes with all."""
+    found = []
+    for net in rounds[0].alone:
+        alone = median(one.alone[net] for one in rounds)
+        found.append((alone, median(one.short[net] / one.alone[net] for one in rounds)))
+        if net in APART:
+            found.append((LONG * alone, median(one.long[net] / one.alone[net] for one in rounds)))
+    return found

@@ -8,9 +8,10 @@ from paceline.studies.calibrate.links import Together
 
 def add_together(profile: Profile, found: Together) -> Profile:
     """The profile with these links and this company, in place of those that it had of as many workers."""
-    kept = [link for link in profile.links if link.workers != found.workers]
-    alone = all(link.name == "network" for link in found.links)
-    company = {} if alone else _company(profile, found)
+    anew = {(link.name, link.workers) for link in found.links}
+    kept = [link for link in profile.links if (link.name, link.workers) not in anew]
+    apart = not any(link.name == "memory" for link in found.links)
+    company = {} if apart else _company(profile, found)
     return replace(profile, links=(*kept, *found.links), **company)  # type: ignore[arg-type]
 
 
