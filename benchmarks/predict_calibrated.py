@@ -89,7 +89,7 @@ def main() -> int:
     )
     parser.add_argument("--profile", type=Path, help="take this one instead of calibrating")
     parser.add_argument("--seconds", type=float, default=USUAL_SECONDS, help="to calibrate for")
-    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--cell-seconds", type=float, default=0.5, help="to measure a cell for, in each round"
     )

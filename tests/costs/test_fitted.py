@@ -117,7 +117,7 @@ def test_an_operator_that_was_never_measured_is_priced_by_its_kind(fit):
 
 def test_fresh_memory_costs_a_page_at_a_time():
     large = replace(product(64, 64, 64), written=64 * 2**20)
-    fresh = Fresh(page=2e-6, small=0.25)
+    fresh = Fresh(page=2e-6, shares=(0.0, 0.25, 0.5, 1.0))
     assert fresh.seconds(large) == pytest.approx(64 * 2**20 / 4096 * 2e-6)
     assert fresh.seconds(replace(large, name="add_")) == 0.0
     assert fresh.seconds(replace(large, written=2**20)) == pytest.approx(2**20 / 4096 * 0.25 * 2e-6)

@@ -49,7 +49,7 @@ def calibrate(
     Parameters
     ----------
     seconds
-        How long to measure (default 150); more is more accurate.
+        How long to measure (default 180); more is more accurate.
     threads
         Threads that a worker computes with (default 1).
     record

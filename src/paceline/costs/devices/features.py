@@ -10,6 +10,8 @@ CALL = 5e-6
 """Seconds of a call that does next to nothing; keeps the logarithm of a tiny operator's time in range."""
 WIDE = 8
 """Channels that kernels treat together, as are four times as many; fewer are padded."""
+CACHED = (18.0, 30.0)
+"""Powers of two: a step that moves fewer bytes leaves all in some cache, one that moves more leaves nothing."""
 
 
 class Limits(NamedTuple):
@@ -26,7 +28,7 @@ def features(operator: Operator, moved: float) -> list[float]:
 
     ``moved`` are the bytes that the whole step moves: in a small step, caches still hold what an operator needs.
     """
-    return [_log(moved), *_own(operator)]
+    return [min(CACHED[1], max(CACHED[0], _log(moved))), *_own(operator)]
 
 
 def bytes_moved(operators: Iterable[Operator]) -> float:
@@ -50,7 +52,9 @@ def _own(operator: Operator) -> list[float]:
         case Attention() as shape:
             sizes = [shape.batch * shape.heads, shape.queries, shape.keys, shape.width]
             return [*map(_log, sizes), 2.0 * shape.causal]
-    return [_log(operator.elements), _log((operator.read + operator.written) / max(operator.elements, 1))]
+    moved, elements = operator.read + operator.written, max(operator.elements, 1)
+    # What is moved beyond one reading and one writing: of a norm, its channels.
+    return [_log(elements), _log(moved / elements), _log(moved - 8 * elements)]
 
 
 def scales(operator: Operator) -> list[float]:
@@ -65,7 +69,7 @@ def scales(operator: Operator) -> list[float]:
         case Attention():
             own = [4.0, 4.0, 4.0, 3.0, 4.0]
         case _:
-            own = [4.0, 4.0]
+            own = [4.0, 4.0, 8.0]
     return [6.0, *own]
 
 
@@ -97,7 +101,7 @@ def _inside(size: int, out: int, kernel: int, stride: int, padding: int) -> floa
     return max(taps, 1) / (out * kernel)
 
 
-_CONVOLUTION_SCALES = [6.0, 4.5, 4.5, 4.5, 6.0, 4.5, 4.5, 4.5, 3.0, *[1.5] * 5, *[4.5] * 5]
+_CONVOLUTION_SCALES = [6.0, 9.0, 9.0, 4.5, 6.0, 4.5, 2.25, 9.0, 3.0, 1.5, 1.5, 3.0, 1.5, 3.0, *[4.5] * 5]
 
 
 def _convolution(shape: Convolution) -> list[float]:

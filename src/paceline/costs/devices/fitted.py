@@ -1,5 +1,6 @@
 """A device that was measured: its times are learned from those of many operators that ran on it."""
 
+from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from math import exp, isfinite, log
@@ -11,8 +12,9 @@ from paceline.costs.trace.operator import Convolution, Kind, Operator, Phase
 from paceline.costs.trace.trace import Trace
 from paceline.errors import Mistake
 
-LARGE = 32 * 2**20
-"""Bytes from which an allocator gives memory back at once, so that each result is made in memory never touched."""
+SIZES = (2**18, 2**22, 2**25)
+"""Bytes that part pieces of memory by what an allocator does with them: from the last on, they are given back at once,
+so that each result is made in memory never touched."""
 PAGE = 4096
 
 
@@ -31,16 +33,13 @@ class Fresh:
 
     page: float = 0.0
     """Seconds a page."""
-    small: float = 0.0
-    """How much of a usual result lies in such memory, 0 to 1."""
-    large: float = 1.0
-    """The same of one that is ``LARGE``."""
+    shares: tuple[float, ...] = (0.0, 0.0, 0.0, 1.0)
+    """How much of a result lies in such memory, 0 to 1: of those below each of ``SIZES``, and of the others."""
 
     def seconds(self, operator: Operator) -> float:
         """What an operator spends on it."""
-        return self.page * sum(
-            size * (self.large if size >= LARGE else self.small) / PAGE for size in results(operator)
-        )
+        pieces = results(operator)
+        return self.page * sum(self.shares[bisect_right(SIZES, size)] * size for size in pieces) / PAGE
 
 
 def results(operator: Operator) -> list[float]:
@@ -119,7 +118,7 @@ class Fitted:
             "overheads": {
                 phase: {"ratio": one.ratio, "call": one.call} for phase, one in self.overheads.items()
             },
-            "fresh": {"page": self.fresh.page, "small": self.fresh.small, "large": self.fresh.large},
+            "fresh": {"page": self.fresh.page, "shares": list(self.fresh.shares)},
             "spread": self.spread,
         }
 
@@ -133,7 +132,7 @@ def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
             curves={name: Curve.from_json(curve) for name, curve in document["curves"].items()},
             kinds={kind: Curve.from_json(curve) for kind, curve in document["kinds"].items()},
             overheads={phase: Overhead(**one) for phase, one in document["overheads"].items()},
-            fresh=Fresh(**document["fresh"]),
+            fresh=Fresh(page=document["fresh"]["page"], shares=tuple(document["fresh"]["shares"])),
             spread=float(document["spread"]),
         )
         _check(device)
@@ -150,7 +149,9 @@ def _check(device: Fitted) -> None:
     if set(device.overheads) != {"forward", "backward", "apply"}:
         raise ValueError("its overheads must be those of forward, backward and apply")
     positive = [*device.limits, device.peak, *(one.ratio for one in device.overheads.values())]
-    others = [device.spread, device.fresh.page, device.fresh.small, device.fresh.large]
+    if len(device.fresh.shares) != len(SIZES) + 1:
+        raise ValueError(f"its shares of fresh memory must be {len(SIZES) + 1}")
+    others = [device.spread, device.fresh.page, *device.fresh.shares]
     others += [abs(one.call) for one in device.overheads.values()]
     if not all(isfinite(value) and value > 0 for value in positive):
         raise ValueError("its peak, bandwidth and ratios must be finite and more than 0")

@@ -1,5 +1,6 @@
 """From measured networks to a device model: curves, overheads, and how far off it is on networks it has not seen."""
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,7 @@ from typing import NamedTuple, TypeVar, get_args
 import numpy as np
 
 from paceline.costs.devices.features import Limits, bytes_moved, features, scales
-from paceline.costs.devices.fitted import LARGE, PAGE, Fitted, Fresh, Overhead, logarithm, results
+from paceline.costs.devices.fitted import PAGE, SIZES, Fitted, Fresh, Overhead, logarithm, results
 from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_curve
 from paceline.costs.trace.operator import Kind, Operator, Phase
 from paceline.errors import RunFailed
@@ -19,7 +20,7 @@ from paceline.studies.calibrate.steps import Parts
 
 T = TypeVar("T")
 
-MOST_POINTS = {"convolution": 900, "product": 250}
+MOST_POINTS = {"convolution": 1100, "product": 300}
 USUAL_POINTS = 60
 FEWEST_POINTS = 8
 """Of an operator that gets a curve of its own."""
@@ -182,13 +183,15 @@ def _kind_curves(points: Sequence[Point], limits: Limits) -> dict[Kind, Curve]:
 
 def _fresh(measured: Iterable[Measured], page: float) -> Fresh:
     """How much of what operators write lies in memory that they are the first to touch."""
-    touched = asked = 0.0
+    touched, asked = [0.0] * (len(SIZES) + 1), [0.0] * (len(SIZES) + 1)
     for timed in (timed for one in measured for timed in one.operators):
         pieces = results(timed.operator)
-        if pieces and max(pieces) < LARGE:
-            touched += timed.faults * PAGE
-            asked += sum(pieces)
-    return Fresh(page=page, small=min(1.0, touched / asked) if asked else 0.0)
+        place = bisect_right(SIZES, max(pieces, default=0.0))  # the largest piece stands for all
+        touched[place] += timed.faults * PAGE if pieces else 0.0
+        asked[place] += sum(pieces)
+    # A tiny result shares its page with others; a large one is always fresh, and its parts are not all counted above.
+    middle = [min(1.0, t / a) if a else 0.0 for t, a in zip(touched[1:-1], asked[1:-1], strict=True)]
+    return Fresh(page=page, shares=(0.0, *middle, 1.0))
 
 
 def _overheads(measured: Sequence[Measured]) -> dict[Phase, Overhead]:
