@@ -175,7 +175,6 @@ def calibrate(cells: Sequence[Cell], runs: Path) -> Profile:
         versions={},
         machine={},
         device={},
-        turns=tuple(statistics.median(found["turns"][k] for found in here.values()) for k in (0, 1)),
         **company,  # type: ignore[arg-type]
     )
     for rate, count in sorted({(cell.where, cell.workers) for cell in cells if cell.network}):
@@ -200,7 +199,6 @@ def probe_here(count: int) -> dict[str, Any]:
     return {
         "short": statistics.fmean(one["short"] for one in found),
         "long": statistics.fmean(one["long"] for one in found),
-        "turns": found[0]["turns"],
         "links": [between(one, other) for one, other in zip(first, second, strict=True)],
     }
 
@@ -354,7 +352,7 @@ def find_profile(cells: Sequence[Cell], runs: Path, kept: Path | None) -> Profil
         return profile
     document = json.loads(kept.read_text())
     links = tuple(LinkFit(**link) for link in document.pop("links"))
-    lists = {name: tuple(document.pop(name)) for name in ("company", "company_short", "turns")}
+    lists = {name: tuple(document.pop(name)) for name in ("company", "company_short")}
     return Profile(**document, **lists, links=links)  # type: ignore[arg-type]
 
 

@@ -132,7 +132,7 @@ def test_what_several_workers_found_takes_the_place_of_what_as_many_found_before
     link = LinkFit(
         name="memory", bandwidth=5e9, latency=1e-5, reduce_seconds=0.0, spread=0.1, points=9, workers=4
     )
-    found = Together(workers=4, short=2.6, long=2.2, turns=(0.002, 0.07), links=(link,))
+    found = Together(workers=4, short=2.6, long=2.2, links=(link,))
     profile = add_together(PROFILE, found)
     assert profile.links == (*PROFILE.links, link)
     assert profile.company == pytest.approx((1.0, 1.2, 1.7, 2.2)), "three workers lie between two and four"

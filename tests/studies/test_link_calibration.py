@@ -5,10 +5,10 @@ from collections import Counter
 import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.clusters.profile import LinkFit, Profile
+from paceline.clusters.profile import SLICE, LinkFit, Profile
 from paceline.costs.all_reduce import predict_all_reduce
 from paceline.errors import Mistake
-from paceline.studies.calibrate.link_fit import Point, company_line, fit_link
+from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link
 
 SIZES = ((6_000,), (150_000,), (800_000,), (2_500_000, 40_000), (6_000_000,))
 LINK = Link(latency=3e-4, bandwidth=2e9)
@@ -75,12 +75,13 @@ def profile(**more: object) -> Profile:
 
 
 def test_company_lies_between_what_was_measured() -> None:
-    """Who meets often is slowed down more; beyond the two distances that were measured nothing is made up."""
-    known = profile(company=(1.0, 1.2, 1.8), company_short=(1.0, 1.4, 2.6), turns=(0.002, 0.08))
+    """Who meets often is slowed down more, up to a point; who meets seldom loses some slices at each meeting."""
+    known = profile(company=(1.0, 1.2, 1.8), company_short=(1.0, 1.4, 2.6))
     assert known.company_between(0.0) == pytest.approx((1.0, 1.4, 2.6))
-    assert known.company_between(10.0) == pytest.approx((1.0, 1.2, 1.8))
-    middle = known.company_between((0.002 * 0.08) ** 0.5)
-    assert middle == pytest.approx((1.0, (1.2 * 1.4) ** 0.5, (1.8 * 2.6) ** 0.5))
+    assert known.company_between(1e6) == pytest.approx((1.0, 1.2, 1.8))
+    assert known.company_between(SLICE) == pytest.approx((1.0, 1.3, 2.2))
+    lost = [apart * (known.company_between(apart)[2] - 1.8) for apart in (1.0, 2.0)]
+    assert lost[0] == pytest.approx(lost[1], rel=1e-2)
     assert profile(company=(1.0, 1.5)).company_between(0.01) == (1.0, 1.5)
 
 
@@ -112,10 +113,10 @@ def test_a_network_may_be_slower_in_a_step_than_its_wire() -> None:
     assert (fit.latency, fit.bandwidth) == pytest.approx((0, 1e7), abs=1e-9)
 
 
-def test_company_is_a_line_through_all_networks() -> None:
-    """The ends of the line are what a profile keeps; company that seems to help is noise."""
-    points = [(t, 2 * t**-0.1) for t in (1e-3, 4e-3, 2e-2, 0.3)]
-    turns, (short, long) = company_line(points)
-    assert turns == pytest.approx((1e-3, 0.3))
-    assert (short, long) == pytest.approx((points[0][1], points[-1][1]))
-    assert company_line([(1e-3, 0.9), (1.0, 0.8)])[1] == (1.0, 1.0)
+def test_company_is_fitted_to_all_networks() -> None:
+    """The fit gives back what made its points; company that seems to help is noise."""
+    known = profile(company=(1.0, 1.8), company_short=(1.0, 3.0))
+    points = [(t, known.company_between(t)[1]) for t in (1e-3, 4e-3, 2e-2, 0.3)]
+    assert fit_company(points) == pytest.approx((3.0, 1.8))
+    assert fit_company([(1e-3, 0.9), (1.0, 0.8)]) == (1.0, 1.0)
+    assert fit_company([(1e-3, 1.2), (1.0, 1.4)])[0] == fit_company([(1e-3, 1.2), (1.0, 1.4)])[1] > 1

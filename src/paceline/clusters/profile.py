@@ -2,10 +2,21 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import log
 from typing import Any
 
 SCHEMA = 1
+
+SLICE = 0.003
+"""Seconds for which a worker has a core for itself, where it shares one, before it is another one's turn (Linux)."""
+
+
+def moment(apart: float) -> float:
+    """How much workers who meet after so many seconds are like workers who meet at once, 1, or never, 0.
+
+    Who has no core meanwhile is waited for. That costs in proportion while all is shorter than a slice; beyond, it is
+    some slices, however long it takes until the next meeting.
+    """
+    return 1 / (1 + apart / SLICE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,17 +57,14 @@ class Profile:
     """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
     company_short: tuple[float, ...] = ()
     """The same where they meet again after a moment: cores that are shared are then shared unevenly."""
-    turns: tuple[float, float] = (0.0025, 0.08)
-    """Seconds that a worker computed alone between two meetings where these two were measured, the short one first."""
 
     def company_between(self, apart: float) -> tuple[float, ...]:
         """How many times as long computing takes with 1, 2, 3... workers who meet after so many seconds of it."""
         if len(self.company_short) != len(self.company):
             return self.company
-        short, long = self.turns
-        part = min(1.0, max(0.0, log(max(apart, 1e-9) / short) / log(long / short)))
+        part = moment(apart)
         pairs = zip(self.company_short, self.company, strict=True)
-        return tuple(quick ** (1 - part) * slow**part for quick, slow in pairs)
+        return tuple(long + (short - long) * part for short, long in pairs)
 
     def link(self, name: str, workers: int) -> LinkFit | None:
         """What was measured of a link with as many workers, or with the number next to it; None where nothing was."""

@@ -78,8 +78,9 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _profile(document: Mapping[str, Any]) -> Profile:
     known = {key: value for key, value in document.items() if key != "schema"}
+    known.pop("turns", None)  # of profiles that were made before company had its present form
     known["links"] = tuple(LinkFit(**link) for link in document["links"])
-    for name in ("company", "company_short", "turns"):
+    for name in ("company", "company_short"):
         if name in known:
             known[name] = tuple(float(value) for value in known[name])
             _check(name, known[name])

@@ -3,12 +3,12 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import exp, log
-from statistics import fmean, linear_regression, pstdev
+from math import log
+from statistics import fmean, pstdev
 from typing import Literal
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.clusters.profile import LinkFit
+from paceline.clusters.profile import LinkFit, moment
 from paceline.costs.prices import ring_all_reduce
 from paceline.costs.topology import Topology
 from paceline.errors import Mistake
@@ -82,19 +82,16 @@ def fit_link(
     )
 
 
-def company_line(
-    points: Sequence[tuple[float, float]],
-) -> tuple[tuple[float, float], tuple[float, float]]:
-    """The shortest and the longest time between meetings, and how many times as long computing takes at each.
+def fit_company(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """How many times as long computing takes for workers who meet at once, and for those who never do.
 
-    ``points`` are such times and such factors; a line through their logarithms evens out what noise there is. Nobody
-    computes faster in company.
+    ``points`` are seconds between meetings and such factors. Nobody computes faster in company, nor for meeting often.
     """
-    times, factors = zip(*((log(time), log(factor)) for time, factor in points), strict=True)
-    slope, at_zero = linear_regression(times, factors)
-    ends = (min(times), max(times))
-    short, long = (max(1.0, exp(at_zero + slope * end)) for end in ends)
-    return (exp(ends[0]), exp(ends[1])), (short, long)
+    parts = [moment(apart) for apart, _ in points]
+    weights = [1 / factor**2 for _, factor in points]
+    ones, over = [1.0] * len(points), [factor - 1 for _, factor in points]
+    long, more = _least_squares(ones, parts, over, weights)
+    return 1 + long + more, 1 + long
 
 
 def _seconds(way: str, hosts: Sequence[int], point: Point, link: Link) -> float:

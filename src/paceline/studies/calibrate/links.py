@@ -28,7 +28,7 @@ from paceline.studies.calibrate.kernels import (
     images,
     repeated,
 )
-from paceline.studies.calibrate.link_fit import FASTEST, Point, company_line, fit_link
+from paceline.studies.calibrate.link_fit import FASTEST, Point, fit_company, fit_link
 from paceline.studies.collectives.fit import Line
 from paceline.studies.collectives.probe import MESSAGES, Prober
 from paceline.studies.collectives.room import Interrupted, Room
@@ -50,11 +50,9 @@ class Together:
 
     workers: int
     short: float
-    """How many times as long a step takes with all workers at it, who meet after every step."""
+    """How many times as long computing takes with all workers at it, who meet again at once."""
     long: float
-    """The same where they meet after many steps."""
-    turns: tuple[float, float]
-    """Seconds that one worker alone would compute between two meetings, in each case."""
+    """The same where they never meet."""
     links: tuple[LinkFit, ...]
 
 
@@ -182,12 +180,11 @@ class _Probe:
         return self._room.slowest(found) if times == 1 else found
 
     def _conclude(self, rounds: Sequence[_Round], wire: Line | None) -> Together:
-        turns, factors = company_line(_factors(rounds))
+        short, long = fit_company(_factors(rounds))
         return Together(
             workers=self._room.workers,
-            short=factors[0],
-            long=factors[1],
-            turns=turns,
+            short=short,
+            long=long,
             links=(*(self._fit(way, rounds, wire) for way in self._ways), *self._messages(wire)),
         )
 

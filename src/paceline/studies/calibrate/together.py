@@ -20,7 +20,6 @@ def _company(profile: Profile, found: Together) -> dict[str, object]:
     return {
         "company": _filled(profile.company, found.workers, found.long),
         "company_short": _filled(profile.company_short, found.workers, found.short),
-        "turns": found.turns,
     }
 
 
