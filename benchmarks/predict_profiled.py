@@ -1,9 +1,10 @@
 """The step of 2 and 3 workers, predicted from a few steps of one worker and this machine's profile. Needs root.
 
 First the machine is calibrated with two and three workers: computing in company, shared memory, the loopback, messages
-to a server, and each shaped link; none of it knows the jobs. Then each job trains a few steps on one worker. From these
-two all cells are predicted, and the predictions are written down with the time; only then is any cell measured. A step
-is the median of the means of a few steps in a row, in a record of one worker.
+to a server, and each shaped link; none of it knows the jobs. Then every cell has its turn, in several rounds: the job
+trains a few steps on one worker, the cell is predicted from these and the profile, the prediction is written down with
+the time, and only then the cell is measured. A step is the median of the means of a few steps in a row, in a record of
+one worker. The error of a cell is the middle one of its rounds: this machine may be a third slower a few minutes later.
 
 Beside it, Paleo's model: operations over the machine's peak times one percentage, which is the best for all these cells
 together in hindsight, and its own formula for the exchange over the link's nominal bandwidth.
@@ -71,8 +72,8 @@ SECONDS = 3.0
 """Of training in each run of a cell, about."""
 USUAL = 0.004
 """Seconds of a step of the networks that links are calibrated with."""
-LAUNCHES = 2
-"""Runs of a cell, far from each other: on this machine the same command may be a fifth slower the next time."""
+ROUNDS = 3
+"""Over all cells: each is predicted and measured as often."""
 NOMINAL = {"1gbit": 1e9 / 8, "100mbit": 1e8 / 8, "loopback": 4e9, "shm": 20e9}
 """Bytes a second that a data sheet would say, for Paleo."""
 ONE_CORE = DeviceSheet(
@@ -302,14 +303,9 @@ def link_of(profile: Profile, name: str, workers: int) -> Link:
 # Measurement
 
 
-def train_alone(jobs: Sequence[str], runs: Path) -> dict[str, Path]:
-    """Each job's run on one worker: of three that are spread over a minute or two, the one in the middle."""
-    print("training each job on one worker", file=sys.stderr)
-    found: dict[str, list[Path]] = {job: [] for job in jobs}
-    for _ in range(3):
-        for job in jobs:
-            found[job].append(run_here(words(job, "all-reduce", 9 if job == "resnet18" else 700), 1, runs))
-    return {job: sorted(folders, key=lambda folder: step_of(folder, 1))[1] for job, folders in found.items()}
+def train_alone(job: str, runs: Path) -> Path:
+    """A few steps of the job on one worker."""
+    return run_here(words(job, "all-reduce", 8 if job == "resnet18" else 300), 1, runs)
 
 
 def measure(cell: Cell, step: float, runs: Path) -> Path:
@@ -358,35 +354,57 @@ def find_profile(cells: Sequence[Cell], runs: Path, kept: Path | None) -> Profil
 
 def compare(cells: Sequence[Cell], runs: Path, options: argparse.Namespace) -> dict[str, Any]:
     profile = find_profile(cells, runs, options.profile)
-    jobs = sorted({cell.job for cell in cells})
-    alone = train_alone(jobs, runs)
-    predictions = {cell: predict(cell, alone[cell.job], profile) for cell in cells}
-    made = time.time()
-    stored = {str(cell): asdict(step) for cell, step in predictions.items()}
-    (runs / "prediction.json").write_text(json.dumps({"made": made, "steps": stored}))
-    found: dict[Cell, list[Path]] = {cell: [] for cell in cells}
-    for _ in range(LAUNCHES):
-        for cell, predicted in predictions.items():
-            assert time.time() > made
-            found[cell].append(measure(cell, predicted.step, runs))
-            print(f"{cell!s:36}{1e3 * step_of(found[cell][-1], cell.together):10.2f} ms", file=sys.stderr)
-    rows = [score(cell, predictions[cell], folders) for cell, folders in found.items()]
-    if options.parts:
-        for cell, folders in found.items():
-            print(f"\n{cell}\n{parts_table(compare_parts(predictions[cell], RunFolder(folders[0])))}")
-    traces = {job: job_trace(folder) for job, folder in alone.items()}
+    turns: dict[Cell, list[Turn]] = {cell: [] for cell in cells}
+    traces: dict[str, Trace] = {}
+    for _ in range(options.rounds):
+        for cell in cells:
+            alone = train_alone(cell.job, runs)
+            traces.setdefault(cell.job, job_trace(alone))
+            turns[cell].append(take_turn(cell, predict(cell, alone, profile), runs, options.parts))
+    rows = [score(cell, found) for cell, found in turns.items()]
     share = best_paleo(rows, traces)
     for row in rows:
         seconds = paleo_seconds(row["cell"], traces[row["cell"].job], share)
         row["paleo_error"] = 100 * (seconds / row["measured"] - 1)
-    return judge(rows) | {"made": made, "paleo_percent": 100 * share, "profile": asdict(profile)}
+    return judge(rows) | {"paleo_percent": 100 * share, "profile": asdict(profile)}
 
 
-def score(cell: Cell, predicted: Step, folders: Sequence[Path]) -> dict[str, Any]:
-    """The mean of the runs of a cell beside what was predicted."""
-    measured = statistics.fmean(step_of(folder, cell.together) for folder in folders)
+@dataclass(frozen=True)
+class Turn:
+    """One prediction of a cell's step and the measurement that followed, in seconds."""
+
+    made: float
+    """When it was predicted, in seconds since the epoch."""
+    predicted: float
+    measured: float
+
+
+def take_turn(cell: Cell, predicted: Step, runs: Path, parts: bool) -> Turn:
+    """Write the prediction down, then measure."""
+    made = time.time()
+    with (runs / "predictions.jsonl").open("a") as file:
+        file.write(json.dumps({"cell": str(cell), "made": made, "step": asdict(predicted)}) + "\n")
+    folder = measure(cell, predicted.step, runs)
+    measured = step_of(folder, cell.together)
     error = 100 * (predicted.step / measured - 1)
-    return {"cell": cell, "predicted": predicted.step, "measured": measured, "error": error}
+    print(f"{cell!s:36}{1e3 * predicted.step:10.2f}{1e3 * measured:10.2f} ms{error:+8.1f} %", file=sys.stderr)
+    if parts:
+        print(f"\n{cell}\n{parts_table(compare_parts(predicted, RunFolder(folder)))}")
+    return Turn(made, predicted.step, measured)
+
+
+def score(cell: Cell, turns: Sequence[Turn]) -> dict[str, Any]:
+    """The turn whose error is the middle one, and how far apart the measurements are."""
+    middle = sorted(turns, key=lambda turn: turn.predicted / turn.measured)[(len(turns) - 1) // 2]
+    times = [turn.measured for turn in turns]
+    return {
+        "cell": cell,
+        "predicted": middle.predicted,
+        "measured": middle.measured,
+        "error": 100 * (middle.predicted / middle.measured - 1),
+        "spread": 100 * (max(times) / min(times) - 1),
+        "turns": [asdict(turn) for turn in turns],
+    }
 
 
 def judge(rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -404,13 +422,14 @@ def judge(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def show(found: dict[str, Any]) -> None:
     print(
-        f"{'job, strategy, workers, where':36}{'predicted ms':>13}{'measured ms':>13}{'error':>10}{'Paleo':>10}"
+        f"{'job, strategy, workers, where':36}{'predicted ms':>13}{'measured ms':>13}"
+        f"{'spread':>9}{'error':>10}{'Paleo':>10}"
     )
     for row in found["rows"]:
         far = "  FAR" if abs(row["error"]) > MOST else ""
         print(
             f"{row['cell']:36}{1e3 * row['predicted']:>13.2f}{1e3 * row['measured']:>13.2f}"
-            f"{row['error']:>+8.1f} %{row['paleo_error']:>+8.0f} %{far}"
+            f"{row['spread']:>7.0f} %{row['error']:>+8.1f} %{row['paleo_error']:>+8.0f} %{far}"
         )
     print(
         f"\nmedian error {found['median']:.1f} % (under {MEDIAN:g}), nine tenths within {found['nine_tenths']:.1f} % "
@@ -426,6 +445,7 @@ def main() -> int:
     )
     parser.add_argument("--quick", action="store_true", help=f"only {', '.join(QUICK)}")
     parser.add_argument("--parts", action="store_true", help="compare the parts of each step as well")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="over all cells")
     parser.add_argument("--runs", type=Path, help="where runs are kept (default: nowhere)")
     parser.add_argument(
         "--profile", type=Path, help="the machine's profile: read, or measured and kept there"

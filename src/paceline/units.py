@@ -17,6 +17,7 @@ _RATES = {
 _FLOPS = {f"{prefix}{unit}": scale for prefix, scale in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS")}
 _BINARY = ("Ki", "Mi", "Gi", "Ti")
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*$")
+_BITS_OR_BYTES = re.compile(r"([\d.]+)\s*([kKmMgGtT])(?:b(?:/s)?|B)$")
 
 
 def parse_seconds(text: str) -> float:
@@ -39,6 +40,11 @@ def parse_flops(text: str) -> float:
 
 def parse_rate(text: str) -> float:
     """Read a bandwidth such as "10 Gbit/s" into bytes a second."""
+    if match := _BITS_OR_BYTES.match(text.strip()):
+        number, prefix = match[1], _case(match[2])
+        raise Mistake(
+            f"{text!r} may be bits or bytes: write '{number} {prefix}bit/s' or '{number} {prefix}B/s'"
+        )
     folded = re.sub(r"(?i)\s*([kmgt]i?)?(bit)(/s)?$", lambda m: f" {(m[1] or '')}bit/s", text.strip())
     folded = re.sub(r"\s([KMGTkmgt])(i?)bit/s$", lambda m: f" {_case(m[1])}{m[2]}bit/s", folded)
     rate = _parse(folded, _RATES, "a bandwidth", "10 Gbit/s", shown=text)

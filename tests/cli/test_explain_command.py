@@ -17,6 +17,8 @@ MISTAKES = {
     "explain ring --workers -3": "--workers -3 is too small",
     "explain ring --workers 17": "17 workers are too many to draw: choose at most 16; --json goes up to 32",
     "explain ring --workers 33 --json": "33 workers are too many for one JSON document: choose at most 32",
+    "explain ring --workers 1000000000": "1000000000 workers are too many to draw",
+    "explain ring --hosts 1000000000,2": "1000000002 workers are too many to draw",
     "explain ring --length 65": "65 values a worker are too many to draw",
     "explain ring --length 0": "--length 0 is too small",
     "explain ring -np 16 --segments 8": "128 values a worker are too many to draw",

@@ -53,11 +53,20 @@ def test_every_example_cluster_can_be_simulated(path, tmp_path):
     assert document["summary"]["seconds"] > 0
 
 
-def shown(page: str, words: str) -> str:
-    """The block of Python on a page that has these words in it."""
+def shown(page: str, words: str, language: str = "python") -> str:
+    """The block of code on a page that has these words in it."""
     text = (ROOT / "docs" / page).read_text()
-    (source,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if words in block]
+    blocks = re.findall(rf"```{language}\n(.*?)```", text, re.S)
+    (source,) = [block for block in blocks if words in block]
     return source
+
+
+def test_the_model_and_the_cluster_in_the_docs_are_predicted(tmp_path):
+    (tmp_path / "tagger.py").write_text(shown("predict.md", "class Tagger"))
+    (tmp_path / "lab.toml").write_text(shown("predict.md", "lab.toml", "toml"))
+    words = ("predict", "tagger.py:build", "--device", "a10", "--cluster", "lab.toml")
+    document = run_json(*words, cwd=tmp_path)
+    assert [row["workers"] for row in document["series"][0]["rows"]] == [1, 2, 4, 8, 10]
 
 
 def test_the_job_in_the_docs_learns(tmp_path):

@@ -1,6 +1,7 @@
 """From the words that name a model or a job to the subject of a prediction."""
 
 from collections.abc import Callable
+from copy import deepcopy
 from functools import partial
 from typing import Any
 
@@ -26,8 +27,8 @@ def subject_of(
     """The subject that a model's spec names, or that a user's own function makes.
 
     The spec is of a shipped model, "resnet50" or "gpt:layers=24"; shape and classes are its usual ones where
-    they are not given. Else it is an import path, "module:function" or "file.py:function", of a function
-    without arguments that returns an ``nn.Module``, for which the shape must be given, a Job or a Subject.
+    they are not given. Else it is an import path, "module:name" or "file.py:name", of an ``nn.Module``, for which
+    the shape must be given, or of a function without arguments that returns one, a Job or a Subject.
     """
     make_optimizer = specs.build(optimizer, OPTIMIZERS, "optimizer")
     if _is_path(text):
@@ -74,6 +75,10 @@ def _of_look(
 def _imported(text: str, shape: tuple[int, ...] | None, classes: int | None, optimizer: Any) -> Subject:
     where = f"model {text}"
     function = import_function(text, "model")
+    if isinstance(function, nn.Module):  # a module that is made already: of copies, none of it is trained
+        return _of_module(
+            text, partial(_moved, partial(deepcopy, function)), function, shape, classes, optimizer
+        )
     made: Any = _without_memory(function)
     if isinstance(made, nn.Module):
         return _of_module(text, function, made, shape, classes, optimizer)

@@ -49,6 +49,10 @@ class Roofline:
             raise Mistake(
                 f"{self.sheet.name} has no matrix units for {self.format}; choose one of: {', '.join(known)}"
             )
+        if self.threads and self.sheet.kind != "cpu":
+            raise Mistake(
+                f"{self.threads} threads have no place on {self.sheet.name}, which is no CPU; leave --threads out"
+            )
         if not 0 <= self.threads <= self.sheet.cores:
             raise Mistake(
                 f"{self.threads} threads do not fit {self.sheet.name}: it must be 1 to {self.sheet.cores}, its cores"

@@ -12,7 +12,7 @@ from paceline.reports.explain.story import Story, tell
 def answer(request: Request, limits: Limits) -> Story:
     """Play what was asked for; a ``Mistake`` where it cannot be shown within the limits."""
     operation = find_operation(request.op, torch.float64)
-    hosts = host_of_each(request)
+    hosts = host_of_each(request, limits)
     limits.check(len(hosts))
     whole = build_schedule(request.schedule, hosts)
     schedule = pipelined(whole, request.segments)

@@ -69,10 +69,15 @@ class Request:
                 )
 
 
-def host_of_each(request: Request) -> tuple[int, ...]:
-    """The host of every worker; how many there are is said by --workers, --hosts or --values, which must agree."""
+def host_of_each(request: Request, limits: Limits) -> tuple[int, ...]:
+    """The host of every worker; how many there are is said by --workers, --hosts or --values, which must agree.
+
+    Too many to show are refused before anything is made of them.
+    """
+    limits.check(request.workers or 0, request.length or 0)
     if request.hosts is not None:
         counts = _parse_hosts(request.hosts)
+        limits.check(sum(counts))
         if request.workers is not None and sum(counts) != request.workers:
             raise Mistake(
                 f"--hosts {request.hosts} are {sum(counts)} workers and --workers says {request.workers}; "

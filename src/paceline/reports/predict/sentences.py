@@ -50,7 +50,8 @@ def _scales(found: Findings) -> str:
         else "Does not scale well (2 workers are below 80 % efficiency)"
     )
     if knee.open:
-        return f"{start}; doubling gives 1.5x as far as was looked, {counted(knee.searched, 'worker')}."
+        far = f"as far as was looked, {counted(knee.searched, 'worker')}"
+        return f"{start}; doubling gives 1.5x {far}{_weak(found)}."
     return (
         f"{start}; doubling beyond {_workers(max(1, knee.workers))} gives less than 1.5x: "
         f"{LIMITS[found.knee.bound]} is in the way."
@@ -63,7 +64,7 @@ def _last_step(series: Series) -> str:
         return ""
     before, last = series.rows[-2:]
     faster, more = last.rate / before.rate, last.workers / before.workers
-    if faster > 0.8 * more:
+    if faster > 0.8 * more or last.workers == 2:  # of two workers the first sentence tells
         return ""
     price = ""
     if last.cost_million is not None and before.cost_million:
@@ -90,10 +91,7 @@ def _span(first: int, last: int) -> str:
 
 
 def _knee(found: Findings) -> str:
-    knee = found.knee
-    weak = ""
-    if knee.dip is not None:
-        weak = f" (though not from {knee.dip:,} to {2 * knee.dip:,})"
+    knee, weak = found.knee, _weak(found)
     if knee.reach.open:
         return (
             f"Knee: none as far as {counted(knee.reach.searched, 'worker')}; doubling still gives 1.5x{weak}."
@@ -104,6 +102,12 @@ def _knee(found: Findings) -> str:
         f"Knee: {_workers(knee.reach.workers)}; to there doubling gives at least 1.5x{weak}, beyond it "
         f"is limited by {LIMITS[knee.bound]}."
     )
+
+
+def _weak(found: Findings) -> str:
+    """Where doubling gives less before the knee."""
+    dip = found.knee.dip
+    return "" if dip is None else f" (though not from {dip:,} to {2 * dip:,})"
 
 
 def _bandwidth(found: Bandwidth) -> str:

@@ -11,7 +11,7 @@ from paceline.clusters.devices import find_device
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
 from paceline.codecs import CODECS
-from paceline.collectives.choose import check_collective
+from paceline.collectives.choose import NATIVE, check_collective
 from paceline.costs.devices.base import DeviceModel
 from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, Roofline
@@ -23,6 +23,8 @@ from paceline.jobs.subjects import subject_of, subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.records.prediction import Prediction
 from paceline.runtimes.config import read_run
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Served
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.pricing import Tell, quiet
@@ -36,6 +38,7 @@ from paceline.studies.predict.words import USUAL_BATCH, Words
 def ask(words: Words) -> Question:
     """The question that the words are. A Mistake says which of them cannot be."""
     check_collective(words.collective)
+    _check_ways(words)
     profile = find_profile(words)
     standing = find_standing(words, profile)
     subject = find_subject(words)
@@ -61,6 +64,23 @@ def ask(words: Words) -> Question:
         networks=standing.faster,
         gathers=_gathers(model),
     )
+
+
+def _check_ways(words: Words) -> None:
+    """Refuse servers and collectives that none of the strategies would use."""
+    built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
+    served = [isinstance(strategy, Served) for strategy in built]
+    named = " ".join(words.strategies)
+    if words.servers != 1 and not any(served):
+        raise Mistake(
+            f"--servers {words.servers} has no place with --strategy {named}, which keeps no parameters on servers; "
+            "leave it out, or choose ps, ssp or async"
+        )
+    if words.collective != NATIVE and all(served):
+        raise Mistake(
+            f"--collective {words.collective} has no place with --strategy {named}, whose workers reduce nothing "
+            "among themselves; leave it out, or choose all-reduce or local-sgd"
+        )
 
 
 def _gathers(model: Modelled) -> Gathers | None:
@@ -130,6 +150,8 @@ def _roofline(words: Words) -> Roofline:
 
 def _money(words: Words, subject: Subject) -> Money:
     samples = subject.train_samples if words.samples is None else words.samples
+    if words.samples is not None and words.epochs is None:
+        raise Mistake(f"--samples {words.samples} of how many epochs? add --epochs, or leave it out")
     if words.epochs is not None and samples is None:
         raise Mistake(
             f"--epochs {words.epochs} of how many samples? model {subject.name!r} does not know: add --samples"
