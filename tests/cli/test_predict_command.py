@@ -107,7 +107,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --servers 4", "--servers 4 has no place with --strategy all-reduce"),
         ("mlp --device a100 --strategy ps --collective ring", "--collective ring has no place"),
         ("mlp --device a100 --network 25gb", "write '25 Gbit/s' or '25 GB/s'"),
-        ("mlp --device a100 --network -1gbit", "not negative"),
+        ("mlp --device a100 --network -1Gbit/s", "not negative"),
         ("mlp --device a100 --threads 4", "which is no CPU"),
         ("mlp --device a100 --samples 60000", "add --epochs"),
         ("--times nowhere", "nowhere"),

@@ -50,6 +50,8 @@ def fails():
 
 def number():
     return 3
+
+made = net()
 """
 
 
@@ -127,6 +129,15 @@ def test_ones_own_module_is_fed_what_is_asked_for(here: Path) -> None:
         with torch.device("meta"):
             assert all(parameter.is_meta for parameter in subject.model().parameters())
     assert max(subject_of("mine:net", shape=(3, 2, 2), classes=3).batch(50)[1]) == 2
+
+
+def test_a_module_that_is_made_already_is_copied(here: Path) -> None:
+    subject = subject_of("mine:made", shape=(3, 2, 2))
+    with torch.device("meta"):
+        assert [parameter.device.type for parameter in subject.model().parameters()] == ["meta", "meta"]
+    weights = [next(subject.model().parameters()) for _ in range(2)]
+    assert torch.equal(*weights)
+    assert weights[0] is not weights[1]
 
 
 def test_a_module_larger_than_the_memory_is_no_problem(here: Path) -> None:
