@@ -24,8 +24,9 @@ RATE = "1gbit"
 BURST = "72kb"
 """A little more than the largest packet, or tbf would cut every packet, which costs more than there are cores for.
 What the bucket holds after a pause leaves unshaped, which matters for the smallest tensors."""
-QUEUE = "4mb"
-"""Long enough that nothing is dropped while two hosts send to one."""
+QUEUES = {"1gbit": "4mb", "100mbit": "1mb"}
+"""By rate: long enough that nothing is dropped while two hosts send to one, and no longer, or acknowledgements of one
+direction wait behind the data of the other."""
 
 
 def ip(*words: str) -> None:
@@ -33,7 +34,7 @@ def ip(*words: str) -> None:
 
 
 def shape(namespace: str, device: str, rate: str) -> None:
-    bucket = ["rate", rate, "burst", BURST, "limit", QUEUE]
+    bucket = ["rate", rate, "burst", BURST, "limit", QUEUES[rate]]
     subprocess.run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *bucket], check=True)
 
 

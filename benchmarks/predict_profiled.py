@@ -16,30 +16,28 @@ import os
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
-from _shaped import run_apart, run_here, spread
+from _machine import calibrate
+from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.clusters.profile import LinkFit, Profile
+from paceline.clusters.profile import Profile
+from paceline.clusters.profile_file import read_profile, write_profile
 from paceline.costs.paleo.model import Paleo, paleo_step
-from paceline.costs.recorded import recorded_jitter, typical_step
+from paceline.costs.recorded import recorded_jitter, typical_step, usual_pace
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of_job
-from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.studies.calibrate.link_fit import Point, fit_link
 from paceline.studies.predict.base import Setup, Step
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.scored import compare_parts, parts_table
@@ -49,15 +47,12 @@ from paceline.studies.predict.steps import predict_step
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
 """Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""
 JOBS = {
-    "cnn": "--data digits --model cnn --batch-size 128",
-    "mlp": "--data digits --model mlp:hidden=960,layers=2 --batch-size 64",
+    "cnn": "--data synthetic:shape=1x8x8,train=76800 --model cnn --batch-size 128",
+    "mlp": "--data synthetic:shape=1x8x8,train=76800 --model mlp:hidden=960,layers=2 --batch-size 64",
     "resnet18": "--data synthetic --model resnet18 --batch-size 8",
 }
-REFERENCE = {
-    "small": "--data digits --model mlp:hidden=48 --batch-size 64",
-    "large": "--data digits --model mlp:hidden=640,layers=2 --batch-size 16",
-}
-"""Jobs that messages to a server are measured with; none of the cells has them."""
+STEPS = {"cnn": 1500, "mlp": 600, "resnet18": 15}
+"""Of a job on one worker: some seconds."""
 CELLS = """
 cnn all-reduce 2 shm; mlp all-reduce 3 shm; cnn local-sgd:period=8 2 shm; cnn ps 2 shm; mlp ps 3 shm; mlp ssp 2 shm
 cnn all-reduce 2 loopback; cnn all-reduce 3 loopback; mlp all-reduce 2 loopback; mlp all-reduce 3 loopback
@@ -68,10 +63,8 @@ mlp all-reduce 2 100mbit; mlp all-reduce 3 100mbit; mlp local-sgd:period=8 3 100
 mlp ssp 2 1gbit
 """
 QUICK = ("cnn all-reduce 2 shm", "mlp all-reduce 2 1gbit", "mlp ps 3 shm")
-SECONDS = 3.0
-"""Of training in each run of a cell, about."""
-USUAL = 0.004
-"""Seconds of a step of the networks that links are calibrated with."""
+SECONDS = 6.0
+"""Of training in each run, about: this machine is slower for a second or two now and then."""
 ROUNDS = 3
 """Over all cells: each is predicted and measured as often."""
 NOMINAL = {"1gbit": 1e9 / 8, "100mbit": 1e8 / 8, "loopback": 4e9, "shm": 20e9}
@@ -125,117 +118,9 @@ class Cell:
 
 
 def words(job: str, strategy: str, steps: int) -> list[str]:
-    stated = (JOBS | REFERENCE)[job].split()
+    stated = JOBS[job].split()
     stated += ["--strategy", strategy, "--iterations", str(steps)]
     return [*stated, "--evaluate-every", "never", "--checkpoint-every", "never"]
-
-
-def step_of(folder: Path, together: int) -> float:
-    """The median of means of so many steps in a row, after the first ones, in the record of worker 0."""
-    records = [one for one in read_events(RunFolder(folder).events(0)) if not one.meeting]
-    starts = [one.spans[0].start for one in records][max(2, len(records) // 10) :]
-    marks = starts[::together]
-    return statistics.median((later - earlier) / together for earlier, later in pairwise(marks))
-
-
-# Calibration
-
-
-def probe(beside: float) -> int:
-    """One worker of a calibration, as a launcher starts it."""
-    from paceline.runtimes.live.place import Place
-    from paceline.studies.calibrate.links import calibrate_links
-
-    place = Place.from_environment()
-    assert place is not None
-    found = calibrate_links(place, beside=beside, rounds=3 if beside > 1 else 5)
-    assert found is not None, "nobody asks to stop"
-    if place.rank == 0:
-        print(json.dumps(asdict(found)))
-    return 0
-
-
-def calibrate(cells: Sequence[Cell], runs: Path) -> Profile:
-    """What these cells need to know of the machine."""
-    counts = sorted({cell.workers for cell in cells})
-    here = {count: probe_here(count) for count in counts}
-    company = {
-        "company": (
-            1.0,
-            *(here[count]["long"] if count in here else 1.0 for count in range(2, max(counts) + 1)),
-        ),
-        "company_short": (
-            1.0,
-            *(here[count]["short"] if count in here else 1.0 for count in range(2, max(counts) + 1)),
-        ),
-    }
-    links = [link for found in here.values() for link in found["links"]]
-    profile = Profile(
-        name="here",
-        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        versions={},
-        machine={},
-        device={},
-        **company,  # type: ignore[arg-type]
-    )
-    for rate, count in sorted({(cell.where, cell.workers) for cell in cells if cell.network}):
-        links += probe_apart(rate, count, profile.company_between(USUAL)[count - 1])
-    served = sorted({cell.workers for cell in cells if cell.served and not cell.network})
-    if served:
-        links += probe_messages(served, profile, runs)
-    return replace(profile, links=tuple(links))
-
-
-def probe_here(count: int) -> dict[str, Any]:
-    """Shared memory, the loopback and company, each the mean of two launches."""
-    print(f"calibrating with {count} workers", file=sys.stderr)
-    command = ["-m", "torch.distributed.run", "--nproc-per-node", str(count), __file__, "--probe", "1"]
-    found = []
-    for _ in range(2):
-        out = subprocess.run(
-            [sys.executable, *command], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True
-        )
-        found.append(json.loads(out.stdout))
-    first, second = ([LinkFit(**link) for link in one["links"]] for one in found)
-    return {
-        "short": statistics.fmean(one["short"] for one in found),
-        "long": statistics.fmean(one["long"] for one in found),
-        "links": [between(one, other) for one, other in zip(first, second, strict=True)],
-    }
-
-
-def between(one: LinkFit, other: LinkFit) -> LinkFit:
-    """The mean of what two launches found of a link."""
-    return replace(
-        one,
-        latency=(one.latency + other.latency) / 2,
-        bandwidth=2 / (1 / one.bandwidth + 1 / other.bandwidth),
-        points=one.points + other.points,
-    )
-
-
-def probe_apart(rate: str, count: int, beside: float) -> list[LinkFit]:
-    """A link's own name begins with its rate, as there are several."""
-    print(f"calibrating {count} namespaces at {rate}", file=sys.stderr)
-    said = spread([sys.executable, __file__, "--probe", str(beside)], count, rate)
-    found = json.loads(next(text for text in said if text.strip()))
-    return [replace(LinkFit(**link), name=f"{rate} {link['name']}") for link in found["links"]]
-
-
-def probe_messages(counts: Sequence[int], profile: Profile, runs: Path) -> list[LinkFit]:
-    """What a synchronous server adds to the steps of jobs of two sizes."""
-    print("calibrating messages to a server", file=sys.stderr)
-    points: dict[int, list[Point]] = {count: [] for count in counts}
-    for job in REFERENCE:
-        alone = run_here(words(job, "all-reduce", 600), 1, runs)
-        times, _ = typical_step(RunFolder(alone))
-        gradient = times.data + (times.forward or 0.0) + (times.backward or 0.0)
-        size = 4 * shape_of(job_trace(alone)).size
-        for count in counts:
-            beside = gradient * profile.company_between(gradient)[count - 1] + times.apply
-            step = step_of(run_here(words(job, "ps", 600), count, runs), 8)
-            points[count].append(Point(sizes=(size,), added=step - beside, beside=beside))
-    return [fit_link("messages", (0,) * count, found) for count, found in points.items()]
 
 
 # Prediction
@@ -305,13 +190,13 @@ def link_of(profile: Profile, name: str, workers: int) -> Link:
 
 def train_alone(job: str, runs: Path) -> Path:
     """A few steps of the job on one worker."""
-    return run_here(words(job, "all-reduce", 8 if job == "resnet18" else 300), 1, runs)
+    return run_here(words(job, "all-reduce", STEPS[job]), 1, runs)
 
 
 def measure(cell: Cell, step: float, runs: Path) -> Path:
     """Train for a few seconds, if the step takes as long as was predicted."""
     least = max(12, 5 * cell.together)
-    steps = max(least, min(600, int(SECONDS / step))) // cell.together * cell.together + 2
+    steps = max(least, min(1500, int(SECONDS / step))) // cell.together * cell.together + 2
     asked = words(cell.job, cell.strategy, steps)
     if cell.network:
         return run_apart(asked, cell.workers, runs, cell.where, cell.served)
@@ -339,21 +224,22 @@ def best_paleo(rows: Sequence[dict[str, Any]], traces: dict[str, Trace]) -> floa
     return min((percent / 100 for percent in range(1, 101)), key=median_error)
 
 
-def find_profile(cells: Sequence[Cell], runs: Path, kept: Path | None) -> Profile:
+def find_profile(cells: Sequence[Cell], kept: Path | None) -> Profile:
     """As it was kept, or measured now."""
-    if kept is None or not kept.exists():
-        profile = calibrate(cells, runs)
-        if kept is not None:
-            kept.write_text(json.dumps(asdict(profile), indent=2))
-        return profile
-    document = json.loads(kept.read_text())
-    links = tuple(LinkFit(**link) for link in document.pop("links"))
-    lists = {name: tuple(document.pop(name)) for name in ("company", "company_short")}
-    return Profile(**document, **lists, links=links)  # type: ignore[arg-type]
+    if kept is not None and kept.exists():
+        return read_profile(kept)
+    profile = calibrate(
+        counts={cell.workers for cell in cells},
+        served={cell.workers for cell in cells if cell.served and not cell.network},
+        networks={(cell.where, cell.workers) for cell in cells if cell.network},
+    )
+    if kept is not None:
+        write_profile(profile, kept)
+    return profile
 
 
 def compare(cells: Sequence[Cell], runs: Path, options: argparse.Namespace) -> dict[str, Any]:
-    profile = find_profile(cells, runs, options.profile)
+    profile = find_profile(cells, options.profile)
     turns: dict[Cell, list[Turn]] = {cell: [] for cell in cells}
     traces: dict[str, Trace] = {}
     for _ in range(options.rounds):
@@ -385,7 +271,7 @@ def take_turn(cell: Cell, predicted: Step, runs: Path, parts: bool) -> Turn:
     with (runs / "predictions.jsonl").open("a") as file:
         file.write(json.dumps({"cell": str(cell), "made": made, "step": asdict(predicted)}) + "\n")
     folder = measure(cell, predicted.step, runs)
-    measured = step_of(folder, cell.together)
+    measured = usual_pace(RunFolder(folder), cell.together)
     error = 100 * (predicted.step / measured - 1)
     print(f"{cell!s:36}{1e3 * predicted.step:10.2f}{1e3 * measured:10.2f} ms{error:+8.1f} %", file=sys.stderr)
     if parts:
@@ -451,10 +337,7 @@ def main() -> int:
         "--profile", type=Path, help="the machine's profile: read, or measured and kept there"
     )
     parser.add_argument("--json", action="store_true")
-    parser.add_argument("--probe", type=float, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.probe is not None:
-        return probe(options.probe)
     if os.geteuid() != 0 or not shutil.which("tc") or not shutil.which("ip"):
         print("needs root, ip and tc: not measured", file=sys.stderr)
         return 0

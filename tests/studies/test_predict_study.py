@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -20,11 +21,12 @@ from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.interval import interval
-from paceline.studies.predict.machine import Machine
+from paceline.studies.predict.machine import Machine, Machines
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.places import Alike, Described, Meeting, changed, network_bandwidth
 from paceline.studies.predict.question import Faster, Gathers, Money, Question, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
+from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import Words
 
@@ -330,3 +332,40 @@ def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_co
     (host,) = place.cluster(2, Meeting()).hosts
     assert (host.workers, host.inside.bandwidth, host.company) == (2, 1e9, (1.0, 1.5))
     assert place.cluster(2, Meeting(served=True)).hosts[0].inside.bandwidth == 2e9
+
+
+def measured_across(*names: str) -> Profile:
+    """A profile with these links, each of a rate of its own."""
+    links = tuple(
+        LinkFit(name=name, bandwidth=rate * 1e8, latency=0.0, reduce_seconds=0.0, spread=0.1, points=9)
+        for rate, name in enumerate(names, 1)
+    )
+    return Profile(
+        name="here", made="now", versions={}, machine={}, device={}, links=links, company=(1.0, 1.5)
+    )
+
+
+def test_workers_on_several_measured_machines_talk_over_the_network_that_was_measured():
+    place = Machines(measured_across("network", "wire", "memory"), per_host=2)
+    cluster = place.cluster(3, Meeting())
+    assert [host.workers for host in cluster.hosts] == [2, 1]
+    assert {(host.link.bandwidth, host.inside.bandwidth) for host in cluster.hosts} == {(1e8, 3e8)}
+    assert cluster.hosts[0].company == (1.0, 1.5)
+    assert place.cluster(3, Meeting(served=True)).hosts[0].link.bandwidth == 2e8, (
+        "messages have a fit of their own"
+    )
+
+
+def test_a_profile_of_several_hosts_puts_a_worker_on_each():
+    words = Words(model="mlp", profile=Path("here.json"))
+    standing = find_standing(words, measured_across("network", "wire"))
+    assert standing.place.hosts(4) == 4
+    here = measured_across("memory", "network")
+    assert find_standing(words, here).place.hosts(4) == 1, (
+        "the machine itself, unless the network is asked for"
+    )
+    assert find_standing(replace(words, network="measured"), here).place.hosts(4) == 4
+    with pytest.raises(Mistake, match="has no network"):
+        find_standing(replace(words, network="measured"), measured_across("memory"))
+    with pytest.raises(Mistake, match="add --profile"):
+        find_standing(Words(model="mlp", device="a100", network="measured"), None)

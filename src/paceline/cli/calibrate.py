@@ -86,11 +86,12 @@ def calibrate(
         return work_together(place, where, base, out or base, as_json)
     if together and record is None:
         check_together(where)
+        base = profile or _writable(out)
         if profile is not None:
             read_profile(profile)
         elif not where.node_rank:
             _by_measuring(seconds, threads, out, name, as_json, tell=not as_json)
-        return launch_together(where)
+        return launch_together(where, out or base, as_json)
     if record is not None:
         if seconds is not None:
             raise Mistake("--record takes the times of a run and measures nothing; leave --seconds out")

@@ -85,7 +85,8 @@ class ComputeOptions:
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
     """Instead of a device: the run folder of one worker; a step takes as long as its typical step took there."""
     network: Annotated[str | None, Parameter(group=WHERE, allow_leading_hyphen=True)] = None
-    """Between hosts: a name or a rate, such as 25gbit or '30 Gbit/s,10 us' (default 10gbit): 'paceline networks'."""
+    """Between hosts: a name or a rate, such as 25gbit or '30 Gbit/s,10 us' (default 10gbit): 'paceline networks'.
+    With a profile that was made on several hosts: measured."""
     per_host: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Workers a host (default 1)."""
     inside: Annotated[str | None, Parameter(group=WHERE)] = None

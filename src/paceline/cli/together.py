@@ -1,8 +1,11 @@
 """``paceline calibrate --workers N``: what links and company are like with several workers."""
 
 import json
+import subprocess
 import sys
+import tempfile
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +13,9 @@ from paceline.cli.place import PlaceOptions
 from paceline.errors import Mistake
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from paceline.records.folder import RunFolder
     from paceline.runtimes.live.place import Place
     from paceline.studies.calibrate.links import Together
 
@@ -21,11 +27,57 @@ class Ended:
     ending: str
 
 
-def launch_together(where: PlaceOptions) -> int:
-    """Start this very command line again as each worker."""
+def launch_together(where: PlaceOptions, out: Path, as_json: bool) -> int:
+    """Start this very command line again as each worker; on a single host, then measure messages with a server too."""
     from paceline.runtimes.live.launch import launch, train_command
 
-    return launch(train_command(sys.argv[1:]), where.plan(check_together(where)), trains=False)
+    workers = check_together(where)
+    code = launch(train_command(sys.argv[1:]), where.plan(workers), trains=False)
+    if code == 0 and (where.nodes or 1) == 1:
+        _add_messages(workers, out)
+        _tell(_found(workers, out), out, as_json)
+    return code
+
+
+def _add_messages(workers: int, out: Path) -> None:
+    from paceline.clusters.profile_file import read_profile, write_profile
+    from paceline.studies.calibrate.messages import calibrate_messages
+    from paceline.studies.calibrate.together import add_links
+
+    sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
+    profile = read_profile(out)
+    with tempfile.TemporaryDirectory(prefix="paceline-") as runs:
+        found = calibrate_messages(profile, [workers], partial(_train, Path(runs)))
+    write_profile(add_links(profile, found), out)
+
+
+def _train(runs: Path, words: "Sequence[str]", workers: int) -> "RunFolder":
+    """Train as somebody who types these words."""
+    from paceline.errors import RunFailed
+    from paceline.records.folder import RunFolder
+    from paceline.runtimes.live.launch import train_command
+
+    kept = ("--workers", str(workers), "--threads", "1", "--runs", str(runs), "--json")
+    done = subprocess.run(
+        train_command(["train", *words, *kept]), capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise RunFailed(f"a training with {workers} workers failed: {done.stderr.strip()}")
+    return RunFolder(Path(json.loads(done.stdout)["run"]["folder"]))
+
+
+def _found(workers: int, path: Path) -> "Together":
+    """What a profile holds of so many workers on one host."""
+    from paceline.clusters.profile_file import read_profile
+    from paceline.studies.calibrate.links import Together
+
+    profile = read_profile(path)
+    return Together(
+        workers=workers,
+        short=profile.company_short[workers - 1],
+        long=profile.company[workers - 1],
+        links=tuple(link for link in profile.links if link.workers == workers),
+    )
 
 
 def check_together(where: PlaceOptions) -> int:
@@ -60,19 +112,25 @@ def work_together(place: "Place", where: PlaceOptions, base: Path, out: Path, as
         if found is None:
             return Ended("interrupted")
         if place.rank == 0:
-            _write(found, base, out, as_json)
+            _write(found, base, out)
+            if place.launch is None or place.nodes > 1:  # else the launcher finds more, and tells it all
+                _tell(found, out, as_json)
         return Ended("done")
 
     return run_guarded(place, work)
 
 
-def _write(found: "Together", base: Path, out: Path, as_json: bool) -> None:
+def _write(found: "Together", base: Path, out: Path) -> None:
     from paceline.clusters.profile_file import read_profile, write_profile
-    from paceline.records.calibration import SCHEMA
-    from paceline.reports.calibrate import tell_together
     from paceline.studies.calibrate.together import add_together
 
     write_profile(add_together(read_profile(base), found), out)
+
+
+def _tell(found: "Together", out: Path, as_json: bool) -> None:
+    from paceline.records.calibration import SCHEMA
+    from paceline.reports.calibrate import tell_together
+
     if as_json:
         text = json.dumps({"schema": SCHEMA, "profile": str(out), "together": asdict(found)}, indent=2)
     else:

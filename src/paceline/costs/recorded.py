@@ -52,6 +52,26 @@ def recorded_jitter(folder: RunFolder) -> float:
     return (high - low) / MIDDLE
 
 
+def usual_pace(folder: RunFolder, together: int = 1) -> float:
+    """Seconds from the start of a step to the start of the next, in the record of worker 0, after the first tenth.
+
+    Looked at are means of so many steps in a row, as many as make a period or take turns, all with whole mini-batches;
+    the usual one of them counts.
+    """
+    records = [record for record in read_events(folder.events(0)) if not record.meeting]
+    whole = max(record.samples for record in records)
+    paces = []
+    for first in range(max(2, len(records) // 10), len(records) - together, together):
+        steps = records[first : first + together + 1]
+        if all(step.samples == whole for step in steps[:-1]):
+            paces.append((steps[-1].spans[0].start - steps[0].spans[0].start) / together)
+    if not paces:
+        raise Mistake(
+            f"{folder.path} has no {together} steps of whole mini-batches in a row; train for longer"
+        )
+    return _usual(paces)
+
+
 def _typical(records: list[StepRecord]) -> Typical | None:
     # The first step warms up: memory is allocated and kernels are chosen.
     steps = [record for record in records if not record.meeting][1:]

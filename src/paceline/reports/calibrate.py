@@ -71,7 +71,7 @@ def tell_together(
     workers: int, short: float, long: float, links: Sequence[LinkFit], path: Path
 ) -> Iterator[str]:
     """What several workers found of their links and of each other."""
-    if any(link.name != "network" for link in links):
+    if any(link.name == "memory" for link in links):
         yield (
             f"{workers} workers at once compute {long:.2f} times as long each as one alone, "
             f"{short:.2f} times where they meet after every step"

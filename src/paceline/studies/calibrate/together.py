@@ -1,18 +1,24 @@
 """What several workers found, as a part of a profile."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from paceline.clusters.profile import Profile
+from paceline.clusters.profile import LinkFit, Profile
 from paceline.studies.calibrate.links import Together
 
 
 def add_together(profile: Profile, found: Together) -> Profile:
     """The profile with these links and this company, in place of those that it had of as many workers."""
-    anew = {(link.name, link.workers) for link in found.links}
-    kept = [link for link in profile.links if (link.name, link.workers) not in anew]
     apart = not any(link.name == "memory" for link in found.links)
     company = {} if apart else _company(profile, found)
-    return replace(profile, links=(*kept, *found.links), **company)  # type: ignore[arg-type]
+    return replace(add_links(profile, found.links), **company)  # type: ignore[arg-type]
+
+
+def add_links(profile: Profile, links: Sequence[LinkFit]) -> Profile:
+    """The profile with these links, in place of those of the same name and as many workers."""
+    anew = {(link.name, link.workers) for link in links}
+    kept = [link for link in profile.links if (link.name, link.workers) not in anew]
+    return replace(profile, links=(*kept, *links))
 
 
 def _company(profile: Profile, found: Together) -> dict[str, object]:

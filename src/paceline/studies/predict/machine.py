@@ -1,11 +1,15 @@
-"""Workers who share the machine that was measured."""
+"""Workers on the machine that was measured, or on several like it."""
+
+from functools import cache
 
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
-from paceline.studies.predict.places import Meeting
+from paceline.studies.predict.places import Alike, Meeting
+from paceline.studies.predict.question import MOST_WORKERS
 
 MOST_HERE = 256
 """Workers of one machine: nobody has measured that many, and no factor holds so far."""
+_INSIDE = ("memory", "loopback")
 
 
 class Machine:
@@ -22,8 +26,7 @@ class Machine:
 
     def cluster(self, workers: int, meeting: Meeting) -> Cluster:
         """The machine with so many workers, as far as it was measured with as many."""
-        fit = self.fit(workers, meeting.served)
-        link = MEMORY if fit is None else Link(bandwidth=fit.bandwidth, latency=fit.latency)
+        link = _link(self.fit(workers, meeting.served))
         company = self._profile.company_between(meeting.apart)
         return Cluster(
             hosts=(Host(name=self._profile.name, link=link, inside=link, workers=workers, company=company),)
@@ -31,6 +34,42 @@ class Machine:
 
     def fit(self, workers: int, served: bool) -> LinkFit | None:
         """What was measured of the way that these workers talk; the nearest to it where that was not."""
-        names = ("messages", "loopback", "memory") if served else ("memory", "loopback")
-        found = (self._profile.link(name, workers) for name in names)
-        return next((fit for fit in found if fit is not None), None)
+        return _measured(self._profile, ("messages", *_INSIDE) if served else _INSIDE, workers)
+
+
+class Machines:
+    """As many hosts like the measured one as it takes, each with so many workers, on the network that was measured."""
+
+    most = MOST_WORKERS
+
+    def __init__(self, profile: Profile, per_host: int = 1) -> None:
+        self._profile, self._per_host = profile, per_host
+        self._alike = cache(self._alike_with)
+
+    def hosts(self, workers: int) -> int:
+        """The last one may be partly used."""
+        return -(-workers // self._per_host)
+
+    def cluster(self, workers: int, meeting: Meeting) -> Cluster:
+        """The links as measured with as many hosts, or with the number next to it."""
+        fit = self.fit(self.hosts(workers), meeting.served)
+        inside = _link(_measured(self._profile, _INSIDE, self._per_host))
+        alike = self._alike(_link(fit), inside, self._profile.company_between(meeting.apart))
+        return alike.cluster(workers)
+
+    def fit(self, hosts: int, served: bool) -> LinkFit | None:
+        """What was measured of the network among so many hosts; None where it was not."""
+        return _measured(self._profile, ("wire", "network") if served else ("network",), hosts)
+
+    def _alike_with(self, link: Link, inside: Link, company: tuple[float, ...]) -> Alike:
+        return Alike(link=link, per_host=self._per_host, inside=lambda _: inside, company=company)
+
+
+def _measured(profile: Profile, names: tuple[str, ...], workers: int) -> LinkFit | None:
+    """The first of these links that there is."""
+    found = (profile.link(name, workers) for name in names)
+    return next((fit for fit in found if fit is not None), None)
+
+
+def _link(fit: LinkFit | None) -> Link:
+    return MEMORY if fit is None else Link(bandwidth=fit.bandwidth, latency=fit.latency)

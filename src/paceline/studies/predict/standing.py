@@ -8,7 +8,7 @@ from paceline.clusters.networks import NETWORKS, find_network
 from paceline.clusters.profile import Profile
 from paceline.clusters.times import StepTimes
 from paceline.errors import Mistake
-from paceline.studies.predict.machine import Machine
+from paceline.studies.predict.machine import Machine, Machines
 from paceline.studies.predict.places import Alike, Described, Place
 from paceline.studies.predict.question import Faster
 from paceline.studies.predict.words import USUAL_NETWORK, Words
@@ -16,6 +16,11 @@ from paceline.units import show_rate, show_seconds
 
 SHEET_SPREAD = 0.2
 """Of links that nobody measured, as the logarithm's standard deviation: software reaches 0.7 to 0.95 of most."""
+
+MEASURED = "measured"
+"""The network of a profile."""
+INSIDE = frozenset({"memory", "loopback", "messages"})
+"""Links of one machine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,7 +38,9 @@ def find_standing(words: Words, profile: Profile | None) -> Standing:
     """By a cluster's description, by the profile's links, or by the catalogue's."""
     if words.cluster is not None:
         return _described(words.cluster)
-    if profile is not None and words.network is None and profile.links:
+    if words.network == MEASURED and profile is None:
+        raise Mistake(f"--network {MEASURED} is that of a profile; add --profile, or name a network")
+    if profile is not None and (words.network == MEASURED or (words.network is None and profile.links)):
         return _measured(words, profile)
     return _named(words, profile)
 
@@ -54,18 +61,23 @@ def _described(text: str) -> Standing:
 
 
 def _measured(words: Words, profile: Profile) -> Standing:
-    """All workers on the measured machine."""
-    for option, value in (("--inside", words.inside), ("--per-host", words.per_host)):
+    """On the measured machine, or on several like it where their network was measured."""
+    apart = words.network == MEASURED or not any(link.name in INSIDE for link in profile.links)
+    for option, value in (("--inside", words.inside), ("--per-host", None if apart else words.per_host)):
         if value is not None:
             raise Mistake(
                 f"{option} {value}: without --network all workers stand on the machine of profile {profile.name!r}, "
                 "whose links were measured; add --network or leave it out"
             )
-    machine = Machine(profile)
-    fit = machine.fit(2, served=False)
-    assert fit is not None, "a profile without links is not asked"
+    place = Machines(profile, 1 if words.per_host is None else words.per_host) if apart else Machine(profile)
+    fit = place.fit(2, served=False)
+    if fit is None:
+        raise Mistake(
+            f"--network {MEASURED}: profile {profile.name!r} has no network; 'paceline calibrate --nodes 2 ...' on "
+            "two hosts measures it, or name one, such as 10gbit"
+        )
     return Standing(
-        place=machine,
+        place=place,
         words=f"{fit.name} of {profile.name} as measured, {show_rate(fit.bandwidth)}, {show_seconds(fit.latency)}",
         spread=fit.spread,
     )

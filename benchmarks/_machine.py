@@ -1,0 +1,115 @@
+"""This machine, calibrated with several workers: company, links inside it, and shaped ones between its namespaces.
+
+As a command it is one worker of such a calibration: ``_machine.py 1.9`` where workers in namespaces of one machine
+compute 1.9 times as long together.
+"""
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from _shaped import run_here, spread
+from paceline import __version__
+from paceline.clusters.profile import LinkFit, Profile
+from paceline.records.folder import RunFolder
+from paceline.studies.calibrate.messages import calibrate_messages
+
+USUAL = 0.004
+"""Seconds of a step of the networks that links are calibrated with."""
+
+
+def calibrate(
+    counts: Collection[int], served: Collection[int], networks: Collection[tuple[str, int]]
+) -> Profile:
+    """Company and the ways inside with each of these counts, messages with a server, and each (rate, hosts)."""
+    here = {count: _here(count) for count in sorted(counts)}
+    every = range(2, max(counts) + 1)
+    profile = Profile(
+        name="here",
+        made=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        versions={"paceline": __version__, "torch": str(torch.__version__)},
+        machine={},
+        device={},
+        links=tuple(link for found in here.values() for link in found["links"]),
+        company=(1.0, *(here[count]["long"] if count in here else 1.0 for count in every)),
+        company_short=(1.0, *(here[count]["short"] if count in here else 1.0 for count in every)),
+    )
+    links: list[LinkFit] = []
+    for rate, count in sorted(networks):
+        links += _apart(rate, count, profile.company_between(USUAL)[count - 1])
+    return replace(profile, links=(*profile.links, *links, *_messages(profile, sorted(served))))
+
+
+def _here(count: int) -> dict[str, Any]:
+    """Shared memory, the loopback and company, each the mean of two launches."""
+    print(f"calibrating with {count} workers", file=sys.stderr)
+    launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    found = []
+    for _ in range(2):
+        out = subprocess.run(
+            [sys.executable, *launcher, __file__, "1"],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
+        found.append(json.loads(out.stdout))
+    first, second = ([LinkFit(**link) for link in one["links"]] for one in found)
+    return {
+        "short": statistics.fmean(one["short"] for one in found),
+        "long": statistics.fmean(one["long"] for one in found),
+        "links": [_between(one, other) for one, other in zip(first, second, strict=True)],
+    }
+
+
+def _between(one: LinkFit, other: LinkFit) -> LinkFit:
+    """The mean of what two launches found of a link."""
+    return replace(
+        one,
+        latency=(one.latency + other.latency) / 2,
+        bandwidth=2 / (1 / one.bandwidth + 1 / other.bandwidth),
+        points=one.points + other.points,
+    )
+
+
+def _apart(rate: str, count: int, beside: float) -> list[LinkFit]:
+    """A link's own name begins with its rate, as there are several."""
+    print(f"calibrating {count} namespaces at {rate}", file=sys.stderr)
+    said = spread([sys.executable, __file__, str(beside)], count, rate)
+    found = json.loads(next(text for text in said if text.strip()))
+    return [replace(LinkFit(**link), name=f"{rate} {link['name']}") for link in found["links"]]
+
+
+def _messages(profile: Profile, counts: Sequence[int]) -> list[LinkFit]:
+    if not counts:
+        return []
+    print("calibrating messages with a server", file=sys.stderr)
+    with tempfile.TemporaryDirectory() as runs:
+        return calibrate_messages(
+            profile, counts, lambda words, workers: RunFolder(run_here(words, workers, Path(runs)))
+        )
+
+
+def probe(beside: float) -> None:
+    """One worker of a calibration, as a launcher starts it."""
+    from paceline.runtimes.live.place import Place
+    from paceline.studies.calibrate.links import calibrate_links
+
+    place = Place.from_environment()
+    assert place is not None
+    found = calibrate_links(place, beside=beside, rounds=5)
+    assert found is not None, "nobody asks to stop"
+    if place.rank == 0:
+        print(json.dumps(asdict(found)))
+
+
+if __name__ == "__main__":
+    probe(float(sys.argv[1]))
