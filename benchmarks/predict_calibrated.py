@@ -15,7 +15,7 @@ import json
 import statistics
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import exp, log
 from pathlib import Path
@@ -42,17 +42,24 @@ from paceline.studies.calibrate.steps import PlainStep
 MEDIAN, TWICE = 20.0, 2.0
 """Per cent that the median error may be; how many times as far off Paleo must be."""
 SHEET = "epyc-7763"
-MODELS: Sequence[tuple[str, tuple[int, ...] | None, int | None, tuple[int, ...]]] = (
-    ("cnn", (1, 8, 8), 10, (16, 64, 256)),
-    ("mlp", (1, 28, 28), 10, (16, 64, 256)),
-    ("resnet18", (3, 32, 32), 10, (4, 8, 24)),
-    ("resnet50", (3, 32, 32), 10, (2, 4, 8)),
-    ("vgg16", (3, 32, 32), 10, (4, 8, 24)),
-    ("alexnet-v2", (3, 224, 224), 1000, (2, 4, 8)),
-    ("nin", (3, 224, 224), 1000, (2, 4, 8)),
-    ("googlenet", (3, 224, 224), 1000, (1, 2, 4)),
-    ("gpt:layers=4,width=256,heads=4,context=128,vocabulary=8000", None, None, (2, 4, 8)),
-)
+SMALL, LARGE = (3, 32, 32), (3, 224, 224)
+MODELS: Mapping[str, tuple[str, tuple[int, ...] | None, int | None, tuple[int, ...]]] = {
+    "cnn 8x8": ("cnn", (1, 8, 8), 10, (16, 64, 256)),
+    "cnn 28x28": ("cnn", (1, 28, 28), 10, (16, 64, 256)),
+    "mlp": ("mlp", (1, 28, 28), 10, (16, 64, 256)),
+    "mlp, wide": ("mlp:hidden=1024,layers=3", (1, 28, 28), 10, (16, 64, 256)),
+    "resnet18": ("resnet18", SMALL, 10, (4, 8, 24)),
+    "resnet50": ("resnet50", SMALL, 10, (2, 4, 8)),
+    "vgg16": ("vgg16", SMALL, 10, (4, 8, 24)),
+    "alexnet": ("alexnet", LARGE, 1000, (2, 4, 8)),
+    "alexnet-v2": ("alexnet-v2", LARGE, 1000, (2, 4, 8)),
+    "nin": ("nin", LARGE, 1000, (2, 4, 8)),
+    "googlenet": ("googlenet", LARGE, 1000, (1, 2, 4)),
+    "inception-v3": ("inception-v3", (3, 299, 299), 1000, (1, 2, 3)),
+    "gpt, tiny": ("gpt:layers=4,width=128,heads=4,context=64,vocabulary=100", None, None, (2, 8, 32)),
+    "gpt": ("gpt:layers=4,width=256,heads=4,context=128,vocabulary=8000", None, None, (2, 4, 8)),
+}
+"""By a short name, each family of models that ships: its spec, the shape of a sample, classes and batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +107,10 @@ def main() -> int:
     device = calibrated(options.profile, options.seconds)
     chosen = options.models.split(",") if options.models else None
     works = {
-        (name.partition(":")[0], batch): Work(subject_of(name, shape=shape, classes=classes), batch)
-        for name, shape, classes, batches in MODELS
+        (name, batch): Work(subject_of(spec, shape=shape, classes=classes), batch)
+        for name, (spec, shape, classes, batches) in MODELS.items()
         for batch in batches
-        if chosen is None or name.partition(":")[0] in chosen
+        if chosen is None or spec.partition(":")[0] in chosen
     }
     cells = [predict(name, batch, work, device) for (name, batch), work in works.items()]
     options.out.write_text(json.dumps({"cells": [asdict(cell) for cell in cells]}, indent=1))

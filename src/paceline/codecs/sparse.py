@@ -10,7 +10,9 @@ from torch import Tensor
 from paceline.codecs.base import Message, elements
 
 INDEX = 4
-"""Bytes of a number's place; a tensor of more than 2**31 numbers is cut before it is encoded."""
+"""Bytes of a number's place."""
+MOST = 2**31
+"""Numbers of a tensor whose places fit that."""
 
 
 def _check(**ratios: float) -> None:
@@ -21,6 +23,14 @@ def _check(**ratios: float) -> None:
 
 def _kept(count: int, ratio: float) -> int:
     return min(count, max(1, round(ratio * count)))
+
+
+def _narrow(places: Tensor, flat: Tensor) -> Tensor:
+    if flat.numel() > MOST:
+        raise ValueError(
+            f"a tensor of {flat.numel():,} numbers is too large to send places; cut it to {MOST:,}"
+        )
+    return places.to(torch.int32)
 
 
 def _scatter(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
@@ -47,7 +57,7 @@ class TopK:
         """Values and places of the largest, in no order."""
         flat = tensor.reshape(-1)
         places = flat.abs().topk(_kept(flat.numel(), self.ratio), sorted=False).indices
-        return flat[places], places.to(torch.int32)
+        return flat[places], _narrow(places, flat)
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
         """Zeros but for those."""
@@ -126,7 +136,7 @@ class Threshold:
             places = torch.empty(_kept(flat.numel(), self.density), dtype=torch.long, device="meta")
         else:
             places = above.nonzero().view(-1)
-        return flat[places], places.to(torch.int32)
+        return flat[places], _narrow(places, flat)
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
         """Zeros but for those."""

@@ -14,8 +14,8 @@ LARGE = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet18:
-    """ResNet-18 (He et al., 2016), for small images and large ones."""
+class _ResNet:
+    """What both have."""
 
     zero_gamma: bool = False
     """Gamma 0 in each block's last batch norm, so that it starts as the identity; helps large batches."""
@@ -27,6 +27,11 @@ class ResNet18:
 
     def __post_init__(self) -> None:
         _check_stem(self.stem)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResNet18(_ResNet):
+    """ResNet-18 (He et al., 2016), for small images and large ones."""
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """The stem, four pairs of blocks, the mean of each channel, a linear layer."""
@@ -36,19 +41,8 @@ class ResNet18:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ResNet50:
+class ResNet50(_ResNet):
     """ResNet-50 (He et al., 2016) with the stride in the 3x3 convolution (v1.5)."""
-
-    zero_gamma: bool = False
-    """Gamma 0 in each block's last batch norm, so that it starts as the identity; helps large batches."""
-
-    stem: str = "auto"
-    """How it starts: small (3x3), large (7x7 with stride 2, then pooling), or auto: large from 128 pixels."""
-
-    usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000)
-
-    def __post_init__(self) -> None:
-        _check_stem(self.stem)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """The stem, 3, 4, 6 and 3 blocks with a narrow middle, the mean of each channel, a linear layer."""

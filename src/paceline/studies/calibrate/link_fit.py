@@ -67,18 +67,22 @@ def fit_link(
             "else ran while this was measured; calibrate again on a quiet machine"
         )
     link = Link(latency=latency, bandwidth=bandwidth)
-    errors = [
-        log((one.beside + max(0.0, one.added)) / (one.beside + _seconds(way, hosts, one, link)))
-        for one in points
-    ]
     return LinkFit(
         name=way,
         bandwidth=bandwidth,
         latency=latency,
         reduce_seconds=0.0,
-        spread=pstdev(errors),
+        spread=_spread(way, hosts, points, link),
         points=len(points),
         workers=len(hosts),
+    )
+
+
+def _spread(way: str, hosts: Sequence[int], points: Sequence[Point], link: Link) -> float:
+    """Of the steps as measured over the steps as this link would have them."""
+    return pstdev(
+        log((one.beside + max(0.0, one.added)) / (one.beside + _seconds(way, hosts, one, link)))
+        for one in points
     )
 
 

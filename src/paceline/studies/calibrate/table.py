@@ -8,20 +8,14 @@ single point says how long t is. One point cannot tell which collective it was: 
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
+from paceline.costs.paleo.model import SCHEMES
 from paceline.errors import Mistake, unknown
 from paceline.records.table_fit import Foretold, Point, TableFit
 from paceline.studies.calibrate.measured import Measured
 
-
-def _rounds(workers: int) -> int:
-    return (workers - 1).bit_length()
-
-
 TRANSFERS: Mapping[str, Callable[[int], float]] = MappingProxyType(
     {
-        "one-to-all": lambda workers: 2.0 * (workers - 1),
-        "tree": lambda workers: 2.0 * _rounds(workers),
-        "butterfly": lambda workers: float(_rounds(workers)),
+        **SCHEMES,
         "ring": lambda workers: 2 * (workers - 1) / workers,
     }
 )
