@@ -19,12 +19,16 @@ import torch
 
 from _shaped import run_here, spread
 from paceline import __version__
+from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.records.folder import RunFolder
 from paceline.studies.calibrate.messages import calibrate_messages
+from paceline.studies.predict.places import Meeting
 
 USUAL = 0.004
 """Seconds of a step of the networks that links are calibrated with."""
+LAUNCHES = 4
+"""Of a calibration inside the machine; from one to the next its parts lie elsewhere in memory and on the cores."""
 
 
 def calibrate(
@@ -50,42 +54,43 @@ def calibrate(
 
 
 def _here(count: int) -> dict[str, Any]:
-    """Shared memory, the loopback and company, each the mean of two launches."""
+    """Shared memory, the loopback and company, each the middle of several launches."""
     print(f"calibrating with {count} workers", file=sys.stderr)
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(count)]
+    command = [sys.executable, *launcher, __file__, "1"]
     found = []
-    for _ in range(2):
-        out = subprocess.run(
-            [sys.executable, *launcher, __file__, "1"],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            check=True,
-        )
+    for _ in range(LAUNCHES):
+        out = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=True)
         found.append(json.loads(out.stdout))
-    first, second = ([LinkFit(**link) for link in one["links"]] for one in found)
     return {
-        "short": statistics.fmean(one["short"] for one in found),
-        "long": statistics.fmean(one["long"] for one in found),
-        "links": [_between(one, other) for one, other in zip(first, second, strict=True)],
+        "short": statistics.median(one["short"] for one in found),
+        "long": statistics.median(one["long"] for one in found),
+        "links": _middle([[LinkFit(**link) for link in one["links"]] for one in found]),
     }
 
 
-def _between(one: LinkFit, other: LinkFit) -> LinkFit:
-    """The mean of what two launches found of a link."""
-    return replace(
-        one,
-        latency=(one.latency + other.latency) / 2,
-        bandwidth=2 / (1 / one.bandwidth + 1 / other.bandwidth),
-        points=one.points + other.points,
-    )
+def _middle(launches: Sequence[Sequence[LinkFit]]) -> list[LinkFit]:
+    """Of each link, the middle of what the launches found."""
+    return [
+        replace(
+            fits[0],
+            latency=statistics.median(fit.latency for fit in fits),
+            bandwidth=1 / statistics.median(1 / fit.bandwidth for fit in fits),
+            points=sum(fit.points for fit in fits),
+        )
+        for fits in zip(*launches, strict=True)
+    ]
 
 
 def _apart(rate: str, count: int, beside: float) -> list[LinkFit]:
     """A link's own name begins with its rate, as there are several."""
     print(f"calibrating {count} namespaces at {rate}", file=sys.stderr)
-    said = spread([sys.executable, __file__, str(beside)], count, rate)
-    found = json.loads(next(text for text in said if text.strip()))
-    return [replace(LinkFit(**link), name=f"{rate} {link['name']}") for link in found["links"]]
+    found = []
+    for _ in range(2):
+        said = spread([sys.executable, __file__, str(beside)], count, rate)
+        links = json.loads(next(text for text in said if text.strip()))["links"]
+        found.append([replace(LinkFit(**link), name=f"{rate} {link['name']}") for link in links])
+    return _middle(found)
 
 
 def _messages(profile: Profile, counts: Sequence[int]) -> list[LinkFit]:
@@ -98,6 +103,28 @@ def _messages(profile: Profile, counts: Sequence[int]) -> list[LinkFit]:
         )
 
 
+class Namespaces:
+    """Workers in namespaces of one machine, each behind its shaped cable; a server has one of its own."""
+
+    most = 16
+
+    def __init__(self, profile: Profile, rate: str) -> None:
+        self._profile, self._rate = profile, rate
+
+    def hosts(self, workers: int) -> int:
+        """One each."""
+        return workers
+
+    def cluster(self, workers: int, meeting: Meeting) -> Cluster:
+        """They share the machine's cores, though not its memory."""
+        fit = self._profile.link(f"{self._rate} {'wire' if meeting.served else 'network'}", workers)
+        assert fit is not None, f"{self._rate} was not calibrated"
+        link = Link(bandwidth=fit.bandwidth, latency=fit.latency)
+        hosts = [Host(name=f"host-{number}", link=link) for number in range(workers)]
+        keeper = [Host(name="keeper", link=link, workers=0, servers=1)] if meeting.served else []
+        return Cluster(hosts=(*hosts, *keeper), company=self._profile.company_between(meeting.apart))
+
+
 def probe(beside: float) -> None:
     """One worker of a calibration, as a launcher starts it."""
     from paceline.runtimes.live.place import Place
@@ -105,7 +132,7 @@ def probe(beside: float) -> None:
 
     place = Place.from_environment()
     assert place is not None
-    found = calibrate_links(place, beside=beside, rounds=5)
+    found = calibrate_links(place, beside=beside, rounds=3)
     assert found is not None, "nobody asks to stop"
     if place.rank == 0:
         print(json.dumps(asdict(found)))

@@ -1,10 +1,10 @@
 """The step of 2 and 3 workers, predicted from a few steps of one worker and this machine's profile. Needs root.
 
 First the machine is calibrated with two and three workers: computing in company, shared memory, the loopback, messages
-to a server, and each shaped link; none of it knows the jobs. Then every cell has its turn, in several rounds: the job
-trains a few steps on one worker, the cell is predicted from these and the profile, the prediction is written down with
-the time, and only then the cell is measured. A step is the median of the means of a few steps in a row, in a record of
-one worker. The error of a cell is the middle one of its rounds: this machine may be a third slower a few minutes later.
+to a server, and each shaped link; none of it knows the jobs. Then all cells have their turns, in several rounds: a job
+trains for some seconds on one worker; a few of its cells are predicted from the last such runs and the profile, each
+prediction is written down with the time, and only then the cell is measured. A cell's error is that of the mean of its
+predictions against the mean of its measurements: this machine is slower by a fourth whenever its neighbours work.
 
 Beside it, Paleo's model: operations over the machine's peak times one percentage, which is the best for all these cells
 together in hindsight, and its own formula for the exchange over the link's nominal bandwidth.
@@ -19,30 +19,33 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from _machine import calibrate
+from _machine import Namespaces, calibrate
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.clusters.times import StepTimes
 from paceline.costs.paleo.model import Paleo, paleo_step
-from paceline.costs.recorded import recorded_jitter, typical_step, usual_pace
+from paceline.costs.recorded import usual_pace
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
-from paceline.runtimes.virtual.shape import JobShape
-from paceline.studies.predict.base import Setup, Step
+from paceline.studies.predict.asking import recorded
+from paceline.studies.predict.base import Step
 from paceline.studies.predict.batches import Batches
+from paceline.studies.predict.machine import Machine
+from paceline.studies.predict.model import Case
+from paceline.studies.predict.modelled import Modelled
+from paceline.studies.predict.places import Place
 from paceline.studies.predict.scored import compare_parts, parts_table
 from paceline.studies.predict.sources import Nominal, Recorded
-from paceline.studies.predict.steps import predict_step
 
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
 """Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""
@@ -65,8 +68,12 @@ mlp ssp 2 1gbit
 QUICK = ("cnn all-reduce 2 shm", "mlp all-reduce 2 1gbit", "mlp ps 3 shm")
 SECONDS = 6.0
 """Of training in each run, about: this machine is slower for a second or two now and then."""
-ROUNDS = 3
+ROUNDS = 4
 """Over all cells: each is predicted and measured as often."""
+FEW = 3
+"""Cells that follow a run on one worker."""
+LAST = 4
+"""Runs on one worker that a prediction rests on."""
 NOMINAL = {"1gbit": 1e9 / 8, "100mbit": 1e8 / 8, "loopback": 4e9, "shm": 20e9}
 """Bytes a second that a data sheet would say, for Paleo."""
 ONE_CORE = DeviceSheet(
@@ -123,69 +130,41 @@ def words(job: str, strategy: str, steps: int) -> list[str]:
     return [*stated, "--evaluate-every", "never", "--checkpoint-every", "never"]
 
 
-# Prediction
-
-
 def job_trace(folder: Path) -> Trace:
     settings = read_run(RunFolder(folder))[0]
     return trace(subject_of_job(settings.job), settings.batch_sizes[0])
 
 
-def shape_of(traced: Trace) -> JobShape:
-    return JobShape(
-        name=traced.name,
-        parameters=tuple(parameter.elements for parameter in traced.parameters),
-        dtype=traced.dtype,
-        buffers=traced.buffers,
-        train_samples=1,
-        test_samples=1,
-    )
-
-
-def predict(cell: Cell, alone: Path, profile: Profile) -> Step:
-    """As 'paceline predict --times ALONE' does it, on the cluster that the profile makes."""
-    traced, typical = job_trace(alone), typical_step(RunFolder(alone))
+def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) -> Step:
+    """As 'paceline predict --times' does it from one such run, here from the mean of the last few."""
     batches = Batches(lambda samples: traced)  # noqa: ARG005
-    source = Recorded(typical=typical, folder=str(alone), device=Nominal(), batches=batches)
-    cost = source.cost(typical.samples)
-    period = 8 if "period=8" in cell.strategy else 1
-    apart = period * (cost.data + cost.compute)
-    setup = Setup(
-        strategy=cell.strategy,
-        cluster=cluster(cell, profile, apart),
-        cost=cost,
-        shape=shape_of(traced),
+    source = mean_of([recorded(RunFolder(folder), Nominal(), batches) for folder in alone])
+    model = Modelled(source=source, place=place_of(cell, profile), links="as measured", links_spread=0.0)
+    samples = source.typical.samples
+    return model.explained(
+        Case(strategy=cell.strategy, workers=cell.workers, batch=samples, total=cell.workers * samples)
     )
-    if cell.strategy != "ssp":
-        return predict_step(setup)
-    # Workers who do not wait fall out of step with each other, and how far is a matter of chance.
-    varied = replace(setup, jitter=recorded_jitter(RunFolder(alone)))
-    steps = [predict_step(replace(varied, seed=seed)) for seed in range(1, 5)]
-    return replace(steps[0], step=statistics.fmean(step.step for step in steps))
 
 
-def cluster(cell: Cell, profile: Profile, apart: float) -> Cluster:
-    """The machine, or namespaces of it, whose workers meet after so many seconds of computing."""
-    company = profile.company_between(apart)
-    if not cell.network:
-        name = "messages" if cell.served else "loopback" if cell.where == "loopback" else "memory"
-        backend: Literal["shm", "gloo"] = "gloo" if cell.where == "loopback" else "shm"
-        link = link_of(profile, name, cell.workers)
-        host = Host(name="here", link=link, inside=link, workers=cell.workers, backend=backend)
-        return Cluster(hosts=(replace(host, company=company),))
-    link = link_of(profile, f"{cell.where} {'wire' if cell.served else 'network'}", cell.workers)
-    hosts = [Host(name=f"host-{number}", link=link) for number in range(cell.workers)]
-    keeper = [Host(name="keeper", link=link, workers=0, servers=1)] if cell.served else []
-    return Cluster(hosts=(*hosts, *keeper), company=company)
+def mean_of(sources: Sequence[Recorded]) -> Recorded:
+    """One whose times and jitter are the means of theirs."""
+
+    def mean(part: str) -> float:
+        return statistics.fmean(getattr(one.typical.times, part) or 0.0 for one in sources)
+
+    times = StepTimes(**{part: mean(part) for part in ("data", "forward", "backward", "apply")})
+    return replace(
+        sources[0],
+        typical=sources[0].typical._replace(times=times),
+        jitter=statistics.fmean(one.jitter for one in sources),
+    )
 
 
-def link_of(profile: Profile, name: str, workers: int) -> Link:
-    fit = profile.link(name, workers)
-    assert fit is not None, f"{name} was not calibrated"
-    return Link(bandwidth=fit.bandwidth, latency=fit.latency)
-
-
-# Measurement
+def place_of(cell: Cell, profile: Profile) -> Place:
+    """The machine, or namespaces of it."""
+    if cell.network:
+        return Namespaces(profile, cell.where)
+    return Machine(profile, "gloo" if cell.where == "loopback" else "shm")
 
 
 def train_alone(job: str, runs: Path) -> Path:
@@ -241,18 +220,28 @@ def find_profile(cells: Sequence[Cell], kept: Path | None) -> Profile:
 def compare(cells: Sequence[Cell], runs: Path, options: argparse.Namespace) -> dict[str, Any]:
     profile = find_profile(cells, options.profile)
     turns: dict[Cell, list[Turn]] = {cell: [] for cell in cells}
+    alone: dict[str, list[Path]] = {cell.job: [] for cell in cells}
     traces: dict[str, Trace] = {}
-    for _ in range(options.rounds):
-        for cell in cells:
-            alone = train_alone(cell.job, runs)
-            traces.setdefault(cell.job, job_trace(alone))
-            turns[cell].append(take_turn(cell, predict(cell, alone, profile), runs, options.parts))
+    for few in [*in_turns(cells)] * options.rounds:
+        job = few[0].job
+        alone[job].append(train_alone(job, runs))
+        traces.setdefault(job, job_trace(alone[job][0]))
+        for cell in few:
+            step = predict(cell, alone[job][-LAST:], traces[job], profile)
+            turns[cell].append(take_turn(cell, step, runs, options.parts))
     rows = [score(cell, found) for cell, found in turns.items()]
     share = best_paleo(rows, traces)
     for row in rows:
         seconds = paleo_seconds(row["cell"], traces[row["cell"].job], share)
         row["paleo_error"] = 100 * (seconds / row["measured"] - 1)
     return judge(rows) | {"paleo_percent": 100 * share, "profile": asdict(profile)}
+
+
+def in_turns(cells: Sequence[Cell]) -> Iterator[Sequence[Cell]]:
+    """A few cells of one job at a time."""
+    for job in JOBS:
+        mine = [cell for cell in cells if cell.job == job]
+        yield from (mine[at : at + FEW] for at in range(0, len(mine), FEW))
 
 
 @dataclass(frozen=True)
@@ -280,14 +269,16 @@ def take_turn(cell: Cell, predicted: Step, runs: Path, parts: bool) -> Turn:
 
 
 def score(cell: Cell, turns: Sequence[Turn]) -> dict[str, Any]:
-    """The turn whose error is the middle one, and how far apart the measurements are."""
-    middle = sorted(turns, key=lambda turn: turn.predicted / turn.measured)[(len(turns) - 1) // 2]
+    """The means of all turns, and how far apart their measurements are."""
+    predicted, measured = (
+        statistics.fmean(getattr(turn, side) for turn in turns) for side in ("predicted", "measured")
+    )
     times = [turn.measured for turn in turns]
     return {
         "cell": cell,
-        "predicted": middle.predicted,
-        "measured": middle.measured,
-        "error": 100 * (middle.predicted / middle.measured - 1),
+        "predicted": predicted,
+        "measured": measured,
+        "error": 100 * (predicted / measured - 1),
         "spread": 100 * (max(times) / min(times) - 1),
         "turns": [asdict(turn) for turn in turns],
     }

@@ -86,3 +86,14 @@ def test_fewer_bytes_are_never_slower(ratio, workers, sums):
         return costs(workers, compression).price(40_000_000, 4).seconds
 
     assert seconds(ratio * 0.9) <= seconds(ratio)
+
+
+def test_a_very_long_gradient_is_encoded_in_pieces():
+    """Places of a sparse message have 32 bits, and a large model has more numbers than those."""
+    shapes = [(3 * 2**30 + 5,)]
+    found = compression_of(specs.build("top-k:ratio=0.01", CODECS, "codec"), shapes, torch.float32, per_byte)
+    whole = compression_of(
+        specs.build("top-k:ratio=0.01", CODECS, "codec"), [(2**30,)], torch.float32, per_byte
+    )
+    assert found.ratio == pytest.approx(whole.ratio, rel=1e-6)
+    assert found.encode_rate == pytest.approx(whole.encode_rate, rel=1e-6)

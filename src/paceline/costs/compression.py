@@ -12,6 +12,9 @@ from paceline.codecs.base import Codec, elements
 from paceline.costs.trace.functions import trace_function
 from paceline.costs.trace.operator import Operator
 
+PIECE = 2**30
+"""Numbers of a gradient that are encoded at once."""
+
 
 class Compression(Protocol):
     """What becomes of a tensor of a model on its way."""
@@ -77,10 +80,11 @@ def compression_of(
 ) -> Coded:
     """Trace the codec's own code on a model's parameters of these shapes, and time its operators.
 
-    Codecs that see a gradient as one vector are given it so; those that see matrices get each parameter in its shape.
+    Codecs that see a gradient as one vector are given it so, in pieces where it is very long; those that see matrices
+    get each parameter in its shape.
     """
     total = elements(shapes) * dtype.itemsize
-    asked = shapes if _sees_matrices(codec, shapes) else [(elements(shapes),)]
+    asked = shapes if _sees_matrices(codec, shapes) else _pieces(elements(shapes))
     encode = decode = 0.0
     for shape, many in Counter(map(tuple, asked)).items():
         message, operators = trace_function(lambda: codec.encode(torch.empty(shape, dtype=dtype)))  # noqa: B023
@@ -93,6 +97,11 @@ def compression_of(
         encode_rate=encode / total,
         decode_rate=decode / total,
     )
+
+
+def _pieces(count: int) -> list[tuple[int]]:
+    whole, rest = divmod(count, PIECE)
+    return [(PIECE,)] * whole + [(rest,)] * (rest > 0)
 
 
 def _sees_matrices(codec: Codec, shapes: Sequence[Sequence[int]]) -> bool:

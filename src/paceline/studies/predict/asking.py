@@ -15,7 +15,7 @@ from paceline.collectives.choose import NATIVE, check_collective
 from paceline.costs.devices.base import DeviceModel
 from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, Roofline
-from paceline.costs.recorded import typical_step
+from paceline.costs.recorded import recorded_jitter, typical_step
 from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
 from paceline.jobs.subject import Subject
@@ -125,13 +125,23 @@ def find_source(words: Words, subject: Subject, profile: Profile | None) -> Sour
         device: DeviceModel = (
             Nominal() if profile is None else read_fitted(profile.device, str(words.profile))
         )
-        typical = typical_step(RunFolder(words.times))
-        return Recorded(typical=typical, folder=str(words.times), device=device, batches=batches)
+        return recorded(RunFolder(words.times), device, batches)
     if profile is not None:
         return by_profile(profile, read_fitted(profile.device, str(words.profile)), batches)
     if words.device is None:
         raise Mistake("how fast does a worker compute? add --device, --profile or --times")
     return by_sheet(find_device(words.device), _roofline(words), batches)
+
+
+def recorded(folder: RunFolder, device: DeviceModel, batches: Batches) -> Recorded:
+    """A run on one worker, whose typical step the device only divides among its operators."""
+    return Recorded(
+        typical=typical_step(folder),
+        folder=str(folder.path),
+        device=device,
+        batches=batches,
+        jitter=recorded_jitter(folder),
+    )
 
 
 def _usual_batch(source: Source) -> int:

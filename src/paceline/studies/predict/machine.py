@@ -1,6 +1,7 @@
 """Workers on the machine that was measured, or on several like it."""
 
 from functools import cache
+from typing import Literal
 
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
@@ -11,14 +12,17 @@ MOST_HERE = 256
 """Workers of one machine: nobody has measured that many, and no factor holds so far."""
 _INSIDE = ("memory", "loopback")
 
+Backend = Literal["shm", "gloo"]
+"""What all-reduces inside a host go through."""
+
 
 class Machine:
     """One host: workers talk through its memory, with servers by messages, and compute in company."""
 
     most = MOST_HERE
 
-    def __init__(self, profile: Profile) -> None:
-        self._profile = profile
+    def __init__(self, profile: Profile, backend: Backend = "shm") -> None:
+        self._profile, self._backend = profile, backend
 
     def hosts(self, workers: int) -> int:  # noqa: ARG002
         """The machine itself."""
@@ -28,13 +32,20 @@ class Machine:
         """The machine with so many workers, as far as it was measured with as many."""
         link = _link(self.fit(workers, meeting.served))
         company = self._profile.company_between(meeting.apart)
-        return Cluster(
-            hosts=(Host(name=self._profile.name, link=link, inside=link, workers=workers, company=company),)
+        host = Host(
+            name=self._profile.name,
+            link=link,
+            inside=link,
+            workers=workers,
+            company=company,
+            backend=self._backend,
         )
+        return Cluster(hosts=(host,))
 
     def fit(self, workers: int, served: bool) -> LinkFit | None:
         """What was measured of the way that these workers talk; the nearest to it where that was not."""
-        return _measured(self._profile, ("messages", *_INSIDE) if served else _INSIDE, workers)
+        names = _INSIDE if self._backend == "shm" else _INSIDE[::-1]
+        return _measured(self._profile, ("messages", *names) if served else names, workers)
 
 
 class Machines:

@@ -13,6 +13,8 @@ from paceline.records.prediction import Known, Layer
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
+from paceline.strategies.consistency import Bound, Quorum
+from paceline.strategies.parameter_server import ParameterServer
 from paceline.strategies.periods import Seconds, Steps
 from paceline.studies.predict.base import Setup, Step
 from paceline.studies.predict.few import Few, few_of, slower
@@ -108,8 +110,17 @@ class Modelled:
             shape=self._shape(case.batch),
             collective=self.collective,
             servers=case.servers,
-            jitter=case.jitter,
+            jitter=case.jitter or self._drift(case.strategy),
         )
+
+    def _drift(self, spec: str) -> float:
+        """How workers vary who do not wait for all others: as in the record, or they would never fall out of step.
+
+        Those who meet wait for the slowest, which is measured where computing in company is.
+        """
+        strategy = specs.build(spec, STRATEGIES, "strategy")
+        waits = isinstance(strategy, ParameterServer) and strategy.rule in (Quorum(0), Bound(0))
+        return self.source.jitter if isinstance(strategy, Served) and not waits else 0.0
 
     def _meeting(self, case: Case) -> Meeting:
         strategy = specs.build(case.strategy, STRATEGIES, "strategy")

@@ -36,6 +36,10 @@ class Source(Protocol):
     def doubt(self) -> str:
         """What its spread rests on."""
 
+    @property
+    def jitter(self) -> float:
+        """By how much the steps of one worker vary, where that was recorded; 0 where nobody knows."""
+
     def cost(self, samples: int) -> StepCost:
         """A step on so many samples, alone on the device."""
 
@@ -55,6 +59,7 @@ class Traced:
     doubt: str
     device: DeviceModel
     batches: Batches
+    jitter: float = 0.0
 
     def cost(self, samples: int) -> StepCost:
         """The sum of the operators."""
@@ -100,6 +105,7 @@ class Recorded:
     device: DeviceModel
     """By which a measured time is divided among its operators."""
     batches: Batches
+    jitter: float = 0.0
     level: Level = "profiled"
 
     @property
