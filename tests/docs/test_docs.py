@@ -64,7 +64,7 @@ def shown(page: str, words: str, language: str = "python") -> str:
 def test_the_model_and_the_cluster_in_the_docs_are_predicted(tmp_path):
     (tmp_path / "tagger.py").write_text(shown("predict.md", "class Tagger"))
     (tmp_path / "lab.toml").write_text(shown("predict.md", "lab.toml", "toml"))
-    words = ("predict", "tagger.py:build", "--device", "a10", "--cluster", "lab.toml")
+    words = ("predict", "tagger.py:build", "--cluster", "lab.toml")
     document = run_json(*words, cwd=tmp_path)
     assert [row["workers"] for row in document["series"][0]["rows"]] == [1, 2, 4, 8, 10]
 

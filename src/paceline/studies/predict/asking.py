@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 import torch
 
 from paceline import __version__, specs
+from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.devices import find_device
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
 from paceline.codecs import CODECS
 from paceline.collectives.choose import NATIVE, check_collective
-from paceline.costs.devices.base import DeviceModel
+from paceline.costs.devices.base import DeviceModel, step_cost
 from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, Roofline
 from paceline.costs.recorded import recorded_jitter, typical_step
@@ -26,10 +27,12 @@ from paceline.runtimes.config import read_run
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.batches import Batches
+from paceline.studies.predict.mixed import at_their_speeds, first_device, refuse_named
 from paceline.studies.predict.modelled import Modelled
+from paceline.studies.predict.places import Described, Place
 from paceline.studies.predict.pricing import Tell, quiet
 from paceline.studies.predict.question import Gathers, Money, Question
-from paceline.studies.predict.sources import Nominal, Recorded, Source, by_profile, by_sheet
+from paceline.studies.predict.sources import Nominal, Recorded, Source, Traced, by_profile, by_sheet
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import USUAL_BATCH, Words
@@ -42,15 +45,16 @@ def ask(words: Words) -> Question:
     profile = find_profile(words)
     standing = find_standing(words, profile)
     subject = find_subject(words)
+    source = find_source(words, subject, profile, _find_sheet(words, standing.place))
+    batch = words.batch or _usual_batch(source)
     model = Modelled(
-        source=find_source(words, subject, profile),
-        place=standing.place,
+        source=source,
+        place=_with_devices(words, standing.place, source, batch),
         links=standing.words,
         links_spread=standing.spread,
         collective=words.collective,
         codec=words.codec,
     )
-    batch = words.batch or _usual_batch(model.source)
     return Question(
         name=subject.name,
         model=model,
@@ -118,8 +122,29 @@ def find_profile(words: Words) -> Profile | None:
     return None if words.profile is None else read_profile(words.profile, str(torch.__version__))
 
 
-def find_source(words: Words, subject: Subject, profile: Profile | None) -> Source:
-    """Where compute times come from."""
+def _find_sheet(words: Words, place: Place) -> DeviceSheet | None:
+    """The device that times are for: the named one, or that of the cluster's first worker."""
+    if words.device is not None:
+        return find_device(words.device)
+    measured = words.profile is not None or words.times is not None
+    return first_device(place.whole) if isinstance(place, Described) and not measured else None
+
+
+def _with_devices(words: Words, place: Place, source: Source, batch: int) -> Place:
+    """Where a described cluster names devices of the catalogue, each is as fast as its sheet says."""
+    if not isinstance(place, Described) or not any(host.device.sheet for host in place.whole.hosts):
+        return place
+    if not isinstance(source, Traced) or words.profile is not None:
+        refuse_named(place.whole, "--times" if words.times is not None else "--profile")
+
+    def seconds(sheet: DeviceSheet) -> float:
+        return step_cost(source.trace(batch), _roofline(words, sheet)).compute
+
+    return Described(at_their_speeds(place.whole, source.cost(batch).compute, seconds))
+
+
+def find_source(words: Words, subject: Subject, profile: Profile | None, sheet: DeviceSheet | None) -> Source:
+    """Where compute times come from; ``sheet`` is the device of the catalogue, where there is one."""
     batches = Batches(lambda samples: trace(subject, samples))
     if words.times is not None:
         device: DeviceModel = (
@@ -128,9 +153,12 @@ def find_source(words: Words, subject: Subject, profile: Profile | None) -> Sour
         return recorded(RunFolder(words.times), device, batches)
     if profile is not None:
         return by_profile(profile, read_fitted(profile.device, str(words.profile)), batches)
-    if words.device is None:
-        raise Mistake("how fast does a worker compute? add --device, --profile or --times")
-    return by_sheet(find_device(words.device), _roofline(words), batches)
+    if sheet is None:
+        raise Mistake(
+            f"how fast does a worker compute? --cluster {words.cluster} names no device of the catalogue for its first "
+            "worker; add --device, --profile or --times"
+        )
+    return by_sheet(sheet, _roofline(words, sheet), batches)
 
 
 def recorded(folder: RunFolder, device: DeviceModel, batches: Batches) -> Recorded:
@@ -149,13 +177,10 @@ def _usual_batch(source: Source) -> int:
     return source.typical.samples if isinstance(source, Recorded) else USUAL_BATCH
 
 
-def _roofline(words: Words) -> Roofline:
-    assert words.device is not None
+def _roofline(words: Words, sheet: DeviceSheet) -> Roofline:
     if words.threads is not None and words.threads < 1:
         raise Mistake(f"--threads {words.threads} is too small: a worker needs at least 1")
-    return Roofline(
-        sheet=find_device(words.device), format=words.precision or TORCH, threads=words.threads or 0
-    )
+    return Roofline(sheet=sheet, format=words.precision or TORCH, threads=words.threads or 0)
 
 
 def _money(words: Words, subject: Subject) -> Money:

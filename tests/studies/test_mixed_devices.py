@@ -1,0 +1,43 @@
+"""Clusters whose hosts name their devices."""
+
+import pytest
+
+from paceline.errors import Mistake
+from paceline.studies.predict.asking import answer, ask
+from paceline.studies.predict.words import Words
+
+MIXED = """
+[[hosts]]
+name = "quick"
+device = "a100"
+network = "100gbit"
+[[hosts]]
+name = "slow"
+device = "t4"
+network = "100gbit"
+"""
+
+
+@pytest.fixture
+def mixed(tmp_path):
+    path = tmp_path / "mixed.toml"
+    path.write_text(MIXED)
+    return str(path)
+
+
+def compute(device: str | None, cluster: str | None, workers: int) -> float:
+    words = Words(model="resnet18", device=device, cluster=cluster, workers=(workers,), batch=8)
+    row = answer(words).series[0].rows[0]
+    return row.compute + row.wait
+
+
+@pytest.mark.parametrize("device", [None, "v100"])
+def test_each_host_is_as_fast_as_its_sheet_says(mixed, device):
+    """The slower one sets the pace, whichever device is named to reckon from."""
+    assert compute(device, mixed, 1) == pytest.approx(compute("a100", None, 1), rel=1e-6)
+    assert compute(device, mixed, 2) == pytest.approx(compute("t4", None, 1), rel=0.02)
+
+
+def test_a_cluster_that_names_no_device_needs_one():
+    with pytest.raises(Mistake, match="names no device of the catalogue"):
+        ask(Words(model="mlp", cluster="hosts=2"))
