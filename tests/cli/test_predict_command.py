@@ -135,6 +135,15 @@ def test_a_cluster_file_gives_its_first_workers(tmp_path: Path, capsys):
     assert rows[2]["step"] > rows[1]["step"]
 
 
+def test_a_cluster_with_one_place_for_a_server_is_predicted(tmp_path: Path, capsys):
+    """Two servers would help and have no room: that is no reason to refuse the question."""
+    (tmp_path / "served.toml").write_text(
+        '[[hosts]]\nname = "worker"\ncount = 8\n[[hosts]]\nname = "server"\nworkers = 0\nservers = 1\n'
+    )
+    assert main([*MLP, "--cluster", str(tmp_path / "served.toml"), "--strategy", "ps"]) == 0
+    assert "2 servers" not in capsys.readouterr().out
+
+
 def test_the_front_door_knows_it(tmp_path):
     done = run_paceline(*MLP, "--workers", "1", cwd=tmp_path)
     assert done.stdout.startswith("One worker takes")

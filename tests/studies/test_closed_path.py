@@ -130,6 +130,30 @@ def test_rounds_with_servers_of_workers_that_vary() -> None:
         assert by_arrivals(few_of(setup)).step == pytest.approx(by_events(setup).step, rel=0.05)
 
 
+@pytest.mark.parametrize("jitter", [1e-200, 0.1])
+def test_rounds_with_servers_wait_for_a_slow_worker_among_many(jitter: float) -> None:
+    # If this fails, a round is over before its slow workers are, and transfers take less than no time.
+    for slow, bandwidth in ((1, 5e10), (6, 5e10), (6, 1.25e9)):
+        even = make_setup(12, "ps", jitter=jitter, link=Link(bandwidth=bandwidth, latency=5e-5))
+        hosts = [
+            replace(host, device=Device(speed=0.5 if place >= 12 - slow else 1.0))
+            for place, host in enumerate(even.cluster.hosts)
+        ]
+        setup = replace(even, cluster=replace(even.cluster, hosts=tuple(hosts)))
+        found, expected = by_arrivals(few_of(setup)), by_events(setup)
+        assert found.step == pytest.approx(expected.step, rel=0.02)
+        assert found.rate == pytest.approx(expected.rate, rel=0.02)
+        assert min(getattr(found, name) for name in FIELDS) >= 0
+
+
+@pytest.mark.parametrize("jitter", [1e-200, 1e-17, 1e-8])
+def test_hardly_any_jitter_is_as_good_as_none(jitter: float) -> None:
+    # If this fails, differences of logarithms are rounded away and the step is not a number.
+    assert expected_maximum([(sum_of([1e-4], jitter), 1000)]) == pytest.approx(1e-4, rel=1e-6)
+    still, varying = by_folding(few_of(make_setup(4))), by_slowest(few_of(make_setup(4, jitter=jitter)))
+    assert varying.step == pytest.approx(still.step, rel=1e-6)
+
+
 @pytest.mark.parametrize(("strategy", "jitter"), [("async", 0.0), ("async", 0.2), ("ssp", 0.2)])
 def test_training_that_waits_for_few_is_as_fast_as_links_and_servers_allow(
     strategy: str, jitter: float

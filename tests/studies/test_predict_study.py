@@ -180,6 +180,31 @@ def test_a_faster_network_is_told_only_where_it_is_worth_it():
     assert findings(asked(lambda workers: 0.01, networks=networks)).helps == ()
 
 
+@dataclass(frozen=True, kw_only=True)
+class Served(ByHand):
+    """Servers are what everybody waits for, and there is room for so many."""
+
+    room: int = 10**6
+
+    def step(self, case: Case) -> Step:
+        if case.servers > self.room:
+            raise Mistake(f"{case.servers} servers do not fit")
+        return replace(super().step(replace(case, bandwidth=case.servers)), bound="server")
+
+
+def test_more_servers_are_told_only_where_there_is_room_for_them_and_a_run_may_have_them():
+    question = replace(asked(lambda workers: 90.0, strategies=("ps",)), servers=2)
+    for room, servers, told in (
+        (4, 2, ["4 servers"]),
+        (3, 2, []),
+        (1000, 32, ["64 servers"]),
+        (1000, 33, []),
+    ):
+        model = Served(exchange=lambda workers: 90.0, room=room)
+        found = findings(replace(question, model=model, servers=servers))
+        assert [one.what for one in found.helps] == told
+
+
 def test_money_counts_whole_hosts_and_the_whole_training():
     money = Money(host_hour=8.0, samples=3600, epochs=2)
     rows = predict(asked(lambda workers: 0.0, money=money, workers=(1, 9))).series[0].rows

@@ -13,6 +13,9 @@ import torch
 POINTS = 4096
 """Of the integral: enough for six digits."""
 
+LEAST = 1e-9
+"""The smallest spread: less changes no digit of an answer, and is lost where logarithms are subtracted."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lognormal:
@@ -41,7 +44,7 @@ def sum_of(times: Sequence[float], jitter: float) -> Lognormal:
     total = sum(times)
     part = sum(time**2 for time in times) / total**2
     variance = log1p(part * expm1(jitter**2))
-    return Lognormal(log(total) + jitter**2 / 2 - variance / 2, sqrt(variance))
+    return Lognormal(log(total) + jitter**2 / 2 - variance / 2, max(LEAST, sqrt(variance)))
 
 
 def expected_maximum(kinds: Sequence[tuple[Lognormal, int]]) -> float:

@@ -4,7 +4,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from paceline import specs
+from paceline.errors import Mistake
 from paceline.records.prediction import Bandwidth, Findings, Gathering, Help, Knee, Reach
+from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.base import Step
@@ -134,8 +136,14 @@ class Finder:
         return lambda workers: self._pricing.rate(_on(self._case(workers), network))
 
     def _servers(self) -> Iterator[Help]:
+        """Twice as many, where a run may have them and the hosts have room for them."""
         more = 2 * self._question.servers
-        gain = self._gain(replace(self._case(self._asked), servers=more))
+        if more > MOST_SERVERS:
+            return
+        try:
+            gain = self._gain(replace(self._case(self._asked), servers=more))
+        except Mistake:  # a described cluster offers so many places for servers and no more
+            return
         if gain >= WORTH:
             yield Help(what=f"{more} servers", workers=self._asked, gain=gain)
 

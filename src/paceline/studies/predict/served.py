@@ -17,7 +17,7 @@ from paceline.strategies.messages import HEADER
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.closed import by_folding
 from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
-from paceline.studies.predict.few import Few
+from paceline.studies.predict.few import Few, without_stragglers
 from paceline.studies.predict.parts import Parts
 
 Demand = Mapping[int, float]
@@ -30,21 +30,34 @@ def by_arrivals(few: Few) -> Parts:
     The servers' links are through when, after some worker has come, it and all who come later have been carried. The
     answers leave together, as they do where nobody varies.
     """
-    still = by_folding(few)
-    computing, workers = still.data + still.forward + still.backward, few.workers
-    update = _update(few, workers)
+    still = by_folding(without_stragglers(few))
+    computing = still.data + still.forward + still.backward
+    update = _update(few, few.workers)
     one_way = max(0.0, (still.step - computing - update) / 2)
-    came = sum_of([computing], few.jitter)
-    arrivals = came.quantiles((torch.arange(workers, dtype=torch.float64) + 0.625) / (workers + 0.25))
-    arrivals[-1] = expected_maximum([(came, workers)])
-    left = torch.arange(workers, 0, -1, dtype=torch.float64) / workers
-    step = float((arrivals + left * one_way).max()) + update + one_way
+    left = torch.arange(few.workers, 0, -1, dtype=torch.float64) / few.workers
+    step = float((_arrivals(few) + left * one_way).max()) + update + one_way
     own = mean_factor(few.jitter)
     rest = step - own * computing
-    communicate = min(still.communicate, rest - still.wait)
+    communicate = max(0.0, min(still.communicate, rest - still.wait))
     parts = {kind: own * getattr(still, kind) for kind in ("data", "forward", "backward")}
     rate = still.rate * still.step / step
     return replace(still, **parts, communicate=communicate, wait=rest - communicate, rate=rate)
+
+
+def _arrivals(few: Few) -> torch.Tensor:
+    """When workers of all kinds are through with computing, the first one first, as it is in the mean."""
+    busy = few.cost.data + few.cost.forward + few.cost.backward
+    kinds = [
+        (sum_of([busy / pace], few.jitter), kind.workers)
+        for pace, kind in zip(few.paces, few.kinds, strict=True)
+    ]
+    came = [
+        time.quantiles((torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25))
+        for time, many in kinds
+    ]
+    arrivals = torch.cat(came).sort().values
+    arrivals[-1] = expected_maximum(kinds)
+    return arrivals
 
 
 def by_capacity(few: Few) -> Parts:
