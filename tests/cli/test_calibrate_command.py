@@ -1,18 +1,23 @@
 """``paceline calibrate``: what it writes, and what it refuses."""
 
 import json
+import re
 from dataclasses import replace
 
 import pytest
 import torch
 
+from command import run_json
 from paceline.cli.main import main
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.clusters.profile_file import made_before, read_profile, write_profile
 from paceline.costs.devices.fitted import read_fitted
 from paceline.errors import Mistake
+from paceline.runtimes.live.place import Place
 from paceline.studies.calibrate.links import Together
+from paceline.studies.calibrate.record import plain_device
 from paceline.studies.calibrate.together import add_together
+from paceline.studies.calibrate.words import choose_task
 
 PROFILE = Profile(
     name="here",
@@ -65,14 +70,90 @@ def test_a_short_calibration_gives_a_profile_that_can_be_used(tmp_path, capsys):
         (["--workers", "1"], "--workers 1 has no link to measure"),
         (["--workers", "2", "--profile", "none.json"], "none.json"),
         (["--table", "none.toml"], "none.toml"),
-        (["--table", "none.toml", "--workers", "2"], "measures nothing"),
+        (["--table", "none.toml", "--workers", "2"], "nothing is measured"),
         (["--record", "runs/none", "--profile", "none.json"], "none.json"),
+        (["--workers", "2", "--profile", "nowhere/none.json"], "cannot read the profile 'nowhere/none.json'"),
     ],
 )
 def test_bad_words_are_refused_at_once(tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
     assert words in refused(capsys, *arguments)
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ("--from 4x128", "--from 4x128 has no place here: .*; add --table FILE, or leave --from out"),
+        ("--collective ring", "add --table FILE, or leave --collective out"),
+        ("--predict 8x512", "add --table FILE, or leave --predict out"),
+        ("--workers 2 --profile p.json --seconds 9", "leave --seconds out"),
+        ("--workers 2 --profile p.json --threads 1", "leave --threads out"),
+        ("--workers 2 --profile p.json --name x", "leave --name out"),
+        ("--workers 2 --profile p.json --from 4x128", "leave --from out"),
+        ("--workers 2 --threads 2", "--threads 2 does not go with several workers"),
+        ("--record run --workers 2", "leave --workers out"),
+        ("--record run --nodes 2", "leave --nodes out"),
+        ("--record run --profile p.json --threads 2", "correcting a profile, which has its threads"),
+        ("--table t.toml --out x.json", "leave --out out"),
+        ("--table t.toml --name x", "leave --name out"),
+        ("--table t.toml --threads 1", "leave --threads out"),
+        ("--table t.toml --profile p.json", "leave --profile out"),
+    ],
+)
+def test_an_option_that_would_be_ignored_is_refused(tmp_path, monkeypatch, capsys, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    assert re.search(words, refused(capsys, *arguments.split()))
+
+
+@pytest.mark.parametrize("arguments", ["--record run", "--seconds 9", "--threads 1", "--name x"])
+def test_under_a_launcher_only_links_are_added(monkeypatch, capsys, arguments):
+    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+    for name, value in place.items():
+        monkeypatch.setenv(name, value)
+    assert "under a launcher (RANK is set)" in refused(capsys, *arguments.split())
+
+
+def test_a_worker_that_was_launched_here_has_all_the_words_of_its_launcher(tmp_path):
+    said = {"--workers": 2, "--seconds": 9.0, "--name": "x"}
+    assert choose_task(said) == "together"
+    assert choose_task(said, Place(launch=tmp_path)) == "launched"
+
+
+def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_path, monkeypatch, capsys):
+    """Nobody waits for minutes to hear it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("paceline.cli.together.launch_together", lambda *_: pytest.fail("it was measured"))
+    write_profile(PROFILE, tmp_path / "one.json")
+    write_profile(replace(PROFILE, machine={"threads": 2}), tmp_path / "two.json")
+    add = ("--workers", "2", "--profile")
+    assert "--out nowhere/x lies in nowhere" in refused(capsys, *add, "one.json", "--out", "nowhere/x")
+    assert "two.json is of workers with 2 threads" in refused(capsys, *add, "two.json")
+
+
+def test_a_corrected_profile_keeps_all_but_its_device(tmp_path, capsys):
+    """Links and company took minutes to measure, maybe on a machine with more cores than this one."""
+    times = "data=0.1 ms,forward=1 ms,backward=2 ms,apply=0.2 ms"
+    words = ("--iterations", "20", "--evaluate-every", "never", "--cluster", f"hosts=1,{times}")
+    run = run_json("simulate", *words, "--no-gradients", "--runs", str(tmp_path), cwd=tmp_path)["run"][
+        "folder"
+    ]
+    base, out = tmp_path / "base.json", tmp_path / "out.json"
+    given = replace(
+        PROFILE, machine={"threads": 4096}, device=plain_device().to_json(), company_short=(1.0, 1.3)
+    )
+    write_profile(given, base)
+    told = ("--record", run, "--profile", str(base), "--out", str(out))
+    assert main(["calibrate", *told]) == 0
+    found = read_profile(out)
+    assert found.device != given.device
+    assert found.made != given.made
+    assert replace(found, device=given.device, made=given.made) == given
+    assert main(["calibrate", *told, "--name", "other"]) == 0
+    assert read_profile(out).name == "other"
+    assert main(["calibrate", "--record", run, "--threads", "1", "--out", str(out)]) == 0
+    assert read_profile(out).links == ()
+    capsys.readouterr()
 
 
 def test_a_profile_is_the_same_after_a_file(tmp_path):

@@ -3,19 +3,19 @@
 import json
 import sys
 from contextlib import closing
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
-from paceline.cli.options import given_options, whole
+from paceline.cli.options import whole
 from paceline.cli.place import PlaceOptions
-from paceline.errors import Mistake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
-    from paceline.costs.devices.fitted import Fitted
+    from paceline.clusters.profile import Profile
 
 WHAT = Group("What is measured", sort_key=1)
 TABLE = Group("From a table instead", sort_key=2)
@@ -51,12 +51,12 @@ def calibrate(
     seconds
         How long to measure (default 180); more is more accurate.
     threads
-        Threads that a worker computes with (default 1).
+        Threads that a worker computes with (default 1). With --workers it is 1 as well, and so in its profile.
     record
         Instead of measuring: the folder of a run by one worker, whose typical step corrects the times.
     profile
-        With --record: the profile to correct (default: none, and one rate is all that is known). With --workers: the
-        profile that links are added to, instead of measuring the device first.
+        With --record: the profile to correct, which keeps its links, threads and name (default: none, and one rate is
+        all that is known). With --workers: the profile that links are added to, instead of measuring the device first.
     table
         A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml; nothing is measured or written.
     start
@@ -66,143 +66,105 @@ def calibrate(
     foretell
         Further points, such as 8x128,8x512.
     out
-        Where to write the profile (default paceline-profile.json).
+        Where to write the profile (default paceline-profile.json; with --workers, where --profile is).
     name
-        What to call the machine (default: its host name).
+        What to call the machine (default: its host name, or as --profile has it).
     as_json
         One JSON document instead of text.
     """
-    from paceline.cli.together import check_together, launch_together, work_together
-    from paceline.clusters.profile_file import read_profile
-    from paceline.runtimes.live.place import Place
-
-    where = where or PlaceOptions()
-    together = given_options(where)
-    if table is not None:
-        return _by_table(table, start, collective, foretell, [record, profile, seconds, *together], as_json)
-    place = Place.from_environment()
-    if place is not None:
-        base = profile or _writable(out)
-        return work_together(place, where, base, out or base, as_json)
-    if together and record is None:
-        check_together(where)
-        base = profile or _writable(out)
-        if profile is not None:
-            read_profile(profile)
-        elif not where.node_rank:
-            _by_measuring(seconds, threads, out, name, as_json, tell=not as_json)
-        return launch_together(where, out or base, as_json)
-    if record is not None:
-        if seconds is not None:
-            raise Mistake("--record takes the times of a run and measures nothing; leave --seconds out")
-        return _by_record(record, profile, threads, out, name, as_json)
-    if profile is not None:
-        raise Mistake("--profile is corrected by --record; add --record RUN, or leave it out to measure anew")
-    return _by_measuring(seconds, threads, out, name, as_json)
-
-
-def _by_table(
-    table: Path,
-    start: str | None,
-    collective: str | None,
-    foretell: str | None,
-    others: "Sequence[object]",
-    as_json: bool,
-) -> int:
     from paceline.cli.table import fit_from_table
+    from paceline.cli.together import work_together
+    from paceline.clusters.profile_file import DEFAULT_PATH
+    from paceline.runtimes.live.place import Place
+    from paceline.studies.calibrate.words import choose_task
 
-    if any(other is not None for other in others):
-        raise Mistake(
-            f"--table {table} measures nothing: leave --seconds, --record, --profile and --workers out"
-        )
-    return fit_from_table(table, start, collective, foretell, as_json=as_json)
+    where, place = where or PlaceOptions(), Place.from_environment()
+    what = {"--seconds": seconds, "--threads": threads, "--record": record, "--profile": profile}
+    tables = {"--table": table, "--from": start, "--collective": collective, "--predict": foretell}
+    others = {f"--{name.replace('_', '-')}": value for name, value in asdict(where).items()}
+    task = choose_task({**what, **tables, **others, "--out": out, "--name": name}, place)
+    if table is not None:
+        return fit_from_table(table, start, collective, foretell, as_json=as_json)
+    base = profile or out or DEFAULT_PATH
+    if place is not None:
+        return work_together(place, where, base, out or base, as_json)
+    if task in ("together", "add"):
+        kept = Kept(out or base, name, as_json, tell=not as_json)
+        return _together(where, profile, seconds, kept)
+    kept = Kept(out or DEFAULT_PATH, name, as_json)
+    if record is not None:
+        return _by_record(record, profile, threads, kept)
+    return _by_measuring(seconds, threads, kept)
 
 
-def _by_measuring(
-    seconds: float | None,
-    threads: int | None,
-    out: Path | None,
-    name: str | None,
-    as_json: bool,
-    tell: bool = True,
-) -> int:
+class Kept(NamedTuple):
+    """Where the profile goes, what it is called, and who is told."""
+
+    path: Path
+    name: str | None
+    as_json: bool
+    tell: bool = True
+
+
+def _together(where: PlaceOptions, base: Path | None, seconds: float | None, kept: Kept) -> int:
+    """With several workers; the host of rank 0 has the profile, or makes it first."""
+    from paceline.cli.together import check_together, launch_together
+    from paceline.clusters.profile_file import read_profile
+    from paceline.studies.calibrate.words import check_alone, check_out
+
+    check_together(where)
+    first = not where.node_rank
+    if first and base is not None:
+        check_alone(read_profile(base), base)
+        check_out(kept.path)
+    elif first:
+        _by_measuring(seconds, None, kept)
+    return launch_together(where, kept.path, kept.as_json)
+
+
+def _by_measuring(seconds: float | None, threads: int | None, kept: Kept) -> int:
     from paceline.reports.calibrate import ShownCalibration, tell_device
     from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
+    from paceline.studies.calibrate.profile import make_profile
+    from paceline.studies.calibrate.words import check_out, check_threads
 
-    threads, path = _threads(threads), _writable(out)
+    check_out(kept.path)
+    many, long = check_threads(threads), USUAL_SECONDS if seconds is None else seconds
     with closing(ShownCalibration()) as observer:
-        device, found = calibrate_device(
-            USUAL_SECONDS if seconds is None else seconds, threads=threads, observer=observer
-        )
-    _finish(
-        device, threads, path, name, {"device": found.to_json()}, [*tell_device(found), ""], as_json, tell
-    )
-    return 0
+        device, found = calibrate_device(long, threads=many, observer=observer)
+    profile = make_profile(device, many, kept.name)
+    return _finish(profile, kept, {"device": found.to_json()}, [*tell_device(found), ""])
 
 
-def _by_record(
-    record: Path, base: Path | None, threads: int | None, out: Path | None, name: str | None, as_json: bool
-) -> int:
+def _by_record(record: Path, base: Path | None, threads: int | None, kept: Kept) -> int:
     from paceline.clusters.profile_file import read_profile
-    from paceline.costs.devices.fitted import read_fitted
     from paceline.records.folder import RunFolder
     from paceline.reports.calibrate import tell_record
-    from paceline.studies.calibrate.record import correct_by_record, plain_device
+    from paceline.studies.calibrate.record import correct_profile, profile_of_record
+    from paceline.studies.calibrate.words import check_out, check_threads
 
-    path = _writable(out)
+    check_out(kept.path)
     if base is None:
-        device = plain_device()
+        profile, found = profile_of_record(RunFolder(record), check_threads(threads), kept.name)
     else:
-        given = read_profile(base)
-        device, threads = read_fitted(given.device, str(base)), given.machine.get("threads", threads)
-    device, found = correct_by_record(device, RunFolder(record))
-    _finish(device, _threads(threads), path, name, {"record": found.to_json()}, tell_record(found), as_json)
-    return 0
+        profile, found = correct_profile(read_profile(base), RunFolder(record), str(base), kept.name)
+    return _finish(profile, kept, {"record": found.to_json()}, tell_record(found))
 
 
-def _finish(
-    device: "Fitted",
-    threads: int,
-    path: Path,
-    name: str | None,
-    document: dict[str, Any],
-    lines: "Iterable[str]",
-    as_json: bool,
-    tell: bool = True,
-) -> None:
+def _finish(profile: "Profile", kept: Kept, document: dict[str, Any], lines: "Iterable[str]") -> int:
     """Write the profile and, if somebody is to be told, say what was found and where it is."""
     from paceline.clusters.profile_file import made_before, write_profile
     from paceline.records.calibration import SCHEMA
     from paceline.reports.calibrate import tell_file
-    from paceline.studies.calibrate.profile import make_profile
 
-    replaced = made_before(path)
-    write_profile(make_profile(device, threads, name), path)
-    if not tell:
-        return
-    if as_json:
-        whole_document = {"schema": SCHEMA, "profile": str(path), "replaced": replaced, **document}
+    replaced = made_before(kept.path)
+    write_profile(profile, kept.path)
+    if not kept.tell:
+        return 0
+    if kept.as_json:
+        whole_document = {"schema": SCHEMA, "profile": str(kept.path), "replaced": replaced, **document}
         text = json.dumps(whole_document, indent=2, allow_nan=False)
     else:
-        text = "\n".join([*lines, *tell_file(path, replaced)])
+        text = "\n".join([*lines, *tell_file(kept.path, replaced)])
     sys.stdout.write(f"{text}\n")
-
-
-def _threads(threads: int | None) -> int:
-    import os
-
-    most = os.cpu_count() or 1
-    if threads is not None and not 1 <= threads <= most:
-        raise Mistake(f"--threads {threads} does not fit this machine: give 1 to {most}, its cores")
-    return threads or 1
-
-
-def _writable(out: Path | None) -> Path:
-    """Where the profile goes; refused before minutes are spent on measuring."""
-    from paceline.clusters.profile_file import DEFAULT_PATH
-
-    path = out or DEFAULT_PATH
-    if path.is_dir() or not path.parent.is_dir():
-        what = "is a folder" if path.is_dir() else f"lies in {path.parent}, which is no folder"
-        raise Mistake(f"--out {path} {what}; give the name of a file, for example {DEFAULT_PATH}")
-    return path
+    return 0

@@ -1,6 +1,7 @@
 """The profile of this machine, from what was measured of it."""
 
 import socket
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from paceline.clusters.profile import Profile
@@ -13,9 +14,18 @@ def make_profile(device: Fitted, threads: int, name: str | None = None) -> Profi
     here = environment()
     return Profile(
         name=name or socket.gethostname(),
-        made=f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        made=_now(),
         versions={part: str(here[part]) for part in ("paceline", "torch", "python")},
         machine={part: here[part] for part in ("cpu", "cores", "memory_bytes", "platform")}
         | {"threads": threads},
         device=device.to_json(),
     )
+
+
+def with_device(profile: Profile, device: Fitted, name: str | None = None) -> Profile:
+    """The profile with another device, of now; links, company, threads and, unless there is another, name stay."""
+    return replace(profile, device=device.to_json(), made=_now(), name=name or profile.name)
+
+
+def _now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

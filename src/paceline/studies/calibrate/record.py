@@ -4,9 +4,10 @@ from dataclasses import replace
 from math import log
 from typing import get_args
 
+from paceline.clusters.profile import Profile
 from paceline.costs.devices.base import StepCost, step_cost
 from paceline.costs.devices.features import Limits
-from paceline.costs.devices.fitted import Fitted, Overhead
+from paceline.costs.devices.fitted import Fitted, Overhead, read_fitted
 from paceline.costs.recorded import Typical, typical_step
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.tracer import trace
@@ -14,11 +15,28 @@ from paceline.jobs.subjects import subject_of_job
 from paceline.records.calibration import RecordFound
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
+from paceline.studies.calibrate.profile import make_profile, with_device
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 PLAIN = Limits(flops=1e11, bandwidth=1e10)
 """Of a device that only a record is known of; the record then says by how much it is slower."""
 PLAIN_SPREAD = log(1.5)
+
+
+def profile_of_record(
+    folder: RunFolder, threads: int, name: str | None = None
+) -> tuple[Profile, RecordFound]:
+    """A profile that knows one run of a worker with so many threads."""
+    device, found = correct_by_record(plain_device(), folder)
+    return make_profile(device, threads, name), found
+
+
+def correct_profile(
+    profile: Profile, folder: RunFolder, where: str, name: str | None = None
+) -> tuple[Profile, RecordFound]:
+    """The profile of the file ``where`` with its device corrected, and all else as it was."""
+    device, found = correct_by_record(read_fitted(profile.device, where), folder)
+    return with_device(profile, device, name), found
 
 
 def plain_device() -> Fitted:
