@@ -3,8 +3,8 @@
 First the machine is calibrated with two and three workers: computing in company, shared memory, the loopback, messages
 to a server, and each shaped link; none of it knows the jobs. Then all cells have their turns, in several rounds: a job
 trains for some seconds on one worker; a few of its cells are predicted from the last such runs and the profile, each
-prediction is written down with the time, and only then the cell is measured. A cell's error is that of the mean of its
-predictions against the mean of its measurements: this machine is slower by a fourth whenever its neighbours work.
+prediction is written down with the time, and only then the cell is measured. A cell's error is that of the median of
+its predictions against the median of its measurements: this machine is slower by a fourth when its neighbours work.
 
 Beside it, Paleo's model: operations over the machine's peak times one percentage, which is the best for all these cells
 together in hindsight, and its own formula for the exchange over the link's nominal bandwidth.
@@ -269,9 +269,9 @@ def take_turn(cell: Cell, predicted: Step, runs: Path, parts: bool) -> Turn:
 
 
 def score(cell: Cell, turns: Sequence[Turn]) -> dict[str, Any]:
-    """The means of all turns, and how far apart their measurements are."""
+    """The medians of all turns, and how far apart their measurements are."""
     predicted, measured = (
-        statistics.fmean(getattr(turn, side) for turn in turns) for side in ("predicted", "measured")
+        statistics.median(getattr(turn, side) for turn in turns) for side in ("predicted", "measured")
     )
     times = [turn.measured for turn in turns]
     return {

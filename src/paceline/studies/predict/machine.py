@@ -62,15 +62,15 @@ class Machines:
         return -(-workers // self._per_host)
 
     def cluster(self, workers: int, meeting: Meeting) -> Cluster:
-        """The links as measured with as many hosts, or with the number next to it."""
-        fit = self.fit(self.hosts(workers), meeting.served)
+        """The links as measured with as many workers, or with the number next to it."""
+        fit = self.fit(workers, meeting.served)
         inside = _link(_measured(self._profile, _INSIDE, self._per_host))
         alike = self._alike(_link(fit), inside, self._profile.company_between(meeting.apart))
         return alike.cluster(workers)
 
-    def fit(self, hosts: int, served: bool) -> LinkFit | None:
-        """What was measured of the network among so many hosts; None where it was not."""
-        return _measured(self._profile, ("wire", "network") if served else ("network",), hosts)
+    def fit(self, workers: int, served: bool) -> LinkFit | None:
+        """What was measured of the network among so many workers; None where it was not."""
+        return _measured(self._profile, ("wire", "network") if served else ("network",), workers)
 
     def _alike_with(self, link: Link, inside: Link, company: tuple[float, ...]) -> Alike:
         return Alike(link=link, per_host=self._per_host, inside=lambda _: inside, company=company)
