@@ -96,14 +96,27 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --epochs 3", "add --samples"),
         ("--device a100 --times there", "both say how fast a worker computes"),
         ("mlp --times there", "says itself what was trained"),
+        ("--times there --optimizer adam", "so --optimizer adam has no place"),
+        ("--times there --input 3x64x64", "so --input has no place"),
+        ("--times there --classes 5", "so --classes 5 has no place"),
         ("mlp --device a100 --inside nvlink3", "add --per-host"),
         ("mlp --device a100 --cluster hosts=4 --network 1gbit", "contradicts --cluster"),
         ("mlp --device a100 --cluster hosts=4 --workers 8", "do not fit the cluster, which has 4"),
         ("mlp --device a100 --cluster 'hosts=4,forward=1 ms'", "states how long a step takes"),
         ("mlp --device a100 --cluster 'hosts=4,bandwidth=-1 Gbit/s'", "bandwidth"),
         ("mlp --device a100 --input 3x0x2", "is not a shape"),
+        ("mlp --device a100 --input 3x1234567890", "a size of 10 digits is too large"),
         ("mlp --device a100 --jitter 9", "jitter"),
         ("mlp --device a100 --servers 0 --strategy ps", "--servers 0"),
+        ("mlp --device a100 --servers 0 --strategy ssp -np 32", "--servers 0 is out of range: 1 to 64"),
+        ("mlp --device a100 --servers 1000000000 --strategy ssp -np 32", "1 to 64 servers"),
+        ("mlp --device a100 --per-host 0", "--per-host 0 is out of range"),
+        ("mlp --profile nowhere.json --network measured --per-host 0", "--per-host 0 is out of range"),
+        ("mlp --device a100 --strategy ps:backup=8 -np 2,16", "every gradient of a round of 2 workers"),
+        (
+            "mlp --device a100 --cluster hosts=2 --strategy ps:backup=2",
+            "every gradient of a round of 2 workers",
+        ),
         ("mlp --device a100 --servers 4", "--servers 4 has no place with --strategy all-reduce"),
         ("mlp --device a100 --strategy ps --collective ring", "--collective ring has no place"),
         ("mlp --device a100 --network 25gb", "write '25 Gbit/s' or '25 GB/s'"),
@@ -119,6 +132,16 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --ppp-comp 0.6", "add --cost-model paleo"),
         ("mlp --device a100 --cost-model paleo --ppp-comp 2", "--ppp-comp 2"),
         ("mlp --device a100 --cost-model paleo --chart", "--chart has no place"),
+        (
+            "mlp --device a100 --cost-model paleo --servers 4",
+            "--servers 4: Paleo's model knows nothing of it",
+        ),
+        (
+            "mlp --device a100 --cost-model paleo --samples 9",
+            "--samples 9: Paleo's model knows nothing of it",
+        ),
+        ("mlp --device a100 --cost-model paleo --scaling strong -b 8 -np 64", "without a sample"),
+        ("mlp --device a100 --cost-model paleo -b 99999999", "--batch-size 99999999 is out of range"),
     ],
 )
 def test_bad_words_are_refused_in_a_sentence(words, says, tmp_path, monkeypatch, capsys):
@@ -133,6 +156,36 @@ def test_a_cluster_file_gives_its_first_workers(tmp_path: Path, capsys):
     rows = json.loads(capsys.readouterr().out)["series"][0]["rows"]
     assert [row["workers"] for row in rows] == [1, 2, 3]
     assert rows[2]["step"] > rows[1]["step"]
+
+
+@pytest.mark.parametrize("word", ["steps = 5", "dies = '3 s'", "start = '1 s'"])
+def test_workers_that_come_and_go_are_refused(word, tmp_path: Path, capsys):
+    """There is no pace in the long run of who leaves; it would be looked for up to a million steps."""
+    (tmp_path / "going.toml").write_text(f'[[hosts]]\nname = "b"\ncount = 2\n[[hosts]]\nname = "a"\n{word}\n')
+    assert main([*MLP, "--cluster", str(tmp_path / "going.toml")]) == 2
+    assert f"workers of host 'a' come or go ({word.split()[0]})" in capsys.readouterr().err
+
+
+def test_a_run_of_several_workers_is_no_times(tmp_path: Path, capsys):
+    """Its steps are longer by the company that its workers were to each other, and would be counted as one's own."""
+    (tmp_path / "events").mkdir()
+    for rank in range(3):
+        (tmp_path / "events" / f"rank-{rank}.jsonl").touch()
+    assert main(["predict", "--times", str(tmp_path)]) == 2
+    printed = capsys.readouterr().err
+    assert "is a run of 3 workers" in printed
+    assert "of one worker" in printed
+
+
+def test_paleo_counts_the_samples_that_there_are(capsys):
+    """100 samples on 3 workers are shares of up to 34, and still 100."""
+    command = [*MLP, "--cost-model", "paleo", "--scaling", "strong", "-b", "100", "-np", "3"]
+    assert main([*command, "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["rows"]
+    assert (row["batch"], row["total"]) == (34, 100)
+    assert main(command) == 0
+    fastest = 100 / (row["compute"] + min(row["communication"].values()))
+    assert f" {fastest:,.0f} samples/s" in capsys.readouterr().out
 
 
 def test_a_cluster_with_one_place_for_a_server_is_predicted(tmp_path: Path, capsys):

@@ -286,6 +286,16 @@ def test_more_workers_than_samples_are_refused():
         asked(lambda workers: 0.0, batch=3, scaling="strong", workers=(1, 4))
 
 
+def test_usual_counts_leave_out_those_that_a_strategy_cannot_do_with():
+    words = Words(model="mlp", device="a100", strategies=("all-reduce", "ps:backup=2"))
+    assert words.counts(10**6, 32) == (4, 8, 16, 32, 64, 128)
+    assert words.counts(3, 32) == (3,)
+    assert replace(words, strategies=("ps:backup=200",)).counts(10**6, 32) == (201,)
+    with pytest.raises(Mistake, match="drops every gradient of a round of 2 workers"):
+        words.counts(2, 32)
+    assert replace(words, workers=(3, 4)).counts(10**6, 32) == (3, 4)
+
+
 def test_hosts_fill_in_order_and_the_last_is_partly_used():
     place = Alike(link=Link(bandwidth=1e9, latency=0.0), per_host=4)
     assert [host.workers for host in place.cluster(10).hosts] == [4, 4, 2]
@@ -300,8 +310,25 @@ def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
         Host(name="b", link=link, workers=0, servers=1),
         Host(name="c", link=link, workers=2),
     )
-    part = Described(Cluster(hosts=hosts)).cluster(1)
+    place = Described(Cluster(hosts=hosts))
+    part = place.cluster(1, Meeting(served=True))
     assert [(host.name, host.workers) for host in part.hosts] == [("a", 1), ("b", 0)]
+    assert [host.name for host in place.cluster(4).hosts] == ["a", "c"], "nobody talks to servers"
+
+
+def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_none():
+    """If this fails, a faster network speeds up two workers of one host, or not, by how it is worked out."""
+    cluster = "hosts=1,workers=2,bandwidth=1 Gbit/s"
+    words = Words(model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", cluster=cluster)
+    place = find_standing(words, None).place
+    assert isinstance(place, Described)
+    keeper = Host(name="keeper", link=Link(bandwidth=1e6, latency=1e-3), workers=0, servers=1)
+    whole = replace(place.whole, hosts=(*place.whole.hosts, keeper))
+    model = replace(ask(words).model, place=Described(whole))
+    case = Case(strategy="all-reduce", workers=2, batch=8, total=16, bandwidth=4.0)
+    assert model.step(case).step == pytest.approx(model.explained(case).step, rel=1e-12)
+    assert model.step(case).step < model.step(case.as_described).step
+    assert model.bandwidth(2) == place.whole.hosts[0].inside.bandwidth
 
 
 def test_only_the_network_between_hosts_is_made_faster():

@@ -22,6 +22,9 @@ SHOWN = Group("What is shown", sort_key=6)
 
 Whole = Parameter(converter=whole)
 
+SIZE_DIGITS = 9
+"""Of a size of a sample; more do not fit any memory."""
+
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
@@ -64,9 +67,13 @@ class SubjectOptions:
         if self.input is None:
             return None
         pieces = self.input.lower().split("x")
-        if not all(piece.isdecimal() and int(piece[:9]) > 0 for piece in pieces):
+        if long := [piece for piece in pieces if piece.isdecimal() and len(piece.lstrip("0")) > SIZE_DIGITS]:
+            raise Mistake(
+                f"--input {self.input}: a size of {len(long[0])} digits is too large; write sizes such as 3x224x224"
+            )
+        if not all(piece.isdecimal() and int(piece) > 0 for piece in pieces):
             raise Mistake(f"--input {self.input} is not a shape: write sizes such as 3x224x224")
-        return tuple(int(piece[:9]) for piece in pieces)
+        return tuple(int(piece) for piece in pieces)
 
 
 @Parameter(name="*")
@@ -115,7 +122,7 @@ class WayOptions:
     codec: Annotated[str | None, Parameter(group=AGREE)] = None
     """What goes on the wire (default identity: gradients as they are)."""
     servers: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
-    """Servers that keep the parameters (default 1); of ps, ssp and async."""
+    """Servers that keep the parameters, 1 to 64 (default 1); of ps, ssp and async."""
     jitter: Annotated[float | None, Parameter(group=AGREE)] = None
     """Spread of compute times: 0.05 varies a typical step by a twentieth (default 0)."""
 

@@ -41,6 +41,16 @@ def typical_step(folder: RunFolder) -> Typical:
     return min(found, key=_seconds_a_sample)
 
 
+def check_alone(folder: RunFolder) -> None:
+    """Refuse the run of several workers: where they share a machine, their steps are not those of one alone."""
+    workers = len(folder.event_files()) if folder.path.is_dir() else 0
+    if workers > 1:
+        raise Mistake(
+            f"{folder.path} is a run of {workers} workers, whose steps are longer by each other's company; give the "
+            "folder of a run of one worker ('paceline train --workers 1')"
+        )
+
+
 def recorded_jitter(folder: RunFolder) -> float:
     """By how much the recorded worker's steps vary, as ``StepTimes.jitter`` has it: by the middle half of them."""
     records = list(read_events(next(iter(folder.event_files().values()))))

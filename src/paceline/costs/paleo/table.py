@@ -33,9 +33,13 @@ class PaleoTable:
     layers: tuple[PaleoLayer, ...] = ()
     """Where the time of the first row goes, where that is asked."""
 
+    def total(self, row: PaleoStep) -> int:
+        """Samples of all workers in one step; where the batch is divided, not all have as many as the largest share."""
+        return self.batch if self.scaling == "strong" else row.workers * row.batch
+
     def to_json(self) -> dict[str, Any]:
         """A plain document, in SI units."""
-        rows = [{**asdict(row), "compute": row.compute} for row in self.rows]
+        rows = [{**asdict(row), "compute": row.compute, "total": self.total(row)} for row in self.rows]
         return {
             "schema": 1,
             "cost_model": "paleo",

@@ -25,14 +25,14 @@ def _answer(table: PaleoTable) -> str:
     """Which row has the most samples a second, and by which way."""
     best = max(
         ((row, scheme) for row in table.rows for scheme in SCHEMES),
-        key=lambda one: one[0].workers * one[0].batch / one[0].step(one[1]),
+        key=lambda one: table.total(one[0]) / one[0].step(one[1]),
     )
     row, scheme = best
     many = "worker" if row.workers == 1 else "workers"
     way = "" if row.workers == 1 else f" by {scheme}"
     return (
         f"Paleo's model: fastest with {row.workers:,} {many}{way}, "
-        f"{row.workers * row.batch / row.step(scheme):,.0f} samples/s; times in ms, nothing overlaps."
+        f"{table.total(row) / row.step(scheme):,.0f} samples/s; times in ms, nothing overlaps."
     )
 
 

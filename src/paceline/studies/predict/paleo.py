@@ -1,6 +1,7 @@
 """Paleo's table for a question in the user's words."""
 
 from dataclasses import replace
+from typing import cast
 
 from paceline.clusters.devices import find_device
 from paceline.clusters.networks import find_network
@@ -9,7 +10,8 @@ from paceline.costs.paleo.table import PaleoTable, as_paleo, paleo_table
 from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
 from paceline.studies.predict.asking import find_subject
-from paceline.studies.predict.question import MOST_WORKERS, check_counts
+from paceline.studies.predict.model import CostModel
+from paceline.studies.predict.question import MOST_WORKERS, Question
 from paceline.studies.predict.words import USUAL_BATCH, USUAL_NETWORK, Words
 
 
@@ -23,17 +25,33 @@ def answer_by_paleo(words: Words, *, layers: bool = False) -> PaleoTable:
         compute=1.0 if words.ppp_comp is None else words.ppp_comp,
         network=1.0 if words.ppp_comm is None else words.ppp_comm,
     )
-    batch = words.batch or USUAL_BATCH
-    workers = words.counts(MOST_WORKERS, batch)
-    check_counts(workers)
     subject = find_subject(words if words.model is None else replace(words, model=as_paleo(words.model)))
+    asked = _ask(words, subject.name)
     return paleo_table(
         lambda samples: trace(subject, samples),
         model,
-        workers=workers,
+        workers=asked.workers,
+        batch=asked.batch,
+        scaling=asked.scaling,
+        layers=layers,
+    )
+
+
+class _Room:
+    """Of a cost model, all that a question looks at before it is priced."""
+
+    most = MOST_WORKERS
+
+
+def _ask(words: Words, name: str) -> Question:
+    """The question as any cost model is asked it, so that what makes no sense is refused in the same words."""
+    batch = words.batch or USUAL_BATCH
+    return Question(
+        name=name,
+        model=cast("CostModel", _Room()),
+        workers=words.counts(MOST_WORKERS, batch),
         batch=batch,
         scaling=words.scaling,
-        layers=layers,
     )
 
 
@@ -49,10 +67,12 @@ def _check(words: Words) -> None:
         "--jitter": words.jitter,
         "--strategy": None if words.strategies == ("all-reduce",) else " ".join(words.strategies),
         "--collective": None if words.collective == "native" else words.collective,
+        "--servers": None if words.servers == 1 else words.servers,
         "--codec": None if words.codec == "identity" else words.codec,
         "--price": words.price or None,
         "--host-price": words.host_price or None,
         "--epochs": words.epochs,
+        "--samples": words.samples,
     }
     for option, value in unknown.items():
         if value is not None:

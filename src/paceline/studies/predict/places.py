@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
-from paceline.errors import Mistake
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.question import MOST_WORKERS
 
@@ -49,8 +48,6 @@ class Alike:
         company: tuple[float, ...] = (),
     ) -> None:
         """``inside`` is what so many workers of a host share; ``company`` is as a host has it."""
-        if not 1 <= per_host <= MOST_WORKERS:
-            raise Mistake(f"--per-host {per_host} is out of range: it must be 1 to {MOST_WORKERS:,}")
         self._link, self._per_host, self._inside = link, per_host, inside
         self._device, self._company = device, company
         self._full: list[Host] = []
@@ -81,25 +78,25 @@ class Alike:
 
 
 class Described:
-    """A cluster that somebody described: its first workers, and all places for servers."""
+    """A cluster that somebody described: its first workers, and all places for servers where there are any."""
 
     def __init__(self, cluster: Cluster) -> None:
-        self._whole = cluster
+        self.whole = cluster
         self.most = cluster.workers
 
     def hosts(self, workers: int) -> int:
         """Those with workers among the first so many."""
         return sum(1 for host in self.cluster(workers).hosts if host.workers)
 
-    def cluster(self, workers: int, meeting: Meeting = Meeting()) -> Cluster:  # noqa: ARG002, B008
-        """Hosts in their order, the last one partly used."""
+    def cluster(self, workers: int, meeting: Meeting = Meeting()) -> Cluster:  # noqa: B008
+        """Hosts in their order, the last one partly used; what only keeps servers is no part of it without them."""
         kept, left = [], workers
-        for host in self._whole.hosts:
+        for host in self.whole.hosts:
             taken = min(left, host.workers)
-            if taken or host.servers:
+            if taken or (meeting.served and host.servers):
                 kept.append(replace(host, workers=taken))
             left -= taken
-        return replace(self._whole, hosts=tuple(kept))
+        return replace(self.whole, hosts=tuple(kept))
 
 
 def changed(cluster: Cluster, case: Case) -> Cluster:

@@ -2,12 +2,14 @@
 
 from dataclasses import dataclass, replace
 
-from paceline.clusters.cluster import MEMORY, Link
+from paceline.clusters.cluster import MEMORY, Cluster, Link
 from paceline.clusters.description import read_cluster
 from paceline.clusters.networks import NETWORKS, find_network
 from paceline.clusters.profile import Profile
 from paceline.clusters.times import StepTimes
+from paceline.costs.recorded import check_alone
 from paceline.errors import Mistake
+from paceline.records.folder import RunFolder
 from paceline.studies.predict.machine import Machine, Machines
 from paceline.studies.predict.places import Alike, Described, Place
 from paceline.studies.predict.question import Faster
@@ -36,6 +38,8 @@ class Standing:
 
 def find_standing(words: Words, profile: Profile | None) -> Standing:
     """By a cluster's description, by the profile's links, or by the catalogue's."""
+    if words.times is not None:
+        check_alone(RunFolder(words.times))
     if words.cluster is not None:
         return _described(words.cluster)
     if words.network == MEASURED and profile is None:
@@ -53,11 +57,22 @@ def _described(text: str) -> Standing:
             f"--cluster {text} states how long a step takes, which is what is predicted here; leave its times "
             "out, or use 'paceline simulate'"
         )
+    _check_there_all_along(cluster)
     return Standing(
         place=Described(cluster),
         words=f"as {cluster.name} describes them: {cluster}",
         jitter=cluster.times.jitter,
     )
+
+
+def _check_there_all_along(cluster: Cluster) -> None:
+    """Refuse workers that come late or go early: there is no pace in the long run of who is not there."""
+    for host in cluster.hosts:
+        if words := ", ".join(host.comings_and_goings):
+            raise Mistake(
+                f"--cluster {cluster.name}: workers of host {host.name!r} come or go ({words}), and what is predicted "
+                "is the pace of those who stay; leave that out, or use 'paceline simulate'"
+            )
 
 
 def _measured(words: Words, profile: Profile) -> Standing:

@@ -1,12 +1,18 @@
 """A question in the user's words: names, counts and files, before any of them is looked up."""
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from paceline import specs
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
-from paceline.studies.predict.question import USUAL_WORKERS, Scaling
+from paceline.runtimes.prepare import check_servers
+from paceline.runtimes.settings import MOST_SERVERS, Settings
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Strategy
+from paceline.studies.predict.question import MOST_WORKERS, USUAL_WORKERS, Scaling
 
 USUAL_NETWORK = "10gbit"
 USUAL_BATCH = 32
@@ -56,6 +62,10 @@ class Words:
         self._check_subject()
         self._check_compute()
         self._check_place()
+        if not 1 <= self.servers <= MOST_SERVERS:
+            raise Mistake(
+                f"--servers {self.servers} is out of range: 1 to {MOST_SERVERS} servers keep the parameters"
+            )
         if self.batch is not None and self.batch < 1:
             raise Mistake(f"--batch-size {self.batch} is too small: it must be at least 1")
 
@@ -64,15 +74,26 @@ class Words:
             raise Mistake(
                 "which model? name one, such as resnet50 ('paceline models' lists them), or give --job"
             )
-        if self.times is not None and (self.model is not None or self.job is not None):
-            named = "a job" if self.model is None else f"model {self.model}"
-            raise Mistake(
-                f"--times {self.times} says itself what was trained, so {named} has no place; leave one of them out"
-            )
+        self._check_times()
         if self.model is not None and self.job is not None:
             raise Mistake(f"model {self.model} and a job both say what is trained; leave one of them out")
         if self.job is not None and (self.shape is not None or self.classes is not None):
             raise Mistake("a job's data says what a sample looks like; leave --input and --classes out")
+
+    def _check_times(self) -> None:
+        """Refuse what the run says itself."""
+        named = {
+            f"model {self.model}": self.model,
+            "a job": self.job,
+            "--input": self.shape,
+            f"--classes {self.classes}": self.classes,
+            f"--optimizer {self.optimizer}": self.optimizer,
+        }
+        for what, value in named.items():
+            if self.times is not None and value is not None:
+                raise Mistake(
+                    f"--times {self.times} says itself what was trained, so {what} has no place; leave one of them out"
+                )
 
     def _check_compute(self) -> None:
         named = {"--device": self.device, "--times": self.times, "--profile": self.profile}
@@ -108,19 +129,35 @@ class Words:
                     f"{option} {value} contradicts --cluster {self.cluster}, which says it itself; leave one out"
                 )
 
+        if self.per_host is not None and not 1 <= self.per_host <= MOST_WORKERS:
+            raise Mistake(f"--per-host {self.per_host} is out of range: it must be 1 to {MOST_WORKERS:,}")
+
         if self.inside is not None and self.per_host is None:
             raise Mistake(
                 f"--inside {self.inside} connects workers of one host, and each has one worker; add --per-host"
             )
 
     def counts(self, most: int, batch: int) -> tuple[int, ...]:
-        """The worker counts that were asked for, or the usual ones that there is room and work for."""
+        """The worker counts that were asked for, or the usual ones that there is room and work for.
+
+        A Mistake says which of them a strategy cannot do with.
+        """
+        built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in self.strategies]
+        least = 1 + max((getattr(strategy, "backup", 0) for strategy in built), default=0)
         if self.workers is not None:
+            self._check_rounds(built, min((least, *self.workers)))
             return self.workers
         if self.scaling == "strong":
             most = min(most, max(batch, 1))
-        counts = [count for count in USUAL_WORKERS if count <= most]
-        return tuple(sorted({*counts, most})) if most < USUAL_WORKERS[-1] else tuple(counts)
+        self._check_rounds(built, min(least, most))
+        usual = {*USUAL_WORKERS, most} if most < USUAL_WORKERS[-1] else {*USUAL_WORKERS}
+        return tuple(sorted(count for count in usual if least <= count <= most)) or (least,)
+
+    def _check_rounds(self, built: Sequence[Strategy], workers: int) -> None:
+        """Refuse rounds that drop every gradient, as a run of so many workers does."""
+        for spec, strategy in zip(self.strategies, built, strict=True):
+            settings = Settings(job=JobSpec(), strategy=spec, batch_sizes=(1,) * workers, iterations=1)
+            check_servers(settings, strategy)
 
     def to_json(self) -> dict[str, Any]:
         """What was said, as a plain document; what was not said is left out."""
