@@ -1,6 +1,8 @@
 """From times of all-reduces behind computing to a link, and the company of workers who meet more or less often."""
 
 from collections import Counter
+from dataclasses import replace
+from math import log
 
 import pytest
 
@@ -8,7 +10,9 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import SLICE, LinkFit, Profile
 from paceline.costs.all_reduce import predict_all_reduce
 from paceline.errors import Mistake
-from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link
+from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link, fit_wire
+from paceline.studies.calibrate.together import add_links
+from paceline.studies.collectives.fit import Line
 
 SIZES = ((6_000,), (150_000,), (800_000,), (2_500_000, 40_000), (6_000_000,))
 LINK = Link(latency=3e-4, bandwidth=2e9)
@@ -63,9 +67,20 @@ def test_noise_makes_no_figure_negative() -> None:
 
 
 def test_nonsense_is_refused() -> None:
-    """Faster than the memory that messages lie in, or fitted to a single step."""
-    with pytest.raises(Mistake, match=r"more than the memory's own 1 GB/s"):
-        fit_link("memory", (0, 0), points("memory", (0, 0)), memory=1e9)
+    """Faster than the memory that messages lie in, as the profile's device knows it, or fitted to a single step."""
+    fit = fit_link("memory", (0, 0), points("memory", (0, 0)))
+    quick, slow = (
+        replace(profile(), device={"limits": {"bandwidth": rate}, "curves": {"mm": {}}})
+        for rate in (4e9, 1e9)
+    )
+    assert add_links(quick, [fit]).links == (fit,)
+    with pytest.raises(Mistake, match=r"memory: 2 GB/s is more than the memory's own 1 GB/s"):
+        add_links(slow, [fit])
+    with pytest.raises(Mistake, match="messages: 2 GB/s"):
+        add_links(slow, [replace(fit, name="messages")])
+    across, unknown = replace(fit, name="network"), replace(slow, device={**slow.device, "curves": {}})
+    assert add_links(slow, [across]).links == (across,), "a network's card has its own way to memory"
+    assert add_links(unknown, [fit]).links == (fit,), "a record knows no memory's rate"
     with pytest.raises(Mistake, match="1 steps"):
         fit_link("memory", (0, 0), points("memory", (0, 0))[:1])
 
@@ -96,6 +111,19 @@ def test_a_link_is_that_of_as_many_workers() -> None:
     known = profile(links=fits)
     assert [known.link("loopback", n).workers for n in (2, 3, 8)] == [2, 3, 3]  # type: ignore[union-attr]
     assert known.link("network", 2) is None
+
+
+def test_a_wire_is_as_uncertain_as_its_line() -> None:
+    """The spread is what the line misses, no figure of ours."""
+    line = Line(latency=1e-4, byte_seconds=1e-8)
+    exact = [(float(size), line.seconds(size)) for size in (1_000, 1_000_000, 10_000_000)]
+    fit = fit_wire(line, exact, workers=3)
+    assert (fit.name, fit.latency, fit.bandwidth, fit.workers, fit.points) == ("wire", 1e-4, 1e8, 3, 3)
+    assert fit.spread == 0
+    uneven = [
+        (size, seconds * factor) for (size, seconds), factor in zip(exact, (1.1, 1, 1 / 1.1), strict=True)
+    ]
+    assert fit_wire(line, uneven, workers=3).spread == pytest.approx(log(1.1) * (2 / 3) ** 0.5)
 
 
 def test_small_tensors_do_not_make_a_network_faster_than_its_wire() -> None:

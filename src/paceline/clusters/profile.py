@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SCHEMA = 1
+SCHEMA = 2
 
 SLICE = 0.003
 """Seconds for which a worker has a core for itself, where it shares one, before it is another one's turn (Linux)."""

@@ -1,7 +1,7 @@
 """Profiles as files: plain JSON, written whole, read with care."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -40,7 +40,7 @@ def read_profile(path: Path, torch_version: str | None = None) -> Profile:
         )
     try:
         profile = _profile(document)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise Mistake(f"{path} is not a profile that can be used: {what}; {_AGAIN}") from error
     measured = profile.versions.get("torch", "")
@@ -64,12 +64,15 @@ def made_before(path: Path) -> str | None:
 
 def _document(path: Path) -> dict[str, Any]:
     try:
-        if path.stat().st_size > LARGEST:
-            raise Mistake(f"{path} is no profile: it is larger than {LARGEST // 1_000_000} MB")
-        found = json.loads(path.read_bytes())
+        size = path.stat().st_size
+        text = path.read_bytes() if size <= LARGEST else b""
     except OSError as error:
         raise Mistake(f"cannot read the profile {str(path)!r}: {error.strerror}") from error
-    except (UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
+    if size > LARGEST:
+        raise Mistake(f"{path} is no profile: it is larger than {LARGEST // 1_000_000} MB")
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
         raise Mistake(f"{path} is not JSON, or only a part of it ({error}); {_AGAIN}") from error
     if not isinstance(found, dict):
         raise Mistake(f"{path} is JSON but no profile; {_AGAIN}")
@@ -78,25 +81,35 @@ def _document(path: Path) -> dict[str, Any]:
 
 def _profile(document: Mapping[str, Any]) -> Profile:
     known = {key: value for key, value in document.items() if key != "schema"}
-    known.pop("turns", None)  # of profiles that were made before company had its present form
     known["links"] = tuple(LinkFit(**link) for link in document["links"])
     for name in ("company", "company_short"):
         if name in known:
-            known[name] = tuple(float(value) for value in known[name])
+            if not isinstance(known[name], list):
+                raise TypeError(f"{name!r} must be a list")
             _check(name, known[name])
+            known[name] = tuple(map(float, known[name]))
     profile = Profile(**known)
     for link in profile.links:
-        _check(f"link {link.name!r}", (link.bandwidth,))
-        _check(f"link {link.name!r}", (link.latency, link.reduce_seconds, link.spread), least=0.0)
+        _check_link(link)
     for name in ("versions", "machine", "device"):
         if not isinstance(getattr(profile, name), dict):
             raise TypeError(f"{name!r} must be a table")
-    if not all(isinstance(text, str) for text in (profile.name, profile.made)):
-        raise TypeError("its name and its date must be text")
+    texts = (profile.name, profile.made, *profile.versions.values(), *(link.name for link in profile.links))
+    if not all(isinstance(text, str) for text in texts):
+        raise TypeError("its name, its date, its versions and the names of its links must be text")
     return profile
 
 
-def _check(name: str, values: tuple[float, ...], least: float = 1e-15) -> None:
+def _check_link(link: LinkFit) -> None:
+    name = f"link {link.name!r}"
+    _check(name, (link.bandwidth,))
+    _check(name, (link.latency, link.reduce_seconds, link.spread), least=0.0)
+    _check(name, (link.workers, link.points), least=1.0)
+    if not isinstance(link.workers, int) or not isinstance(link.points, int):
+        raise TypeError(f"{name} must count its workers and its measurements in whole numbers")
+
+
+def _check(name: str, values: Iterable[float], least: float = 1e-15) -> None:
     for value in values:
         if isinstance(value, bool) or not isfinite(value) or value < least:
             raise ValueError(f"{name} holds {value!r}, which cannot be")

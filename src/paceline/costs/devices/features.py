@@ -1,10 +1,10 @@
 """What the time of an operator is learned from: its sizes as logarithms, and how long it would take at best."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from math import ceil, log2
 from typing import NamedTuple
 
-from paceline.costs.trace.operator import Attention, Convolution, Operator, Product, Window
+from paceline.costs.trace.operator import Attention, Convolution, Kind, Operator, Product, Window
 
 CALL = 5e-6
 """Seconds of a call that does next to nothing; keeps the logarithm of a tiny operator's time in range."""
@@ -24,7 +24,7 @@ class Limits(NamedTuple):
 
 
 def features(operator: Operator, moved: float) -> list[float]:
-    """Sizes as powers of two, and flags; of the same length for all operators of a name.
+    """Sizes as powers of two, and flags; of the same length for all operators of a kind.
 
     ``moved`` are the bytes that the whole step moves: in a small step, caches still hold what an operator needs.
     """
@@ -57,20 +57,9 @@ def _own(operator: Operator) -> list[float]:
     return [_log(elements), _log(moved / elements), _log(moved - 8 * elements)]
 
 
-def scales(operator: Operator) -> list[float]:
-    """How far two operators may lie apart in each feature and still say something about each other."""
-    match operator.shape:
-        case Convolution():
-            own = _CONVOLUTION_SCALES
-        case Product():
-            own = [5.0, 4.0, 4.0, 4.0]
-        case Window():
-            own = [5.0, 4.0, 4.0, 2.0]
-        case Attention():
-            own = [4.0, 4.0, 4.0, 3.0, 4.0]
-        case _:
-            own = [4.0, 4.0, 8.0]
-    return [6.0, *own]
+def scales(kind: Kind) -> list[float]:
+    """How far two operators may lie apart in each feature and still say something about each other; one each."""
+    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0])]
 
 
 def at_best(operator: Operator, limits: Limits) -> float:
@@ -78,7 +67,7 @@ def at_best(operator: Operator, limits: Limits) -> float:
     flops, moved = operator.flops, float(operator.read + operator.written)
     if isinstance(operator.shape, Convolution):
         flops *= inside(operator.shape)
-        moved += 2 * _weights(operator.shape)  # reordered for the kernel, which does not stream
+        moved += 2 * weight_bytes(operator.shape)  # reordered for the kernel, which does not stream
     return flops / limits.flops + moved / limits.bandwidth + CALL
 
 
@@ -101,7 +90,12 @@ def _inside(size: int, out: int, kernel: int, stride: int, padding: int) -> floa
     return max(taps, 1) / (out * kernel)
 
 
-_CONVOLUTION_SCALES = [6.0, 9.0, 9.0, 4.5, 6.0, 4.5, 2.25, 9.0, 3.0, 1.5, 1.5, 3.0, 1.5, 3.0, *[4.5] * 5]
+_SCALES: Mapping[Kind, list[float]] = {
+    "convolution": [6.0, 9.0, 9.0, 4.5, 6.0, 4.5, 2.25, 9.0, 3.0, 1.5, 1.5, 3.0, 1.5, 3.0, *[4.5] * 5],
+    "product": [5.0, 4.0, 4.0, 4.0],
+    "pool": [5.0, 4.0, 4.0, 2.0],
+    "attention": [4.0, 4.0, 4.0, 3.0, 4.0],
+}
 
 
 def _convolution(shape: Convolution) -> list[float]:
@@ -128,7 +122,8 @@ def _convolution(shape: Convolution) -> list[float]:
     ]
 
 
-def _weights(shape: Convolution) -> float:
+def weight_bytes(shape: Convolution) -> float:
+    """What a convolution's weights hold."""
     return 4.0 * shape.inputs * shape.outputs // shape.groups * shape.kernel_height * shape.kernel_width
 
 

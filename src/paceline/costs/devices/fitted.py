@@ -6,8 +6,9 @@ from dataclasses import dataclass, field, replace
 from math import exp, isfinite, log
 from typing import Any
 
-from paceline.costs.devices.features import Limits, at_best, bytes_moved, features
+from paceline.costs.devices.features import Limits, at_best, bytes_moved, features, scales, weight_bytes
 from paceline.costs.devices.regression import Curve
+from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Phase
 from paceline.costs.trace.trace import Trace
 from paceline.errors import Mistake
@@ -53,7 +54,7 @@ def results(operator: Operator) -> list[float]:
     shape = operator.shape
     if not isinstance(shape, Convolution) or shape.kernel_height * shape.kernel_width == 1:
         return [operator.written]
-    weights = 4.0 * shape.inputs * shape.outputs // shape.groups * shape.kernel_height * shape.kernel_width
+    weights = weight_bytes(shape)
     copies = (shape.data + 2 * shape.filter) if operator.name.endswith("_backward") else 1
     return [max(0.0, operator.written - weights * (copies > 1)), *[weights] * copies]
 
@@ -136,7 +137,7 @@ def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
             spread=float(document["spread"]),
         )
         _check(device)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise Mistake(
             f"the device in the profile {where} cannot be used: {what}; make it again with 'paceline calibrate'"
@@ -146,6 +147,10 @@ def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
 
 def _check(device: Fitted) -> None:
     """Refuse what no measurement gives."""
+    for name, curve in device.curves.items():
+        _check_width(name, kind_of(name), curve)
+    for kind, curve in device.kinds.items():
+        _check_width(kind, kind, curve)
     if set(device.overheads) != {"forward", "backward", "apply"}:
         raise ValueError("its overheads must be those of forward, backward and apply")
     positive = [*device.limits, device.peak, *(one.ratio for one in device.overheads.values())]
@@ -157,6 +162,13 @@ def _check(device: Fitted) -> None:
         raise ValueError("its peak, bandwidth and ratios must be finite and more than 0")
     if not all(isfinite(value) and value >= 0 for value in others):
         raise ValueError("its spread and overheads must be finite and not negative")
+
+
+def _check_width(name: str, kind: Kind, curve: Curve) -> None:
+    """A curve over other features than ours is another paceline's."""
+    found, needed = len(curve.scales), len(scales(kind))
+    if found != needed:
+        raise ValueError(f"its curve of {name!r} has {found} dimensions and needs {needed}")
 
 
 def logarithm(operator: Operator, seconds: float, limits: Limits) -> float:

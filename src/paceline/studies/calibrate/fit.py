@@ -22,6 +22,8 @@ T = TypeVar("T")
 
 MOST_POINTS = {"convolution": 1100, "product": 300}
 USUAL_POINTS = 60
+MOST_CHOSEN = 300
+"""Points by which it is chosen how smooth a curve is."""
 FEWEST_POINTS = 8
 """Of an operator that gets a curve of its own."""
 MARGIN = 1.15
@@ -69,18 +71,8 @@ def fit_device(measured: Sequence[Measured], limits: Limits, page: float) -> Fit
             f"{dropped} of {len(points) + dropped} measurements cannot be (faster than the measured peak of "
             f"{limits.flops / 1e9:.0f} GFLOP/s, or no time at all); the machine is too busy: calibrate again"
         )
-    choices, curves, missed = _curves(points, limits)
-    fresh = _fresh(steady, page)
-    device = Fitted(
-        limits=limits,
-        peak=limits.flops,
-        curves=curves,
-        kinds=_kind_curves(points, limits),
-        overheads=_overheads(steady),
-        fresh=fresh,
-        spread=0.0,
-    )
-    off = _steps_off(steady, points, device, choices)
+    device, missed = _fit(steady, points, limits, page)
+    off = steps_off(steady, limits, page)
     return Fit(
         device=replace(device, spread=float(np.sqrt(np.mean(np.square(off)))), _known={}),
         points=_by_kind({kind: len(found) for kind, found in missed.items()}),
@@ -90,6 +82,23 @@ def fit_device(measured: Sequence[Measured], limits: Limits, page: float) -> Fit
         networks=len(measured),
         dropped=dropped,
     )
+
+
+def _fit(
+    measured: Sequence[Measured], points: Sequence[Point], limits: Limits, page: float
+) -> tuple[Fitted, dict[Kind, list[float]]]:
+    """The device by these networks and their calls; and by kind how far curves miss what they have not seen."""
+    curves, missed = _curves(points, limits)
+    device = Fitted(
+        limits=limits,
+        peak=limits.flops,
+        curves=curves,
+        kinds=_kind_curves(points, limits),
+        overheads=_overheads(measured),
+        fresh=_fresh(measured, page),
+        spread=0.0,
+    )
+    return device, missed
 
 
 def at_usual_pace(measured: Sequence[Measured]) -> list[Measured]:
@@ -121,11 +130,8 @@ def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[
     return points, dropped
 
 
-def _curves(
-    points: Sequence[Point], limits: Limits
-) -> tuple[dict[str, Choice], dict[str, Curve], dict[Kind, list[float]]]:
-    """By operator, with how smooth each is; and by kind how far the curves miss what they have not seen."""
-    choices: dict[str, Choice] = {}
+def _curves(points: Sequence[Point], limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:
+    """By operator; and by kind how far the curves miss what they have not seen."""
     curves: dict[str, Curve] = {}
     missed: dict[Kind, list[float]] = defaultdict(list)
     for name, found in _grouped(points).items():
@@ -133,11 +139,11 @@ def _curves(
             continue
         places, values, reach = _arrays(found, limits)
         doubts = _doubts(found)
-        some = slice(None, None, max(1, len(found) // 300))
-        choices[name] = best_choice(places[some], values[some], reach, doubts[some])
-        curves[name], errors = fit_curve(places, values, reach, choices[name], doubts)
+        some = slice(None, None, -(-len(found) // MOST_CHOSEN))
+        choice = best_choice(places[some], values[some], reach, doubts[some])
+        curves[name], errors = fit_curve(places, values, reach, choice, doubts)
         missed[found[0].operator.kind] += errors.tolist()
-    return choices, curves, missed
+    return curves, missed
 
 
 def _grouped(points: Iterable[Point], seed: int = 0) -> dict[str, list[Point]]:
@@ -157,7 +163,7 @@ def _grouped(points: Iterable[Point], seed: int = 0) -> dict[str, list[Point]]:
 def _arrays(points: Sequence[Point], limits: Limits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     places = np.array([features(point.operator, point.moved) for point in points])
     values = np.array([logarithm(point.operator, point.seconds, limits) for point in points])
-    return places, values, np.array(scales(points[0].operator))
+    return places, values, np.array(scales(points[0].operator.kind))
 
 
 def _doubts(points: Sequence[Point]) -> np.ndarray:
@@ -175,9 +181,7 @@ def _kind_curves(points: Sequence[Point], limits: Limits) -> dict[Kind, Curve]:
     curves = {}
     for kind, found in groups.items():
         some = found if len(found) <= USUAL_POINTS else random.sample(found, USUAL_POINTS)
-        length = len(scales(some[0].operator))
-        alike = [point for point in some if len(scales(point.operator)) == length]
-        curves[kind] = fit_curve(*_arrays(alike, limits), Choice(noise=0.1))[0]
+        curves[kind] = fit_curve(*_arrays(some, limits), Choice(noise=0.1))[0]
     return curves
 
 
@@ -215,19 +219,18 @@ def _overhead(measured: Sequence[Measured], phase: Phase) -> Overhead:
     return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call))
 
 
-def _steps_off(
-    measured: Sequence[Measured], points: Sequence[Point], device: Fitted, choices: Mapping[str, Choice]
-) -> list[float]:
-    """The logarithm of (predicted / measured) of each network's step, by a device that has not seen it."""
+def steps_off(measured: Sequence[Measured], limits: Limits, page: float) -> list[float]:
+    """The logarithm of (predicted / measured) of each network's step, by a device that has not seen it.
+
+    All is fitted anew without a fifth of the networks, whose steps are then foretold: curves and how smooth they are,
+    overheads, and how much memory is fresh. Times are those at the machine's usual pace.
+    """
     off = []
-    groups = _grouped(points)
+    points, _ = _points(measured, limits, page)
     for fold in range(FOLDS):
-        curves = {}
-        for name, choice in choices.items():
-            seen = [point for point in groups[name] if point.network % FOLDS != fold]
-            if len(seen) >= FEWEST_POINTS:
-                curves[name] = fit_curve(*_arrays(seen, device.limits), choice, _doubts(seen))[0]
-        blind = replace(device, curves=curves, _known={})
+        others = [one for place, one in enumerate(measured) if place % FOLDS != fold]
+        seen = [point for point in points if point.network % FOLDS != fold]
+        blind, _ = _fit(others, seen, limits, page)
         for one in measured[fold::FOLDS]:
             if one.whole is None:
                 continue

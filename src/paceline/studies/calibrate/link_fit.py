@@ -1,7 +1,7 @@
 """From what all-reduces added to a step to a link's latency and bandwidth: pure, so that it can be tested."""
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import fmean, pstdev
@@ -12,9 +12,13 @@ from paceline.clusters.profile import LinkFit, moment
 from paceline.costs.prices import ring_all_reduce
 from paceline.costs.topology import Topology
 from paceline.errors import Mistake
+from paceline.studies.collectives.fit import Line
 
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
+
+INSIDE = ("memory", "loopback", "messages")
+"""Links inside a host."""
 
 LARGE = 2_000_000
 """Bytes from which a tensor tells the rate of a network."""
@@ -33,20 +37,14 @@ class Point:
 
 
 def fit_link(
-    way: str,
-    hosts: Sequence[int],
-    points: Sequence[Point],
-    *,
-    wire: float | None = None,
-    memory: float = FASTEST,
+    way: str, hosts: Sequence[int], points: Sequence[Point], *, wire: float | None = None
 ) -> LinkFit:
     """The link through which all-reduces among ranks on these hosts take what they took, least squares of the whole.
 
     ``way`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on the same host: everybody's
     tensor goes there, and back. Where the ``wire`` is known to take so many seconds a byte, large tensors alone say
     how much longer it takes in a step, and small ones only tell the latency: shapers let the first bytes after a pause
-    pass at once. Neither figure comes out negative. Raises Mistake where messages would be faster than ``memory``, in
-    bytes a second, in which they lie.
+    pass at once. Neither figure comes out negative.
     """
     if len(points) < 2:
         raise Mistake(f"{len(points)} steps tell no link's latency and bandwidth: measure 2 or more")
@@ -60,22 +58,43 @@ def fit_link(
         byte_seconds = max([wire, *_rates(points, moved)])
         left = [seconds - byte_seconds * size for seconds, size in zip(added, moved, strict=True)]
         latency = _least_squares(delays, [0.0] * len(points), left, weights)[0]
-    bandwidth = 1 / max(byte_seconds, 1 / FASTEST)
-    if byte_seconds and bandwidth > memory:
-        raise Mistake(
-            f"{way}: {bandwidth / 1e9:.3g} GB/s is more than the memory's own {memory / 1e9:.3g} GB/s, so something "
-            "else ran while this was measured; calibrate again on a quiet machine"
-        )
-    link = Link(latency=latency, bandwidth=bandwidth)
+    link = Link(latency=latency, bandwidth=_bandwidth(byte_seconds))
     return LinkFit(
         name=way,
-        bandwidth=bandwidth,
+        bandwidth=link.bandwidth,
         latency=latency,
         reduce_seconds=0.0,
         spread=_spread(way, hosts, points, link),
         points=len(points),
         workers=len(hosts),
     )
+
+
+def fit_wire(line: Line, measured: Sequence[tuple[float, float]], workers: int) -> LinkFit:
+    """The network as messages use it that are no part of an all-reduce: a line, and the (bytes, seconds) behind it."""
+    return LinkFit(
+        name="wire",
+        bandwidth=_bandwidth(line.byte_seconds),
+        latency=line.latency,
+        reduce_seconds=0.0,
+        spread=pstdev(log(seconds / line.seconds(size)) for size, seconds in measured),
+        points=len(measured),
+        workers=workers,
+    )
+
+
+def check_rates(links: Iterable[LinkFit], memory: float) -> None:
+    """Refuse links inside a host that are faster than its memory, in bytes a second, in which their messages lie."""
+    for link in links:
+        if link.name in INSIDE and memory < link.bandwidth < FASTEST:
+            raise Mistake(
+                f"{link.name}: {link.bandwidth / 1e9:.3g} GB/s is more than the memory's own {memory / 1e9:.3g} GB/s, "
+                "so something else ran while this was measured; calibrate again on a quiet machine"
+            )
+
+
+def _bandwidth(byte_seconds: float) -> float:
+    return 1 / max(byte_seconds, 1 / FASTEST)
 
 
 def _spread(way: str, hosts: Sequence[int], points: Sequence[Point], link: Link) -> float:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import median
+from typing import Any
 
 import torch
 
@@ -28,9 +29,8 @@ from paceline.studies.calibrate.kernels import (
     images,
     repeated,
 )
-from paceline.studies.calibrate.link_fit import FASTEST, Point, fit_company, fit_link
-from paceline.studies.collectives.fit import Line
-from paceline.studies.collectives.probe import MESSAGES, Prober
+from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link, fit_wire
+from paceline.studies.collectives.probe import EXCHANGES, Prober
 from paceline.studies.collectives.room import Interrupted, Room
 
 LONG = 32
@@ -116,14 +116,17 @@ class _Probe:
                 found.append(one)
         return self._conclude(found, self._wire(rounds))
 
-    def _wire(self, rounds: int) -> Line | None:
-        """What a message between two hosts takes, with nothing else under way."""
+    def _wire(self, rounds: int) -> LinkFit | None:
+        """What a message between two hosts takes, with nothing else under way and no part of an all-reduce."""
         if "network" not in self._ways:
             return None
         prober = Prober(self._room, find_operation("sum", torch.float32), torch.float32, rounds * self._turn)
         hosts = self._room.hosts
         firsts = [hosts.index(host) for host in sorted(set(hosts))]
-        return prober.exchange("across", firsts)
+        line = prober.exchange("across", firsts)
+        found: Any = prober.measured
+        points = [(one["bytes"], one["seconds"] / EXCHANGES) for one in found]
+        return fit_wire(line, points, self._room.workers)
 
     def _round(self) -> _Round:
         one = _Round()
@@ -179,32 +182,16 @@ class _Probe:
         found = [later - earlier for earlier, later in pairwise(marks)]
         return self._room.slowest(found) if times == 1 else found
 
-    def _conclude(self, rounds: Sequence[_Round], wire: Line | None) -> Together:
+    def _conclude(self, rounds: Sequence[_Round], wire: LinkFit | None) -> Together:
         short, long = fit_company(_factors(rounds))
         return Together(
             workers=self._room.workers,
             short=short,
             long=long,
-            links=(*(self._fit(way, rounds, wire) for way in self._ways), *self._messages(wire)),
+            links=(*(self._fit(way, rounds, wire) for way in self._ways), *([wire] if wire else [])),
         )
 
-    def _messages(self, wire: Line | None) -> list[LinkFit]:
-        """The network as messages use it that are no part of an all-reduce."""
-        if wire is None:
-            return []
-        return [
-            LinkFit(
-                name="wire",
-                bandwidth=1 / max(wire.byte_seconds, 1 / FASTEST),
-                latency=wire.latency,
-                reduce_seconds=0.0,
-                spread=0.05,
-                points=len(MESSAGES),
-                workers=self._room.workers,
-            )
-        ]
-
-    def _fit(self, way: str, rounds: Sequence[_Round], wire: Line | None) -> LinkFit:
+    def _fit(self, way: str, rounds: Sequence[_Round], wire: LinkFit | None) -> LinkFit:
         points = []
         for net in map(str, WIDTHS):
             # In steps of one worker alone, so that slow rounds count as much as quick ones.
@@ -214,7 +201,7 @@ class _Probe:
                 (one.averaged[way, net] - one.short[net]) / one.alone[net] for one in rounds
             )
             points.append(Point(sizes=bucket_bytes(self._plain[net].flat), added=added, beside=beside))
-        return fit_link(way, self._room.hosts, points, wire=wire.byte_seconds if wire else None)
+        return fit_link(way, self._room.hosts, points, wire=1 / wire.bandwidth if wire else None)
 
 
 def _factors(rounds: Sequence[_Round]) -> list[tuple[float, float]]:

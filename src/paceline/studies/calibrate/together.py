@@ -2,8 +2,10 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 
 from paceline.clusters.profile import LinkFit, Profile
+from paceline.studies.calibrate.link_fit import check_rates
 from paceline.studies.calibrate.links import Together
 
 
@@ -15,10 +17,20 @@ def add_together(profile: Profile, found: Together) -> Profile:
 
 
 def add_links(profile: Profile, links: Sequence[LinkFit]) -> Profile:
-    """The profile with these links, in place of those of the same name and as many workers."""
+    """The profile with these links, in place of those of the same name and as many workers.
+
+    Raises Mistake where one is faster than the memory that the profile's device was measured with.
+    """
+    check_rates(links, _memory(profile))
     anew = {(link.name, link.workers) for link in links}
     kept = [link for link in profile.links if (link.name, link.workers) not in anew]
     return replace(profile, links=(*kept, *links))
+
+
+def _memory(profile: Profile) -> float:
+    """Bytes a second; a device that only a record is known of has curves of nothing, and no such rate."""
+    device = profile.device
+    return float(device["limits"]["bandwidth"]) if device.get("curves") else inf
 
 
 def _company(profile: Profile, found: Together) -> dict[str, object]:
