@@ -25,7 +25,7 @@ PROFILE = Profile(
     versions={"paceline": "0.1.0", "torch": "2.13.0", "python": "3.11"},
     machine={"threads": 1},
     device={"spread": 0.1},
-    links=(LinkFit(name="memory", bandwidth=4e9, latency=2e-5, reduce_seconds=0.0, spread=0.1, points=9),),
+    links=(LinkFit(name="memory", bandwidth=4e9, latency=2e-5, spread=0.1, points=9),),
     company=(1.0, 1.2),
 )
 
@@ -223,9 +223,7 @@ def test_nonsense_in_a_profile_is_refused(tmp_path, change):
 
 
 def test_what_several_workers_found_takes_the_place_of_what_as_many_found_before():
-    link = LinkFit(
-        name="memory", bandwidth=5e9, latency=1e-5, reduce_seconds=0.0, spread=0.1, points=9, workers=4
-    )
+    link = LinkFit(name="memory", bandwidth=5e9, latency=1e-5, spread=0.1, points=9, workers=4)
     found = Together(workers=4, short=2.6, long=2.2, links=(link,))
     profile = add_together(PROFILE, found)
     assert profile.links == (*PROFILE.links, link)

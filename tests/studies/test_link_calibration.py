@@ -103,10 +103,7 @@ def test_company_lies_between_what_was_measured() -> None:
 def test_a_link_is_that_of_as_many_workers() -> None:
     """Or of the number next to it; a link that was not measured is none."""
     fits = tuple(
-        LinkFit(
-            name="loopback", bandwidth=1e9 * n, latency=0, reduce_seconds=0, spread=0, points=5, workers=n
-        )
-        for n in (2, 3)
+        LinkFit(name="loopback", bandwidth=1e9 * n, latency=0, spread=0, points=5, workers=n) for n in (2, 3)
     )
     known = profile(links=fits)
     assert [known.link("loopback", n).workers for n in (2, 3, 8)] == [2, 3, 3]  # type: ignore[union-attr]

@@ -374,7 +374,7 @@ def test_a_trace_on_the_line_of_two_others_is_that_of_its_batch():
 
 def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_company():
     links = tuple(
-        LinkFit(name=name, bandwidth=rate, latency=0.0, reduce_seconds=0.0, spread=0.1, points=9)
+        LinkFit(name=name, bandwidth=rate, latency=0.0, spread=0.1, points=9)
         for name, rate in (("memory", 1e9), ("messages", 2e9))
     )
     profile = Profile(
@@ -389,7 +389,7 @@ def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_co
 def measured_across(*names: str) -> Profile:
     """A profile with these links, each of a rate of its own."""
     links = tuple(
-        LinkFit(name=name, bandwidth=rate * 1e8, latency=0.0, reduce_seconds=0.0, spread=0.1, points=9)
+        LinkFit(name=name, bandwidth=rate * 1e8, latency=0.0, spread=0.1, points=9)
         for rate, name in enumerate(names, 1)
     )
     return Profile(

@@ -30,8 +30,6 @@ class LinkFit:
     """Bytes a second."""
     latency: float
     """Seconds."""
-    reduce_seconds: float
-    """Seconds a byte to combine what comes with what is held."""
     spread: float
     """Standard deviation of the logarithm of (measured / predicted)."""
     points: int

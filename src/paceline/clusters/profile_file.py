@@ -103,7 +103,7 @@ def _profile(document: Mapping[str, Any]) -> Profile:
 def _check_link(link: LinkFit) -> None:
     name = f"link {link.name!r}"
     _check(name, (link.bandwidth,))
-    _check(name, (link.latency, link.reduce_seconds, link.spread), least=0.0)
+    _check(name, (link.latency, link.spread), least=0.0)
     _check(name, (link.workers, link.points), least=1.0)
     if not isinstance(link.workers, int) or not isinstance(link.points, int):
         raise TypeError(f"{name} must count its workers and its measurements in whole numbers")
