@@ -122,6 +122,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --network 25gb", "write '25 Gbit/s' or '25 GB/s'"),
         ("mlp --device a100 --network -1Gbit/s", "not negative"),
         ("mlp --device a100 --threads 4", "which is no CPU"),
+        ("mlp --device a100 --backend gloo", "--backend gloo is of workers who share a measured machine"),
         ("mlp --device a100 --samples 60000", "add --epochs"),
         ("--times nowhere", "nowhere"),
         ("mlp --profile nowhere.json", "nowhere.json"),

@@ -18,7 +18,7 @@ SAMPLES = 4
 
 
 def link(name: str, bandwidth: float) -> LinkFit:
-    return LinkFit(name=name, bandwidth=bandwidth, latency=1e-4, reduce_seconds=0.0, spread=0.1, points=9)
+    return LinkFit(name=name, bandwidth=bandwidth, latency=1e-4, spread=0.1, points=9)
 
 
 PROFILE = Profile(

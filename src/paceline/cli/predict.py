@@ -100,6 +100,8 @@ class ComputeOptions:
     """Between workers of a host, such as nvlink3 (default: shared memory of a small machine, 4 GB/s)."""
     cluster: Annotated[str | None, Parameter(group=WHERE)] = None
     """A .toml file or an inline description instead, as 'paceline simulate' has it; its first workers are asked for."""
+    backend: Annotated[Literal["shm", "gloo"] | None, Parameter(group=WHERE)] = None
+    """On a measured machine: shm, as 'paceline train' has it (default), or gloo over the loopback."""
 
 
 @Parameter(name="*")

@@ -10,6 +10,9 @@ from paceline.clusters.times import StepTimes
 from paceline.errors import Mistake
 from paceline.units import show_rate, show_seconds
 
+Backend = Literal["shm", "gloo"]
+"""What all-reduces inside a host go through."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Device:
@@ -80,7 +83,7 @@ class Host:
     """When its workers die, in seconds; None is never."""
     company: tuple[float, ...] = ()
     """How many times as long computing takes with 1, 2, 3... of its workers at it; the first is 1."""
-    backend: Literal["shm", "gloo"] = "shm"
+    backend: Backend = "shm"
     """How its workers all-reduce among themselves: in shared memory, or by Gloo through what is inside."""
 
     def __post_init__(self) -> None:

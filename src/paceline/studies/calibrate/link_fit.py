@@ -5,9 +5,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import log
 from statistics import fmean, pstdev
-from typing import Literal
 
-from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.clusters.cluster import Backend, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, moment
 from paceline.costs.prices import ring_all_reduce
 from paceline.costs.topology import Topology
@@ -119,7 +118,7 @@ def _seconds(way: str, hosts: Sequence[int], point: Point, link: Link) -> float:
     """What the model makes of a point; a link's own figures enter it in proportion."""
     if way == "messages":
         return sum(2 * (link.latency + len(hosts) * size / link.bandwidth) for size in point.sizes)
-    backend: Literal["shm", "gloo"] = "shm" if way == "memory" else "gloo"
+    backend: Backend = "shm" if way == "memory" else "gloo"
     described = Cluster(
         hosts=tuple(
             Host(name=str(host), link=link, inside=link, workers=count, backend=backend)

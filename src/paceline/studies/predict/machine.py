@@ -1,9 +1,8 @@
 """Workers on the machine that was measured, or on several like it."""
 
 from functools import cache
-from typing import Literal
 
-from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
+from paceline.clusters.cluster import MEMORY, Backend, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.studies.predict.places import Alike, Meeting
 from paceline.studies.predict.question import MOST_WORKERS
@@ -11,9 +10,6 @@ from paceline.studies.predict.question import MOST_WORKERS
 MOST_HERE = 256
 """Workers of one machine: nobody has measured that many, and no factor holds so far."""
 _INSIDE = ("memory", "loopback")
-
-Backend = Literal["shm", "gloo"]
-"""What all-reduces inside a host go through."""
 
 
 class Machine:

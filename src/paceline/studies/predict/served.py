@@ -75,7 +75,10 @@ def by_capacity(few: Few) -> Parts:
     scale = own * sum(steps[place] / total / paces[place] for place in kinds)
     exchange = step - scale * busy
     longer = sum(steps[place] / total * (held[place] - own) / paces[place] for place in kinds)
-    wait = min(exchange, _answer(few) + longer * busy)
+    # Who is held together with slower kinds waits for them, not for links.
+    slowest = max(1 / rate for rate in alone.values()) if bound < inf else 0.0
+    behind = sum(steps[place] / total * max(0.0, slowest - 1 / alone[place]) for place in kinds)
+    wait = min(exchange, _answer(few) + longer * busy + behind)
     return Parts(
         data=few.cost.data * scale,
         forward=few.cost.forward * scale,

@@ -84,7 +84,8 @@ def _measured(words: Words, profile: Profile) -> Standing:
                 f"{option} {value}: without --network all workers stand on the machine of profile {profile.name!r}, "
                 "whose links were measured; add --network or leave it out"
             )
-    place = Machines(profile, 1 if words.per_host is None else words.per_host) if apart else Machine(profile)
+    here = Machine(profile, words.backend or "shm")
+    place = Machines(profile, 1 if words.per_host is None else words.per_host) if apart else here
     fit = place.fit(2, served=False)
     if fit is None:
         raise Mistake(

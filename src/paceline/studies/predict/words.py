@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from paceline import specs
+from paceline.clusters.cluster import Backend
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import check_servers
@@ -40,6 +41,8 @@ class Words:
     per_host: int | None = None
     inside: str | None = None
     cluster: str | None = None
+    backend: Backend | None = None
+    """What all-reduces inside a measured machine go through."""
     workers: tuple[int, ...] | None = None
     batch: int | None = None
     scaling: Scaling = "weak"
@@ -122,6 +125,12 @@ class Words:
                 )
 
     def _check_place(self) -> None:
+        measured = self.profile is not None and self.network is None and self.cluster is None
+        if self.backend is not None and not measured:
+            raise Mistake(
+                f"--backend {self.backend} is of workers who share a measured machine; add --profile and leave "
+                "--network and --cluster out, or leave it out"
+            )
         given = {"--network": self.network, "--per-host": self.per_host, "--inside": self.inside}
         for option, value in given.items():
             if self.cluster is not None and value is not None:
