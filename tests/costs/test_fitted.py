@@ -86,8 +86,9 @@ def test_overheads_of_whole_steps_are_found(fit):
 
 
 def test_steps_are_foretold_by_what_has_not_seen_them():
-    """Whatever a network took, its own step is foretold alike: by curves, overheads and pages of other networks."""
+    """Whatever a network took, its own step is foretold alike: by curves, kinds, overheads and pages of others."""
     networks = [network(number) for number in range(9)]
+    networks[0] = renamed(networks[0])
     usual, odd = (
         steps_off([first, *networks[1:]], LIMITS, page=1e-8) for first in (networks[0], twice(networks[0]))
     )
@@ -96,6 +97,12 @@ def test_steps_are_foretold_by_what_has_not_seen_them():
     fit = fit_device(networks, LIMITS, page=1e-8)
     assert fit.device.spread == pytest.approx(np.sqrt(np.mean(np.square(usual))))
     assert fit.steps[0] == pytest.approx(np.median(np.abs(np.expm1(usual))))
+
+
+def renamed(one):
+    """The same network with a few operators that no other has, and that are priced by their kind."""
+    few = [replace(t, operator=replace(t.operator, name="bmm")) for t in one.operators[:4]]
+    return replace(one, operators=(*few, *one.operators[4:]))
 
 
 def twice(one):

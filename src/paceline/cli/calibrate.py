@@ -51,7 +51,7 @@ def calibrate(
     seconds
         How long to measure (default 180); more is more accurate.
     threads
-        Threads that a worker computes with (default 1). With --workers it is 1 as well, and so in its profile.
+        Threads that a worker computes with (default 1). With --workers only 1 will do, in --profile as well.
     record
         Instead of measuring: the folder of a run by one worker, whose typical step corrects the times.
     profile
