@@ -110,12 +110,12 @@ def _together(where: PlaceOptions, base: Path | None, seconds: float | None, kep
     """With several workers; the host of rank 0 has the profile, or makes it first."""
     from paceline.cli.together import check_together, launch_together
     from paceline.clusters.profile_file import read_profile
-    from paceline.studies.calibrate.words import check_alone, check_out
+    from paceline.studies.calibrate.words import check_one_thread, check_out
 
     check_together(where)
     first = not where.node_rank
     if first and base is not None:
-        check_alone(read_profile(base), base)
+        check_one_thread(read_profile(base), base)
         check_out(kept.path)
     elif first:
         _by_measuring(seconds, None, kept)

@@ -101,13 +101,13 @@ def work_together(place: "Place", where: PlaceOptions, base: Path, out: Path, as
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.signals import StopRequest
     from paceline.studies.calibrate.links import calibrate_links
-    from paceline.studies.calibrate.words import check_alone, check_out
+    from paceline.studies.calibrate.words import check_one_thread, check_out
 
     def work(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
         if place.launch is None:
             where.refuse(place)
         if place.rank == 0:
-            check_alone(read_profile(base), base)  # before minutes are spent
+            check_one_thread(read_profile(base), base)  # before minutes are spent
             check_out(out)
             sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
         found = calibrate_links(place, beat=heartbeat.beat, stopping=stopping)

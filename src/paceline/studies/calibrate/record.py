@@ -8,7 +8,7 @@ from paceline.clusters.profile import Profile
 from paceline.costs.devices.base import StepCost, step_cost
 from paceline.costs.devices.features import Limits
 from paceline.costs.devices.fitted import Fitted, Overhead, read_fitted
-from paceline.costs.recorded import Typical, typical_step
+from paceline.costs.recorded import Typical, check_alone, typical_step
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of_job
@@ -47,6 +47,7 @@ def plain_device() -> Fitted:
 
 def correct_by_record(device: Fitted, folder: RunFolder) -> tuple[Fitted, RecordFound]:
     """The device with each phase as long as it was in the run, and by how much it was off before."""
+    check_alone(folder)
     typical = typical_step(folder)
     subject = subject_of_job(read_run(folder)[0].job)
     cost = step_cost(trace(subject, typical.samples), device)

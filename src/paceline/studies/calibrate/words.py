@@ -106,7 +106,7 @@ def check_out(out: Path) -> Path:
     return out
 
 
-def check_alone(profile: Profile, path: Path) -> Profile:
+def check_one_thread(profile: Profile, path: Path) -> Profile:
     """A profile that links can be added to: workers are measured together with one thread each."""
     threads = profile.machine.get("threads", 1)
     if threads != 1:

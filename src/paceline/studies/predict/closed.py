@@ -22,12 +22,11 @@ def in_step(few: Few) -> bool:
         # Between averages by the clock, workers that vary take different numbers of steps.
         return not few.jitter or few.strategy.meets is Meets.STEP
     # What a server spends on each message depends on how they come in, one by one.
-    return waits_for_all(few) and not few.times.serve
+    return waits_for_all(few.strategy) and not few.times.serve
 
 
-def waits_for_all(few: Few) -> bool:
-    """Whether the servers let nobody go on before all have handed in."""
-    strategy = few.strategy
+def waits_for_all(strategy: object) -> bool:
+    """Whether its servers let nobody go on before all have handed in."""
     return isinstance(strategy, ParameterServer) and strategy.rule in (Quorum(0), Bound(0))
 
 

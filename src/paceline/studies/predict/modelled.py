@@ -13,10 +13,9 @@ from paceline.records.prediction import Known, Layer
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
-from paceline.strategies.consistency import Bound, Quorum
-from paceline.strategies.parameter_server import ParameterServer
 from paceline.strategies.periods import Seconds, Steps
 from paceline.studies.predict.base import Setup, Step
+from paceline.studies.predict.closed import waits_for_all
 from paceline.studies.predict.few import Few, few_of, slower
 from paceline.studies.predict.layers import layer_table
 from paceline.studies.predict.model import Case
@@ -119,8 +118,8 @@ class Modelled:
         Those who meet wait for the slowest, which is measured where computing in company is.
         """
         strategy = specs.build(spec, STRATEGIES, "strategy")
-        waits = isinstance(strategy, ParameterServer) and strategy.rule in (Quorum(0), Bound(0))
-        return self.source.jitter if isinstance(strategy, Served) and not waits else 0.0
+        loose = isinstance(strategy, Served) and not waits_for_all(strategy)
+        return self.source.jitter if loose else 0.0
 
     def _meeting(self, case: Case) -> Meeting:
         strategy = specs.build(case.strategy, STRATEGIES, "strategy")

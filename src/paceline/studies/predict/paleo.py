@@ -1,7 +1,6 @@
 """Paleo's table for a question in the user's words."""
 
 from dataclasses import replace
-from typing import cast
 
 from paceline.clusters.devices import find_device
 from paceline.clusters.networks import find_network
@@ -10,8 +9,7 @@ from paceline.costs.paleo.table import PaleoTable, as_paleo, paleo_table
 from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
 from paceline.studies.predict.asking import find_subject
-from paceline.studies.predict.model import CostModel
-from paceline.studies.predict.question import MOST_WORKERS, Question
+from paceline.studies.predict.question import MOST_WORKERS, check_batch, check_counts
 from paceline.studies.predict.words import USUAL_BATCH, USUAL_NETWORK, Words
 
 
@@ -26,32 +24,17 @@ def answer_by_paleo(words: Words, *, layers: bool = False) -> PaleoTable:
         network=1.0 if words.ppp_comm is None else words.ppp_comm,
     )
     subject = find_subject(words if words.model is None else replace(words, model=as_paleo(words.model)))
-    asked = _ask(words, subject.name)
+    batch = words.batch or USUAL_BATCH
+    workers = words.counts(MOST_WORKERS, batch)
+    check_counts(workers)
+    check_batch(batch, workers, words.scaling)
     return paleo_table(
         lambda samples: trace(subject, samples),
         model,
-        workers=asked.workers,
-        batch=asked.batch,
-        scaling=asked.scaling,
-        layers=layers,
-    )
-
-
-class _Room:
-    """Of a cost model, all that a question looks at before it is priced."""
-
-    most = MOST_WORKERS
-
-
-def _ask(words: Words, name: str) -> Question:
-    """The question as any cost model is asked it, so that what makes no sense is refused in the same words."""
-    batch = words.batch or USUAL_BATCH
-    return Question(
-        name=name,
-        model=cast("CostModel", _Room()),
-        workers=words.counts(MOST_WORKERS, batch),
+        workers=workers,
         batch=batch,
         scaling=words.scaling,
+        layers=layers,
     )
 
 

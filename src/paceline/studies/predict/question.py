@@ -82,8 +82,7 @@ class Question:
 
     def __post_init__(self) -> None:
         check_counts(self.workers)
-        if not 1 <= self.batch <= MOST_BATCH:
-            raise Mistake(f"--batch-size {self.batch} is out of range: it must be 1 to {MOST_BATCH:,}")
+        check_batch(self.batch, self.workers, self.scaling)
         if not 0 <= self.jitter <= 2:
             raise Mistake(
                 f"--jitter {self.jitter:g} is out of range: it must be 0 (none) to 2, for example 0.05"
@@ -94,11 +93,6 @@ class Question:
         if largest > self.model.most:
             raise Mistake(
                 f"--workers {largest} do not fit the cluster, which has {self.model.most}; ask for at most that"
-            )
-        if self.scaling == "strong" and largest > self.batch:
-            raise Mistake(
-                f"--workers {largest}: a global batch of {self.batch} leaves some of them without a sample; "
-                f"ask for at most {self.batch} workers or a larger --batch-size"
             )
 
     @property
@@ -138,6 +132,17 @@ class Gathers:
     codec: str
     plain: CostModel
     """The same world with gradients as they are."""
+
+
+def check_batch(batch: int, workers: Sequence[int], scaling: Scaling) -> None:
+    """Refuse a batch that is none, or that leaves a worker without a sample."""
+    if not 1 <= batch <= MOST_BATCH:
+        raise Mistake(f"--batch-size {batch} is out of range: it must be 1 to {MOST_BATCH:,}")
+    if scaling == "strong" and max(workers) > batch:
+        raise Mistake(
+            f"--workers {max(workers)}: a global batch of {batch} leaves some of them without a sample; "
+            f"ask for at most {batch} workers or a larger --batch-size"
+        )
 
 
 def check_counts(workers: Sequence[int]) -> None:

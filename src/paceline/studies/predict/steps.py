@@ -48,7 +48,7 @@ def closed(few: Few) -> Parts | None:
 
 
 def _is_simulated(few: Few) -> bool:
-    return isinstance(few.strategy, Served) and not waits_for_all(few) and few.workers <= SMALL
+    return isinstance(few.strategy, Served) and not waits_for_all(few.strategy) and few.workers <= SMALL
 
 
 def _step(few: Few) -> float:
@@ -64,8 +64,3 @@ def with_link(setup: Setup, link: Link) -> Setup:
         [replace(hosts[0], inside=link)] if len(hosts) == 1 else [replace(host, link=link) for host in hosts]
     )
     return replace(setup, cluster=replace(setup.cluster, hosts=tuple(changed)))
-
-
-def exchange_seconds(step: Step) -> float:
-    """What a step takes beyond the worker's own computing."""
-    return step.communicate + step.wait
