@@ -41,3 +41,14 @@ def test_each_host_is_as_fast_as_its_sheet_says(mixed, device):
 def test_a_cluster_that_names_no_device_needs_one():
     with pytest.raises(Mistake, match="names no device of the catalogue"):
         ask(Words(model="mlp", cluster="hosts=2"))
+
+
+def test_the_network_to_a_server_counts_as_one(tmp_path):
+    """One host of workers beside a server's: what limits it is the link between them, not what is inside."""
+    path = tmp_path / "served.toml"
+    path.write_text(
+        '[[hosts]]\nworkers = 2\nbandwidth = "10 Gbit/s"\n'
+        '[[hosts]]\nname = "keeper"\nworkers = 0\nservers = 1\nbandwidth = "1 Gbit/s"\n'
+    )
+    words = Words(model="mlp", device="a100", cluster=str(path), workers=(2,), strategies=("ps",))
+    assert answer(words).series[0].findings.bandwidth.there == 1e9 / 8

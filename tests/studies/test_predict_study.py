@@ -43,7 +43,7 @@ class ByHand:
     spread: float = 0.1
     known: Known = Known(level="catalogue", compute="a stated time", links="a formula", interval="a guess")
 
-    def bandwidth(self, workers: int) -> float:
+    def bandwidth(self, case: Case) -> float:
         return 1e9
 
     def hosts(self, workers: int) -> int:

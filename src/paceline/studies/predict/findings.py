@@ -102,7 +102,7 @@ class Finder:
             lambda more: self._pricing.seconds(replace(case, bandwidth=more)) <= TENTH * perfect,
             precision=FINE if self._closed else ROUGH,
         )
-        there = self._question.model.bandwidth(self._asked)
+        there = self._question.model.bandwidth(case)
         left = self._pricing.seconds(replace(case, bandwidth=UNLIMITED)) - perfect
         return Bandwidth(
             workers=self._asked,

@@ -57,8 +57,8 @@ class CostModel(Protocol):
     def most(self) -> int:
         """The largest number of workers that it can be asked about."""
 
-    def bandwidth(self, workers: int) -> float:
-        """Bytes a second of the network among so many workers: between hosts, or inside where there is one only."""
+    def bandwidth(self, case: Case) -> float:
+        """Bytes a second of a case's network: between hosts, or inside where there is one only."""
 
     def hosts(self, workers: int) -> int:
         """How many hosts so many workers stand on."""

@@ -55,9 +55,9 @@ class Modelled:
         """As many as the place has room for."""
         return self.place.most
 
-    def bandwidth(self, workers: int) -> float:
-        """Of the network among so many workers."""
-        return network_bandwidth(self.place.cluster(workers, Meeting()))
+    def bandwidth(self, case: Case) -> float:
+        """Of the network among the workers, and to their servers where there are any."""
+        return network_bandwidth(self.place.cluster(case.workers, self._meeting(case)))
 
     def hosts(self, workers: int) -> int:
         """How many hosts so many workers stand on."""
