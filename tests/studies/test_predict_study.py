@@ -328,7 +328,7 @@ def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_n
     case = Case(strategy="all-reduce", workers=2, batch=8, total=16, bandwidth=4.0)
     assert model.step(case).step == pytest.approx(model.explained(case).step, rel=1e-12)
     assert model.step(case).step < model.step(case.as_described).step
-    assert model.bandwidth(2) == place.whole.hosts[0].inside.bandwidth
+    assert model.bandwidth(case) == place.whole.hosts[0].inside.bandwidth
 
 
 def test_only_the_network_between_hosts_is_made_faster():
