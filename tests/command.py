@@ -26,6 +26,7 @@ from torch.distributed.elastic.multiprocessing.subprocess_handler import subproc
 from paceline.cli.main import main
 
 TESTS = str(Path(__file__).parent)
+_KEPT: list[Any] = []
 PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
 
@@ -56,6 +57,7 @@ def _be(words: tuple[str, ...], env: Mapping[str, str], first: Callable[[], None
     """Do what ``python *words`` does, and end; nothing of the tests is to be seen here."""
     code = 1
     try:
+        gc.freeze()  # what the tests have left would close files and join threads that are not this process's
         os.closerange(3, 4096)  # Popen waits for this, as exec would do it
         _forget_tests()
         os.environ.update(env)
@@ -72,9 +74,11 @@ def _be(words: tuple[str, ...], env: Mapping[str, str], first: Callable[[], None
 
 
 def _forget_tests() -> None:
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     for name, module in list(sys.modules.items()):
         if (getattr(module, "__file__", None) or "").startswith(TESTS):
-            del sys.modules[name]  # a program that needs it imports its own
+            _KEPT.append(sys.modules.pop(name))  # a program that needs it imports its own
     atexit._clear()
     tempfile.tempdir = None  # which it has looked up already
     faulthandler.disable()
@@ -83,8 +87,6 @@ def _forget_tests() -> None:
     for silent in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", silent)
     warnings.showwarning = _show
-    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
-    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
     for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
         signal.signal(signum, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
