@@ -232,6 +232,7 @@ def main() -> None:
     print(f"{options.calls:,} calls drawn with seed {options.seed} on {options.ranks} ranks, {seconds:.1f} s")
     print(f"rank 0 made {sum(done.values()):,}, all right, with {used / 1e3:,.0f} MB at most:")
     print(", ".join(f"{count:,} {name}" for name, count in done.most_common()))
+    sys.stdout.flush()
     os._exit(max(codes, key=abs, default=0) and 1)
 
 

@@ -1,34 +1,154 @@
-"""The command, as a user runs it."""
+"""The command, as a user runs it, and other programs that need torch."""
 
+import atexit
 import contextlib
+import faulthandler
+import gc
 import io
 import json
+import logging
 import os
+import runpy
+import signal
 import subprocess
 import sys
+import tempfile
+import threading
+import traceback
+import warnings
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any
+
+from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
 
 from paceline.cli.main import main
 
+TESTS = str(Path(__file__).parent)
+_KEPT: list[Any] = []
+PIPES = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
 
-def run_paceline(*arguments: str, cwd: Path, check: int | None = 0) -> subprocess.CompletedProcess[str]:
-    """Run the command; ``check`` is the exit code it must have."""
-    done = subprocess.run(
-        [sys.executable, "-m", "paceline", *arguments],
+
+def start_python(
+    *words: str,
+    cwd: Path | None = None,
+    env: Mapping[str, str] = {},
+    first: Callable[[], None] = lambda: None,
+    **more: Any,
+) -> "subprocess.Popen[str]":
+    """Start ``python *words``, a module or a script, as a fork of this process, which has torch already.
+
+    A new interpreter would take seconds to import it. What the program starts itself are new interpreters.
+    ``env`` is added to the environment, ``first`` is called before the program; ``more`` is as for Popen.
+    """
+    # The fork ends where a new program would begin, and never returns from there.
+    return subprocess.Popen(
+        ["python", *words],
+        preexec_fn=partial(_be, words, env, first),
+        restore_signals=False,
         cwd=cwd,
-        capture_output=True,
         text=True,
-        timeout=110,
-        env={**os.environ, "NO_COLOR": "1"},
+        **(more or PIPES),
     )
+
+
+def _be(words: tuple[str, ...], env: Mapping[str, str], first: Callable[[], None]) -> None:
+    """Do what ``python *words`` does, and end; nothing of the tests is to be seen here."""
+    code = 1
+    try:
+        gc.freeze()  # what the tests have left would close files and join threads that are not this process's
+        os.closerange(3, 4096)  # Popen waits for this, as exec would do it
+        _forget_tests()
+        os.environ.update(env)
+        first()
+        code = _code_of(words)
+        threading._shutdown()  # type: ignore[attr-defined]  # as at the end of every program
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _forget_tests() -> None:
+    sys.stdout = sys.__stdout__ = open(1, "w", closefd=False)  # noqa: SIM115
+    sys.stderr = sys.__stderr__ = open(2, "w", buffering=1, closefd=False)  # noqa: SIM115
+    for name, module in list(sys.modules.items()):
+        if (getattr(module, "__file__", None) or "").startswith(TESTS):
+            _KEPT.append(sys.modules.pop(name))  # a program that needs it imports its own
+    atexit._clear()
+    tempfile.tempdir = None  # which it has looked up already
+    faulthandler.disable()
+    logging.getLogger().handlers.clear()
+    warnings.resetwarnings()
+    for silent in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", silent)
+    warnings.showwarning = _show
+    for signum in (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM):
+        signal.signal(signum, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    gc.enable()
+
+
+def _show(
+    message: Any, category: Any, filename: str, lineno: int, file: Any = None, line: Any = None
+) -> None:
+    sys.stderr.write(warnings.formatwarning(message, category, filename, lineno, line))
+
+
+def _code_of(words: tuple[str, ...]) -> int:
+    """Run it; its exit code."""
+    module = words[0] == "-m"
+    sys.argv = list(words[1:] if module else words)
+    sys.path.insert(0, str(Path.cwd() if module else Path(words[0]).parent))
+    try:
+        if module:
+            runpy.run_module(words[1], run_name="__main__", alter_sys=True)
+        else:
+            runpy.run_path(words[0], run_name="__main__")
+    except SystemExit as leaving:
+        if isinstance(leaving.code, str):
+            sys.stderr.write(f"{leaving.code}\n")
+            return 1
+        return int(leaving.code or 0)
+    return 0
+
+
+def fork_workers() -> None:
+    """From here on this launcher forks its workers too; for runs of which only the results count."""
+
+    def fork(args: tuple[str, ...], **more: Any) -> "subprocess.Popen[str]":
+        return start_python(*args[1:], **more)
+
+    subprocess_handler.Popen = fork
+
+
+def run_python(*words: str, seconds: float = 110, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run ``python *words`` to its end as ``start_python`` starts it."""
+    with start_python(*words, **more) as process:
+        try:
+            stdout, stderr = process.communicate(timeout=seconds)
+        finally:
+            process.kill()
+    return subprocess.CompletedProcess(process.args, process.returncode, stdout, stderr)
+
+
+def run_paceline(
+    *arguments: str, cwd: Path, check: int | None = 0, **more: Any
+) -> subprocess.CompletedProcess[str]:
+    """Run the command; ``check`` is the exit code it must have, ``more`` as for ``start_python``."""
+    done = run_python("-m", "paceline", *arguments, cwd=cwd, env={"NO_COLOR": "1"}, **more)
     assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 
 
-def run_json(*arguments: str, cwd: Path) -> dict:
+def run_json(*arguments: str, cwd: Path, **more: Any) -> dict:
     """Run the command with --json and read its document; a simulation runs in this process, which is quicker."""
     if arguments[0] != "simulate":
-        return json.loads(run_paceline(*arguments, "--json", cwd=cwd).stdout)
+        return json.loads(run_paceline(*arguments, "--json", cwd=cwd, **more).stdout)
     out = io.StringIO()
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out):
         assert main([*arguments, "--json"]) == 0

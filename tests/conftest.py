@@ -21,3 +21,12 @@ def no_orphans() -> Iterator[None]:
     left = [child for child in psutil.Process().children(recursive=True) if child.pid not in before]
     _, alive = psutil.wait_procs(left, timeout=5)
     assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE], "processes left behind"
+
+
+SLOW = ("test_command_faults", "test_served_runs", "test_shm_cases", "test_engine_pair", "test_two_hosts")
+"""Files of more than half a minute."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow files: a process has a file to itself, and the other would idle behind a late one."""
+    items.sort(key=lambda item: SLOW.index(item.path.stem) if item.path.stem in SLOW else len(SLOW))

@@ -1,16 +1,14 @@
 """``paceline bench collectives`` as a user runs it: real workers, tiny sizes."""
 
-import os
 import shlex
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
 
-from command import run_json
+from command import fork_workers, run_json, start_python
 from paceline.cli.main import main
 from paceline.collectives.algorithms import SCHEDULES
 from ports import free_ports
@@ -20,7 +18,7 @@ QUICK = ("--cell-seconds", "0.02")
 
 
 def test_every_way_is_measured_checked_and_predicted_before(tmp_path):
-    found = run_json("bench", "collectives", "--sizes", "1kB,2.5MB", *QUICK, cwd=tmp_path)
+    found = run_json("bench", "collectives", "--sizes", "1kB,2.5MB", *QUICK, cwd=tmp_path, first=fork_workers)
     assert found["schema"] == 1
     assert found["ending"] == "done"
     assert found["settings"]["workers"] == 2
@@ -48,7 +46,7 @@ def test_every_way_is_measured_checked_and_predicted_before(tmp_path):
 
 
 ASKED = ["--sizes", "4kB", "--only", "ring,tree,shm", "--op", "mean", "--dtype", "float64", "--repeats", "4"]
-BROKEN = [sys.executable, str(Path(__file__).with_name("broken_bench.py"))]
+BROKEN = str(Path(__file__).with_name("broken_bench.py"))
 
 
 def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
@@ -57,16 +55,9 @@ def finish(process: "subprocess.Popen[str]") -> tuple[int, str, str]:
     return process.returncode, out, err
 
 
-def start(command: list[str], cwd: Path, **variables: str) -> "subprocess.Popen[str]":
-    pipe = subprocess.PIPE
-    return subprocess.Popen(
-        command, cwd=cwd, env={**os.environ, **variables}, stdout=pipe, stderr=pipe, text=True
-    )
-
-
 def test_a_broken_collective_is_told_in_the_table_and_by_exit_code_3(tmp_path):
     words = ["bench", "collectives", *ASKED, *QUICK]
-    code, out, err = finish(start([*BROKEN, "launch", *words], tmp_path))
+    code, out, err = finish(start_python(BROKEN, "launch", *words, cwd=tmp_path))
     assert code == 3, err
     lines = out.splitlines()
     assert lines[0].startswith("all-reduce (mean) of float64, 2 workers on one host; torch ")
@@ -80,7 +71,10 @@ def test_under_another_launcher_every_worker_says_that_a_result_is_wrong(tmp_pat
     words = ["bench", "collectives", "--sizes", "4kB", "--only", "tree", *QUICK]
     meet = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "OMP_NUM_THREADS": "1"}
     meet |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_ports(1)[0])}
-    workers = [start([*BROKEN, *words], tmp_path, **meet, RANK=rank, LOCAL_RANK=rank) for rank in "01"]
+    workers = [
+        start_python(BROKEN, *words, cwd=tmp_path, env=meet | {"RANK": rank, "LOCAL_RANK": rank})
+        for rank in "01"
+    ]
     told = [finish(worker) for worker in workers]
     assert [code for code, _, _ in told] == [3, 3], told
     assert "WRONG" in told[0][1]
@@ -90,7 +84,7 @@ def test_under_another_launcher_every_worker_says_that_a_result_is_wrong(tmp_pat
 def test_an_interrupted_benchmark_keeps_its_rows_and_leaves_nothing_behind(tmp_path):
     words = ["bench", "collectives", "--only", "shm,shm-elsewhere", "--sizes", "1kB,2kB,4kB,8kB,10MB"]
     words += ["--cell-seconds", "0.2"]
-    process = start([sys.executable, "-m", "paceline", *words], tmp_path)
+    process = start_python("-m", "paceline", *words, cwd=tmp_path)
     assert process.stdout
     for line in iter(process.stdout.readline, ""):
         if line.startswith("    1 kB"):
@@ -105,7 +99,7 @@ def test_an_interrupted_benchmark_keeps_its_rows_and_leaves_nothing_behind(tmp_p
 
 def test_a_killed_worker_is_told_in_words_of_a_benchmark(tmp_path):
     words = ["bench", "collectives", "--only", "ring", "--sizes", "1kB,2kB,4kB,8kB", "--cell-seconds", "0.5"]
-    process = start([sys.executable, "-m", "paceline", *words], tmp_path)
+    process = start_python("-m", "paceline", *words, cwd=tmp_path)
     assert process.stdout
     for line in iter(process.stdout.readline, ""):
         if line.startswith("    1 kB"):

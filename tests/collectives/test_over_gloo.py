@@ -1,8 +1,6 @@
 """If these fail, a schedule over Gloo is no all-reduce, or one rank's mistake hangs the others."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +8,7 @@ import pytest
 import torch
 from gloo_ranks import values
 
+from command import start_python
 from ports import free_ports
 
 WORKERS = 3
@@ -17,17 +16,9 @@ WORKERS = 3
 
 @pytest.fixture(scope="module")
 def found() -> list[dict[str, Any]]:
-    here = Path(__file__).with_name("gloo_ranks.py")
+    script = str(Path(__file__).with_name("gloo_ranks.py"))
     port = str(free_ports(1)[0])
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, str(here), str(rank), str(WORKERS), port],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(WORKERS)
-    ]
+    ranks = [start_python(script, str(rank), str(WORKERS), port) for rank in range(WORKERS)]
     try:
         outputs = [rank.communicate(timeout=100) for rank in ranks]
     finally:

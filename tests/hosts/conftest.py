@@ -1,7 +1,9 @@
 """Two hosts on one machine: network namespaces, a cable between them, host names that resolve nowhere."""
 
+import ctypes
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,7 +13,11 @@ from pathlib import Path
 import psutil
 import pytest
 
+from command import start_python
+
 PREFIX = "paceline-"
+CLONE_NEWUTS, CLONE_NEWNET = 0x04000000, 0x40000000
+"""As sched.h has them; Python has names for them from 3.12 on."""
 _NUMBERS = count()
 
 
@@ -25,28 +31,22 @@ class Host:
     interface: str
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
 
-    def start(self, *command: str, cwd: Path | None = None) -> "subprocess.Popen[str]":
-        """Run a command on this host, under its own host name."""
+    def start(self, *words: str, cwd: Path | None = None, **variables: str) -> "subprocess.Popen[str]":
+        """Run ``python *words`` on this host, under its own host name."""
         # The hosts share one machine: threads of one would spin on the cores that the other needs.
-        rename = f'hostname {self.name}; export OMP_NUM_THREADS=1; exec "$@"'
-        inside = [
-            "ip",
-            "netns",
-            "exec",
-            self.namespace,
-            "unshare",
-            "--uts",
-            "sh",
-            "-c",
-            rename,
-            "sh",
-            *command,
-        ]
-        pipe = subprocess.PIPE
+        env = {"OMP_NUM_THREADS": "1", **variables}
         if cwd is not None:
             cwd.mkdir(exist_ok=True)
-        self.started.append(subprocess.Popen(inside, stdout=pipe, stderr=pipe, text=True, cwd=cwd))
+        self.started.append(start_python(*words, cwd=cwd, env=env, first=self._enter))
         return self.started[-1]
+
+    def _enter(self) -> None:
+        """Move this process, and whatever it starts, to this host."""
+        libc = ctypes.CDLL(None, use_errno=True)
+        with Path("/run/netns", self.namespace).open() as network:
+            if libc.setns(network.fileno(), CLONE_NEWNET) or libc.unshare(CLONE_NEWUTS):
+                raise OSError(ctypes.get_errno(), f"cannot enter {self.namespace}")
+        socket.sethostname(self.name)
 
     def unplug(self) -> None:
         """Cut the cable."""

@@ -1,6 +1,5 @@
 """A server and a worker on two hosts: a cable that is cut is noticed at both ends, in seconds."""
 
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -11,11 +10,11 @@ ENDS = str(Path(__file__).with_name("served_ends.py"))
 def test_a_cut_cable_is_noticed_at_both_ends(two_hosts: tuple[Any, Any]) -> None:
     """TCP itself would wait for a quarter of an hour before it gave a silent peer up."""
     one, other = two_hosts
-    server = one.start(sys.executable, ENDS, "serve", one.address)
+    server = one.start(ENDS, "serve", one.address)
     assert server.stdout is not None
     endpoint = server.stdout.readline().strip()
     assert endpoint.startswith(f"tcp://{one.address}:")
-    worker = other.start(sys.executable, ENDS, "work", endpoint)
+    worker = other.start(ENDS, "work", endpoint)
     assert worker.stdout is not None
     assert worker.stdout.readline() == "served\n"
     time.sleep(1.5)

@@ -2,7 +2,6 @@
 
 import json
 import os
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +18,9 @@ def run(hosts: tuple[Any, Any], out: Path, ranks: tuple[str, str], size: int) ->
     for host, mine in zip(hosts, ranks, strict=True):
         folder = out / host.name
         folder.mkdir()
-        settings = [f"PYTHONPATH={path}", f"GLOO_SOCKET_IFNAME={host.interface}"]
+        settings = {"PYTHONPATH": path, "GLOO_SOCKET_IFNAME": host.interface}
         words = [str(folder), mine, str(size), hosts[0].address, str(port)]
-        python = [sys.executable, "-W", "ignore", str(SCRIPTS / "shm_hosts.py")]
-        started.append(host.start("env", *settings, *python, *words))
+        started.append(host.start(str(SCRIPTS / "shm_hosts.py"), *words, **settings))
     for process in started:
         _, errors = process.communicate(timeout=100)
         assert process.returncode == 0, errors[-3000:]

@@ -5,7 +5,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -18,9 +17,7 @@ def launch_on(hosts: tuple, behaviour: str) -> list["subprocess.Popen[str]"]:
     """Start one worker on each host."""
     plan = {"nodes": 2, "workers": 1, "address": hosts[0].address, "port": 29517, "silence": 3.0}
     return [
-        host.start(
-            sys.executable, str(STAND_IN), "launch", json.dumps({**plan, "node_rank": rank}), behaviour
-        )
+        host.start(str(STAND_IN), "launch", json.dumps({**plan, "node_rank": rank}), behaviour)
         for rank, host in enumerate(hosts)
     ]
 
@@ -48,7 +45,7 @@ def test_a_kill_on_one_host_is_told_on_both_and_both_resume(two_hosts: tuple, tm
     ]
     homes = [tmp_path / host.name for host in two_hosts]
     launchers = [
-        host.start(sys.executable, "-m", "paceline", "train", *place_of(two_hosts, rank), *train, cwd=home)
+        host.start("-m", "paceline", "train", *place_of(two_hosts, rank), *train, cwd=home)
         for rank, (host, home) in enumerate(zip(two_hosts, homes, strict=True))
     ]
     pid = worker_with_checkpoint(launchers[1], homes[1])
@@ -68,7 +65,7 @@ def test_a_kill_on_one_host_is_told_on_both_and_both_resume(two_hosts: tuple, tm
         assert command[:2] == ["train", "--resume"]
         assert command[3:] == place_of(two_hosts, rank)
         more = ["-i", str(step + 40)]
-        resumed.append(host.start(sys.executable, "-m", "paceline", *command, *more, cwd=homes[rank]))
+        resumed.append(host.start("-m", "paceline", *command, *more, cwd=homes[rank]))
     for launcher, home in zip(resumed, homes, strict=True):
         _, error = launcher.communicate(timeout=60)
         assert launcher.returncode == 0, error
@@ -107,7 +104,7 @@ def test_a_cut_cable_ends_the_run_on_both_hosts(two_hosts: tuple) -> None:
 def test_a_host_that_comes_early_waits_with_a_word(two_hosts: tuple) -> None:
     """If this failed, the order in which hosts are started would matter, or waiting look like a hang."""
     plan = {"nodes": 2, "workers": 1, "address": two_hosts[0].address, "node_rank": 1, "wait": 2.5}
-    early = two_hosts[1].start(sys.executable, str(STAND_IN), "launch", json.dumps(plan), "steps=3")
+    early = two_hosts[1].start(str(STAND_IN), "launch", json.dumps(plan), "steps=3")
     _, stderr = early.communicate(timeout=60)
     assert early.returncode == 1
     first, last = stderr.splitlines()

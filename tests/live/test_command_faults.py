@@ -1,11 +1,9 @@
 """What a user sees when a run on one host is killed, interrupted or raises; and that nothing is lost."""
 
 import json
-import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -13,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from command import run_json, run_paceline
+from command import run_json, run_paceline, run_python, start_python
 from paceline.records.tensorfile import read_tensors
 from paceline.runtimes.live.heartbeat import read_pulse
 
@@ -23,10 +21,7 @@ LONG = ("--iterations", "100000", "--checkpoint-every", "20 steps", "--evaluate-
 @pytest.fixture
 def running(tmp_path):
     """A run that would go on for minutes, once it has saved its first checkpoints."""
-    command = [sys.executable, "-m", "paceline", "train", *LONG]
-    process = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    process = start_python("-m", "paceline", "train", *LONG, cwd=tmp_path)
     try:
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("runs/*/checkpoints/step-*[1-9]0/rank-1.tensors")):
@@ -113,14 +108,8 @@ def test_ctrl_c_saves_and_the_run_resumes_bit_for_bit(running, tmp_path):
 
 def test_ctrl_c_in_a_round_that_never_ends_stops_soon_and_saves(tmp_path):
     options = ("--strategy", "local-sgd:period=1000000", "--model", "mlp", "--evaluate-every", "never")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "paceline", "train", *options, "--iterations", "1000000"],
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
+    words = ("-m", "paceline", "train", *options, "--iterations", "1000000")
+    process = start_python(*words, cwd=tmp_path, env={"TMPDIR": str(tmp_path)})
     try:
         wait_for_steps(process, tmp_path, 20)
         process.send_signal(signal.SIGINT)
@@ -185,15 +174,9 @@ def test_a_job_that_raises_is_told_last_with_rank_and_step(tmp_path):
 
 
 def test_torchrun_runs_the_same_job(tmp_path):
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline"]
-    done = subprocess.run(
-        [*torchrun, "train", "--iterations", "30", "--json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=100,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    torchrun = ("-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "paceline")
+    train = ("train", "--iterations", "30", "--json")
+    done = run_python(*torchrun, *train, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"}, seconds=100)
     assert done.returncode == 0, done.stderr
     model = read_tensors(tmp_path / json.loads(done.stdout)["run"]["folder"] / "model.tensors")
     through = run_json("simulate", "--iterations", "30", cwd=tmp_path)

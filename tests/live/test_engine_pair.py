@@ -2,7 +2,6 @@
 
 import json
 import subprocess
-import sys
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import torch
 from engine_pair import SETTINGS, Pulse
 
+from command import start_python
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.jobs.sharding import Shards
 from paceline.records.checkpoints import Checkpoints
@@ -33,11 +33,9 @@ HERE = Path(__file__).parent
 def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pair")
     ports = ",".join(map(str, free_ports(40)))
-    command = [sys.executable, str(HERE / "engine_pair.py")]
+    script = str(HERE / "engine_pair.py")
     workers = [
-        subprocess.Popen(
-            [*command, str(rank), str(folder), ports], stderr=subprocess.PIPE, text=True, cwd=HERE
-        )
+        start_python(script, str(rank), str(folder), ports, cwd=HERE, stderr=subprocess.PIPE)
         for rank in range(2)
     ]
     try:

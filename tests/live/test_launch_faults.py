@@ -13,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from command import PIPES, start_python
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.launch import Launch, launch
 
@@ -26,13 +27,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
     started: list[subprocess.Popen[str]] = []
 
     def begin(behaviour: str) -> "subprocess.Popen[str]":
-        command = [sys.executable, str(STAND_IN), "launch", json.dumps({"workers": 2}), behaviour]
-        pipe, environ = subprocess.PIPE, {**os.environ, "TMPDIR": str(tmp_path)}
-        started.append(
-            subprocess.Popen(
-                command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environ
-            )
-        )
+        words = (str(STAND_IN), "launch", json.dumps({"workers": 2}), behaviour)
+        started.append(start_python(*words, env={"TMPDIR": str(tmp_path)}, start_new_session=True, **PIPES))
         return started[-1]
 
     yield begin

@@ -8,14 +8,13 @@ import random
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from command import run_json, run_paceline
+from command import fork_workers, run_json, run_paceline, start_python
 from paceline.cli.main import main
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
@@ -30,13 +29,8 @@ class Command:
 
     def __init__(self, cwd: Path, *arguments: str) -> None:
         self._out = (cwd / f"out-{random.randrange(10**9)}.txt").open("w+")
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "paceline", *arguments],
-            cwd=cwd,
-            stdout=self._out,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "NO_COLOR": "1"},
-        )
+        streams = {"stdout": self._out, "stderr": subprocess.STDOUT}
+        self.process = start_python("-m", "paceline", *arguments, cwd=cwd, env={"NO_COLOR": "1"}, **streams)
 
     @property
     def text(self) -> str:
@@ -182,7 +176,7 @@ def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
 
 def test_an_asynchronous_run_can_be_repeated_to_the_last_bit(tmp_path):
     options = ("--strategy", "async", "--servers", "2", "--slow", "1=2", "--epochs", "2")
-    document = run_json("train", *options, cwd=tmp_path)
+    document = run_json("train", *options, cwd=tmp_path, first=fork_workers)
     folder = document["run"]["folder"]
     out = io.StringIO()
     with contextlib.chdir(tmp_path), contextlib.redirect_stdout(out):
