@@ -157,7 +157,14 @@ def test_a_corrected_profile_keeps_all_but_its_device(tmp_path, capsys):
 
 
 def test_a_run_of_several_workers_corrects_nothing(tmp_path, capsys):
-    words = ("--iterations", "4", "--evaluate-every", "never", "--cluster", "hosts=2,forward=1 ms,backward=2 ms")
+    words = (
+        "--iterations",
+        "4",
+        "--evaluate-every",
+        "never",
+        "--cluster",
+        "hosts=2,forward=1 ms,backward=2 ms",
+    )
     run = run_json("simulate", *words, "--no-gradients", "--runs", str(tmp_path), cwd=tmp_path)
     assert "is a run of 2 workers" in refused(capsys, "--record", run["run"]["folder"])
 

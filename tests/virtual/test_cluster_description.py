@@ -163,7 +163,7 @@ forward = "1 ms"
     ("good", "bad", "says"),
     [
         ('"8 GB/s"', '"8 GB/min"', "line 4: inside.bandwidth: '8 GB/min' is not a bandwidth"),
-        ('"10 Gbit/s"', '"10 Gb"', "line 11: hosts[0].bandwidth: '10 Gb' is not a bandwidth"),
+        ('"10 Gbit/s"', '"10 Gb"', "line 11: hosts[0].bandwidth: '10 Gb' may be bits or bytes"),
         (
             '"10 Gbit/s"',
             '"-1 Gbit/s"',
