@@ -85,12 +85,9 @@ def _middle(launches: Sequence[Sequence[LinkFit]]) -> list[LinkFit]:
 def _apart(rate: str, count: int, beside: float) -> list[LinkFit]:
     """A link's own name begins with its rate, as there are several."""
     print(f"calibrating {count} namespaces at {rate}", file=sys.stderr)
-    found = []
-    for _ in range(2):
-        said = spread([sys.executable, __file__, str(beside)], count, rate)
-        links = json.loads(next(text for text in said if text.strip()))["links"]
-        found.append([replace(LinkFit(**link), name=f"{rate} {link['name']}") for link in links])
-    return _middle(found)
+    said = spread([sys.executable, __file__, str(beside)], count, rate)
+    found = json.loads(next(text for text in said if text.strip()))
+    return [replace(LinkFit(**link), name=f"{rate} {link['name']}") for link in found["links"]]
 
 
 def _messages(profile: Profile, counts: Sequence[int]) -> list[LinkFit]:

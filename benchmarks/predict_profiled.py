@@ -72,7 +72,7 @@ ROUNDS = 4
 """Over all cells: each is predicted and measured as often."""
 FEW = 3
 """Cells that follow a run on one worker."""
-LAST = 4
+LAST = 6
 """Runs on one worker that a prediction rests on."""
 NOMINAL = {"1gbit": 1e9 / 8, "100mbit": 1e8 / 8, "loopback": 4e9, "shm": 20e9}
 """Bytes a second that a data sheet would say, for Paleo."""
@@ -221,11 +221,12 @@ def compare(cells: Sequence[Cell], runs: Path, options: argparse.Namespace) -> d
     profile = find_profile(cells, options.profile)
     turns: dict[Cell, list[Turn]] = {cell: [] for cell in cells}
     alone: dict[str, list[Path]] = {cell.job: [] for cell in cells}
-    traces: dict[str, Trace] = {}
+    for job in [*alone] * (LAST // 2):
+        alone[job].append(train_alone(job, runs))
+    traces = {job: job_trace(folders[0]) for job, folders in alone.items()}
     for few in [*in_turns(cells)] * options.rounds:
         job = few[0].job
         alone[job].append(train_alone(job, runs))
-        traces.setdefault(job, job_trace(alone[job][0]))
         for cell in few:
             step = predict(cell, alone[job][-LAST:], traces[job], profile)
             turns[cell].append(take_turn(cell, step, runs, options.parts))

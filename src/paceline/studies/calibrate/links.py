@@ -38,8 +38,8 @@ LONG = 32
 APART = ("images", "420")
 """The networks that are also trained for long without a meeting."""
 ROUNDS = 9
-LEAST, MOST = 3, 80
-"""Timed turns of one kind in a round."""
+LEAST, MOST = 8, 80
+"""Timed turns of one kind in a round; after a pause, a network needs some of them to find its pace."""
 AT_ONCE = 8
 """Short turns that follow each other, of which the mean counts."""
 
