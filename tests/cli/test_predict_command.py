@@ -202,3 +202,14 @@ def test_the_front_door_knows_it(tmp_path):
     done = run_paceline(*MLP, "--workers", "1", cwd=tmp_path)
     assert done.stdout.startswith("One worker takes")
     assert done.stderr == ""
+
+
+def test_importing_torch_leaves_the_collector_as_it_was():
+    """Frozen once, where torch comes in; not in a process that has it already, whose garbage would stay."""
+    code = (
+        "import gc\nfrom paceline.cli.importing import without_collecting\n"
+        "with without_collecting():\n    import torch\n    assert not gc.isenabled()\n"
+        "assert gc.isenabled()\nfrozen = gc.get_freeze_count()\nassert frozen > 10_000\n"
+        "with without_collecting():\n    assert gc.isenabled()\nassert gc.get_freeze_count() == frozen\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

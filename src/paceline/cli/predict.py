@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter
 
+from paceline.cli.importing import without_collecting
 from paceline.cli.options import AGREE, JOB, WHERE, whole
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
@@ -194,6 +195,9 @@ def predict(
     as_json
         One JSON document instead of text.
     """
+    with without_collecting():
+        from paceline.studies.predict.asking import answer
+
     words = _words(
         name,
         subject or SubjectOptions(),
@@ -207,7 +211,6 @@ def predict(
     if words.cost_model == "paleo":
         return _by_paleo(words, layers, as_json, refused={"--chart": chart, "--svg": svg, "--out": out})
     from paceline.reports.predict.progress import Waiting
-    from paceline.studies.predict.asking import answer
 
     waiting = Waiting(sys.stderr)
     prediction = answer(words, layers=layers, tell=waiting)
