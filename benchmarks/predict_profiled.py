@@ -68,7 +68,7 @@ mlp ssp 2 1gbit
 QUICK = ("cnn all-reduce 2 shm", "mlp all-reduce 2 1gbit", "mlp ps 3 shm")
 SECONDS = 6.0
 """Of training in each run, about: this machine is slower for a second or two now and then."""
-ROUNDS = 4
+ROUNDS = 3
 """Over all cells: each is predicted and measured as often."""
 FEW = 3
 """Cells that follow a run on one worker."""

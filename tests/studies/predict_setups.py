@@ -1,5 +1,7 @@
 """Setups for the tests of predicted steps."""
 
+from dataclasses import replace
+
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.costs.devices.base import StepCost
 from paceline.runtimes.virtual.shape import JobShape
@@ -29,3 +31,12 @@ def make_setup(
         Host(name=f"h{place}", link=link, workers=size, device=device) for place, size in enumerate(sizes)
     )
     return Setup(strategy=strategy, cluster=Cluster(hosts=hosts), cost=cost, shape=shape, **changes)
+
+
+def with_link(setup: Setup, link: Link) -> Setup:
+    """The same on another network: every host has this link, and a single host has it inside."""
+    hosts = setup.cluster.hosts
+    changed = (
+        [replace(hosts[0], inside=link)] if len(hosts) == 1 else [replace(host, link=link) for host in hosts]
+    )
+    return replace(setup, cluster=replace(setup.cluster, hosts=tuple(changed)))

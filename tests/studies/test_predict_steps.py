@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from predict_setups import COST, LINK, SHAPE, make_setup
+from predict_setups import COST, LINK, SHAPE, make_setup, with_link
 
 from paceline.clusters.cluster import Device, Link
 from paceline.collectives.buckets import plan_buckets
@@ -14,7 +14,7 @@ from paceline.errors import Mistake
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.studies.predict.base import Setup
 from paceline.studies.predict.few import slower
-from paceline.studies.predict.steps import predict_step, with_link
+from paceline.studies.predict.steps import predict_step
 
 STRATEGIES = ("all-reduce", "local-sgd:period=4", "ps")
 

@@ -6,6 +6,9 @@ from typing import Any
 
 SCHEMA = 2
 
+INSIDE = ("memory", "loopback", "messages")
+"""Names of links inside a host."""
+
 SLICE = 0.003
 """Seconds for which a worker has a core for itself, where it shares one, before it is another one's turn (Linux)."""
 

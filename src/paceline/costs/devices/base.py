@@ -47,10 +47,14 @@ class StepCost:
         return self.forward + self.backward + self.apply
 
 
+def within(device: DeviceModel, trace: Trace) -> DeviceModel:
+    """The device in the midst of this step, where that makes a difference to it."""
+    return device.within(trace) if isinstance(device, Surrounded) else device
+
+
 def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
     """Price every operator of a trace."""
-    if isinstance(device, Surrounded):
-        device = device.within(trace)
+    device = within(device, trace)
     backward = [device.seconds(operator) for operator in trace.backward]
     done = [0.0]
     for seconds in backward:

@@ -7,7 +7,7 @@ from math import log
 from statistics import fmean, pstdev
 
 from paceline.clusters.cluster import Backend, Cluster, Host, Link
-from paceline.clusters.profile import LinkFit, moment
+from paceline.clusters.profile import INSIDE, LinkFit, moment
 from paceline.costs.prices import ring_all_reduce
 from paceline.costs.topology import Topology
 from paceline.errors import Mistake
@@ -15,9 +15,6 @@ from paceline.studies.collectives.fit import Line
 
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
-
-INSIDE = ("memory", "loopback", "messages")
-"""Links inside a host."""
 
 LARGE = 2_000_000
 """Bytes from which a tensor tells the rate of a network."""

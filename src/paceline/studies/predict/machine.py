@@ -9,7 +9,7 @@ from paceline.studies.predict.question import MOST_WORKERS
 
 MOST_HERE = 256
 """Workers of one machine: nobody has measured that many, and no factor holds so far."""
-_INSIDE = ("memory", "loopback")
+_AVERAGED = ("memory", "loopback")
 
 
 class Machine:
@@ -40,7 +40,7 @@ class Machine:
 
     def fit(self, workers: int, served: bool) -> LinkFit | None:
         """What was measured of the way that these workers talk; the nearest to it where that was not."""
-        names = _INSIDE if self._backend == "shm" else _INSIDE[::-1]
+        names = _AVERAGED if self._backend == "shm" else _AVERAGED[::-1]
         return _measured(self._profile, ("messages", *names) if served else names, workers)
 
 
@@ -60,7 +60,7 @@ class Machines:
     def cluster(self, workers: int, meeting: Meeting) -> Cluster:
         """The links as measured with as many workers, or with the number next to it."""
         fit = self.fit(workers, meeting.served)
-        inside = _link(_measured(self._profile, _INSIDE, self._per_host))
+        inside = _link(_measured(self._profile, _AVERAGED, self._per_host))
         alike = self._alike(_link(fit), inside, self._profile.company_between(meeting.apart))
         return alike.cluster(workers)
 

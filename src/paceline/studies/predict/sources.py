@@ -7,7 +7,7 @@ from typing import Protocol
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import Profile
-from paceline.costs.devices.base import DeviceModel, StepCost, Surrounded, step_cost
+from paceline.costs.devices.base import DeviceModel, StepCost, step_cost, within
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
@@ -71,7 +71,7 @@ class Traced:
 
     def timed(self, trace: Trace) -> Timed:
         """As the device has it."""
-        return _within(self.device, trace).seconds
+        return within(self.device, trace).seconds
 
 
 def by_sheet(sheet: DeviceSheet, device: DeviceModel, batches: Batches) -> Traced:
@@ -137,7 +137,7 @@ class Recorded:
     def timed(self, trace: Trace) -> Timed:
         """Their parts of the measured phases."""
         modelled, measured = step_cost(trace, self.device), self.cost(trace.samples)
-        device = _within(self.device, trace)
+        device = within(self.device, trace)
 
         def seconds(operator: Operator) -> float:
             whole: float = getattr(modelled, operator.phase)
@@ -154,10 +154,6 @@ class Nominal:
     def seconds(self, operator: Operator) -> float:
         """By operations and bytes."""
         return operator.flops / 5e10 + (operator.read + operator.written) / 1e10 + 2e-6
-
-
-def _within(device: DeviceModel, trace: Trace) -> DeviceModel:
-    return device.within(trace) if isinstance(device, Surrounded) else device
 
 
 def _factor(spread: float) -> str:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from paceline.clusters.cluster import MEMORY, Cluster, Link
 from paceline.clusters.description import read_cluster
 from paceline.clusters.networks import NETWORKS, find_network
-from paceline.clusters.profile import Profile
+from paceline.clusters.profile import INSIDE, Profile
 from paceline.clusters.times import StepTimes
 from paceline.costs.recorded import check_alone
 from paceline.errors import Mistake
@@ -21,8 +21,6 @@ SHEET_SPREAD = 0.2
 
 MEASURED = "measured"
 """The network of a profile."""
-INSIDE = frozenset({"memory", "loopback", "messages"})
-"""Links of one machine."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import Literal
 
-from paceline.clusters.cluster import Link
 from paceline.strategies.base import Served
 from paceline.strategies.consistency import Bound
 from paceline.strategies.parameter_server import ParameterServer
@@ -55,12 +54,3 @@ def _step(few: Few) -> float:
     """The closed path's answer, or what is nearest to one: for comparisons."""
     parts = closed(few) or by_folding(replace(few, jitter=0.0))
     return parts.step
-
-
-def with_link(setup: Setup, link: Link) -> Setup:
-    """The same on another network: every host has this link, and a single host has it inside."""
-    hosts = setup.cluster.hosts
-    changed = (
-        [replace(hosts[0], inside=link)] if len(hosts) == 1 else [replace(host, link=link) for host in hosts]
-    )
-    return replace(setup, cluster=replace(setup.cluster, hosts=tuple(changed)))
