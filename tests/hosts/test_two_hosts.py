@@ -9,13 +9,25 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
+
+from paceline.runtimes.live.served.keys import Secret
 
 STAND_IN = Path(__file__).parents[1] / "live" / "stand_in.py"
 
 
-def launch_on(hosts: tuple, behaviour: str) -> list["subprocess.Popen[str]"]:
+@pytest.fixture
+def secret_file(tmp_path: Path) -> Path:
+    """The run's secret; the hosts share a disk."""
+    path = tmp_path / "secret"
+    Secret.new().write(path)
+    return path
+
+
+def launch_on(hosts: tuple, behaviour: str, secret_file: Path) -> list["subprocess.Popen[str]"]:
     """Start one worker on each host."""
     plan = {"nodes": 2, "workers": 1, "address": hosts[0].address, "port": 29517, "silence": 3.0}
+    plan["secret_file"] = str(secret_file)
     return [
         host.start(str(STAND_IN), "launch", json.dumps({**plan, "node_rank": rank}), behaviour)
         for rank, host in enumerate(hosts)
@@ -31,7 +43,9 @@ def until_ready(launcher: "subprocess.Popen[str]") -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def test_a_kill_on_one_host_is_told_on_both_and_both_resume(two_hosts: tuple, tmp_path: Path) -> None:
+def test_a_kill_on_one_host_is_told_on_both_and_both_resume(
+    two_hosts: tuple, tmp_path: Path, secret_file: Path
+) -> None:
     """If this failed, hosts could not train together, or a survivor would hang, not know why or not go on."""
     train = [
         "--batch-size",
@@ -45,7 +59,7 @@ def test_a_kill_on_one_host_is_told_on_both_and_both_resume(two_hosts: tuple, tm
     ]
     homes = [tmp_path / host.name for host in two_hosts]
     launchers = [
-        host.start("-m", "paceline", "train", *place_of(two_hosts, rank), *train, cwd=home)
+        host.start("-m", "paceline", "train", *place_of(two_hosts, rank, secret_file), *train, cwd=home)
         for rank, (host, home) in enumerate(zip(two_hosts, homes, strict=True))
     ]
     pid = worker_with_checkpoint(launchers[1], homes[1])
@@ -63,7 +77,7 @@ def test_a_kill_on_one_host_is_told_on_both_and_both_resume(two_hosts: tuple, tm
         step = int(re.findall(r"Safe: checkpoint of step (\d+)", safe)[0])
         command = resume.removeprefix("Resume: paceline ").split()
         assert command[:2] == ["train", "--resume"]
-        assert command[3:] == place_of(two_hosts, rank)
+        assert command[3:] == place_of(two_hosts, rank, secret_file)
         more = ["-i", str(step + 40)]
         resumed.append(host.start("-m", "paceline", *command, *more, cwd=homes[rank]))
     for launcher, home in zip(resumed, homes, strict=True):
@@ -73,9 +87,9 @@ def test_a_kill_on_one_host_is_told_on_both_and_both_resume(two_hosts: tuple, tm
         assert saved == step + 40
 
 
-def place_of(hosts: tuple, rank: int) -> list[str]:
+def place_of(hosts: tuple, rank: int, secret_file: Path) -> list[str]:
     """The options that put a launcher on a host."""
-    return f"-n 2 -np 1 -a {hosts[0].address} -p 29517 -nr {rank}".split()
+    return f"-n 2 -np 1 -a {hosts[0].address} -p 29517 -nr {rank} --secret-file {secret_file}".split()
 
 
 def worker_with_checkpoint(launcher: "subprocess.Popen[str]", home: Path) -> int:
@@ -89,9 +103,9 @@ def worker_with_checkpoint(launcher: "subprocess.Popen[str]", home: Path) -> int
     return worker.pid
 
 
-def test_a_cut_cable_ends_the_run_on_both_hosts(two_hosts: tuple) -> None:
+def test_a_cut_cable_ends_the_run_on_both_hosts(two_hosts: tuple, secret_file: Path) -> None:
     """If this failed, workers would wait for half an hour for packets that cannot come."""
-    launchers = launch_on(two_hosts, "steps=1000000")
+    launchers = launch_on(two_hosts, "steps=1000000", secret_file)
     for launcher in launchers:
         until_ready(launcher)
     two_hosts[1].unplug()
@@ -101,9 +115,10 @@ def test_a_cut_cable_ends_the_run_on_both_hosts(two_hosts: tuple) -> None:
         assert f"node rank {lost} has not answered for 3 s; the workers here were ended at step" in stderr
 
 
-def test_a_host_that_comes_early_waits_with_a_word(two_hosts: tuple) -> None:
+def test_a_host_that_comes_early_waits_with_a_word(two_hosts: tuple, secret_file: Path) -> None:
     """If this failed, the order in which hosts are started would matter, or waiting look like a hang."""
     plan = {"nodes": 2, "workers": 1, "address": two_hosts[0].address, "node_rank": 1, "wait": 2.5}
+    plan["secret_file"] = str(secret_file)
     early = two_hosts[1].start(str(STAND_IN), "launch", json.dumps(plan), "steps=3")
     _, stderr = early.communicate(timeout=60)
     assert early.returncode == 1

@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 
@@ -24,8 +25,11 @@ def launch(plan: str, behaviour: str) -> int:
     from paceline.runtimes.live.launch import Launch
     from paceline.runtimes.live.launch import launch as start
 
+    asked = json.loads(plan)
+    if "secret_file" in asked:
+        asked["secret_file"] = Path(asked["secret_file"])
     try:
-        return start([sys.executable, __file__, "work", behaviour], Launch(**json.loads(plan)))
+        return start([sys.executable, __file__, "work", behaviour], Launch(**asked))
     except Mistake as mistake:
         sys.stderr.write(f"paceline: {mistake}\n")
         return 2
@@ -40,6 +44,7 @@ def work(behaviour: str) -> int:
 
     from paceline.errors import Mistake
     from paceline.records.summary import Summary
+    from paceline.runtimes.live.documents import Documents
     from paceline.runtimes.live.guard import run_guarded
     from paceline.runtimes.live.place import Place
 
@@ -52,7 +57,9 @@ def work(behaviour: str) -> int:
 
     def train(heartbeat, stopping):
         torch.set_num_threads(1)
-        dist.init_process_group("gloo")
+        documents = Documents(place, timedelta(seconds=60))
+        store = dist.PrefixStore("torch", documents.store)
+        dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.workers)
         if "run" in wishes:
             heartbeat.show(Path(wishes["run"]))
         value = torch.ones(2)

@@ -3,34 +3,41 @@
 import random
 import threading
 import time
+from collections.abc import Iterator
 
 import pytest
 import torch
-from torch.distributed import TCPStore
 
 from paceline.runtimes.live.agreement import AtOnce, ByStep, ByVote
-from paceline.runtimes.live.board import Board
+from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.store_server import StoreServer
 from paceline.strategies.base import Worker
 
 EMPTY = torch.zeros(0)
 
 
 @pytest.fixture
-def store() -> TCPStore:
-    return TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+def store() -> Iterator[RunStore]:
+    secret = Secret.new()
+    server = StoreServer(secret, "127.0.0.1", 0)
+    store = RunStore("127.0.0.1", server.port, secret)
+    yield store
+    store.close()
+    server.close()
 
 
 class Pretender:
     """Takes steps as a worker does: of uneven length, and now and then it waits for all others."""
 
     def __init__(
-        self, rank: int, barrier: threading.Barrier, period: int, store: TCPStore, seed: int
+        self, rank: int, barrier: threading.Barrier, period: int, store: RunStore, seed: int
     ) -> None:
         self.me = Worker(rank, barrier.parties, EMPTY, EMPTY, EMPTY)
         self.barrier, self.period, self.random = barrier, period, random.Random(seed * 10 + rank)
         self.asked, self.notes = False, []
         self.agreement = ByStep(
-            lambda: self.asked, self.notes.append, board=Board(store), me=self.me, patience=20.0
+            lambda: self.asked, self.notes.append, store=store.clone(), me=self.me, patience=20.0
         )
         self.thread = threading.Thread(target=self.train, daemon=True)
 
@@ -65,7 +72,7 @@ def test_all_stop_before_the_same_step_and_nobody_hangs(store, period: int, work
 def test_a_worker_does_not_wait_for_ever_for_one_that_is_gone(store) -> None:
     """If this failed, a worker that dies in this moment would leave the others held before a step."""
     me = Worker(0, 2, EMPTY, EMPTY, EMPTY)
-    with ByStep(lambda: True, lambda _: None, board=Board(store), me=me, patience=1.5) as agreement:
+    with ByStep(lambda: True, lambda _: None, store=store.clone(), me=me, patience=1.5) as agreement:
         assert agreement.reached(0) in (True, False)
         time.sleep(0.3)
         me.clock = 1

@@ -11,8 +11,10 @@ from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch import Launch, variables
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.served.keys import Secret
 from ports import free_ports
 
+SECRET, FILE = Secret(b"a secret of the tests"), Path("secret")
 TORCHRUN = {
     "RANK": "3",
     "WORLD_SIZE": "4",
@@ -30,6 +32,7 @@ TORCHRUN = {
     [
         ({"workers": 0}, "--workers 0"),
         ({"nodes": 0}, "--nodes 0"),
+        ({"nodes": 2, "address": "127.0.0.1"}, "--nodes 2 needs --secret-file"),
         ({"nodes": 2, "address": "127.0.0.1", "node_rank": 2}, "ranks are 0 to 1"),
         ({"nodes": 2, "address": "127.0.0.1", "node_rank": -1}, "--node-rank -1"),
         ({"nodes": 2}, "needs --address"),
@@ -48,7 +51,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(Mistake, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"):
-            Launch(nodes=2, address="127.0.0.1", port=port).meeting(lambda _: None)
+            Launch(nodes=2, address="127.0.0.1", port=port, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +61,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
 def test_an_address_that_cannot_be_listened_on_is_refused(address: str, words: str) -> None:
     """If this failed, every host would wait for the others in vain."""
     with pytest.raises(Mistake, match=words):
-        Launch(nodes=2, address=address, port=29511).meeting(lambda _: None)
+        Launch(nodes=2, address=address, port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 
 def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,19 +69,19 @@ def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPa
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29511))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     with pytest.raises(Mistake, match=r"node-a means 127\.0\.1\.1 on this host"):
-        Launch(nodes=2, address="node-a", port=29511).meeting(lambda _: None)
+        Launch(nodes=2, address="node-a", port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 
 def test_workers_get_the_interface_and_one_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
     """If this failed, Gloo would listen at the address of the host's name, and threads fight for cores."""
     assert interface_towards("127.0.0.1", 29500) == "lo"
-    found = variables(Launch(workers=2), 29500, tmp_path, {})
+    found = variables(Launch(workers=2), 29500, tmp_path, FILE, {})
     assert (found["GLOO_SOCKET_IFNAME"], found["OMP_NUM_THREADS"]) == ("lo", "1")
     found = variables(
-        Launch(workers=2), 29500, tmp_path, {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
+        Launch(workers=2), 29500, tmp_path, FILE, {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
     )
     assert not {"GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"} & set(found)
-    assert "OMP_NUM_THREADS" not in variables(Launch(workers=1), 29500, tmp_path, {})
+    assert "OMP_NUM_THREADS" not in variables(Launch(workers=1), 29500, tmp_path, FILE, {})
 
 
 def test_a_place_is_read_from_torchruns_variables() -> None:
@@ -115,9 +118,14 @@ def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseExceptio
         try:
             usual = {"nodes": 2, "workers": 1, "port": port}
             meeting = Meeting(
-                address="127.0.0.1", wait=wait, silence=20.0, say=lambda _: None, **{**usual, **mine}
+                secret=SECRET,
+                address="127.0.0.1",
+                wait=wait,
+                silence=20.0,
+                say=lambda _: None,
+                **{**usual, **mine},
             )
-            meeting.next_rendezvous()
+            meeting.gather()
             meeting.leave()
         except (Mistake, RunFailed) as error:
             ends[index] = error

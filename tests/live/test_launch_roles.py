@@ -74,6 +74,7 @@ def test_our_own_launcher_tells_each_process_by_its_variables(tmp_path: Path) ->
     """If this failed, a server that our launcher starts would train."""
     told = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     told |= {"PACELINE_LAUNCH": str(tmp_path), "PACELINE_SERVERS": "1"}
+    told["PACELINE_SECRET_FILE"] = str(tmp_path / "secret")
     places = [Place.from_environment({**told, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1", "2")]
     assert [(place.role, place.rank, place.workers) for place in places if place] == [
         ("worker", 0, 2),

@@ -91,9 +91,10 @@ def _work(asked: "Request", where: PlaceOptions, place: "Place", as_json: bool) 
     from paceline.runtimes.live.signals import StopRequest
     from paceline.studies.collectives.run import Outcome, run_bench
 
+    if place.launch is None:
+        place = where.under_launcher(place)
+
     def work(heartbeat: Heartbeat, stopping: StopRequest) -> Outcome:
-        if place.launch is None:
-            where.refuse(place)
         with closing(JsonBench() if as_json else ConsoleBench()) as observer:
             return run_bench(asked, place, observer=observer, beat=heartbeat.beat, stopping=stopping)
 

@@ -1,6 +1,8 @@
 """Where workers run: the options that training and benchmarks share."""
 
-from dataclasses import dataclass
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
@@ -32,6 +34,8 @@ class PlaceOptions:
     """The host of node rank 0, as the others reach it."""
     port: Annotated[int | None, Parameter(converter=whole, name=["--port", "-p"], group=WHERE)] = None
     """A free port on that host (default 29500)."""
+    secret_file: Annotated[Path | None, Parameter(group=WHERE)] = None
+    """What only the run's processes know, the same file on every host (made for you on one host)."""
 
     def plan(self, workers: int) -> "Launch":
         """The launch of so many workers on this host."""
@@ -43,7 +47,32 @@ class PlaceOptions:
             address=self.address,
             port=self.port,
             node_rank=self.node_rank or 0,
+            secret_file=self._checked_secret(),
         )
+
+    def _checked_secret(self) -> Path | None:
+        """Refuse a file that holds no secret; say that others can read it, where they can."""
+        from paceline.runtimes.live.served.keys import Secret
+
+        if self.secret_file is not None:
+            Secret.read(self.secret_file)
+            if self.secret_file.stat().st_mode & 0o077:
+                sys.stderr.write(
+                    f"paceline: other users of this host can read {self.secret_file} and so join the run; "
+                    f"'chmod 600 {self.secret_file}' shuts them out\n"
+                )
+        return self.secret_file
+
+    def under_launcher(self, place: "Place") -> "Place":
+        """The place of a process that another launcher started, with the secret that the user gave."""
+        from paceline.runtimes.live.local_secret import NEEDED
+
+        self.refuse(place)
+        if self.secret_file is not None:
+            return replace(place, secret_file=self.secret_file.absolute())
+        if place.nodes > 1:
+            raise Mistake(f"a run on {place.nodes} hosts {NEEDED}")
+        return place
 
     def refuse(self, place: "Place") -> None:
         """Under a launcher the launcher decides; saying it twice must not say two things."""

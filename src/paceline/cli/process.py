@@ -15,9 +15,8 @@ from paceline.runtimes.settings import Settings
 if TYPE_CHECKING:
     from paceline.runtimes.live.guard import Work
     from paceline.runtimes.live.place import Place
-    from paceline.runtimes.live.served.keys import Secret
 
-_OWN_OF_A_JOINER = ("--device", "--threads", "--timeout")
+_OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,8 +35,8 @@ class Asked:
             return self.options.settings(workers)
         return resumed_settings(self.options, workers, self.resume)
 
-    def servers(self, *, made: bool) -> int:
-        """How many servers the run has; ``made`` says that the launcher makes their secret."""
+    def servers(self) -> int:
+        """How many servers the run has."""
         from paceline.runtimes.config import read_settings
         from paceline.runtimes.prepare import build_strategy, check_servers, server_count
 
@@ -47,7 +46,6 @@ class Asked:
         strategy = build_strategy(settings)
         check_servers(settings, strategy)
         servers = server_count(settings, strategy)
-        self.served.check(settings.strategy, servers, made=made)
         if servers and self.where.backend is not None:
             raise Mistake(
                 f"--backend {self.where.backend} has no place beside strategy {settings.strategy!r}, whose workers "
@@ -61,15 +59,8 @@ def work(asked: Asked, place: "Place") -> int:
     from paceline.runtimes.live.guard import run_guarded
 
     if place.launch is None:
-        place = place.with_servers(asked.servers(made=False))
-        asked.where.refuse(place)
-    if asked.served.secret_file is not None:
-        place = replace(place, secret_file=asked.served.secret_file.absolute())
+        place = asked.where.under_launcher(place.with_servers(asked.servers()))
     return run_guarded(place, (_serving if place.role == "server" else _training)(asked, place))
-
-
-def _secret(asked: Asked, place: "Place") -> "Secret | None":
-    return asked.served.secret(place.secret_file) if place.secret_file else None
 
 
 def _training(asked: Asked, place: "Place") -> "Work":
@@ -108,7 +99,6 @@ def _training(asked: Asked, place: "Place") -> "Work":
                 before_hard_end=stopping.before_hard_end,
                 resume=resume,
                 name=keep.name,
-                secret=_secret(asked, place),
             )
         if told.last:  # by the worker that spoke for all
             write_trace(resume or RunFolder(keep.parent / summary.name))
@@ -125,8 +115,6 @@ def _serving(asked: Asked, place: "Place") -> "Work":
     from paceline.runtimes.live.signals import StopRequest
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
-        secret = _secret(asked, place)
-        assert secret is not None
         return run_server(
             asked.settings(place.workers),
             options=asked.where.live(asked.resume),
@@ -135,7 +123,6 @@ def _serving(asked: Asked, place: "Place") -> "Work":
             heartbeat=heartbeat,
             stop_requested=stopping,
             before_hard_end=stopping.before_hard_end,
-            secret=secret,
             resume=asked.resume,
             name=asked.keep.name,
         )
@@ -148,14 +135,14 @@ def join(asked: Asked) -> int:
     from paceline.runtimes.live.guard import Ended, run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.place import Place, host_name
+    from paceline.runtimes.live.served.keys import Secret
     from paceline.runtimes.live.signals import StopRequest
 
     _refuse_beside_join(asked)
-    door = asked.served.door()
-    secret = asked.served.secret(door.secret_file)
+    door = asked.served.door(asked.where.secret_file)
+    secret = Secret.read(door.secret_file)
     live = asked.where.live(None)
     runs = asked.keep.runs or door.runs or asked.keep.parent
-    asked.served.warn()
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
         from paceline.runtimes.live.served.joining import join_run

@@ -103,9 +103,10 @@ def work_together(place: "Place", where: PlaceOptions, base: Path, out: Path, as
     from paceline.studies.calibrate.links import calibrate_links
     from paceline.studies.calibrate.words import check_one_thread, check_out
 
+    if place.launch is None:
+        place = where.under_launcher(place)
+
     def work(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
-        if place.launch is None:
-            where.refuse(place)
         if place.rank == 0:
             check_one_thread(read_profile(base), base)  # before minutes are spent
             check_out(out)

@@ -54,9 +54,8 @@ def _launch(asked: Asked) -> int:
     if workers is None:
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
     plan = where.plan(workers)
-    servers = asked.servers(made=plan.nodes == 1)
+    servers = asked.servers()
     prepare(asked.settings(plan.nodes * plan.workers))
     check_parent(asked.keep.parent)
-    asked.served.warn()
-    plan = replace(plan, servers=servers, secret_file=asked.served.secret_file)
+    plan = replace(plan, servers=servers)
     return launch(train_command(sys.argv[1:]), plan)

@@ -3,9 +3,11 @@
 import errno
 import ipaddress
 import socket
+from socket import AF_INET6
 from typing import NamedTuple
 
 import psutil
+import zmq
 
 from paceline.errors import Mistake
 
@@ -32,21 +34,24 @@ def resolve(address: str, port: int) -> Endpoint:
     return Endpoint(family, str(found[0]), port)
 
 
-def listen(address: str, port: int) -> socket.socket:
-    """A socket that listens on this host's own address and on no other; port 0 takes a free one."""
+def tcp(address: str, port: int | str) -> str:
+    """An address and a port as ZeroMQ writes them."""
+    return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
+
+
+def bind(socket: "zmq.Socket[bytes]", address: str, port: int) -> int:
+    """Listen on this host's own address and on no other; port 0 takes a free one. Returns the port."""
     endpoint = resolve(address, port)
-    listener = socket.socket(endpoint.family, socket.SOCK_STREAM)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    socket.ipv6 = endpoint.family == AF_INET6
     try:
-        listener.bind((endpoint.address, port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
+        socket.bind(tcp(endpoint.address, port or "*"))
+    except zmq.ZMQError as error:
         raise _refusal(error, address, port) from None
-    return listener
+    bound = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
+    return int(bound.rpartition(":")[2])
 
 
-def _refusal(error: OSError, address: str, port: int) -> Mistake:
+def _refusal(error: zmq.ZMQError, address: str, port: int) -> Mistake:
     if error.errno == errno.EADDRINUSE:
         return Mistake(
             f"port {port} on {address} is in use; choose another with --port, the same on every host"

@@ -4,13 +4,13 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from paceline.runtimes.live.board import Board
 from paceline.runtimes.live.group import Group
+from paceline.runtimes.live.run_store import RunStore
 from paceline.strategies.base import Meets, Worker
 
 _GLANCE = 0.5
 _SOON = 0.02
-_STOP = "stop"
+_STOP = "stop/asked"
 
 
 class Agreement(Protocol):
@@ -95,12 +95,12 @@ class ByStep(ByVote):
         requested: Callable[[], bool],
         note: Callable[[str], None],
         *,
-        board: Board,
+        store: RunStore,
         me: Worker,
         patience: float,
     ) -> None:
         super().__init__(requested, note)
-        self._board, self._me, self._patience = board, me, patience
+        self._store, self._me, self._patience = store, me, patience
         self._changed = threading.Condition(threading.Lock())
         self._hold: int | None = None
         self._target: int | None = None
@@ -139,9 +139,9 @@ class ByStep(ByVote):
 
     def _asked(self) -> bool:
         """Wait until some worker was asked to stop; False where the run ends first."""
-        while self._board.posted([_STOP]) is None:
+        while not self._store.check([_STOP]):
             if self._requested():
-                self._board.post(_STOP, "asked")
+                self._store.set(_STOP, "")
             elif self._over.wait(_GLANCE):
                 return False
         return True
@@ -149,9 +149,9 @@ class ByStep(ByVote):
     def _agree(self) -> None:
         with self._changed:  # the worker can not pass the hold between the reading and the setting
             self._hold = self._me.clock + 1
-        self._board.post(_hold_of(self._me.rank), str(self._hold))
+        self._store.set(_hold_of(self._me.rank), str(self._hold))
         names = [_hold_of(rank) for rank in range(self._me.workers)]
-        while (holds := self._board.posted(names)) is None:
+        while (holds := self._store.peek(names)) is None:
             if self._over.wait(_SOON):
                 return
         with self._changed:
@@ -168,7 +168,7 @@ class ByStep(ByVote):
 
 
 def _hold_of(rank: int) -> str:
-    return f"hold-{rank}"
+    return f"stop/hold-{rank}"
 
 
 def agreement(
@@ -185,4 +185,4 @@ def agreement(
         return AtOnce(requested, note)
     if meets is Meets.ROUND:
         return ByVote(requested, note)
-    return ByStep(requested, note, board=group.board(), me=me, patience=patience)
+    return ByStep(requested, note, store=group.words(), me=me, patience=patience)

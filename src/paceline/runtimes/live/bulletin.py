@@ -4,42 +4,49 @@ import threading
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any
+from datetime import timedelta
+from typing import TypeVar
 
+import torch.distributed as dist
+
+from paceline.runtimes.live.checked import read_failure
 from paceline.runtimes.live.failures import Failure
+from paceline.runtimes.live.run_store import RunStore
 
 _BEAT = 1.0
 _LINGER = 3.0
-_PATIENCE = 2.0
+_PATIENCE = timedelta(seconds=2)
 _LEFT = b"left"
+_FAILURE = "failure"
+T = TypeVar("T")
 
 
 class Bulletin:
-    """Notes in the store of node rank 0; a store that does not answer is no news and holds nobody up."""
+    """Notes in the run's store; a store that does not answer is no news and holds nobody up for long."""
 
-    def __init__(
-        self, store: Any, connect: Callable[[], Any], node_rank: int, nodes: int, silence: float
-    ) -> None:
-        """Begin to show that this launcher is there; ``connect`` opens another connection to the store."""
-        self._store, self._node_rank, self._nodes, self._silence = store, node_rank, nodes, silence
+    def __init__(self, store: RunStore, node_rank: int, nodes: int, silence: float) -> None:
+        """Begin to show that this launcher is there."""
+        self._store, self._node_rank, self._nodes, self._silence = store.clone(), node_rank, nodes, silence
+        self._store.set_timeout(_PATIENCE)
         self._heard = dict.fromkeys(set(range(nodes)) - {node_rank}, time.monotonic())
         self._told = False
         self._done = threading.Event()
         if nodes > 1:
-            threading.Thread(target=self._beat, args=(connect,), name="bulletin", daemon=True).start()
+            beats = store.clone()
+            beats.set_timeout(_PATIENCE)
+            threading.Thread(target=self._beat, args=(beats,), name="bulletin", daemon=True).start()
 
     def post(self, failure: Failure) -> None:
         """Tell the other hosts; the first failure that is posted stands."""
         if self._nodes > 1:
-            _ask(lambda: self._store.compare_set("failure", "", failure.to_json()))
+            _ask(lambda: self._store.compare_set(_FAILURE, "", failure.to_json()))
 
     def posted(self, patience: float) -> Failure | None:
         """What another host has told, or None after so many seconds."""
         deadline = time.monotonic() + patience
         while self._nodes > 1 and time.monotonic() < deadline:
-            if _ask(lambda: self._store.check(["failure"])):
-                text = _ask(lambda: self._store.get("failure"))
-                return Failure.from_json(text.decode()) if text else None
+            if texts := _ask(lambda: self._store.peek([_FAILURE])):
+                return read_failure(texts[0])
             time.sleep(0.05)
         return None
 
@@ -64,31 +71,36 @@ class Bulletin:
         _ask(lambda: self._store.set(alive_key(self._node_rank), _LEFT))
         deadline = time.monotonic() + _LINGER
         while self._node_rank == 0 and time.monotonic() < deadline:
-            if all(word == _LEFT for word in self._words()):
+            words = _ask(lambda: self._store.peek([alive_key(rank) for rank in range(self._nodes)]))
+            if words is not None and all(word == _LEFT for word in words):
                 break
             time.sleep(0.05)
 
-    def _words(self) -> list[bytes]:
-        return _ask(lambda: [self._store.get(alive_key(rank)) for rank in range(self._nodes)]) or []
-
-    def _beat(self, connect: Callable[[], Any]) -> None:
+    def _beat(self, store: RunStore) -> None:
         """Over a connection of its own: it may stick for as long as a network is cut."""
-        try:
-            store, last, count = connect(), dict.fromkeys(self._heard, b""), 0
-            while not self._done.is_set():
-                count += 1
-                store.set(alive_key(self._node_rank), str(count))
-                for rank in list(self._heard):
-                    word = store.get(alive_key(rank))
-                    if word == _LEFT:
-                        self.forget(rank)
-                    elif word != last[rank]:
-                        self._heard[rank], last[rank] = time.monotonic(), word
-                self._told = store.check(["failure"])
-                self._done.wait(_BEAT)
-        except RuntimeError:
-            # The store has gone with the launcher of node rank 0, and so have its workers: ours will notice.
-            self._heard = {}
+        last, beats = dict.fromkeys(self._heard, b""), 0
+        while not self._done.is_set():
+            beats += 1
+            try:
+                store.set(alive_key(self._node_rank), str(beats))
+                self._hear(store, last)
+            except dist.DistStoreError:
+                continue  # no answer: a network may be cut, and silence will tell
+            except dist.DistNetworkError:
+                # The store has gone with the launcher of node rank 0, and so have its workers: ours will notice.
+                self._heard = {}
+                return
+            self._done.wait(_BEAT)
+
+    def _hear(self, store: RunStore, last: dict[int, bytes]) -> None:
+        others = list(self._heard)
+        words = store.peek([alive_key(rank) for rank in others]) or []
+        for rank, word in zip(others, words, strict=False):
+            if word == _LEFT:
+                self.forget(rank)
+            elif word != last[rank]:
+                self._heard[rank], last[rank] = time.monotonic(), word
+        self._told = store.check([_FAILURE])
 
 
 def alive_key(rank: int) -> str:
@@ -96,15 +108,8 @@ def alive_key(rank: int) -> str:
     return f"alive-{rank}"
 
 
-def _ask(question: Callable[[], Any]) -> Any:
+def _ask(question: Callable[[], T]) -> T | None:
     """The store's answer, or None where it has gone or does not answer soon."""
-    answers: list[Any] = []
-
-    def ask() -> None:
-        with suppress(RuntimeError):
-            answers.append(question())
-
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(_PATIENCE)
-    return answers[0] if answers else None
+    with suppress(dist.DistError):
+        return question()
+    return None

@@ -16,10 +16,10 @@ from paceline.collectives.choose import NATIVE
 from paceline.collectives.hosts import host_id, number_hosts
 from paceline.errors import Mistake
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.board import Board
 from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.sums import Pending, choose_sums
 
 
@@ -62,8 +62,8 @@ class Group(Protocol):
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Memory for a vector that is summed often."""
 
-    def board(self) -> Board:
-        """A place for words between threads of the workers, apart from these calls."""
+    def words(self) -> RunStore:
+        """The run's store, over a connection of its own, for words between threads of the workers."""
 
     def leave(self) -> None:
         """End in agreement: nobody needs this worker any more."""
@@ -103,7 +103,7 @@ class Alone:
         """Nobody else needs to reach it."""
         return own_memory(length, dtype, device)
 
-    def board(self) -> Board:
+    def words(self) -> RunStore:
         """Never asked for."""
         raise AssertionError("one worker has nobody to leave a word for")
 
@@ -165,6 +165,7 @@ class Together:
             check_equal(asked)
         except Mistake:
             self._documents.part()
+            self._documents.close()
             raise
 
     def sum(self, tensor: Tensor) -> None:
@@ -199,20 +200,22 @@ class Together:
             return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
 
-    def board(self) -> Board:
-        """In the store, over a connection of its own."""
-        return Board(self._documents.store)
+    def words(self) -> RunStore:
+        """Another connection."""
+        return self._documents.store.clone()
 
     def leave(self) -> None:
         """Say so, then close the connections."""
         self._documents.part()
         dist.destroy_process_group()
+        self._documents.close()
 
     def abandon(self) -> None:
         """Close the connections, so that the others notice at once.
 
         Gloo cannot drop a sum that is under way, and closing would wait for it: the process must end first.
         """
+        self._documents.close()
         with suppress(RuntimeError):
             if self._backend == "nccl" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()

@@ -15,6 +15,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.spans import Totals
 from paceline.records.tensorfile import write_tensors
 from paceline.runtimes.config import write_config
+from paceline.runtimes.live.checked import run_name
 from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.options import LiveOptions
@@ -30,7 +31,7 @@ def agree_on_folder(group: Group, runs: Path, name: str) -> RunFolder:
     """Make a new run folder of the same name on every host: rank 0 chooses it."""
     folder = create(runs, name, datetime.now(UTC)) if group.rank == 0 else None
     chosen = group.exchange(folder.path.name if folder else None)[0]
-    path = runs / chosen
+    path = runs / run_name(chosen)
     path.mkdir(parents=True, exist_ok=True)
     return RunFolder(path)
 

@@ -10,7 +10,9 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
+from torch.distributed import PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerSpec
+from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live import place
@@ -57,21 +59,67 @@ def launch(
     print passes through untouched. Call it in the main thread. Failures of what ``trains`` are told with the step and
     the checkpoint that is safe.
     """
-    meeting = plan.meeting(say)
     folder = Path(tempfile.mkdtemp(prefix="paceline-"))
+    meeting: Meeting | None = None
     try:
-        if plan.servers and plan.secret_file is None:
-            Secret.new().write(place.secret_path(folder))
+        secret_file = plan.secret(folder)
+        meeting = plan.meeting(say, Secret.read(secret_file))
         with undisturbed():
             return _Run(plan, meeting, folder, say, trains=trains).go(
-                command, variables(plan, meeting.port, folder, environ)
+                command, variables(plan, meeting.port, folder, secret_file, environ)
             )
     finally:
-        meeting.leave()
+        if meeting is not None:
+            meeting.leave()
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def variables(plan: Launch, port: int, folder: Path, environ: Mapping[str, str]) -> dict[str, str]:
+class _Rendezvous(RendezvousHandler):
+    """The meeting, as the elastic agent asks for it."""
+
+    def __init__(self, meeting: Meeting) -> None:
+        self._meeting = meeting
+
+    def next_rendezvous(self) -> RendezvousInfo:
+        """Wait for every launcher."""
+        meeting = self._meeting
+        meeting.gather()
+        store = PrefixStore("agents", meeting.store)
+        where = RendezvousStoreInfo(meeting.address, meeting.port)
+        return RendezvousInfo(store, meeting.node_rank, meeting.nodes, where)
+
+    def get_backend(self) -> str:
+        """A name for the agent's log."""
+        return "paceline"
+
+    def get_run_id(self) -> str:
+        """A name for the agent's log."""
+        return "paceline"
+
+    @property
+    def use_agent_store(self) -> bool:
+        """The workers join this store instead of making one."""
+        return True
+
+    def is_closed(self) -> bool:
+        """Nobody joins twice."""
+        return False
+
+    def set_closed(self) -> None:
+        """Nothing to close."""
+
+    def num_nodes_waiting(self) -> int:
+        """Nobody joins late."""
+        return 0
+
+    def shutdown(self) -> bool:
+        """Nothing to shut down; the meeting is left at the end."""
+        return True
+
+
+def variables(
+    plan: Launch, port: int, folder: Path, secret_file: Path, environ: Mapping[str, str]
+) -> dict[str, str]:
     """What the workers' environment has besides the launcher's own and the agent's."""
     interface = interface_towards(plan.endpoint[0], port)
     # Gloo would look for the address of the host's own name, which may be none or not what others can reach.
@@ -82,6 +130,7 @@ def variables(plan: Launch, port: int, folder: Path, environ: Mapping[str, str])
         place.FOLDER: str(folder),
         place.LAUNCHER: str(os.getpid()),
         place.SERVERS: str(plan.servers),
+        place.SECRET_FILE: str(secret_file),
     }
     return ours | {name: value for name, value in wishes.items() if value and name not in environ}
 
@@ -108,7 +157,7 @@ class _Run:
             local_world_size=len(self.plan.seats),
             entrypoint=command[0],
             args=tuple(command[1:]),
-            rdzv_handler=self.meeting,
+            rdzv_handler=_Rendezvous(self.meeting),
             max_restarts=0,
             monitor_interval=0.1,
             master_addr=self.meeting.address,

@@ -1,4 +1,4 @@
-"""Where the launchers of one run meet: a small store that the launcher of node rank 0 keeps.
+"""Where the launchers of one run meet: the run's store, which the launcher of node rank 0 keeps.
 
 The workers use the same store to find each other, and launchers leave their failures in it for other hosts.
 """
@@ -12,23 +12,26 @@ from typing import Any
 from uuid import uuid4
 
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
 
 from paceline.errors import Mistake, RunFailed
-from paceline.runtimes.live.addresses import listen
 from paceline.runtimes.live.bulletin import Bulletin, alive_key
+from paceline.runtimes.live.checked import shown, whole_number
+from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.served.authenticator import raise_descriptor_limit
+from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.store_server import StoreServer
 
 _SILENCE = 2.0
 _AGAIN = 30.0
 
 
-class Meeting(RendezvousHandler):
-    """The rendezvous of the elastic agents: ranks are as given, and nobody waits in vain without a word."""
+class Meeting:
+    """The launchers of a run: ranks are as given, and nobody waits in vain without a word."""
 
     def __init__(
         self,
         *,
+        secret: Secret,
         address: str,
         port: int,
         node_rank: int,
@@ -39,7 +42,8 @@ class Meeting(RendezvousHandler):
         silence: float,
         say: Callable[[str], None],
     ) -> None:
-        """Take the port, if this is node rank 0; a port in use is a Mistake. Nothing waits yet."""
+        """Open the store, if this is node rank 0; a port in use is a Mistake. Nothing waits yet."""
+        raise_descriptor_limit()
         self.address, self.port, self.node_rank, self.nodes, self.workers = (
             address,
             port,
@@ -53,61 +57,35 @@ class Meeting(RendezvousHandler):
         """The host of every node, once all are here."""
         self.bulletin: Bulletin
         self._token = uuid4().hex
-        self._store: Any
-        self._listener = listen(address, port) if node_rank == 0 else None
-        if self._listener is not None:
-            self.port = self._listener.getsockname()[1]
+        self._server = StoreServer(secret, address, port) if node_rank == 0 else None
+        if self._server is not None:
+            self.port = self._server.port
+        self.store = RunStore(address, self.port, secret, timedelta(seconds=min(wait, 60.0)))
 
-    def next_rendezvous(self) -> RendezvousInfo:
-        """Wait until every launcher is here."""
+    def gather(self) -> None:
+        """Wait until every launcher is here, and check that all were started for the same run."""
         deadline = time.monotonic() + self._wait
-        self._open(deadline)
+        self._reach(deadline)
         self._gather(deadline)
         if self.node_rank:
             self._say(
                 f"node rank {self.node_rank} of {self.nodes} has joined; the host at {self.address} reports on the run"
             )
-        self.bulletin = Bulletin(self._store, self._connect, self.node_rank, self.nodes, self._silence)
-        store = PrefixStore("agents", self._store)
-        return RendezvousInfo(store, self.node_rank, self.nodes, RendezvousStoreInfo(self.address, self.port))
+        self.bulletin = Bulletin(self.store, self.node_rank, self.nodes, self._silence)
 
-    def _open(self, deadline: float) -> None:
-        if self._listener is None:
-            self._wait_for_port(deadline)
-            self._store = self._connect()
-        else:
-            self._store = self._connect(self._listener.detach())
-
-    def _connect(self, listener: int | None = None) -> Any:
-        """A connection of its own to the store; with a listening socket, the store itself."""
-        return TCPStore(
-            self.address,
-            self.port,
-            None,
-            listener is not None,
-            timedelta(seconds=min(self._wait, 60.0)),
-            wait_for_workers=False,
-            master_listen_fd=listener,
-        )
-
-    def _wait_for_port(self, deadline: float) -> None:
-        """Knock in small pieces of time, so that Ctrl-C is heard."""
+    def _reach(self, deadline: float) -> None:
+        """Wait for the store in small pieces of time, so that Ctrl-C is heard."""
         note = _Reminder(
             self._say, f"waiting for node rank 0 at {self.address}, port {self.port}", self._wait
         )
-        while True:
-            try:
-                socket.create_connection((self.address, self.port), timeout=1.0).close()
-                return
-            except OSError:
-                if time.monotonic() > deadline:
-                    raise RunFailed(
-                        f"node rank 0 did not answer at {self.address}, port {self.port}, within "
-                        f"{self._wait:g} s; start the same command with --node-rank 0 there, "
-                        "and see that no firewall closes the port"
-                    ) from None
+        while not self.store.stands(0.2):
+            if time.monotonic() > deadline:
+                raise RunFailed(
+                    f"node rank 0 did not answer at {self.address}, port {self.port}, within "
+                    f"{self._wait:g} s; start the same command with --node-rank 0 there, "
+                    "and see that no firewall closes the port"
+                )
             note.remind()
-            time.sleep(0.2)
 
     def _gather(self, deadline: float) -> None:
         """Sign in; node rank 0 starts the run when all have, and all check that the run counts on them."""
@@ -119,18 +97,19 @@ class Meeting(RendezvousHandler):
             "servers": self.servers,
         }
         try:
-            if self._store.check(["started"]):
+            if self.store.check(["started"]):
                 raise Mistake(
                     f"the run at {self.address}, port {self.port}, has started already; choose another --port"
                 )
-            self._store.set(alive_key(self.node_rank), "0")
-            self._store.set(_seat(self.node_rank), json.dumps(me))
+            self.store.set(alive_key(self.node_rank), "0")
+            self.store.set(_seat(self.node_rank), json.dumps(me))
             self._await_all(deadline)
             if self.node_rank == 0:
-                self._store.set("started", json.dumps([self._seated(rank) for rank in range(self.nodes)]))
-            self._check(json.loads(self._store.get("started")))
+                seats = self.store.read([_seat(rank) for rank in range(self.nodes)])
+                self.store.set("started", json.dumps([json.loads(seat) for seat in seats]))
+            self._check([_checked(seat) for seat in json.loads(self.store.get("started"))])
         except dist.DistError as error:
-            if isinstance(error, dist.DistStoreError) and "imeout" in str(error):
+            if isinstance(error, dist.DistStoreError):
                 raise RunFailed(
                     f"node rank 0 at {self.address}, port {self.port}, did not start the run"
                 ) from None
@@ -140,7 +119,7 @@ class Meeting(RendezvousHandler):
         note = _Reminder(
             self._say, f"waiting for other nodes at {self.address}, port {self.port}", self._wait
         )
-        while missing := [rank for rank in range(self.nodes) if not self._store.check([_seat(rank)])]:
+        while missing := [rank for rank in range(self.nodes) if not self.store.check([_seat(rank)])]:
             if time.monotonic() > deadline:
                 ranks = ", ".join(map(str, missing))
                 raise RunFailed(
@@ -149,9 +128,6 @@ class Meeting(RendezvousHandler):
                 )
             note.remind(f": node rank {', '.join(map(str, missing))} of {self.nodes}")
             time.sleep(0.05)
-
-    def _seated(self, rank: int) -> Any:
-        return json.loads(self._store.get(_seat(rank)))
 
     def _check(self, seats: list[dict[str, Any]]) -> None:
         mine = seats[self.node_rank]
@@ -177,39 +153,14 @@ class Meeting(RendezvousHandler):
         return self.bulletin.silent_node() if self.nodes > 1 else None
 
     def leave(self) -> None:
-        """Sign out, if this launcher ever signed in."""
+        """Sign out, if this launcher ever signed in; say what the store has refused."""
         if hasattr(self, "bulletin"):
             self.bulletin.leave()
-        if self._listener is not None:
-            self._listener.close()
-
-    def get_backend(self) -> str:
-        """A name for the agent's log."""
-        return "paceline"
-
-    def get_run_id(self) -> str:
-        """A name for the agent's log."""
-        return "paceline"
-
-    @property
-    def use_agent_store(self) -> bool:
-        """The workers join this store instead of making one."""
-        return True
-
-    def is_closed(self) -> bool:
-        """Nobody joins twice."""
-        return False
-
-    def set_closed(self) -> None:
-        """Nothing to close."""
-
-    def num_nodes_waiting(self) -> int:
-        """Nobody joins late."""
-        return 0
-
-    def shutdown(self) -> bool:
-        """Nothing to shut down; the store ends with the process."""
-        return True
+        self.store.close()
+        if self._server is not None:
+            self._server.close()
+            if refusals := self._server.refusals():
+                self._say(refusals)
 
 
 class _Reminder:
@@ -227,3 +178,11 @@ class _Reminder:
 
 def _seat(rank: int) -> str:
     return f"node-{rank}"
+
+
+def _checked(seat: Any) -> dict[str, Any]:
+    """What another launcher told of itself, fit to be compared and shown."""
+    if not isinstance(seat, dict):
+        raise RunFailed("another launcher told nothing of itself; start the same version on every host")
+    texts = {name: shown(str(seat.get(name)), 255) for name in ("token", "host")}
+    return texts | {name: whole_number(seat.get(name)) for name in ("nodes", "workers", "servers")}

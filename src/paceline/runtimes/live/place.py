@@ -18,6 +18,9 @@ LAUNCHER = "PACELINE_LAUNCHER"
 SERVERS = "PACELINE_SERVERS"
 """The variable that holds how many of all processes are servers; set by ``launch``."""
 
+SECRET_FILE = "PACELINE_SECRET_FILE"  # noqa: S105  a name
+"""The variable that says where the run's secret is; set by ``launch``."""
+
 Role = Literal["worker", "server", "joined"]
 """What a process does; one that "joined" is a worker whose rank its launcher does not know."""
 
@@ -48,7 +51,7 @@ class Place:
     launcher: int | None = None
     """The launcher's process id, where paceline is the launcher."""
     secret_file: Path | None = None
-    """Where the run's secret is, for those who may join; None where it has none."""
+    """Where the run's secret is; None where the processes of one host agree on one."""
 
     def __post_init__(self) -> None:
         for value, name, size, of in (
@@ -91,7 +94,7 @@ class Place:
             port=_count(environ, "MASTER_PORT"),
             launch=Path(folder) if folder else None,
             launcher=_count(environ, LAUNCHER) if LAUNCHER in environ else None,
-            secret_file=secret_path(Path(folder)) if folder else None,
+            secret_file=Path(environ[SECRET_FILE]) if environ.get(SECRET_FILE) else None,
         )
         return plain.with_servers(_count(environ, SERVERS, 0))
 
@@ -101,7 +104,7 @@ class Place:
         Server k is on node k % nodes, and a node's servers come after its workers. Ranks must count node by node.
         """
         if servers == 0:
-            return replace(self, secret_file=None)
+            return self
         _check_room(self, servers)
         mine = local_servers(self.node_rank, self.nodes, servers)
         local_workers, workers = self.local_workers - len(mine), self.workers - servers
@@ -138,7 +141,7 @@ def local_servers(node_rank: int, nodes: int, servers: int) -> range:
 
 
 def secret_path(launch: Path) -> Path:
-    """The file in a launch folder that holds the secret of a run with servers on one host."""
+    """The file in a launch folder that holds the secret of a run on one host."""
     return launch / "secret"
 
 

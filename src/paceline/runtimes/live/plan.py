@@ -7,8 +7,10 @@ from shlex import quote
 
 from paceline.errors import Mistake
 from paceline.runtimes.live.addresses import LOOPBACK, check_reachable, resolve
+from paceline.runtimes.live.local_secret import NEEDED
 from paceline.runtimes.live.meeting import Meeting
-from paceline.runtimes.live.place import Role, local_servers
+from paceline.runtimes.live.place import Role, local_servers, secret_path
+from paceline.runtimes.live.served.keys import Secret
 
 DEFAULT_PORT = 29500
 MOST_WORKERS = 512
@@ -53,6 +55,8 @@ class Launch:
             )
         if self.nodes > 1 and not self.address:
             raise Mistake(f"--nodes {self.nodes} needs --address, the address of the host with --node-rank 0")
+        if self.nodes > 1 and self.secret_file is None:
+            raise Mistake(f"--nodes {self.nodes} {NEEDED}")
         if self.port is not None and not 0 < self.port < 65536:
             raise Mistake(f"--port {self.port} is not a port: it must lie between 1 and 65535")
         assert self.wait > 0
@@ -65,13 +69,22 @@ class Launch:
             return self.address or LOOPBACK, self.port or DEFAULT_PORT
         return self.address or LOOPBACK, self.port or 0
 
-    def meeting(self, say: Callable[[str], None]) -> Meeting:
+    def secret(self, folder: Path) -> Path:
+        """The file with the run's secret: the user's own, or one that is made in the launch folder."""
+        if self.secret_file is not None:
+            return self.secret_file.absolute()
+        path = secret_path(folder)
+        Secret.new().write(path)
+        return path
+
+    def meeting(self, say: Callable[[str], None], secret: Secret) -> Meeting:
         """Check the address and take the port, before anything starts."""
         address, port = self.endpoint
         if self.nodes > 1 and self.node_rank == 0:
             check_reachable(address, port)
         resolve(address, port)
         return Meeting(
+            secret=secret,
             address=address,
             port=port,
             node_rank=self.node_rank,

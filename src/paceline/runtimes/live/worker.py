@@ -19,7 +19,6 @@ from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.keeping import agree_on_folder, asked_for, check_alike, describe_run, machine
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.way import ThroughServers
 from paceline.runtimes.live.ways import AmongWorkers, Way
 from paceline.runtimes.prepare import Prepared, prepare
@@ -45,12 +44,11 @@ def run_worker(
     before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
     resume: RunFolder | None = None,
     name: str | None = None,
-    secret: Secret | None = None,
 ) -> Summary:
     """Be one worker of a run to its end; every worker of the run must be started with the same settings.
 
     Only rank 0's observer is told anything, and that of a host's first worker what the host lacks. Where servers
-    keep the parameters the workers have a ``secret``, and the first that is there is told. ``resume`` goes on in an
+    keep the parameters the first worker that is there is told. ``resume`` goes on in an
     earlier run's folder, from the newest checkpoint that is whole on all workers. A run that is refused writes
     nothing. Whatever else is raised leaves the records so far in the run folder, and the connections closed; where
     gloo still sums, they close with the process. ``before_hard_end`` is given what writes the records down, for
@@ -60,7 +58,7 @@ def run_worker(
     device = options.device_of(place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    way = _way(prepared, place, options, secret, stop_requested)
+    way = _way(prepared, place, options, stop_requested)
     with _joined(way.join(device, observer.noted)) as group:
         check_alike(group, settings, name or "", resume)
         torch.set_num_threads(options.threads_of(group.exchange(machine_id()).count(machine_id())))
@@ -93,13 +91,11 @@ def _way(
     prepared: Prepared,
     place: Place,
     options: LiveOptions,
-    secret: Secret | None,
     stop_requested: Callable[[], bool],
 ) -> Way:
     if not prepared.servers:
         return AmongWorkers(prepared, place, options, stop_requested)
-    assert secret is not None
-    return ThroughServers(prepared, place, options, secret, stop_requested)
+    return ThroughServers(prepared, place, options, stop_requested)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from paceline.runtimes.live.place import Place
 
 Task = Literal["measure", "together", "add", "record", "correct", "table", "launched"]
 
-PLACE = ("--workers", "--nodes", "--node-rank", "--address", "--port")
+PLACE = ("--workers", "--nodes", "--node-rank", "--address", "--port", "--secret-file")
 
 
 class Way(NamedTuple):

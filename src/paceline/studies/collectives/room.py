@@ -69,11 +69,13 @@ class Room:
         """End in agreement."""
         self._documents.part()
         dist.destroy_process_group()
+        self._documents.close()
 
     def abandon(self) -> None:
         """End after a failure, without waiting for anybody; Gloo's connections close with the process."""
         with suppress(RuntimeError, AttributeError):
             self.shm.abort()
+        self._documents.close()
 
 
 def _in_a_row(hosts: Sequence[int]) -> tuple[int, ...]:

@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.runtimes.live.board import Board
 from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.served.control import Hello, Welcome
 from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.keys import Secret
@@ -83,7 +83,7 @@ class ServedGroup:
         """In memory that servers on this host share."""
         return self.memory.zeros(length, dtype, device)
 
-    def board(self) -> Board:
+    def words(self) -> RunStore:
         """Never asked for: the servers carry the word."""
         raise AssertionError("workers of a parameter server leave their words with the servers")
 
@@ -116,13 +116,25 @@ class Entering(ServedGroup):
 
     def servers(self) -> list[dict[str, Any]]:
         """What every server tells of itself; waits for them."""
-        return [json.loads(self._documents.store.get(server_key(rank))) for rank in range(self._servers)]
+        keys = [server_key(rank) for rank in range(self._servers)]
+        return [json.loads(text) for text in self._documents.store.read(keys)]
 
-    def open(self, secret: Secret, patience: float, asked: Callable[[], bool], run: dict[str, Any]) -> Line:
+    def leave(self) -> None:
+        """The store has been needed for no more than the start."""
+        super().leave()
+        self._documents.close()
+
+    def abandon(self) -> None:
+        """The store is closed too."""
+        super().abandon()
+        self._documents.close()
+
+    def open(self, patience: float, asked: Callable[[], bool], run: dict[str, Any]) -> Line:
         """Tell the servers what is run, and connect to them."""
         endpoints = [server["endpoint"] for server in self.servers()]
         if self.rank == 0:
             self._documents.store.set(RUN, json.dumps(run))
+        secret = self._documents.secret
         line, _ = connect(secret, endpoints, self.memory, self.rank, patience, asked)
         self.connect(line)
         return line

@@ -11,6 +11,7 @@ from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
+from paceline.runtimes.live.checked import run_name
 from paceline.runtimes.live.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.served.control import Hello, Welcome
@@ -49,7 +50,7 @@ def join_run(
     life = JoinedLife(prepared, group, device, Silent(), heartbeat)
     line, _ = connect(secret, run["endpoints"], group.memory, welcome.rank, options.timeout, _never)
     group.connect(line)
-    folder = RunFolder(runs / run["name"])
+    folder = RunFolder(runs / run_name(run["name"]))
     folder.path.mkdir(parents=True, exist_ok=True)
     heartbeat.show(folder.path)
     life.folder, life.leaving = folder, stop_requested

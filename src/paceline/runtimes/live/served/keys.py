@@ -78,6 +78,16 @@ def worker_keys(secret: Secret) -> Keys:
     return _derive(secret, b"paceline worker")
 
 
+def store_keys(secret: Secret) -> Keys:
+    """The key pair of the run's store."""
+    return _derive(secret, b"paceline store")
+
+
+def member_keys(secret: Secret) -> Keys:
+    """The key pair of whoever uses the run's store."""
+    return _derive(secret, b"paceline member")
+
+
 def _derive(secret: Secret, role: bytes) -> Keys:
     # Any 32 bytes are a secret key of Curve25519; a hash that is marked with the role gives each role its own.
     private = z85.encode(blake2b(secret.text, digest_size=32, person=role).digest())

@@ -1,4 +1,4 @@
-"""A worker's connection to one server, and whether it still stands."""
+"""A connection to one server, and whether it still stands."""
 
 import time
 
@@ -34,63 +34,84 @@ def dealer(
 ) -> "zmq.Socket[bytes]":
     """A socket that connects to one server."""
     socket = context.socket(zmq.DEALER)
-    tune(socket, endpoint, WAITING, AT_WORKER)
+    tune(socket, WAITING, AT_WORKER)
+    socket.ipv6 = "[" in endpoint
     socket.curve_serverkey = server_key
     socket.curve_publickey, socket.curve_secretkey = own
     socket.connect(endpoint)
     return socket
 
 
-class Link:
-    """One server: the socket, and what its monitor has told.
+class Connection:
+    """A DEALER socket, and what its monitor has told.
 
     A connection that stood and was lost stays lost: messages may have gone with it.
     """
 
-    def __init__(self, number: int, endpoint: str, socket: "zmq.Socket[bytes]") -> None:
-        self.number, self.endpoint, self.socket = number, endpoint, socket
-        self.shares = False
-        """Whether the server maps this worker's memory."""
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self.socket = socket
         self.events = socket.get_monitor_socket(_WATCHED)
-        self._stands, self._failed = False, 0
-        self._down_at: float | None = None
-        self._made_at = time.monotonic()
-
-    def watch(self) -> None:
-        """Take in what the monitor has told; raise ServerLost, or a Mistake where the secret is wrong."""
-        while self.events.poll(0):
-            self._notice(recv_monitor_message(self.events)["event"])
-        now = time.monotonic()
-        if self._down_at is not None and now - self._down_at > GRACE:
-            raise self.lost("connection closed by peer")
-        if not self._stands and now - self._made_at > _CONNECTING:
-            raise self.lost(f"no connection within {_CONNECTING:g} s (connection refused)")
+        self.stands = False
+        """Whether the handshake has succeeded, ever."""
+        self.down_at: float | None = None
+        """When the connection was lost, by the monotonic clock."""
+        self._failed = 0
 
     @property
-    def down(self) -> bool:
-        """Whether the connection is lost."""
-        return self._down_at is not None
+    def turned_away(self) -> bool:
+        """Whether the other end has another secret, beyond doubt."""
+        return self._failed >= _ATTEMPTS
 
-    def lost(self, how: str) -> ServerLost:
-        """The exception that says so."""
-        return ServerLost(f"server {self.number} at {self.endpoint} is lost: {how}")
+    def watch(self) -> None:
+        """Take in what the monitor has told."""
+        while self.events.poll(0):
+            self._notice(recv_monitor_message(self.events)["event"])
 
     def close(self, linger: float) -> None:
         """Close, once what was sent has gone out or so many seconds are over."""
         self.socket.disable_monitor()
         self.events.close(linger=0)
-        self.socket.close(linger=0 if self.down else round(linger * 1000))
+        self.socket.close(linger=0 if self.down_at is not None else round(linger * 1000))
 
     def _notice(self, event: int) -> None:
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self._stands = True
+            self.stands = True
         elif event == zmq.EVENT_DISCONNECTED:
-            if self._stands and self._down_at is None:
-                self._down_at = time.monotonic()
-        elif not self._stands:
+            if self.stands and self.down_at is None:
+                self.down_at = time.monotonic()
+        elif not self.stands:
             self._failed += 1
-            if self._failed >= _ATTEMPTS:
-                raise Mistake(
-                    f"server {self.number} at {self.endpoint} does not take this worker's secret; give the same "
-                    "--secret-file on every host"
-                )
+
+
+class Link(Connection):
+    """A worker's connection to one server."""
+
+    def __init__(self, number: int, endpoint: str, socket: "zmq.Socket[bytes]") -> None:
+        super().__init__(socket)
+        self.number, self.endpoint = number, endpoint
+        self.shares = False
+        """Whether the server maps this worker's memory."""
+        self._made_at = time.monotonic()
+
+    def watch(self) -> None:
+        """Take in what the monitor has told; raise ServerLost, or a Mistake where the secret is wrong."""
+        super().watch()
+        now = time.monotonic()
+        if self.down_at is not None and now - self.down_at > GRACE:
+            raise self.lost("connection closed by peer")
+        if self.turned_away:
+            raise Mistake(
+                f"server {self.number} at {self.endpoint} does not take this worker's secret; give the same "
+                "--secret-file on every host"
+            )
+        if not self.stands and now - self._made_at > _CONNECTING:
+            raise self.lost(f"no connection within {_CONNECTING:g} s (connection refused)")
+
+    @property
+    def down(self) -> bool:
+        """Whether the connection is lost."""
+        return self.down_at is not None
+
+    def lost(self, how: str) -> ServerLost:
+        """The exception that says so."""
+        return ServerLost(f"server {self.number} at {self.endpoint} is lost: {how}")

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Self
 
 import zmq
 
-from paceline.runtimes.live.addresses import resolve
+from paceline.runtimes.live.addresses import bind
 from paceline.runtimes.live.served import memory, wire
+from paceline.runtimes.live.served.authenticator import HANDSHAKE, CurveAuthenticator
 from paceline.runtimes.live.served.control import Beat, Hello, Refusal
-from paceline.runtimes.live.served.door import Door
 from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
 from paceline.runtimes.live.served.memory import Mapped
 from paceline.runtimes.live.served.shape import Shape
@@ -26,8 +26,6 @@ LIMIT = 2**28
 """Bytes of a collective's tensor."""
 _AT_ONCE = 256
 """Messages that are read in one go: a flood must not keep the server from its work."""
-_HANDSHAKE = 5_000
-"""Milliseconds that a connection has to prove itself."""
 _UNKNOWN = "this server does not know the worker, or has given it up after a long silence"
 
 
@@ -73,15 +71,13 @@ class ServerSocket:
         self._refused: Counter[str] = Counter()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = self._context.socket(zmq.ROUTER)
-        address = resolve(host, 0).address
-        at = f"tcp://[{address}]:*" if ":" in address else f"tcp://{address}:*"
-        tune(self._socket, at, WAITING, AT_SERVER)
+        tune(self._socket, WAITING, AT_SERVER)
         self._socket.curve_server = True
         self._socket.curve_secretkey = server_keys(secret).secret
         self._socket.router_mandatory = True
-        self._socket.handshake_ivl = _HANDSHAKE
-        self._door = Door(self._context, self._socket, worker_keys(secret).public)
-        self._socket.bind(at)
+        self._socket.handshake_ivl = HANDSHAKE
+        self._authenticator = CurveAuthenticator(self._context, self._socket, worker_keys(secret).public)
+        self._authenticator.guard(bind(self._socket, host, 0))
 
     @property
     def endpoint(self) -> str:
@@ -91,7 +87,7 @@ class ServerSocket:
     @property
     def refused(self) -> Counter[str]:
         """Why something was refused, to how often."""
-        return self._refused + self._door.refused
+        return self._refused + self._authenticator.refused
 
     def receive(self, timeout: float) -> Parcel | None:
         """The next message, or None if there is none within so many seconds."""
@@ -158,7 +154,7 @@ class ServerSocket:
         """Close, once what was sent has gone out or so many seconds are over."""
         if not self._socket.closed:
             self._socket.disable_monitor()  # before its reader goes: events that nobody takes would block ZeroMQ
-            self._door.close()
+            self._authenticator.close()
             self._socket.close(linger=round(linger * 1000))
             self._context.term()
 

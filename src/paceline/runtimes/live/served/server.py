@@ -16,6 +16,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.lines import keep_first
 from paceline.records.servers import ServerLog, ServerTotals, read_server_log
 from paceline.runtimes.live.addresses import own_address
+from paceline.runtimes.live.checked import run_name
 from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.keeping import asked_for
 from paceline.runtimes.live.options import LiveOptions
@@ -57,7 +58,6 @@ def run_server(
     heartbeat: Heart,
     stop_requested: Callable[[], bool],
     before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
-    secret: Secret,
     resume: RunFolder | None = None,
     name: str | None = None,
 ) -> Ended:
@@ -68,10 +68,10 @@ def run_server(
     documents = Documents(place, timedelta(seconds=options.timeout))
     shape = Shape(length=part.params.numel(), dtype=part.params.dtype)
     host = own_address(place.address, place.port) or place.address
-    with ServerSocket(secret, host, shape, place.rank, place.servers) as socket:
+    with ServerSocket(documents.secret, host, shape, place.rank, place.servers) as socket:
         run, endpoints = _introduce(documents, socket, place, _whole(resume, settings, place.rank))
         check_equal([run["asked"], asked_for(settings, name or "", resume)])
-        folder = resume or RunFolder(runs / run["name"])
+        folder = resume or RunFolder(runs / run_name(run["name"]))
         folder.path.mkdir(parents=True, exist_ok=True)
         heartbeat.show(folder.path)
         me = Server(place.rank, place.servers, part.params, part.grad)
@@ -80,7 +80,7 @@ def run_server(
             book = stack.enter_context(_book(folder, prepared, part, me, run["step"]))
             before_hard_end(book.log.flush)
             if place.rank == 0:
-                stack.enter_context(_invited(folder, socket.endpoint, secret))
+                stack.enter_context(_invited(folder, socket.endpoint, documents.secret))
             engine = ServerEngine(
                 me=me,
                 part=part,
@@ -107,7 +107,7 @@ def _introduce(
     store = documents.store
     store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, "whole": whole}))
     run: dict[str, Any] = json.loads(store.get(RUN))
-    servers = [json.loads(store.get(server_key(rank))) for rank in range(place.servers)]
+    servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]
     return run, [server["endpoint"] for server in servers]
 
 

@@ -13,9 +13,8 @@ _CUT = 4_000
 """Milliseconds without TCP's acknowledgement after which a connection counts as cut: a slow link still has them."""
 
 
-def tune(socket: "zmq.Socket[bytes]", endpoint: str, waiting: int, largest: int) -> None:
+def tune(socket: "zmq.Socket[bytes]", waiting: int, largest: int) -> None:
     """Bounded queues of so many messages, bounded frames, and connections that notice when their other end goes."""
-    socket.ipv6 = "[" in endpoint
     socket.sndhwm = socket.rcvhwm = waiting
     socket.maxmsgsize = largest
     socket.heartbeat_ivl, socket.heartbeat_timeout = _BEAT, _FROZEN

@@ -23,7 +23,6 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.post import Post
 from paceline.runtimes.live.saving import restore
 from paceline.runtimes.live.served.group import Entering, ServedGroup
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.line import ByServers, Line, ServerPost
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.prepare import Prepared
@@ -36,7 +35,6 @@ class ThroughServers:
     prepared: Prepared
     place: Place
     options: LiveOptions
-    secret: Secret
     stop_requested: Callable[[], bool]
 
     def join(self, device: torch.device, note: Callable[[str], None]) -> Group:  # noqa: ARG002
@@ -60,7 +58,7 @@ class ThroughServers:
         }
         if why := self._group.memory.why:
             life.observer.noted(f"gradients go through sockets: {why}")
-        line = self._group.open(self.secret, self.options.timeout, self.stop_requested, run)
+        line = self._group.open(self.options.timeout, self.stop_requested, run)
         return ByServers(line, life.observer.noted)
 
 

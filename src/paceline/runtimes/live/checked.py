@@ -1,0 +1,81 @@
+"""What other processes have told, checked for type, range and size before it is used or shown."""
+
+import json
+import math
+import re
+from typing import Any, get_args
+
+from paceline.errors import RunFailed
+from paceline.runtimes.live.failures import Failure, Kind
+from paceline.runtimes.live.place import Role
+
+_LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "run": 4096}
+_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
+_LARGEST = 2**53
+
+
+def shown(text: str, longest: int, *, lines: bool = False) -> str:
+    """A text that a terminal takes for nothing but text: no control characters, no more than so many."""
+    kept = "\n\t" if lines else ""
+    return "".join(each if each.isprintable() or each in kept else " " for each in text[:longest])
+
+
+def run_name(value: Any) -> str:
+    """The name of a run folder: never a path, so that nothing is written outside ``--runs``."""
+    if not isinstance(value, str) or not _RUN_NAME.fullmatch(value):
+        raise RunFailed(
+            f"another process named the run folder {shown(repr(value), 100)}, which is not a name"
+        )
+    return value
+
+
+def port_number(value: bytes) -> int:
+    """A port, as decimal text."""
+    if not value.isdigit() or len(value) > 5 or not 0 < int(value) < 65536:
+        raise RunFailed("the store that the launcher keeps has no port of the run's own store; start again")
+    return int(value)
+
+
+def whole_number(value: Any, most: int = _LARGEST) -> int:
+    """A number from 0 on; RunFailed for whatever else it is."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
+        raise RunFailed(f"another process told {shown(repr(value), 100)} where a number was expected")
+    return value
+
+
+def read_failure(text: bytes) -> Failure | None:
+    """What ``Failure.to_json`` wrote, fit to be shown; None for whatever else it is."""
+    try:
+        told = json.loads(text)
+        return Failure(
+            rank=whole_number(told["rank"]),
+            role=_one_of(Role, told["role"]),
+            kind=_one_of(Kind, told["kind"]),
+            step=whole_number(told["step"]),
+            at=_seconds(told["at"]),
+            run=None if told["run"] is None else _text(told, "run"),
+            host=_text(told, "host"),
+            message=_text(told, "message"),
+            where=_text(told, "where"),
+            traceback=_text(told, "traceback"),
+        )
+    except (ValueError, TypeError, KeyError, RecursionError, RunFailed):
+        return None
+
+
+def _text(told: Any, field: str) -> str:
+    if not isinstance(told[field], str):
+        raise TypeError(field)
+    return shown(told[field], _LONGEST[field], lines=field in ("message", "traceback"))
+
+
+def _one_of(choices: Any, value: Any) -> Any:
+    if value not in get_args(choices):
+        raise ValueError("an unknown word")
+    return value
+
+
+def _seconds(value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise ValueError("not a time")
+    return float(value)
