@@ -141,7 +141,8 @@ class Fake:
 
 
 def plan_of(node_rank: int) -> Launch:
-    return Launch(nodes=2, workers=1, servers=1, address="127.0.0.1", node_rank=node_rank)
+    secret = Path("secret")
+    return Launch(nodes=2, workers=1, servers=1, address="127.0.0.1", node_rank=node_rank, secret_file=secret)
 
 
 def test_a_host_whose_workers_have_died_does_not_end_the_run_of_the_others(tmp_path: Path) -> None:

@@ -34,7 +34,8 @@ class Bulletin:
         if nodes > 1:
             beats = store.clone()
             beats.set_timeout(_PATIENCE)
-            threading.Thread(target=self._beat, args=(beats,), name="bulletin", daemon=True).start()
+            self._thread = threading.Thread(target=self._beat, args=(beats,), name="bulletin", daemon=True)
+            self._thread.start()
 
     def post(self, failure: Failure) -> None:
         """Tell the other hosts; the first failure that is posted stands."""
@@ -68,6 +69,7 @@ class Bulletin:
         self._done.set()
         if self._nodes == 1:
             return
+        self._thread.join(_PATIENCE.total_seconds())  # a beat that is under way would undo the word below
         _ask(lambda: self._store.set(alive_key(self._node_rank), _LEFT))
         deadline = time.monotonic() + _LINGER
         while self._node_rank == 0 and time.monotonic() < deadline:

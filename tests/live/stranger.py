@@ -1,0 +1,101 @@
+"""Somebody without the run's secret, who tries what an open store would allow: stranger.py ATTACK ADDRESS PORT..."""
+
+import json
+import os
+import socket
+import struct
+import sys
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
+
+import zmq
+from torch.distributed import DistError, TCPStore
+
+TEXT = "\x1b[31mthe stranger was here\x1b[0m"
+FAILURE = {"rank": 0, "role": "server", "host": TEXT, "kind": "error", "message": TEXT, "step": 1, "at": 1.0}
+KEYS = {
+    "stop/asked": "",
+    "board/stop": "asked",
+    "failure": json.dumps({**FAILURE, "where": "", "traceback": TEXT, "run": None}),
+    **{f"paceline/{number}/0": '"/stranger"' for number in range(1, 9)},
+    "served/run": json.dumps({"name": "/stranger", "asked": {}, "begun": 0.0, "step": None}),
+}
+"""What would end a run, or lead it astray."""
+BIG = 16 * 2**20
+PUSHES = 24
+HELD = 1500
+
+
+def by_torch(address: str, port: int) -> None:
+    """As a client of torch's own store, which needs no secret; then fill the memory of whoever keeps it."""
+    store = TCPStore(address, port, None, False, timedelta(seconds=2), wait_for_workers=False)
+    for key, value in KEYS.items():
+        store.set(key, value)
+    for number in range(PUSHES):
+        store.set(f"big-{number}", "x" * BIG)
+
+
+def by_socket(address: str, port: int) -> None:
+    """As nobody in particular: noise, and lengths that nobody should believe."""
+    for start in (
+        b"",
+        b"\xff" + bytes(8) + b"\x7f\x03\x00NULL",
+        struct.pack("<BQ", 0, 2**40),
+        os.urandom(999),
+    ):
+        with suppress(OSError), socket.create_connection((address, port), timeout=2) as stranger:
+            stranger.sendall(start)
+            for _ in range(20):
+                stranger.sendall(bytes(2**20))
+
+
+def by_zmq(address: str, port: int, *, curve: bool) -> None:
+    """As a client of the store that has everything but the secret."""
+    from paceline.runtimes.live.store_requests import Op, Request
+
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger, dealer.sndtimeo, dealer.reconnect_ivl = 0, 200, -1
+        if curve:
+            dealer.curve_serverkey = zmq.curve_keypair()[0]
+            dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
+        dealer.connect(f"tcp://{address}:{port}")
+        for key, value in KEYS.items():
+            with suppress(zmq.Again):
+                request = Request(1, Op.SET, 0.0, (key.encode(),), (value.encode(),))
+                dealer.send_multipart(request.pack())
+        assert not dealer.poll(300), "a stranger was answered"
+
+
+def knock(address: str, ports: list[int]) -> None:
+    """Try everything once at every port."""
+    for port in ports:
+        for attempt in (by_torch, by_socket):
+            thread = threading.Thread(target=_quietly, args=(attempt, address, port), daemon=True)
+            thread.start()
+            thread.join(8)
+        for curve in (False, True):
+            by_zmq(address, port, curve=curve)
+
+
+def _quietly(attempt, address: str, port: int) -> None:
+    with suppress(DistError, RuntimeError, OSError):
+        attempt(address, port)
+
+
+def hold(address: str, ports: list[int]) -> None:
+    """Open many connections and keep them, without a word, for as long as a handshake may take and longer."""
+    held = []
+    for port in ports:
+        for _ in range(HELD):
+            with suppress(OSError):
+                held.append(socket.create_connection((address, port), timeout=2))
+    sys.stdout.write(f"held {len(held)}\n")
+    sys.stdout.flush()
+    time.sleep(3)
+
+
+if __name__ == "__main__":
+    {"knock": knock, "hold": hold}[sys.argv[1]](sys.argv[2], [int(port) for port in sys.argv[3:]])
+    os._exit(0)  # threads of torch may still wait for an answer

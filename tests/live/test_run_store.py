@@ -1,0 +1,303 @@
+"""The run's store: torch's operations, limits, secrets, and what is made of values that others wrote."""
+
+import json
+import os
+import stat
+import threading
+import time
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+import torch.distributed as dist
+import zmq
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
+
+from paceline.errors import Mistake, RunFailed
+from paceline.runtimes.live import store_server
+from paceline.runtimes.live.checked import port_number, read_failure, run_name
+from paceline.runtimes.live.failures import Failure, lost_peer
+from paceline.runtimes.live.local_secret import agree, agreed_folder, run_secret
+from paceline.runtimes.live.meeting import Meeting
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
+from paceline.runtimes.live.store_requests import (
+    LONGEST_KEY,
+    LONGEST_VALUE,
+    Op,
+    Refused,
+    Request,
+    unpack_request,
+)
+from paceline.runtimes.live.store_server import StoreServer
+from ports import free_ports
+
+SECRET, OTHER = Secret(b"a secret of the tests"), Secret(b"another secret of them")
+SOON = timedelta(seconds=0.3)
+
+
+@pytest.fixture
+def server() -> Iterator[StoreServer]:
+    server = StoreServer(SECRET, "127.0.0.1", 0)
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def store(server: StoreServer) -> Iterator[RunStore]:
+    store = RunStore("127.0.0.1", server.port, SECRET, timedelta(seconds=20))
+    yield store
+    store.close()
+
+
+def scenario(store: Store) -> list[object]:
+    """What a store answers to the operations that torch and paceline use."""
+    store.set("a", "1")
+    store.set("b", b"\x00\xff")
+    return [
+        store.get("a"),
+        store.get("b"),
+        store.add("n", 5),
+        store.add("n", -7),
+        store.get("n"),
+        store.check(["a", "n"]),
+        store.check(["a", "none"]),
+        store.compare_set("c", "", "first"),
+        store.compare_set("c", "", "second"),
+        store.compare_set("c", "first", "third"),
+        store.compare_set("unset", "x", "y"),
+        store.check(["unset"]),
+        store.delete_key("a"),
+        store.delete_key("a"),
+        store.num_keys(),
+        store.wait(["b", "c"]),
+    ]
+
+
+def test_it_answers_as_torchs_own_store_does(store: RunStore) -> None:
+    """If this failed, torch would form groups that are wrong, or none."""
+    assert scenario(store) == scenario(dist.HashStore())
+
+
+def test_a_key_is_waited_for_and_a_wait_ends(store: RunStore) -> None:
+    """If this failed, workers that start at different times would not find each other, or wait for ever."""
+    other = store.clone()
+    threading.Timer(0.2, lambda: other.set("late", "here")).start()
+    assert store.get("late") == b"here"
+    store.set_timeout(SOON)
+    with pytest.raises(dist.DistStoreError, match="wait timeout") as raised:
+        store.get("never")
+    assert lost_peer(raised.value)
+    assert store.check(["late"]), "an answer that comes late is not taken for another's"
+    other.set("never", "")
+    assert store.peek(["late", "never"]) == [b"here", b""]
+
+
+def test_torch_forms_a_group_over_it(server: StoreServer) -> None:
+    """If this failed, no run without servers would start."""
+    stores = [RunStore("127.0.0.1", server.port, SECRET) for _ in range(2)]
+
+    def form(rank: int) -> None:
+        groups[rank] = ProcessGroupGloo(PrefixStore("torch", stores[rank]), rank, 2, timedelta(seconds=20))
+
+    groups: dict[int, ProcessGroupGloo] = {}
+    threads = [threading.Thread(target=form, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert sorted(groups) == [0, 1]
+    for each in stores:
+        each.close()
+
+
+def test_a_store_that_has_gone_is_noticed_at_once(server: StoreServer, store: RunStore) -> None:
+    """If this failed, workers would wait for minutes for a launcher that is dead."""
+    store.set("a", "1")
+    began = time.monotonic()
+    closing = threading.Timer(0.2, server.close)
+    closing.start()
+    with pytest.raises(dist.DistNetworkError) as raised:
+        store.get("never")
+    closing.join()
+    assert lost_peer(raised.value)
+    assert time.monotonic() - began < 5
+
+
+def test_a_wrong_secret_is_the_users_mistake_and_counted(server: StoreServer) -> None:
+    """If this failed, a stranger could read and write, or a user with the wrong file would wait in vain."""
+    stranger = RunStore("127.0.0.1", server.port, OTHER)
+    with pytest.raises(Mistake, match="does not take this process's secret; give the same --secret-file"):
+        stranger.set("stop/asked", "")
+    stranger.close()
+    assert server.refused["wrong key"] >= 5
+    assert "connections without the run's secret" in (server.refusals() or "")
+
+
+def test_limits_hold_for_members_too(
+    server: StoreServer, store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, a defect in one worker could fill the launcher's memory."""
+    for key, value in (("k" * (LONGEST_KEY + 1), b""), ("", b""), ("k", bytes(LONGEST_VALUE + 1))):
+        with pytest.raises(Refused):
+            store.set(key, value)
+    monkeypatch.setattr(store_server, "MOST_BYTES", 3000)
+    store.set("a", bytes(2000))
+    with pytest.raises(ValueError, match="the store is full"):
+        store.set("b", bytes(2000))
+    store.set("a", b"less")
+    store.set("b", bytes(2000))
+    monkeypatch.setattr(store_server, "MOST_KEYS", 2)
+    with pytest.raises(ValueError, match="the store is full"):
+        store.set("c", "")
+    with pytest.raises(ValueError, match="not a number"):
+        store.add("a", 1)
+
+
+def test_malformed_requests_of_a_member_are_counted_and_survived(
+    server: StoreServer, store: RunStore
+) -> None:
+    """If this failed, one bad frame would end the store and the run with it."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as member:
+        member.linger = 0
+        member.curve_serverkey = store_keys(SECRET).public
+        member.curve_publickey, member.curve_secretkey = member_keys(SECRET)
+        member.connect(f"tcp://127.0.0.1:{server.port}")
+        good = Request(1, Op.SET, 0.0, (b"k",), (b"v",)).pack()
+        bad = [[b""], [os.urandom(13)], good[:2], [*good, b"more"], [good[0][:-1], *good[1:]], [b"x"] * 5000]
+        for frames in bad:
+            member.send_multipart(frames)
+        while server.refused.total() < len(bad):
+            time.sleep(0.01)
+    assert store.num_keys() == 0
+    assert server.refusals() == f"refused: {len(bad)} malformed requests"
+
+
+@given(frames=st.lists(st.binary(max_size=40), max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_any_frames_are_a_request_or_refused(frames: list[bytes]) -> None:
+    """If this failed, some bytes would raise what the store does not expect."""
+    try:
+        request = unpack_request(frames)
+    except Refused:
+        return
+    assert request.pack() == frames
+
+
+@pytest.mark.parametrize("value", ["/etc", "../x", "", ".", "a/b", "a\nb", "-x", None, 3, "x" * 300, "a\x00"])
+def test_a_run_folder_is_a_name_and_never_a_path(value: object) -> None:
+    """If this failed, rank 0's word could put config and checkpoints anywhere."""
+    assert run_name("20261115-184207-digits.v2_a") == "20261115-184207-digits.v2_a"
+    with pytest.raises(RunFailed, match="is not a name"):
+        run_name(value)
+
+
+@pytest.mark.parametrize("value", [b"", b"0", b"65536", b"-1", b"1e3", b"9" * 2000, "²".encode()])
+def test_a_port_is_a_number(value: bytes) -> None:
+    with pytest.raises(RunFailed):
+        port_number(value)
+
+
+def test_a_failure_from_another_host_is_text_and_nothing_else() -> None:
+    """If this failed, what another host tells could steer the terminal or end the launcher with a traceback."""
+    failure = Failure(
+        rank=1, host="b", kind="error", message="bad\x1b[31m\x9b label\u202e", traceback="a\nb\x07", at=1.0
+    )
+    read = read_failure(failure.to_json().encode())
+    assert read is not None
+    assert (read.message, read.traceback) == ("bad [31m  label ", "a\nb ")
+    good = json.loads(failure.to_json())
+    for change in (
+        {"rank": "1"},
+        {"rank": -1},
+        {"kind": "stranger"},
+        {"kind": ["error"]},
+        {"step": True},
+        {"at": float("nan")},
+        {"message": None},
+        {"run": 3},
+    ):
+        assert read_failure(json.dumps({**good, **change}).encode()) is None
+    for text in (b"", b"[]", b"3", b"\xff", b"[" * 100_000, b'{"rank": 1}'):
+        assert read_failure(text) is None
+    assert read_failure(json.dumps({**good, "message": "x" * 10**6}).encode()).message == "x" * 4096  # type: ignore[union-attr]
+
+
+def test_processes_of_one_host_agree_on_a_secret_that_nobody_else_reads(tmp_path: Path) -> None:
+    """If this failed, torchrun on one host would need a file from the user, or show the secret to others."""
+    folder = tmp_path / "agreed"
+    found = [agree(folder) for _ in range(3)]
+    assert found[0] == found[1] == found[2]
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert [path.name for path in folder.iterdir()] == ["secret"]
+    assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("trap", ["open", "link", "owner"])
+def test_a_folder_that_others_have_a_hand_in_is_refused(tmp_path: Path, trap: str) -> None:
+    """If this failed, a stranger could lay the folder out beforehand and know the secret."""
+    folder = tmp_path / "agreed"
+    match trap:
+        case "open":
+            folder.mkdir()
+            folder.chmod(0o755)
+        case "link":
+            (tmp_path / "elsewhere").mkdir(mode=0o700)
+            folder.symlink_to(tmp_path / "elsewhere")
+        case "owner":
+            if os.geteuid() != 0:
+                pytest.skip("to give a folder away needs root")
+            folder.mkdir(mode=0o700)
+            os.chown(folder, 65534, 65534)
+    with pytest.raises(Mistake, match="is not a folder of this user alone"):
+        agree(folder)
+
+
+def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:
+    place = Place(rank=0, workers=2, local_workers=2, port=free_ports(1)[0])
+    with run_secret(place):
+        assert agreed_folder(place.port).exists()
+    assert not agreed_folder(place.port).exists()
+    with pytest.raises(ZeroDivisionError), run_secret(place):
+        raise ZeroDivisionError
+    assert not agreed_folder(place.port).exists()
+    with pytest.raises(Mistake, match="a run on 2 hosts needs --secret-file"), run_secret(Place(nodes=2)):
+        pass
+
+
+def test_whoever_has_no_secret_cannot_take_a_seat() -> None:
+    """If this failed, whoever starts with --node-rank 1 first would train as that rank."""
+    port, ends = free_ports(1)[0], {}
+
+    def start(name: str, node_rank: int, secret: Secret) -> None:
+        try:
+            meeting = Meeting(
+                secret=secret,
+                address="127.0.0.1",
+                port=port,
+                node_rank=node_rank,
+                nodes=2,
+                workers=1,
+                wait=20.0,
+                silence=20.0,
+                say=said.append,
+            )
+            meeting.gather()
+            meeting.leave()
+            ends[name] = "met"
+        except Mistake as mistake:
+            ends[name] = str(mistake)
+
+    said: list[str] = []
+    first = threading.Thread(target=start, args=("first", 0, SECRET))
+    first.start()
+    start("stranger", 1, OTHER)
+    start("second", 1, SECRET)
+    first.join(20)
+    assert (ends["first"], ends["second"]) == ("met", "met")
+    assert "does not take this process's secret" in ends["stranger"]
+    assert any("refused: 5 connections without the run's secret" in line for line in said)

@@ -1,0 +1,127 @@
+"""A live run under attack by another user of its host: it goes on, and the strangers are no more than a number."""
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+import psutil
+import pytest
+
+from command import run_python, start_python
+
+STRANGER = str(Path(__file__).with_name("stranger.py"))
+NOBODY = 65534
+TRAIN = ["--checkpoint-every", "never", "--evaluate-every", "never", "-i", "1000000", "--batch-size", "4"]
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="to become another user needs root")
+
+
+@contextmanager
+def training(tmp_path: Path, *words: str, first=lambda: None) -> Iterator["subprocess.Popen[str]"]:
+    """A run that has taken a few steps."""
+    command = ["-m", "paceline", "train", *TRAIN, *words]
+    with start_python(*command, cwd=tmp_path, env={"NO_COLOR": "1"}, first=first) as launcher:
+        try:
+            until(lambda: steps(tmp_path) > 5, launcher)
+            yield launcher
+        finally:
+            for child in [*psutil.Process(launcher.pid).children(recursive=True), launcher]:
+                child.kill()
+
+
+def steps(tmp_path: Path) -> int:
+    """Steps that rank 0 has recorded."""
+    return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/events/rank-0.jsonl"))
+
+
+def until(condition, launcher: "subprocess.Popen[str]") -> None:
+    end = time.monotonic() + 100
+    while not condition():
+        assert launcher.poll() is None, launcher.communicate()
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def doors(launcher: "subprocess.Popen[str]", servers: int) -> list[int]:
+    """The ports of the store and of the servers, which come last among the launcher's children."""
+    process = psutil.Process(launcher.pid)
+    children = sorted(process.children(), key=lambda child: int(child.environ()["LOCAL_RANK"]))
+    keepers = [process, *children[len(children) - servers :]]
+    return [
+        connection.laddr.port
+        for keeper in keepers
+        for connection in keeper.net_connections("tcp")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+
+
+def become_nobody() -> None:
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
+def goes_on(launcher: "subprocess.Popen[str]", tmp_path: Path) -> None:
+    before = steps(tmp_path)
+    until(lambda: steps(tmp_path) > before, launcher)
+
+
+def stopped(launcher: "subprocess.Popen[str]") -> tuple[str, str]:
+    """What was printed, once the run has been stopped by its user."""
+    launcher.send_signal(signal.SIGINT)
+    printed = launcher.communicate(timeout=60)
+    assert launcher.returncode == 130, printed
+    return printed
+
+
+def refused(text: str) -> int:
+    """How many connections the store has refused, as the user is told."""
+    (number,) = re.findall(r"^paceline: refused: ([\d,]+) connections without the run's secret$", text, re.M)
+    return int(number.replace(",", ""))
+
+
+@pytest.mark.parametrize(("words", "servers"), [([], 0), (["--strategy", "ssp", "--workers", "1"], 1)])
+def test_another_user_has_no_effect_but_a_count(tmp_path: Path, words: list[str], servers: int) -> None:
+    """If this failed, any user of the host could end a run, write its text, fill its memory or place its files."""
+    with training(tmp_path, *words) as launcher:
+        ports = doors(launcher, servers)
+        assert len(ports) == 1 + servers
+        before = psutil.Process(launcher.pid).memory_info().rss
+        run_python(STRANGER, "knock", "127.0.0.1", *map(str, ports), first=become_nobody)
+        goes_on(launcher, tmp_path)
+        assert psutil.Process(launcher.pid).memory_info().rss < before + 64 * 2**20
+        out, error = stopped(launcher)
+    assert refused(error) >= 5
+    assert "stranger was here" not in out + error
+    assert "\x1b[31m" not in out + error
+    assert len(list(tmp_path.glob("runs/*"))) == 1
+    assert not Path("/stranger").exists()
+
+
+def test_more_connections_than_descriptors_are_survived(tmp_path: Path) -> None:
+    """If this failed, whoever opens a thousand connections would end a run with servers."""
+    limit = partial(resource.setrlimit, resource.RLIMIT_NOFILE, (1024, 1024))
+    with training(tmp_path, "--strategy", "ssp", "--workers", "1", first=limit) as launcher:
+        ports = doors(launcher, servers=1)
+        with start_python(STRANGER, "hold", "127.0.0.1", *map(str, ports), first=become_nobody) as stranger:
+            assert stranger.stdout is not None
+            assert stranger.stdout.readline() == "held 3000\n"
+            open_ones = [psutil.Process(pid).num_fds() for pid in keepers(launcher)]
+            goes_on(launcher, tmp_path)
+            stranger.communicate()
+        goes_on(launcher, tmp_path)
+        out, error = stopped(launcher)
+    assert max(open_ones) < 400, "connections that have not proven themselves are bounded"
+    assert refused(error) == 1500
+    assert re.search(r"refused\D+1,?500", out), "the server counts them as well"
+
+
+def keepers(launcher: "subprocess.Popen[str]") -> list[int]:
+    return [launcher.pid, *(child.pid for child in psutil.Process(launcher.pid).children())]
