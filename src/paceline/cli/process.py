@@ -110,6 +110,7 @@ def _training(asked: Asked, place: "Place") -> "Work":
                 name=keep.name,
                 secret=_secret(asked, place),
             )
+            heartbeat.enter("finishing")
         if told.last:  # by the worker that spoke for all
             write_trace(resume or RunFolder(keep.parent / summary.name))
         return summary
@@ -121,6 +122,7 @@ def _serving(asked: Asked, place: "Place") -> "Work":
     """A server's work."""
     from paceline.runtimes.live.guard import Ended
     from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.launch import say_on_stderr
     from paceline.runtimes.live.served.server import run_server
     from paceline.runtimes.live.signals import StopRequest
 
@@ -138,6 +140,7 @@ def _serving(asked: Asked, place: "Place") -> "Work":
             secret=secret,
             resume=asked.resume,
             name=asked.keep.name,
+            say=say_on_stderr,
         )
 
     return process

@@ -49,7 +49,7 @@ def _launch(asked: Asked) -> int:
     from paceline.runtimes.prepare import prepare
 
     where, resume = asked.where, asked.resume
-    where.live(resume)
+    live = where.live(resume)
     workers = where.workers
     if workers is None:
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
@@ -58,5 +58,6 @@ def _launch(asked: Asked) -> int:
     prepare(asked.settings(plan.nodes * plan.workers))
     check_parent(asked.keep.parent)
     asked.served.warn()
-    plan = replace(plan, servers=servers, secret_file=asked.served.secret_file)
+    secret_file = asked.served.secret_file
+    plan = replace(plan, servers=servers, secret_file=secret_file, silence=live.silence, hang=live.hang)
     return launch(train_command(sys.argv[1:]), plan)

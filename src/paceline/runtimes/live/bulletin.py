@@ -1,7 +1,9 @@
 """What launchers tell each other while a run goes on: that they are there, and what failed."""
 
+import json
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -24,6 +26,8 @@ class Bulletin:
         self._store, self._node_rank, self._nodes, self._silence = store, node_rank, nodes, silence
         self._heard = dict.fromkeys(set(range(nodes)) - {node_rank}, time.monotonic())
         self._told = False
+        self._notices: deque[str] = deque()
+        self._sent = 0
         self._done = threading.Event()
         if nodes > 1:
             threading.Thread(target=self._beat, args=(connect,), name="bulletin", daemon=True).start()
@@ -42,6 +46,17 @@ class Bulletin:
                 return Failure.from_json(text.decode()) if text else None
             time.sleep(0.05)
         return None
+
+    def notify(self, sentence: str) -> None:
+        """Pass a sentence to the users of the other hosts."""
+        if self._nodes > 1:
+            self._sent += 1
+            note = json.dumps([self._sent, sentence])
+            _ask(lambda: self._store.set(_notice_key(self._node_rank), note))
+
+    def notices(self) -> list[str]:
+        """What other hosts have passed on since the last call."""
+        return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def silent_node(self) -> int | None:
         """A node that has said nothing for too long, or None."""
@@ -75,6 +90,7 @@ class Bulletin:
         """Over a connection of its own: it may stick for as long as a network is cut."""
         try:
             store, last, count = connect(), dict.fromkeys(self._heard, b""), 0
+            notices = dict.fromkeys(self._heard, 0)
             while not self._done.is_set():
                 count += 1
                 store.set(alive_key(self._node_rank), str(count))
@@ -84,11 +100,23 @@ class Bulletin:
                         self.forget(rank)
                     elif word != last[rank]:
                         self._heard[rank], last[rank] = time.monotonic(), word
+                    self._read_notice(store, rank, notices)
                 self._told = store.check(["failure"])
                 self._done.wait(_BEAT)
         except RuntimeError:
             # The store has gone with the launcher of node rank 0, and so have its workers: ours will notice.
             self._heard = {}
+
+    def _read_notice(self, store: Any, rank: int, seen: dict[int, int]) -> None:
+        if store.check([_notice_key(rank)]):
+            number, sentence = json.loads(store.get(_notice_key(rank)))
+            if number > seen[rank]:
+                seen[rank] = number
+                self._notices.append(sentence)
+
+
+def _notice_key(rank: int) -> str:
+    return f"notice-{rank}"
 
 
 def alive_key(rank: int) -> str:

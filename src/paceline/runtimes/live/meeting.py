@@ -3,17 +3,20 @@
 The workers use the same store to find each other, and launchers leave their failures in it for other hosts.
 """
 
+import ctypes
 import json
 import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import torch
 import torch.distributed as dist
-from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined]
-from torch.distributed.elastic.rendezvous import RendezvousHandler, RendezvousInfo, RendezvousStoreInfo
+from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.addresses import listen
@@ -23,8 +26,23 @@ _SILENCE = 2.0
 _AGAIN = 30.0
 
 
-class Meeting(RendezvousHandler):
-    """The rendezvous of the elastic agents: ranks are as given, and nobody waits in vain without a word."""
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep torch's C++ side from warning of every host that has no name; where it cannot be, nothing changes."""
+    library = Path(torch.__file__).parent / "lib" / "libc10.so"
+    try:
+        level = ctypes.c_int.in_dll(ctypes.CDLL(str(library)), "FLAGS_caffe2_log_level")
+    except (OSError, ValueError):
+        level = ctypes.c_int()
+    before, level.value = level.value, 2
+    try:
+        yield
+    finally:
+        level.value = before
+
+
+class Meeting:
+    """The rendezvous of the launchers: ranks are as given, and nobody waits in vain without a word."""
 
     def __init__(
         self,
@@ -58,18 +76,17 @@ class Meeting(RendezvousHandler):
         if self._listener is not None:
             self.port = self._listener.getsockname()[1]
 
-    def next_rendezvous(self) -> RendezvousInfo:
+    def gather(self) -> None:
         """Wait until every launcher is here."""
         deadline = time.monotonic() + self._wait
-        self._open(deadline)
-        self._gather(deadline)
+        with _quiet():
+            self._open(deadline)
+            self._gather(deadline)
         if self.node_rank:
             self._say(
                 f"node rank {self.node_rank} of {self.nodes} has joined; the host at {self.address} reports on the run"
             )
         self.bulletin = Bulletin(self._store, self._connect, self.node_rank, self.nodes, self._silence)
-        store = PrefixStore("agents", self._store)
-        return RendezvousInfo(store, self.node_rank, self.nodes, RendezvousStoreInfo(self.address, self.port))
 
     def _open(self, deadline: float) -> None:
         if self._listener is None:
@@ -182,34 +199,6 @@ class Meeting(RendezvousHandler):
             self.bulletin.leave()
         if self._listener is not None:
             self._listener.close()
-
-    def get_backend(self) -> str:
-        """A name for the agent's log."""
-        return "paceline"
-
-    def get_run_id(self) -> str:
-        """A name for the agent's log."""
-        return "paceline"
-
-    @property
-    def use_agent_store(self) -> bool:
-        """The workers join this store instead of making one."""
-        return True
-
-    def is_closed(self) -> bool:
-        """Nobody joins twice."""
-        return False
-
-    def set_closed(self) -> None:
-        """Nothing to close."""
-
-    def num_nodes_waiting(self) -> int:
-        """Nobody joins late."""
-        return 0
-
-    def shutdown(self) -> bool:
-        """Nothing to shut down; the store ends with the process."""
-        return True
 
 
 class _Reminder:
