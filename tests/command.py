@@ -139,7 +139,8 @@ def run_paceline(
     *arguments: str, cwd: Path, check: int | None = 0, **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run the command; ``check`` is the exit code it must have, ``more`` as for ``start_python``."""
-    done = run_python("-m", "paceline", *arguments, cwd=cwd, env={"NO_COLOR": "1"}, **more)
+    env = {"NO_COLOR": "1", **more.pop("env", {})}
+    done = run_python("-m", "paceline", *arguments, cwd=cwd, env=env, **more)
     assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

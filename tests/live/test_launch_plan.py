@@ -8,9 +8,10 @@ import pytest
 
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.addresses import interface_towards
-from paceline.runtimes.live.launch import Launch, variables
+from paceline.runtimes.live.launch import variables
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.plan import Launch
 from ports import free_ports
 
 TORCHRUN = {
@@ -72,13 +73,13 @@ def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPa
 def test_workers_get_the_interface_and_one_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
     """If this failed, Gloo would listen at the address of the host's name, and threads fight for cores."""
     assert interface_towards("127.0.0.1", 29500) == "lo"
-    found = variables(Launch(workers=2), 29500, tmp_path, {})
+    found = variables(Launch(workers=2), 29500, tmp_path, None, {})
     assert (found["GLOO_SOCKET_IFNAME"], found["OMP_NUM_THREADS"]) == ("lo", "1")
     found = variables(
-        Launch(workers=2), 29500, tmp_path, {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
+        Launch(workers=2), 29500, tmp_path, None, {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
     )
     assert not {"GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"} & set(found)
-    assert "OMP_NUM_THREADS" not in variables(Launch(workers=1), 29500, tmp_path, {})
+    assert "OMP_NUM_THREADS" not in variables(Launch(workers=1), 29500, tmp_path, None, {})
 
 
 def test_a_place_is_read_from_torchruns_variables() -> None:
@@ -117,7 +118,7 @@ def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseExceptio
             meeting = Meeting(
                 address="127.0.0.1", wait=wait, silence=20.0, say=lambda _: None, **{**usual, **mine}
             )
-            meeting.next_rendezvous()
+            meeting.gather()
             meeting.leave()
         except (Mistake, RunFailed) as error:
             ends[index] = error

@@ -16,7 +16,7 @@ from paceline.runtimes.live.timeouts import GLANCE, STACK
 
 SIGNAL = signal.SIGRTMIN + 7
 """A real-time signal that nothing else here uses."""
-FRAMES = 12
+FRAMES = 8
 """That are shown."""
 _LONGEST = 2**18
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
