@@ -7,10 +7,11 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from subprocess import PIPE, STDOUT
 
 import psutil
 
-from command import fork_workers, run_paceline, start_python
+from command import fork_workers, start_python
 from paceline.records.folder import RunFolder
 
 JOB = """
@@ -22,7 +23,7 @@ def due(name):
 
 def loss(outputs, targets):
     if torch.is_grad_enabled():
-        rank = os.environ["RANK"]
+        rank = os.environ.get("RANK", "joined")
         if due("slow"):
             time.sleep(0.02)
         while due(f"hang-{rank}"):
@@ -59,7 +60,7 @@ class Faulty:
             env=env,
             first=fork_workers,
             stdout=self._out,
-            stderr=subprocess.STDOUT,
+            stderr=STDOUT,
         )
 
     @property
@@ -116,8 +117,19 @@ def printed(text: str, what: str) -> list[str]:
     return shlex.split(lines[-1])
 
 
+def start_printed(cwd: Path, text: str, what: str) -> "subprocess.Popen[str]":
+    """Start the command as it was printed, in the folder where it was."""
+    env = {"NO_COLOR": "1", "FAULTS": str(cwd), "PYTHONPATH": str(cwd), "TMPDIR": str(cwd)}
+    words = ("-m", "paceline", *printed(text, what))
+    return start_python(*words, cwd=cwd, env=env, first=fork_workers, stdout=PIPE, stderr=STDOUT)
+
+
 def run_printed(cwd: Path, text: str, what: str) -> str:
-    """Run the command as it was printed, in the folder where it was; it must end well."""
-    env = {"FAULTS": str(cwd), "PYTHONPATH": str(cwd), "TMPDIR": str(cwd)}
-    done = run_paceline(*printed(text, what), cwd=cwd, first=fork_workers, env=env)
-    return done.stdout + done.stderr
+    """Run the command as it was printed; it must end well."""
+    with start_printed(cwd, text, what) as process:
+        try:
+            told, _ = process.communicate(timeout=PATIENCE)
+        finally:
+            process.kill()
+    assert process.returncode == 0, told
+    return told

@@ -2,16 +2,14 @@
 
 import json
 import os
-import re
 import signal
-import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import pytest
+from faults import PATIENCE, Faulty, printed, run_printed, start_printed
 
-from faults import Faulty, printed, run_printed
 from ports import free_ports
 
 Start = Callable[..., Faulty]
@@ -36,10 +34,23 @@ def test_a_killed_worker_is_gone_at_the_servers_within_a_second(start: Start) ->
     assert left["at"] - last < 1.0
 
 
+def comes_back(run: Faulty, cwd: Path, text: str) -> None:
+    """Join by the command that was printed, and end with the run."""
+    with start_printed(cwd, text, "Join") as newcomer:
+        try:
+            assert newcomer.stdout is not None
+            assert "joined" in newcomer.stdout.readline(), newcomer.stdout.read()
+            run.hurry()
+            assert run.ended() == 0, run.text
+            assert newcomer.wait(PATIENCE) == 0, newcomer.stdout.read()
+        finally:
+            newcomer.kill()
+
+
 def test_a_worker_that_holds_the_gil_stays_unless_the_setting_is_small(start: Start) -> None:
     """If this failed, a job with a long call into C would lose its worker; or --silence would mean nothing."""
     patient = start(*SSP, "-i", "150", HELD="6500000", home="patient")
-    strict = start(*SSP, "-i", "100000", "--silence", "2", HELD="5000000", home="strict")
+    strict = start(*SSP, "-i", "600", "--silence", "2", HELD="5000000", home="strict")
     for run in (patient, strict):
         run.until_saved()
         (run.cwd / "gil-1").touch()
@@ -49,10 +60,7 @@ def test_a_worker_that_holds_the_gil_stays_unless_the_setting_is_small(start: St
     strict.until_said(
         r"rank 1 on \S+ was given up by the servers at step \d+: .*; the run goes on with the others\."
     )
-    # The run that goes on can be joined by the command that was printed.
-    assert printed(strict.text, "Join")[:2] == ["train", "--join"]
-    strict.process.send_signal(signal.SIGINT)
-    assert strict.ended() == 130, strict.text
+    comes_back(strict, strict.cwd, strict.text)
     assert patient.ended() == 0, patient.text
     assert "given up" not in patient.text
 
@@ -64,18 +72,43 @@ def two_nodes(start: Start, *options: str) -> list[Faulty]:
     return [start(*options, *place, "-nr", str(rank), home=f"node-{rank}") for rank in (0, 1)]
 
 
-def test_after_ctrl_c_every_host_is_told_the_command_that_resumes_it_there(start: Start) -> None:
-    """If this failed, both hosts would be told to train alone."""
-    nodes = two_nodes(start, "-i", "200")
+def test_what_happens_on_one_host_is_told_on_both_and_both_resume_after_ctrl_c(start: Start) -> None:
+    """If this failed, a host would not know for whom it waits, or be told to train alone."""
+    nodes = two_nodes(start, "-i", "250")
     nodes[0].until_saved()
+    os.kill(nodes[0].worker(1), signal.SIGSTOP)
+    for node in nodes:
+        node.until_said(r"rank 1 on \S+ \(process \d+\) is stopped by a signal")
+    os.kill(nodes[0].worker(1), signal.SIGCONT)
+    for node in nodes:
+        node.until_said(r"rank 1 on \S+ goes on again after")
     nodes[1].process.send_signal(signal.SIGINT)
     assert [node.ended() for node in nodes] == [130, 130]
     commands = [printed(node.text, "Resume") for node in nodes]
     assert [command[command.index("-nr") + 1] for command in commands] == ["0", "1"]
-    from concurrent.futures import ThreadPoolExecutor
-
     for node in nodes:
         node.hurry()
     with ThreadPoolExecutor(2) as threads:
         told = list(threads.map(lambda node: run_printed(node.cwd, node.text, "Resume"), nodes))
     assert "resumed at step" in told[0]
+
+
+def test_a_host_that_was_given_up_is_told_how_to_join_the_run_that_goes_on(
+    start: Start, tmp_path: Path
+) -> None:
+    """If this failed, it would be told to resume a run that is under way."""
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of both hosts")
+    secret.chmod(0o600)
+    nodes = two_nodes(start, *SSP, "-i", "600", "--silence", "2", "--secret-file", str(secret))
+    nodes[0].until_saved()
+    worker = nodes[0].worker(1)
+    os.kill(worker, signal.SIGSTOP)
+    nodes[0].until_said(r"rank 1 on \S+ is given up")
+    os.kill(worker, signal.SIGCONT)
+    assert nodes[1].ended() == 1
+    assert "the run goes on without it.\nJoin: paceline train --join 127.0.0.1:" in nodes[1].text, nodes[
+        1
+    ].text
+    assert "Resume" not in nodes[1].text
+    comes_back(nodes[0], nodes[1].cwd, nodes[1].text)

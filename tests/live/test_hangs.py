@@ -42,8 +42,8 @@ def test_a_worker_that_sleeps_in_forward_is_the_cause_with_its_line(start: Start
     assert run.ended() == 1
     assert time.monotonic() - asked < 12
     notice = (
-        r"paceline: rank 1 on \S+ stands still since [\d:]+ \(step \d+, forward; its steps took [\d.]+ ms until then\); "
-        r"ended in \d s unless it goes on\n  \S+mine.py:\d+ in loss\n"
+        r"paceline: rank 1 on \S+ stands still since [\d:]+ \(step \d+, forward; its steps took [\d.]+ ms "
+        r"until then\); ended in \d s unless it goes on\n  \S+mine.py:\d+ in loss\n"
     )
     assert re.search(notice, run.text), run.text
     assert "rank 0 on" not in run.text

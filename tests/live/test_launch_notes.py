@@ -76,7 +76,7 @@ def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_pat
     meeting = SimpleNamespace(lost=lambda: None, bulletin=SimpleNamespace(post=posted.append))
     run = Run(Launch(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
     run.processes[1].ended_at, run.processes[1].code = 1.0, 1
-    with pytest.raises(RunFailed, match="^rank 0 on node-b failed at step 812"):
+    with pytest.raises(RunFailed, match=r"^rank 0 on node-b failed at step 812"):
         run.reporter.tell()
     assert [note.rank for note in posted] == [0], "other hosts would only hear that a worker is gone"
 

@@ -166,7 +166,7 @@ def test_only_a_host_with_servers_is_missed(tmp_path: Path, me: int, lost: int, 
     told: list[str] = []
     run = Run(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
     assert run.reporter.lost_node() == (None if survived else lost)
-    words = ["node rank 1 (node-b) has not answered for 20 s (--silence); the run goes on with the others."]
+    words = ["node rank 1 (node-b) has not answered for 20 s; the run goes on with the others."]
     assert told == (words if survived else [])
 
 

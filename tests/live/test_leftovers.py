@@ -12,8 +12,8 @@ from pathlib import Path
 
 import psutil
 import pytest
-
 from faults import Faulty, run_printed
+
 from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
 
 Start = Callable[..., Faulty]

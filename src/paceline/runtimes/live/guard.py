@@ -168,7 +168,11 @@ class _Notary:
         held = local_servers(self.place.node_rank, self.place.nodes, self.place.servers)
         if self.place.launch is not None and self.place.servers and not held:
             return join(None, read_servers(self.place.launch), self.place.secret_file)
-        return safe(run, self.place.options)
+        lines = safe(run, self.place.options)
+        if self.place.launch is None and self.place.nodes > 1:  # who started all hosts must do so again
+            same = "Resume: give your launcher the same command with"
+            lines = [line.replace("Resume: paceline train", same) for line in lines]
+        return lines
 
     def _print(self, lines: list[str]) -> None:
         with suppress(OSError):
@@ -177,7 +181,7 @@ class _Notary:
 
     def _speaks(self) -> bool:
         """Whether this is the one of its host's workers that speaks where the launcher cannot."""
-        return self.place.role != "server" and self.place.local_rank == 0
+        return self.place.role == "worker" and self.place.local_rank == 0
 
     def _launcher_gone(self) -> bool:
         return self.place.launcher is not None and os.getppid() != self.place.launcher

@@ -92,10 +92,7 @@ class ExitReporter:
         return None
 
     def _silence_of(self, node: int) -> str:
-        return (
-            f"node rank {node} ({self.meeting.hosts[node]}) has not answered for {self.plan.silence:g} s "
-            "(--silence)"
-        )
+        return f"node rank {node} ({self.meeting.hosts[node]}) has not answered for {self.plan.silence:g} s"
 
     def tell(self) -> int:
         """The exit code of a run whose processes have all ended, or an exception with the root cause."""
@@ -140,7 +137,7 @@ class ExitReporter:
             trains=self.trains,
         )
         if cause.kind == "lost-host" and self.plan.servers and not self.witness.serves:
-            text = "\n".join([text, *(f"{line} (if the run goes on)" for line in self._join())])
+            text = "\n".join([text, "The run may go on without this host, and then:", *self._join()])
         return RunFailed(text)
 
     def _goes_on_elsewhere(self) -> bool:
