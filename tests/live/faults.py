@@ -51,7 +51,8 @@ class Faulty:
         (cwd / "slow").touch()
         self.cwd, self._out = cwd, (cwd / f"out-{time.monotonic_ns()}.txt").open("w+")
         env = {"NO_COLOR": "1", "FAULTS": str(cwd), "TMPDIR": str(cwd), "PYTHONPATH": str(cwd), **variables}
-        words = (*TRAIN, "--checkpoint-every", "20 steps", *options)
+        saves = () if "--checkpoint-every" in options else ("--checkpoint-every", "20 steps")
+        words = (*TRAIN, *saves, *options)
         self.process = start_python(
             "-m",
             "paceline",

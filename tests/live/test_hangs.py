@@ -29,8 +29,6 @@ def test_a_stopped_worker_is_named_goes_on_when_let_and_is_ended_when_not(start:
     assert time.monotonic() - stopped < 10
     told = r"paceline: rank 1 on \S+ was stopped by a signal since [\d:]+ and was ended after 2[.\d]* s, at step \d+; "
     assert re.search(told, run.text), run.text
-    run.hurry()
-    assert "resumed at step" in run_printed(run.cwd, run.text, "Resume")
 
 
 def test_a_worker_that_sleeps_in_forward_is_the_cause_with_its_line(start: Start) -> None:

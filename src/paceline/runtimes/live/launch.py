@@ -54,7 +54,7 @@ def launch(
     folder = LaunchFolder.make()
     meeting = None
     try:
-        secret_file = _secret_file(plan, folder.path)
+        secret_file = plan.secret(folder.path)
         meeting = plan.meeting(say)
         with hearing(SIGNALS, signal.default_int_handler):
             meeting.gather()
@@ -65,14 +65,6 @@ def launch(
         if meeting is not None:
             meeting.leave()
         folder.remove()
-
-
-def _secret_file(plan: Launch, folder: Path) -> Path | None:
-    """The file with the run's secret: the user's, or on one host a new one that ends with the run."""
-    if plan.secret_file is not None or plan.nodes > 1:
-        return plan.secret_file and plan.secret_file.absolute()
-    Secret.new().write(place.secret_path(folder))
-    return place.secret_path(folder)
 
 
 def variables(

@@ -8,7 +8,8 @@ from shlex import quote
 from paceline.errors import Mistake
 from paceline.runtimes.live.addresses import LOOPBACK, check_reachable, resolve
 from paceline.runtimes.live.meeting import Meeting
-from paceline.runtimes.live.place import Role, local_servers
+from paceline.runtimes.live.place import Role, local_servers, secret_path
+from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.timeouts import HANG, SILENCE
 
 DEFAULT_PORT = 29500
@@ -68,6 +69,13 @@ class Launch:
         if self.nodes > 1:
             return self.address or LOOPBACK, self.port or DEFAULT_PORT
         return self.address or LOOPBACK, self.port or 0
+
+    def secret(self, folder: Path) -> Path | None:
+        """The file with the run's secret: the user's own, or on one host one that is made in the launch folder."""
+        if self.secret_file is not None or self.nodes > 1:
+            return self.secret_file and self.secret_file.absolute()
+        Secret.new().write(secret_path(folder))
+        return secret_path(folder)
 
     def meeting(self, say: Callable[[str], None]) -> Meeting:
         """Check the address and take the port, before anything starts."""
