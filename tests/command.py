@@ -16,14 +16,13 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from torch.distributed.elastic.multiprocessing.subprocess_handler import subprocess_handler
-
 from paceline.cli.main import main
+from paceline.runtimes.live import processes
 
 TESTS = str(Path(__file__).parent)
 _KEPT: list[Any] = []
@@ -120,10 +119,10 @@ def _code_of(words: tuple[str, ...]) -> int:
 def fork_workers() -> None:
     """From here on this launcher forks its workers too; for runs of which only the results count."""
 
-    def fork(args: tuple[str, ...], **more: Any) -> "subprocess.Popen[str]":
-        return start_python(*args[1:], **more)
+    def fork(command: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen[str]":
+        return start_python(*command[1:], env=environ, start_new_session=True)
 
-    subprocess_handler.Popen = fork
+    processes.start = fork
 
 
 def run_python(*words: str, seconds: float = 110, **more: Any) -> subprocess.CompletedProcess[str]:
@@ -140,7 +139,8 @@ def run_paceline(
     *arguments: str, cwd: Path, check: int | None = 0, **more: Any
 ) -> subprocess.CompletedProcess[str]:
     """Run the command; ``check`` is the exit code it must have, ``more`` as for ``start_python``."""
-    done = run_python("-m", "paceline", *arguments, cwd=cwd, env={"NO_COLOR": "1"}, **more)
+    env = {"NO_COLOR": "1", **more.pop("env", {})}
+    done = run_python("-m", "paceline", *arguments, cwd=cwd, env=env, **more)
     assert check is None or done.returncode == check, f"exit {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done
 

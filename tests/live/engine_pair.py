@@ -87,6 +87,9 @@ class Pulse(Silent):
         if step == self.fail_at:
             raise OSError(f"scripted failure at step {step}")
 
+    def enter(self, phase: str) -> None:
+        pass
+
     def show(self, run: Path) -> None:
         self.run = run
         self.sent_before = bytes_sent()

@@ -22,8 +22,8 @@ def say(line: str) -> None:
 
 def launch(plan: str, behaviour: str) -> int:
     from paceline.errors import Mistake, RunFailed
-    from paceline.runtimes.live.launch import Launch
     from paceline.runtimes.live.launch import launch as start
+    from paceline.runtimes.live.plan import Launch
 
     asked = json.loads(plan)
     if "secret_file" in asked:

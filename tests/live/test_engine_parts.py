@@ -284,6 +284,9 @@ class Witness(Silent):
     def beat(self, step: int) -> None:
         pass
 
+    def enter(self, phase: str) -> None:
+        pass
+
 
 def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) -> Witness:
     witness = Witness()

@@ -15,7 +15,8 @@ import pytest
 
 from command import PIPES, start_python
 from paceline.errors import Mistake, RunFailed
-from paceline.runtimes.live.launch import Launch, launch
+from paceline.runtimes.live.launch import launch
+from paceline.runtimes.live.plan import Launch
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 Start = Callable[[str], "subprocess.Popen[str]"]

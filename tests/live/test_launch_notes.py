@@ -8,18 +8,17 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
-from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
 
-from paceline.errors import Mistake
+from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live import signals
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
 from paceline.runtimes.live.guard import _Notary, run_guarded
 from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
-from paceline.runtimes.live.launch import Launch, _Run
-from paceline.runtimes.live.overseer import AFTER_INTERRUPT
+from paceline.runtimes.live.launch import Run
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.signals import StopRequest
+from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
 from paceline.runtimes.live.verdict import sentence
 from paceline.runtimes.live.witness import was_stopped
 
@@ -75,10 +74,10 @@ def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_pat
     failure("lost-peer", 1, 1.0).write(tmp_path)
     posted: list[Failure] = []
     meeting = SimpleNamespace(lost=lambda: None, bulletin=SimpleNamespace(post=posted.append))
-    run = _Run(Launch(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    seen = ProcessFailure(local_rank=1, pid=1, exitcode=1, error_file=os.devnull)
-    told = run._failed(RunResult(state=WorkerState.FAILED, failures={1: seen}))
-    assert str(told).startswith("rank 0 on node-b failed at step 812")
+    run = Run(Launch(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    run.processes[1].ended_at, run.processes[1].code = 1.0, 1
+    with pytest.raises(RunFailed, match=r"^rank 0 on node-b failed at step 812"):
+        run.reporter.tell()
     assert [note.rank for note in posted] == [0], "other hosts would only hear that a worker is gone"
 
 
@@ -115,7 +114,7 @@ def test_a_worker_that_does_not_stop_is_ended(sent: list[signal.Signals]) -> Non
 
 def test_what_is_kept_in_memory_is_rescued_before_a_worker_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, a worker that is ended hard would lose its record, or a dead disk would keep it alive."""
-    monkeypatch.setattr(signals, "_RESCUE", 0.1)
+    monkeypatch.setattr(signals, "RESCUE", 0.1)
     told: list[object] = []
     with StopRequest(told.append, patience={signal.SIGTERM: 0.05}) as stopping:
         stopping.before_hard_end(lambda: told.append("written"))
@@ -146,7 +145,7 @@ def test_a_worker_that_is_ended_says_what_is_safe(
 
 def test_workers_give_up_before_their_launcher_gives_them_up() -> None:
     """If this failed, workers would be killed while they still wait for the end of a round."""
-    assert signals.PATIENCE[signal.SIGINT] + signals._RESCUE < AFTER_INTERRUPT
+    assert PATIENCE[signal.SIGINT] + RESCUE < AFTER_INTERRUPT
 
 
 def test_a_worker_of_another_launcher_prints_its_own_cause(capsys: pytest.CaptureFixture[str]) -> None:

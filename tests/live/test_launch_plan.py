@@ -8,9 +8,10 @@ import pytest
 
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.addresses import interface_towards
-from paceline.runtimes.live.launch import Launch, variables
+from paceline.runtimes.live.launch import variables
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.served.keys import Secret
 from ports import free_ports
 

@@ -9,14 +9,15 @@ import time
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.guard import _patience
-from paceline.runtimes.live.launch import Launch, _Run, launch
+from paceline.runtimes.live.launch import Run, launch
 from paceline.runtimes.live.place import Place
-from paceline.runtimes.live.signals import PATIENCE, StopRequest
+from paceline.runtimes.live.plan import Launch
+from paceline.runtimes.live.signals import StopRequest
+from paceline.runtimes.live.timeouts import PATIENCE
 
 STAND_IN = Path(__file__).with_name("stand_in_served.py")
 
@@ -148,14 +149,14 @@ def plan_of(node_rank: int) -> Launch:
 def test_a_host_whose_workers_have_died_does_not_end_the_run_of_the_others(tmp_path: Path) -> None:
     """If this failed, a host without servers would take the whole run with it."""
     meeting = Fake()
-    run = _Run(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    run.overseer.deaths[0], run.overseer.codes[0] = 5.0, -9
-    result = RunResult(state=WorkerState.FAILED)
-    assert run._has_failed(result), "there is nothing left to do here"
+    run = Run(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    run.processes[0].ended_at, run.processes[0].code = 5.0, -9
+    with pytest.raises(RunFailed) as failed:
+        run.reporter.tell()
     assert re.fullmatch(
         r"rank 1 on \S+ died before its first step \(killed by signal 9, SIGKILL\); "
         r"no worker is left on this host, and the run goes on without it\.",
-        str(run._failed(result)),
+        str(failed.value),
     )
     assert meeting.posted_here == []
 
@@ -164,8 +165,8 @@ def test_a_host_whose_workers_have_died_does_not_end_the_run_of_the_others(tmp_p
 def test_only_a_host_with_servers_is_missed(tmp_path: Path, me: int, lost: int, survived: bool) -> None:
     """If this failed, a host that is cut off would end the run of the others, or be waited for without end."""
     told: list[str] = []
-    run = _Run(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
-    assert run._lost_node() == (None if survived else lost)
+    run = Run(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
+    assert run.reporter.lost_node() == (None if survived else lost)
     words = ["node rank 1 (node-b) has not answered for 20 s; the run goes on with the others."]
     assert told == (words if survived else [])
 

@@ -108,6 +108,10 @@ class WhereOptions(PlaceOptions):
     """Threads a worker computes with (default 1 where workers share a machine)."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
+    hang_timeout: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds that a process may stand still before it is ended (default 120); it is named after about 8."""
+    silence: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds without a sign of life after which a worker of a server, or a host, counts as lost (default 20)."""
 
     def live(self, resume: RunFolder | None) -> "LiveOptions":
         """The machinery under the workers: as asked for, else as an earlier run had it, else as usual."""
@@ -115,7 +119,7 @@ class WhereOptions(PlaceOptions):
         from paceline.runtimes.live.options import LiveOptions
 
         known = read_machinery(resume) if resume else {}
-        for name in ("device", "backend", "threads", "timeout"):
+        for name in ("device", "backend", "threads", "timeout", "hang_timeout", "silence"):
             if (given := getattr(self, name)) is not None:
                 known[name] = given
         return LiveOptions(**known)

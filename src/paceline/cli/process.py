@@ -100,6 +100,7 @@ def _training(asked: Asked, place: "Place") -> "Work":
                 resume=resume,
                 name=keep.name,
             )
+            heartbeat.enter("finishing")
         if told.last:  # by the worker that spoke for all
             write_trace(resume or RunFolder(keep.parent / summary.name))
         return summary
@@ -111,6 +112,7 @@ def _serving(asked: Asked, place: "Place") -> "Work":
     """A server's work."""
     from paceline.runtimes.live.guard import Ended
     from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.launch import say_on_stderr
     from paceline.runtimes.live.served.server import run_server
     from paceline.runtimes.live.signals import StopRequest
 
@@ -125,6 +127,7 @@ def _serving(asked: Asked, place: "Place") -> "Work":
             before_hard_end=stopping.before_hard_end,
             resume=asked.resume,
             name=asked.keep.name,
+            say=say_on_stderr,
         )
 
     return process

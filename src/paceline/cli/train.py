@@ -49,7 +49,7 @@ def _launch(asked: Asked) -> int:
     from paceline.runtimes.prepare import prepare
 
     where, resume = asked.where, asked.resume
-    where.live(resume)
+    live = where.live(resume)
     workers = where.workers
     if workers is None:
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
@@ -57,5 +57,5 @@ def _launch(asked: Asked) -> int:
     servers = asked.servers()
     prepare(asked.settings(plan.nodes * plan.workers))
     check_parent(asked.keep.parent)
-    plan = replace(plan, servers=servers)
+    plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
     return launch(train_command(sys.argv[1:]), plan)

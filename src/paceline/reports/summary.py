@@ -1,7 +1,6 @@
 """The end of a run in a few lines: the answer, where a step's time went, what else it took."""
 
 from dataclasses import dataclass
-from shlex import quote
 
 from paceline.records.spans import Totals
 from paceline.records.summary import Summary
@@ -32,8 +31,6 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     if workers:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
     lines += served_lines(summary, blocks)
-    if summary.ending in ("interrupted", "failed") and folder and summary.runtime == "live":
-        lines.append(f"resume: paceline train --resume {quote(folder)}")
     return "\n".join(lines)
 
 

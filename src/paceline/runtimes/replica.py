@@ -1,6 +1,6 @@
 """One worker's model, gradient, optimizer, data and randomness, on flat buffers; the same in both runtimes."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
@@ -77,10 +77,17 @@ class Replica:
         return float(self._rated.base_rates[0] * self.job.schedule(epoch))
 
     @torch.no_grad()
-    def evaluate(self, params: Tensor, buffers: Tensor, seat: int, workers: int) -> Tensor:
+    def evaluate(
+        self,
+        params: Tensor,
+        buffers: Tensor,
+        seat: int,
+        workers: int,
+        scored: Callable[[], None] = lambda: None,
+    ) -> Tensor:
         """Sums over this worker's share of the test data, laid out as ``Scores.from_sums`` reads them.
 
-        ``workers`` share it, and this one has the ``seat``-th part.
+        ``workers`` share it, and this one has the ``seat``-th part; ``scored`` is called after each batch.
         """
         batches = scoring_batches(len(self.job.test), seat, workers)
         loss, metrics = 0.0, [0.0] * len(self.job.metrics)
@@ -91,6 +98,7 @@ class Replica:
                 loss += self.job.loss(outputs, targets).item() * len(inputs)
                 for place, metric in enumerate(self.job.metrics.values()):
                     metrics[place] += float(metric(outputs, targets))
+                scored()
         trained = self.loss_sum, self.loss_samples
         self.loss_sum, self.loss_samples = 0.0, 0
         tested = sum(map(len, batches))

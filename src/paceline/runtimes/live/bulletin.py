@@ -1,7 +1,9 @@
 """What launchers tell each other while a run goes on: that they are there, and what failed."""
 
+import json
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
@@ -9,7 +11,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from paceline.runtimes.live.checked import read_failure
+from paceline.runtimes.live.checked import read_failure, read_notice
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.run_store import RunStore
 
@@ -30,6 +32,8 @@ class Bulletin:
         self._store.set_timeout(_PATIENCE)
         self._heard = dict.fromkeys(set(range(nodes)) - {node_rank}, time.monotonic())
         self._told = False
+        self._notices: deque[str] = deque()
+        self._sent = 0
         self._done = threading.Event()
         if nodes > 1:
             beats = store.clone()
@@ -50,6 +54,17 @@ class Bulletin:
                 return read_failure(texts[0])
             time.sleep(0.05)
         return None
+
+    def notify(self, sentence: str) -> None:
+        """Pass a sentence to the users of the other hosts."""
+        if self._nodes > 1:
+            self._sent += 1
+            note = json.dumps([self._sent, sentence])
+            _ask(lambda: self._store.set(_notice_key(self._node_rank), note))
+
+    def notices(self) -> list[str]:
+        """What other hosts have passed on since the last call."""
+        return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def silent_node(self) -> int | None:
         """A node that has said nothing for too long, or None."""
@@ -80,12 +95,13 @@ class Bulletin:
 
     def _beat(self, store: RunStore) -> None:
         """Over a connection of its own: it may stick for as long as a network is cut."""
-        last, beats = dict.fromkeys(self._heard, b""), 0
+        last, seen, beats = dict.fromkeys(self._heard, b""), dict.fromkeys(self._heard, 0), 0
         while not self._done.is_set():
             beats += 1
             try:
                 store.set(alive_key(self._node_rank), str(beats))
                 self._hear(store, last)
+                self._read_notices(store, seen)
             except dist.DistStoreError:
                 continue  # no answer: a network may be cut, and silence will tell
             except dist.DistNetworkError:
@@ -103,6 +119,18 @@ class Bulletin:
             elif word != last[rank]:
                 self._heard[rank], last[rank] = time.monotonic(), word
         self._told = store.check([_FAILURE])
+
+    def _read_notices(self, store: RunStore, seen: dict[int, int]) -> None:
+        for rank in seen:
+            for word in store.peek([_notice_key(rank)]) or []:
+                number, sentence = read_notice(word)
+                if number > seen[rank]:
+                    seen[rank] = number
+                    self._notices.append(sentence)
+
+
+def _notice_key(rank: int) -> str:
+    return f"notice-{rank}"
 
 
 def alive_key(rank: int) -> str:

@@ -63,6 +63,15 @@ def read_failure(text: bytes) -> Failure | None:
         return None
 
 
+def read_notice(text: bytes) -> tuple[int, str]:
+    """A launcher's count of its notices and the newest one, fit to be shown; (0, "") for whatever else it is."""
+    try:
+        number, sentence = json.loads(text)
+        return whole_number(number), shown(str(sentence), _LONGEST["message"])
+    except (ValueError, TypeError, RecursionError, RunFailed):
+        return 0, ""
+
+
 def _text(told: Any, field: str) -> str:
     if not isinstance(told[field], str):
         raise TypeError(field)

@@ -1,6 +1,7 @@
 """Carries a worker's program out on real processes: autograd, torch.distributed and the wall clock."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -10,6 +11,7 @@ from paceline.collectives.traffic import broadcast_bytes
 from paceline.records.observer import Observer
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.group import Group
+from paceline.runtimes.live.heartbeat import Phase
 from paceline.runtimes.live.overlap import Overlap
 from paceline.runtimes.live.post import NoPost, Post
 from paceline.runtimes.live.recorder import Recorder
@@ -35,10 +37,13 @@ WEIGHT, VOTE = 0, 1
 
 
 class Beating(Protocol):
-    """Somebody who is told of every step."""
+    """Somebody who is told of every step, and what the worker is doing."""
 
     def beat(self, step: int) -> None:
         """A step has ended."""
+
+    def enter(self, phase: Phase) -> None:
+        """A phase begins, or has made progress."""
 
 
 class Keeper(Protocol):
@@ -99,6 +104,7 @@ class Engine:
         self._session = session
         program, answer, in_meeting = session.program(), None, False
         while True:
+            self.heartbeat.enter("exchange")  # whatever follows waits for others, unless it says otherwise
             try:
                 effect = program.send(answer)
             except StopIteration as end:
@@ -141,6 +147,7 @@ class Engine:
         recorder.pace(self._session.position.progress)
         if self._share_buffers:
             self._broadcast(Broadcast(me.buffers))
+        self.heartbeat.enter("data")
         batch = replica.draw(me.clock)
         me.samples = len(batch[1])
         recorder.mark("data")
@@ -159,6 +166,7 @@ class Engine:
         replica, samples = self.replica, self.me.samples
         self._slowness.begin(self.me.clock)
         if samples:
+            self.heartbeat.enter("forward")
             loss = replica.forward(batch)
             self._slowness.stretch()
             self.recorder.mark("forward")
@@ -166,11 +174,13 @@ class Engine:
         if overlap:
             overlap.begin()
         if samples:
+            self.heartbeat.enter("backward")
             before = replica.loss_sum
             replica.backward(loss, samples, share)
             self._loss = (replica.loss_sum - before) / samples
             self._slowness.stretch()
         self.recorder.mark("backward")
+        self.heartbeat.enter("exchange")
 
     def _overlap(self, mean: Mean | None) -> Overlap | None:
         if mean is None or self.group.alone:
@@ -198,6 +208,7 @@ class Engine:
 
     def _apply(self, effect: Apply) -> None:
         me, position = self.me, self._session.position
+        self.heartbeat.enter("apply")
         self.replica.apply(self._session.agenda.epoch(position.progress), effect.rate)
         me.clock += 1
         self.recorder.mark("apply")
@@ -266,16 +277,20 @@ class Engine:
         self.recorder.exchanged(sent, received)
 
     def _evaluate(self, effect: Evaluate) -> Tensor:
-        sums = self.replica.evaluate(effect.params, effect.buffers, *self.group.seat)
+        beat = partial(self.heartbeat.enter, "evaluate")
+        beat()
+        sums = self.replica.evaluate(effect.params, effect.buffers, *self.group.seat, beat)
         self.recorder.mark("evaluate")
         return sums
 
     def _save(self, _: Save) -> None:
         if self.recorder.pending:  # what is saved here is recorded up to here, whatever happens next
             self._write_down()
+        self.heartbeat.enter("checkpoint")
         self.keeper.save()
         self.recorder.mark("checkpoint")
 
     def _export(self, effect: Export) -> None:
+        self.heartbeat.enter("checkpoint")
         self.keeper.export(effect.params, effect.buffers)
         self.recorder.mark("checkpoint")

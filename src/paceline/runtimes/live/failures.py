@@ -29,9 +29,11 @@ Kind = Literal[
     "interrupted",
     "check",
     "abandoned",
+    "hung",
+    "expelled",
 ]
 
-_CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake")
+_CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake", "hung")
 _LOST_PEER = (
     "connection closed by peer",
     "connection reset by peer",
@@ -53,6 +55,7 @@ class Failure:
     fix, "lost-peer" a collective that failed because somebody else had gone, "lost-host" a launcher that does
     not answer. "stopped" ended hard after a signal, "interrupted" stopped in agreement with all others;
     "check" ended well, with a result that failed its check; "abandoned" is a server whose workers have all died.
+    "hung" stood still and was ended by its launcher, "expelled" was given up by the servers after a long silence.
     """
 
     rank: int
@@ -132,17 +135,12 @@ def describe(error: BaseException) -> str:
 
 def users_line(error: BaseException) -> str:
     """The last line of the user's own code in a traceback, "my_job.py:42 in loss", or nothing."""
-    package = str(Path(__file__).parents[2])
-    libraries = (
-        package,
-        sysconfig.get_path("stdlib"),
-        sysconfig.get_path("purelib"),
-        sys.prefix + "/lib",
-        "<",
-    )
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith(libraries)
-    ]
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
     return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is the user's own, and not of this package or a library."""
+    package = str(Path(__file__).parents[2])
+    stdlib, purelib = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
+    return not file.startswith((package, stdlib, purelib, sys.prefix + "/lib", "<"))

@@ -15,9 +15,13 @@ from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
 from paceline.runtimes.live.heartbeat import Heartbeat
+from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.place import Place, file_stem, local_servers
-from paceline.runtimes.live.signals import PATIENCE, StopRequest, die_with
-from paceline.runtimes.live.verdict import safe, sentence
+from paceline.runtimes.live.served.line import Expelled
+from paceline.runtimes.live.signals import StopRequest, die_with
+from paceline.runtimes.live.stacks import write_stack_when_asked
+from paceline.runtimes.live.timeouts import PATIENCE
+from paceline.runtimes.live.verdict import join, safe, sentence
 
 
 class Ended(Protocol):
@@ -60,21 +64,29 @@ def leave(code: int) -> NoReturn:
 
 def _run(place: Place, work: Work) -> int:
     die_with(place.launcher)
+    folder = LaunchFolder(place.launch) if place.launch is not None else None
+    write_stack_when_asked(place)
     with Heartbeat(place) as heartbeat:
-        notary = _Notary(place, heartbeat)
-        with StopRequest(notary.end_hard, _patience(place)) as stopping:
-            try:
-                ending = work(heartbeat, stopping).ending
-            except (Exception, SystemExit) as error:
-                return notary.failed(error)
-        match ending:
-            case "interrupted":
-                return notary.ended("interrupted", 130)
-            case "wrong":
-                return notary.ended("check", 3)
-            case "abandoned":
-                return notary.ended("abandoned", 1)
-        return 0
+        notary = _Notary(place, heartbeat, folder)
+        code = _work(notary, place, heartbeat, work)
+        notary.leave_folder()
+        return code
+
+
+def _work(notary: "_Notary", place: Place, heartbeat: Heartbeat, work: Work) -> int:
+    with StopRequest(notary.end_hard, _patience(place)) as stopping:
+        try:
+            ending = work(heartbeat, stopping).ending
+        except (Exception, SystemExit) as error:
+            return notary.failed(error)
+    match ending:
+        case "interrupted":
+            return notary.ended("interrupted", 130)
+        case "wrong":
+            return notary.ended("check", 3)
+        case "abandoned":
+            return notary.ended("abandoned", 1)
+    return 0
 
 
 def _patience(place: Place) -> Mapping[int, float]:
@@ -89,11 +101,15 @@ def _patience(place: Place) -> Mapping[int, float]:
 class _Notary:
     place: Place
     heartbeat: Heartbeat
+    folder: LaunchFolder | None = None
 
     def failed(self, error: BaseException) -> int:
         if isinstance(error, Mistake):
             self._tell(self._note("mistake", str(error)))
             return 2
+        if isinstance(error, Expelled):
+            self._tell(self._note("expelled", str(error)))
+            return 1
         if lost_peer(error):
             self._tell(self._note("lost-peer", describe(error)))
             return 1
@@ -103,12 +119,15 @@ class _Notary:
         return 1
 
     def ended(self, kind: Kind, code: int) -> int:
-        self._leave(self._note(kind, ""))
+        note = self._note(kind, "")
+        if not self._leave(note) and kind == "interrupted" and self._speaks() and note.run:
+            self._print(self._way_back(Path(note.run)))
         return code if self.place.launch is None else 0
 
     def end_hard(self, signum: int) -> None:
         """Called from a thread, while the main thread may be stuck."""
         self._tell(self._note("stopped", f"could not stop in time after {signal.Signals(signum).name}"))
+        self.leave_folder()
         os._exit(130 if signum == signal.SIGINT else 1)
 
     def _note(self, kind: Kind, message: str, where: str = "", text: str = "") -> Failure:
@@ -129,23 +148,62 @@ class _Notary:
         )
 
     def _tell(self, note: Failure) -> None:
-        if not self._leave(note):
-            saved = f" (traceback in {note.run})" if note.kind == "error" and not note.traceback else ""
-            lines = [f"{note.traceback}paceline: {sentence(note)}{saved}"]
-            if note.kind == "stopped" and note.run:
-                lines += safe(Path(note.run))
+        """Leave it to the launcher to tell; where there is none, tell it here."""
+        if self._leave(note):
+            return
+        saved = f" (traceback in {note.run})" if note.kind == "error" and not note.traceback else ""
+        lines = [f"{note.traceback}paceline: {sentence(note)}{saved}"]
+        if self._launcher_gone():
+            if not self._speaks():
+                return
+            lines.insert(
+                0, f"paceline: the launcher (process {self.place.launcher}) has gone; its workers end"
+            )
+        if note.run and (note.kind == "stopped" or self._launcher_gone()):
+            lines += self._way_back(Path(note.run))
+        self._print(lines)
+
+    def _way_back(self, run: Path) -> list[str]:
+        """What is safe and how to go on; a host without servers that goes has left a run that lives elsewhere."""
+        held = local_servers(self.place.node_rank, self.place.nodes, self.place.servers)
+        if self.place.launch is not None and self.place.servers and not held:
+            return join(None, read_servers(self.place.launch), self.place.secret_file)
+        lines = safe(run, self.place.options)
+        if self.place.launch is None and self.place.nodes > 1:  # who started all hosts must do so again
+            same = "Resume: give your launcher the same command with"
+            lines = [line.replace("Resume: paceline train", same) for line in lines]
+        return lines
+
+    def _print(self, lines: list[str]) -> None:
+        with suppress(OSError):
             sys.stderr.write("\n".join(lines) + "\n")
             sys.stderr.flush()
 
+    def _speaks(self) -> bool:
+        """Whether this is the one of its host's workers that speaks where the launcher cannot."""
+        return self.place.role == "worker" and self.place.local_rank == 0
+
+    def _launcher_gone(self) -> bool:
+        return self.place.launcher is not None and os.getppid() != self.place.launcher
+
     def _leave(self, note: Failure) -> bool:
-        """Leave the note for our launcher; False where there is none, or its folder is gone with it."""
-        if self.place.launch is None:
+        """Leave the note for our launcher; False where there is none, or it has gone."""
+        if self.place.launch is None or self._launcher_gone():
             return False
         try:
             note.write(self.place.launch)
         except OSError:
             return False
         return True
+
+    def leave_folder(self) -> None:
+        """The last one to go removes the launch folder, where the launcher has not lived to do so."""
+        if self.folder is None:
+            return
+        if self._launcher_gone():
+            self.folder.remove_if_last()
+        else:
+            self.folder.close()
 
 
 def _save(path: Path, text: str) -> bool:

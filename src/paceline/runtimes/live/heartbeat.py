@@ -1,7 +1,7 @@
-"""How far a worker has come, in a page of memory that outlives it.
+"""How far a process has come and what it is doing, in a page of memory that outlives it.
 
-A worker that is killed cannot say anything any more. Its last step is in a small mapped file in the launch
-folder, which its launcher reads afterwards.
+A process that is killed or hangs cannot say anything any more. Its last step and its phase are in a small mapped file
+in the launch folder, which its launcher reads.
 """
 
 import mmap
@@ -10,14 +10,34 @@ import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Literal, Self, get_args
 
 from paceline.runtimes.live.place import Place, Role, file_stem
 
+Phase = Literal[
+    "starting",
+    "data",
+    "forward",
+    "backward",
+    "exchange",
+    "apply",
+    "evaluate",
+    "checkpoint",
+    "finishing",
+    "idle",
+    "serving",
+]
+"""What a process is doing. "exchange" is everything in which it waits for others; a server is "idle" or "serving"."""
+
+_PHASES: tuple[Phase, ...] = get_args(Phase)
+_NUMBERS = {phase: number for number, phase in enumerate(_PHASES)}
 _PAGE = 4096
-_BEAT = struct.Struct("<qd")
-_PATH = struct.Struct("<H")
-_PATH_AT = _BEAT.size
+# Native alignment: each number is written in one piece, so that a reader never sees half of one.
+_BEAT = struct.Struct("@qd")
+_PHASE = struct.Struct("@qd")
+_PATH = struct.Struct("@H")
+_PHASE_AT = _BEAT.size
+_PATH_AT = _PHASE_AT + _PHASE.size
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,12 +48,15 @@ class Pulse:
     """Steps finished; of a server, updates."""
     at: float = 0.0
     """When the last one ended, in seconds since the epoch; 0 before the first."""
+    phase: Phase = "starting"
+    since: float = 0.0
+    """When the phase began, by the host's monotonic clock; 0 where nothing was ever written."""
     run: Path | None = None
     """The run folder, once it is known."""
 
 
 class Heartbeat:
-    """A worker's own end of the file; writing costs well under a microsecond and no system call."""
+    """A process's own end of the file; writing costs well under a microsecond and no system call."""
 
     def __init__(self, place: Place) -> None:
         """Without a launch folder, the beats go to memory that only this process sees."""
@@ -41,10 +64,15 @@ class Heartbeat:
             self._map = mmap.mmap(-1, _PAGE)
         else:
             self._map = _open(path_of(place.launch, place.rank, place.role))
+        self.enter("starting")
 
     def beat(self, step: int) -> None:
         """A step has ended, or a server's update; 0 says that one has come so far as to begin."""
         _BEAT.pack_into(self._map, 0, step, time.time())
+
+    def enter(self, phase: Phase) -> None:
+        """A phase begins, or the present one has made progress."""
+        _PHASE.pack_into(self._map, _PHASE_AT, _NUMBERS[phase], time.monotonic())
 
     def show(self, run: Path) -> None:
         """The run folder is known."""
@@ -87,6 +115,8 @@ def _parse(page: bytes) -> Pulse:
     if len(page) < _PAGE:
         return Pulse()
     step, at = _BEAT.unpack_from(page)
+    number, since = _PHASE.unpack_from(page, _PHASE_AT)
     (length,) = _PATH.unpack_from(page, _PATH_AT)
     start = _PATH_AT + _PATH.size
-    return Pulse(step=step, at=at, run=Path(os.fsdecode(page[start : start + length])) if length else None)
+    run = Path(os.fsdecode(page[start : start + length])) if length else None
+    return Pulse(step=step, at=at, phase=_PHASES[number], since=since, run=run)

@@ -9,6 +9,7 @@ import paceline.shm  # noqa: F401  makes "shm" a backend that torch knows
 from paceline.collectives.choose import NATIVE
 from paceline.errors import Mistake, unknown
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
 
 BACKENDS = ("gloo", "nccl", "shm")
 """What torch.distributed may talk over here."""
@@ -25,6 +26,15 @@ class LiveOptions:
     """Seconds that a worker waits in a collective before it gives the others up."""
     threads: int | None = None
     """Threads a worker computes with; None is 1 where workers share a machine, and torch's choice elsewhere."""
+    silence: float = SILENCE
+    """Seconds that servers wait for a sign of life from a worker, and launchers from each other."""
+    hang_timeout: float | None = None
+    """Seconds that a process may stand still before it is ended; None is 120, or less where the timeout is short."""
+
+    @property
+    def hang(self) -> float:
+        """Seconds that a process may stand still: it is ended before the others give up waiting."""
+        return min(HANG, 0.8 * self.timeout) if self.hang_timeout is None else self.hang_timeout
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):
@@ -41,6 +51,16 @@ class LiveOptions:
             raise Mistake("--backend shm moves CPU tensors only; choose --backend nccl or --device cpu")
         if not self.timeout > 0:
             raise Mistake(f"a timeout of {self.timeout:g} s is too short: it must be more than 0 s")
+        if self.silence < LEAST_SILENCE:
+            raise Mistake(
+                f"--silence {self.silence:g} is too short: signs of life come twice a second and may be late; "
+                f"give at least {LEAST_SILENCE:g}"
+            )
+        if self.hang_timeout is not None and not 0 < self.hang_timeout < self.timeout:
+            raise Mistake(
+                f"--hang-timeout {self.hang_timeout:g} must lie between 0 and --timeout {self.timeout:g}, or the "
+                "others give up before the process that hangs is named; lower it, or raise --timeout"
+            )
         if self.threads is not None and self.threads < 1:
             raise Mistake(f"{self.threads} threads cannot compute: a worker needs at least 1")
 

@@ -18,8 +18,11 @@ LAUNCHER = "PACELINE_LAUNCHER"
 SERVERS = "PACELINE_SERVERS"
 """The variable that holds how many of all processes are servers; set by ``launch``."""
 
-SECRET_FILE = "PACELINE_SECRET_FILE"  # noqa: S105  a name
-"""The variable that says where the run's secret is; set by ``launch``."""
+SECRET_FILE = "PACELINE_SECRET_FILE"  # noqa: S105
+"""The variable that names the file with the run's secret, where it has one; set by ``launch``."""
+
+OPTIONS = "PACELINE_OPTIONS"
+"""The variable that holds what a command on this host needs to take the same place again; set by ``launch``."""
 
 Role = Literal["worker", "server", "joined"]
 """What a process does; one that "joined" is a worker whose rank its launcher does not know."""
@@ -52,6 +55,8 @@ class Place:
     """The launcher's process id, where paceline is the launcher."""
     secret_file: Path | None = None
     """Where the run's secret is; None where the processes of one host agree on one."""
+    options: str = ""
+    """What a command on this host needs to take the same place again, as text that begins with a blank."""
 
     def __post_init__(self) -> None:
         for value, name, size, of in (
@@ -95,6 +100,7 @@ class Place:
             launch=Path(folder) if folder else None,
             launcher=_count(environ, LAUNCHER) if LAUNCHER in environ else None,
             secret_file=Path(environ[SECRET_FILE]) if environ.get(SECRET_FILE) else None,
+            options=environ.get(OPTIONS, ""),
         )
         return plain.with_servers(_count(environ, SERVERS, 0))
 

@@ -11,6 +11,7 @@ from paceline.runtimes.live.local_secret import NEEDED
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Role, local_servers, secret_path
 from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.timeouts import HANG, SILENCE
 
 DEFAULT_PORT = 29500
 MOST_WORKERS = 512
@@ -35,8 +36,10 @@ class Launch:
     """What only the run's processes know, where the user gave it; else the launcher of one node makes it."""
     wait: float = 300.0
     """Seconds to wait for the other nodes at the start."""
-    silence: float = 20.0
+    silence: float = SILENCE
     """Seconds without a word from another node's launcher after which its host counts as lost."""
+    hang: float = HANG
+    """Seconds that a process may stand still before it is ended."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -61,6 +64,7 @@ class Launch:
             raise Mistake(f"--port {self.port} is not a port: it must lie between 1 and 65535")
         assert self.wait > 0
         assert self.silence > 1
+        assert self.hang > 0
 
     @property
     def endpoint(self) -> tuple[str, int]:

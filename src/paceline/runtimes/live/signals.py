@@ -7,15 +7,11 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Mapping
-from types import FrameType, MappingProxyType
+from types import FrameType
 from typing import Any, Self
 
-PATIENCE: Mapping[int, float] = MappingProxyType({signal.SIGINT: 60.0, signal.SIGTERM: 8.0})
-"""Seconds from a signal until a worker that could not stop in agreement ends hard. After Ctrl-C a round may have
-to end first, and whoever cannot wait presses it again. A launcher sends SIGTERM when another worker has died, and
-then there is nobody left to agree with."""
+from paceline.runtimes.live.timeouts import PATIENCE, RESCUE
 
-_RESCUE = 2.0
 _LEAVE = 0
 _PR_SET_PDEATHSIG = 1
 
@@ -84,7 +80,7 @@ class StopRequest:
         for rescue in self._rescues:
             thread = threading.Thread(target=rescue, daemon=True)
             thread.start()
-            thread.join(_RESCUE)
+            thread.join(RESCUE)
 
     def _take(self, signum: int) -> None:
         if signum not in self._patience:

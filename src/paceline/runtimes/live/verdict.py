@@ -2,6 +2,7 @@
 
 import os
 import signal
+from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
@@ -35,6 +36,11 @@ def sentence(failure: Failure, *, trains: bool = True) -> str:
             return f"{who} found a wrong result"
         case "abandoned":
             return f"{who} lost its last worker {when}"
+        case "hung":
+            where = f" ({failure.where})" if failure.where else ""
+            return f"{who} {failure.message}, {when}{where}"
+        case "expelled":
+            return f"{who} was given up by the servers {when}: {failure.message}"
 
 
 def _who(failure: Failure) -> str:
@@ -81,6 +87,16 @@ def safe(run: Path, options: str = "") -> list[str]:
         f"Safe: checkpoint of step {newest.step}, {show_seconds(newest.age)} old.",
         f"Resume: paceline train --resume {quote(_short(run))}{options}",
     ]
+
+
+def join(run: Path | None, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:
+    """The command that comes back to a run that goes on: by its folder ``run``, else at its first server."""
+    if run is not None:
+        return [f"Join: paceline train --join {quote(_short(run))}"]
+    if not endpoints or secret_file is None:
+        return []
+    where = endpoints[0].removeprefix("tcp://")
+    return [f"Join: paceline train --join {where} --secret-file {quote(str(secret_file))}"]
 
 
 def killed_by(code: int) -> str:

@@ -1,17 +1,17 @@
 """What is known of this host's processes: the notes they left, how far they came and how they ended."""
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from signal import SIGKILL, SIGTERM
 
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, read_note
 from paceline.runtimes.live.heartbeat import Pulse, read_pulse
-from paceline.runtimes.live.overseer import BEFORE_KILL, Overseer
-from paceline.runtimes.live.place import Role, host_name
+from paceline.runtimes.live.place import host_name
 from paceline.runtimes.live.plan import Launch
+from paceline.runtimes.live.processes import Process
+from paceline.runtimes.live.timeouts import BEFORE_KILL
 from paceline.runtimes.live.verdict import killed_by
-
-_ROLES: tuple[Role, ...] = ("worker", "server")
 
 
 def was_stopped(code: int, after: float) -> bool:
@@ -24,50 +24,64 @@ def was_stopped(code: int, after: float) -> bool:
 
 
 class Witness:
-    """Reads the launch folder, and sees through an overseer who has ended; local ranks count workers, then servers."""
+    """Reads the launch folder of these processes; ``failed_at`` tells when the run failed, if it has."""
 
-    def __init__(self, plan: Launch, folder: Path, overseer: Overseer, began: float) -> None:
-        self._plan, self._folder, self._overseer, self._began = plan, folder, overseer, began
-        self.seats = plan.seats
+    def __init__(
+        self,
+        plan: Launch,
+        folder: Path,
+        processes: Sequence[Process],
+        began: float,
+        failed_at: Callable[[], float | None],
+    ) -> None:
+        self._plan, self._folder, self._began, self._failed_at = plan, folder, began, failed_at
+        self.processes = processes
+        self.workers = [process for process in processes if process.role == "worker"]
+        self.serves = len(self.workers) < len(processes)
+        """Whether this host has servers, so that it has part in the run until its end."""
 
-    def notes(self) -> dict[int, Failure]:
-        """The note of each local rank that left one."""
-        notes = {local: self._note(local) for local in range(len(self.seats))}
-        return {local: note for local, note in notes.items() if note is not None}
+    def note(self, process: Process) -> Failure | None:
+        """The note of a process, if it left one."""
+        return read_note(self._folder, process.rank, process.role)
 
-    def pulses(self, role: Role) -> dict[int, Pulse]:
-        """How far each local rank of a role has come."""
-        return {local: self._pulse(local) for local, seat in enumerate(self.seats) if seat[0] == role}
+    def notes(self) -> dict[Process, Failure]:
+        """The note of each process that left one."""
+        return {process: note for process in self.processes if (note := self.note(process)) is not None}
+
+    def pulse(self, process: Process) -> Pulse:
+        """How far a process has come."""
+        return read_pulse(self._folder, process.rank, process.role)
 
     def run_folder(self) -> Path | None:
         """Where the run is kept, once anybody here has said so."""
-        known = [*self.pulses("worker").values(), *self.pulses("server").values()]
+        known = map(self.pulse, self.processes)
         return next((pulse.run for pulse in known if pulse.run is not None), None)
 
     def begun(self) -> bool:
         """Whether every worker that is left here has finished a step, so that there is something to save."""
-        pulses = self.pulses("worker")
-        return all(pulse.at for local, pulse in pulses.items() if local not in self._overseer.deaths)
+        return all(self.pulse(worker).at for worker in self.workers if worker.alive)
 
     def anybody_trained(self) -> bool:
         """Whether a worker or a server here has finished anything."""
-        return any(pulse.step for role in _ROLES for pulse in self.pulses(role).values())
+        return any(self.pulse(process).step for process in self.processes)
 
     def workers_left(self) -> bool:
         """Whether a worker of this host still runs."""
-        return any(local not in self._overseer.deaths for local in self.pulses("worker"))
+        return any(worker.alive for worker in self.workers)
 
-    def serves(self) -> bool:
-        """Whether this host has servers, so that it has part in the run until its end."""
-        return any(role == "server" for role, _ in self.seats)
+    def over(self) -> bool:
+        """Whether the run is, though some process here still lives."""
+        if any(process.code == 0 for process in self.processes):
+            return True
+        return self._plan.servers > 0 and self._plan.nodes == 1 and not self.workers_left()
 
     def ended_well(self) -> bool:
         """Whether a run with servers has, as far as this host can tell, when all of its processes have ended."""
         if any(note.kind == "abandoned" for note in self.notes().values()):
             return False
-        if any(self._overseer.codes.get(local) == 0 for local in self.pulses("worker")):
+        if any(worker.code == 0 for worker in self.workers):
             return True
-        return self.serves() if self._plan.nodes > 1 else self._summed_up()
+        return self.serves if self._plan.nodes > 1 else self._summed_up()
 
     def _summed_up(self) -> bool:
         """Whether a worker that joined has finished what all of the others left."""
@@ -77,19 +91,17 @@ class Witness:
         except FileNotFoundError:
             return False
 
-    def failure(self, local_rank: int, code: int | None) -> Failure | None:
+    def failure(self, process: Process) -> Failure | None:
         """How a process failed: as it said itself, else as its exit code tells."""
-        note = self._note(local_rank)
+        note, code = self.note(process), process.code
         if note is not None or code is None:
             return note
-        role, rank = self.seats[local_rank]
-        pulse = self._pulse(local_rank)
-        ended = self._overseer.deaths.get(local_rank, 0.0)
-        after = ended - (self._overseer.failed_at or ended)
-        late = local_rank in self._overseer.ended or was_stopped(code, after)
+        pulse = self.pulse(process)
+        ended = process.ended_at or 0.0
+        late = process.killed or was_stopped(code, ended - (self._failed_at() or ended))
         return Failure(
-            rank=rank,
-            role=role,
+            rank=process.rank,
+            role=process.role,
             host=host_name(),
             kind="stopped" if late else "killed" if code < 0 else "exited",
             step=pulse.step,
@@ -97,11 +109,3 @@ class Witness:
             run=str(pulse.run) if pulse.run else None,
             at=ended,
         )
-
-    def _note(self, local_rank: int) -> Failure | None:
-        role, rank = self.seats[local_rank]
-        return read_note(self._folder, rank, role)
-
-    def _pulse(self, local_rank: int) -> Pulse:
-        role, rank = self.seats[local_rank]
-        return read_pulse(self._folder, rank, role)

@@ -4,21 +4,16 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 
-SILENCE = 5.0
-"""Seconds without a word, not even a beat, after which a worker counts as dead."""
-
-STARTING = 120.0
-"""Seconds that the workers of the start have until their first word; reading data may take a while."""
-
-_GLANCE = 0.25
+from paceline.runtimes.live.timeouts import ATTENDANCE, SILENCE, STARTING
 
 
 class Expected:
     """The workers that have not left; ``heard`` tells when one last said something, or raises KeyError."""
 
-    def __init__(self, workers: int, heard: Callable[[int], float]) -> None:
+    def __init__(self, workers: int, heard: Callable[[int], float], silence: float = SILENCE) -> None:
+        """``silence`` is how many seconds a worker may say nothing, not even a beat."""
         self.workers = set(range(workers))
-        self._heard = heard
+        self._heard, self._silence = heard, silence
         self._newest = workers
         self._begun = self._looked = time.monotonic()
 
@@ -36,17 +31,21 @@ class Expected:
         """A worker is not expected any more."""
         self.workers.discard(worker)
 
-    def silent(self) -> list[int]:
-        """Those who have died, as far as their silence tells; looks a few times a second at most."""
+    def silent(self) -> dict[int, float]:
+        """Those who have died, as far as their silence tells, and how long it has lasted; looks seldom."""
         now = time.monotonic()
-        if now - self._looked < _GLANCE:
-            return []
+        if now - self._looked < ATTENDANCE:
+            return {}
         # A server that was held up itself reads first what has come meanwhile.
-        late = now - self._looked > 4 * _GLANCE
+        late = now - self._looked > 4 * ATTENDANCE
         self._looked = now
-        return [] if late else sorted(worker for worker in self.workers if self._is_silent(worker, now))
+        lasted = {} if late else {worker: self._silence_of(worker, now) for worker in sorted(self.workers)}
+        return {worker: seconds for worker, seconds in lasted.items() if seconds is not None}
 
-    def _is_silent(self, worker: int, now: float) -> bool:
+    def _silence_of(self, worker: int, now: float) -> float | None:
+        """How long a worker has been silent, where that is too long."""
         with suppress(KeyError):
-            return now - self._heard(worker) > SILENCE
-        return now - self._begun > STARTING
+            seconds = now - self._heard(worker)
+            return seconds if seconds > self._silence else None
+        seconds = now - self._begun
+        return seconds if seconds > max(STARTING, self._silence) else None

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+GIVEN_UP = "given up: "
+"""How the reason of a Refusal begins that expels a worker for its silence."""
+
 
 @dataclass(frozen=True, slots=True)
 class Hello:
@@ -108,6 +111,13 @@ class Told:
     document: str
 
 
+@dataclass(frozen=True, slots=True)
+class Died:
+    """A launcher has seen one of its workers die."""
+
+    rank: int
+
+
 CONTROL_MESSAGES = (
     Hello,
     Welcome,
@@ -122,5 +132,6 @@ CONTROL_MESSAGES = (
     Kept,
     Ask,
     Told,
+    Died,
 )
 """In the order of their numbers on the wire, after the strategies' messages; new ones go to the end."""

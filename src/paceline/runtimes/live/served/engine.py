@@ -2,20 +2,24 @@
 
 import json
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated, Used
+from paceline.runtimes.live.heartbeat import Phase
 from paceline.runtimes.live.served.attendance import Expected
 from paceline.runtimes.live.served.circle import OPERATIONS, Circle, Gift
 from paceline.runtimes.live.served.control import (
+    GIVEN_UP,
     AllWords,
     Ask,
     Contribution,
+    Died,
     Goodbye,
     Hello,
     Keep,
@@ -28,6 +32,7 @@ from paceline.runtimes.live.served.control import (
 )
 from paceline.runtimes.live.served.router import Parcel, ServerSocket
 from paceline.runtimes.live.served.wire import STOP
+from paceline.runtimes.live.timeouts import SILENCE
 from paceline.runtimes.part import Part
 from paceline.runtimes.prepare import Prepared
 from paceline.strategies.base import Served, Server
@@ -36,14 +41,16 @@ from paceline.strategies.messages import MESSAGES, Left
 
 _GLANCE = 0.1
 _OVER = "the run is over"
-_GIVEN_UP = "it was given up after a long silence"
 
 
 class Beating(Protocol):
-    """Somebody who is told of every update."""
+    """Somebody who is told of every update, and what the server is doing."""
 
     def beat(self, step: int) -> None:
         """An update has been made."""
+
+    def enter(self, phase: Phase) -> None:
+        """A phase begins."""
 
 
 @dataclass(kw_only=True)
@@ -85,14 +92,22 @@ class ServerEngine:
         stop_requested: Callable[[], bool],
         invitation: dict[str, Any],
         begun: float,
+        silence: float = SILENCE,
+        say: Callable[[str], None] = lambda _: None,
+        hosts: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
-        """``invitation`` is what a worker that joins late is told; ``begun`` the run's time so far."""
+        """``invitation`` is what a worker that joins late is told; ``begun`` the run's time so far.
+
+        A worker that says nothing for ``silence`` seconds is given up; server 0 tells the user with ``say``, and where
+        it was by ``hosts``.
+        """
         assert isinstance(prepared.strategy, Served)
         self.me, self.part, self.socket, self.book, self.heartbeat = me, part, socket, book, heartbeat
         self._strategy, self._shards, self._agenda = prepared.strategy, prepared.shards, prepared.agenda
         self._stop_requested, self._invitation = stop_requested, invitation
         workers = prepared.settings.workers
-        self._expected, self._circle = Expected(workers, socket.heard), Circle(range(workers))
+        self._expected, self._circle = Expected(workers, socket.heard, silence), Circle(range(workers))
+        self._silence, self._say, self._hosts = silence, say, hosts
         self._gone: deque[tuple[int, Left, str]] = deque()
         self._clocks: dict[int, int] = {}
         self._saved = -1
@@ -151,8 +166,8 @@ class ServerEngine:
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
         """The next message for the program; whatever else comes is dealt with here."""
         while True:
-            for worker in self._expected.silent():
-                self._let_go(worker, self._clocks.get(worker, 0), "died")
+            for worker, seconds in self._expected.silent().items():
+                self._give_up(worker, seconds)
             if self._gone:
                 worker, left, how = self._gone.popleft()
                 self.book.write(Received(self._now, worker, "Left", clock=left.clock, how=how))
@@ -164,7 +179,9 @@ class ServerEngine:
                 self._ticked = True
                 self.book.write(Ticked(self._now))
                 return None
+            self.heartbeat.enter("idle")
             parcel = self.socket.receive(max(0.0, left_over))
+            self.heartbeat.enter("serving")
             self._ticked = False  # ticks that are overdue must not keep messages out, nor messages ticks
             self._stopping = self._stopping or self._stop_requested()
             if parcel is not None and self._take(parcel):
@@ -194,6 +211,8 @@ class ServerEngine:
             case Words():
                 self._circle.give(worker, Gift("words", message.document))
                 self._end_collectives()
+            case Died():
+                self._let_go(message.rank, self._clocks.get(message.rank, 0), "died")
             case Keep():
                 self._keep(worker, message.step)
         return False
@@ -216,13 +235,19 @@ class ServerEngine:
         self._expected.come(hello.rank)
         self.socket.send(hello.rank, Welcome(hello.rank, shares, ""), STOP if self._stopping else 0)
 
+    def _give_up(self, worker: int, seconds: float) -> None:
+        """A worker was silent for too long; it may live all the same, and then hears why."""
+        why = f"it was silent for {seconds:.1f} s, and --silence {self._silence:g} allows less; give more to keep it"
+        self.socket.send(worker, Refusal(f"{GIVEN_UP}{why}"))
+        if self.me.rank == 0:
+            self._say(f"rank {worker} on {self._hosts.get(worker, 'a host of its own')} is given up: {why}")
+        self._let_go(worker, self._clocks.get(worker, 0), "died")
+
     def _let_go(self, worker: int, clock: int, how: str) -> None:
         if worker not in self._expected.workers:
             return
         self._expected.go(worker)
         self._abandoned = self._abandoned and how == "died"
-        if how == "died":  # one that was only silent for long may wait for an answer
-            self.socket.send(worker, Refusal(_GIVEN_UP))
         self.socket.forget(worker)
         self._gone.append((worker, Left(clock), how))
         self._circle.drop(worker)
@@ -254,6 +279,7 @@ class ServerEngine:
         Two meetings may be of the same step; a worker that asks again has come to the next.
         """
         if step != self._saved or worker in self._asked_to_keep:
+            self.heartbeat.enter("checkpoint")
             self.book.save(step, self.me, self.part)
             self._saved = step
             self._asked_to_keep.clear()

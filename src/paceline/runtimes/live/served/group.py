@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from paceline.runtimes.live.documents import Documents
+from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import Place, file_stem
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.served.control import Hello, Welcome
 from paceline.runtimes.live.served.dealer import WorkerSockets
@@ -107,7 +108,7 @@ class Entering(ServedGroup):
 
     def __init__(self, place: Place, options: LiveOptions, memory: SharedFlat) -> None:
         super().__init__(place.rank, place.workers, memory)
-        self._servers = place.servers
+        self._servers, self._place = place.servers, place
         self._documents = Documents(place, timedelta(seconds=options.timeout))
 
     def exchange(self, document: Any) -> list[Any]:
@@ -132,6 +133,8 @@ class Entering(ServedGroup):
     def open(self, patience: float, asked: Callable[[], bool], run: dict[str, Any]) -> Line:
         """Tell the servers what is run, and connect to them."""
         endpoints = [server["endpoint"] for server in self.servers()]
+        if self._place.launch is not None:
+            write_servers(self._place.launch, file_stem(self.rank), endpoints)
         if self.rank == 0:
             self._documents.store.set(RUN, json.dumps(run))
         secret = self._documents.secret

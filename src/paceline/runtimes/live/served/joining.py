@@ -22,10 +22,9 @@ from paceline.runtimes.live.served.line import ByServers, Line
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.server import Heart
 from paceline.runtimes.live.served.way import ServedLife
+from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings
-
-_KNOCK = 20.0
 
 
 def join_run(
@@ -76,7 +75,7 @@ class JoinedLife(ServedLife):
 def _knock(endpoint: str, secret: Secret) -> Welcome:
     """Ask server 0 for a rank, and what is run."""
     with WorkerSockets(secret, [endpoint], SharedFlat("join")) as sockets:
-        line = Line(sockets, 1, _KNOCK, _never)
+        line = Line(sockets, 1, KNOCK, _never)
         line.send(0, Hello(-1, "", ""))
         try:
             _, welcome = line.wait_for(Welcome)

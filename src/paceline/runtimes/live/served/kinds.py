@@ -15,7 +15,7 @@ KINDS: tuple[type, ...] = (*MESSAGES, *CONTROL_MESSAGES)
 """Every kind of message; its place here is its number on the wire."""
 TO_SERVER: frozenset[type] = frozenset(
     {Join, Push, Rest, Pull, control.Hello, control.Beat, control.Goodbye}
-    | {control.Contribution, control.Words, control.Keep, control.Ask}
+    | {control.Contribution, control.Words, control.Keep, control.Ask, control.Died}
 )
 TO_WORKER: frozenset[type] = frozenset(
     {Model, control.Welcome, control.Refusal, control.Result, control.AllWords, control.Kept, control.Told}

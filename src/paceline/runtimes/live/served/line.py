@@ -10,6 +10,7 @@ from torch import Tensor
 
 from paceline.errors import Mistake
 from paceline.runtimes.live.served.control import (
+    GIVEN_UP,
     AllWords,
     Ask,
     Contribution,
@@ -24,6 +25,10 @@ from paceline.runtimes.live.served.control import (
 from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.wire import STOP
 from paceline.strategies.messages import MESSAGES
+
+
+class Expelled(ConnectionError):
+    """The servers have given this worker up; the run goes on without it."""
 
 
 class Line:
@@ -53,6 +58,8 @@ class Line:
             server, flags, message = self._sockets.receive(self._patience)
             self.stopping = self.stopping or bool(flags & STOP)
             if isinstance(message, Refusal):
+                if message.reason.startswith(GIVEN_UP):
+                    raise Expelled(message.reason.removeprefix(GIVEN_UP))
                 raise Mistake(f"server {server} does not take this worker: {message.reason}")
             if isinstance(message, kinds):
                 return server, message

@@ -10,9 +10,7 @@ from paceline.runtimes.live.served import wire
 from paceline.runtimes.live.served.control import Beat
 from paceline.runtimes.live.served.keys import Keys
 from paceline.runtimes.live.served.links import dealer
-
-INTERVAL = 0.5
-"""Seconds between beats."""
+from paceline.runtimes.live.timeouts import BEAT
 
 
 class Pulse:
@@ -44,7 +42,7 @@ class Pulse:
                     zmq.Again
                 ):  # a server that is gone or late needs no more beats than wait already
                     socket.send_multipart(self._frames, zmq.NOBLOCK)
-            if self._closing.wait(INTERVAL):
+            if self._closing.wait(BEAT):
                 break
         for socket in self._sockets:
             socket.close(linger=0)

@@ -12,7 +12,7 @@ import zmq
 from paceline.runtimes.live.addresses import bind
 from paceline.runtimes.live.served import memory, wire
 from paceline.runtimes.live.served.authenticator import HANDSHAKE, CurveAuthenticator
-from paceline.runtimes.live.served.control import Beat, Hello, Refusal
+from paceline.runtimes.live.served.control import Beat, Died, Hello, Refusal
 from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
 from paceline.runtimes.live.served.memory import Mapped
 from paceline.runtimes.live.served.shape import Shape
@@ -55,7 +55,7 @@ class ServerSocket:
     """Receives from all workers and sends to each, without ever waiting for one.
 
     Whatever does not fit is dropped, counted in ``refused`` and survived. A connection that is not bound to a worker
-    may say Hello and Beat only.
+    may say Hello, Beat and Died only.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class ServerSocket:
     def _take(self, identity: bytes, frames: list[wire.Frame]) -> None:
         worker = self._workers.get(identity)
         caller = None if worker is None else self._callers[worker]
-        if caller is None and frames and wire.kind_of(frames[0]) not in (Hello, Beat):
+        if caller is None and frames and wire.kind_of(frames[0]) not in (Hello, Beat, Died):
             self.reply(identity, Refusal(_UNKNOWN))
             raise Refused("unknown worker")
         if self._of[identity] >= WAITING:

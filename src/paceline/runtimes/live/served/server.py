@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import torch
 
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.files import write_json
+from paceline.records.files import DamagedFile, read_json, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.lines import keep_first
 from paceline.records.servers import ServerLog, ServerTotals, read_server_log
@@ -21,9 +21,8 @@ from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.keeping import asked_for
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
-from paceline.runtimes.live.served.engine import Book, ServerEngine
+from paceline.runtimes.live.served.engine import Beating, Book, ServerEngine
 from paceline.runtimes.live.served.group import RUN, server_key
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.router import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
 from paceline.runtimes.part import Part
@@ -32,11 +31,8 @@ from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Server
 
 
-class Heart(Protocol):
-    """Somebody who is told of every update, and where the run is kept."""
-
-    def beat(self, step: int) -> None:
-        """An update has been made."""
+class Heart(Beating, Protocol):
+    """Somebody who is told of every update and phase, and where the run is kept."""
 
     def show(self, run: Path) -> None:
         """The run folder is known."""
@@ -60,6 +56,7 @@ def run_server(
     before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
     resume: RunFolder | None = None,
     name: str | None = None,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Ended:
     """Keep one part of the parameters until all workers have left; started with the same settings as the workers."""
     prepared = prepare(settings)
@@ -79,8 +76,8 @@ def run_server(
         with ExitStack() as stack:
             book = stack.enter_context(_book(folder, prepared, part, me, run["step"]))
             before_hard_end(book.log.flush)
-            if place.rank == 0:
-                stack.enter_context(_invited(folder, socket.endpoint, documents.secret))
+            if place.rank == 0 and place.secret_file is not None:
+                stack.enter_context(_invited(folder, socket.endpoint, place.secret_file))
             engine = ServerEngine(
                 me=me,
                 part=part,
@@ -91,8 +88,13 @@ def run_server(
                 stop_requested=stop_requested,
                 invitation={"settings": settings.to_json(), "name": run["name"], "endpoints": endpoints},
                 begun=run["begun"],
+                silence=options.silence,
+                say=say,
+                hosts=_hosts(folder),
             )
-            return Ended(engine.run())
+            ending = engine.run()
+            heartbeat.enter("finishing")
+            return Ended(ending)
 
 
 def _whole(resume: RunFolder | None, settings: Settings, rank: int) -> list[int]:
@@ -109,6 +111,14 @@ def _introduce(
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]
     return run, [server["endpoint"] for server in servers]
+
+
+def _hosts(folder: RunFolder) -> dict[int, str]:
+    """Which host each worker of the start is on, as far as the run folder tells."""
+    try:
+        return {worker["rank"]: worker["host"] for worker in read_json(folder.env)["workers"]}
+    except (OSError, DamagedFile, KeyError, TypeError):
+        return {}
 
 
 @contextmanager
@@ -133,14 +143,10 @@ def _book(folder: RunFolder, prepared: Prepared, part: Part, me: Server, step: i
 
 
 @contextmanager
-def _invited(folder: RunFolder, endpoint: str, secret: Secret) -> Iterator[None]:
-    """While the run goes on, its folder says how to join it, to whoever may read the secret beside it."""
-    key = folder.join_secret
-    key.unlink(missing_ok=True)
-    secret.write(key)
-    write_json(folder.join, {"endpoint": endpoint, "secret": str(key.absolute())})
+def _invited(folder: RunFolder, endpoint: str, secret_file: Path) -> Iterator[None]:
+    """While the run goes on, its folder says how to join it, and where whoever may has the secret; it is not copied."""
+    write_json(folder.join, {"endpoint": endpoint, "secret": str(secret_file.absolute())})
     try:
         yield
     finally:
         folder.join.unlink(missing_ok=True)
-        key.unlink(missing_ok=True)

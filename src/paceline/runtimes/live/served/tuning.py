@@ -7,8 +7,9 @@ from paceline.runtimes.live.served.layout import PIECE
 
 AT_SERVER, AT_WORKER = 2 * PIECE, 2 * LONGEST_ANSWER
 """Bytes of a frame beyond which ZeroMQ cuts the connection off; what is below and still too much is refused."""
-_BEAT, _FROZEN = 1_000, 20_000
-"""Milliseconds between ZeroMQ's own heartbeats, and after which a host that is there but silent counts as gone."""
+_BEAT, _FROZEN = 1_000, 300_000
+"""Milliseconds between ZeroMQ's own heartbeats, and after which a process that is there but frozen counts as gone. That
+is long: launchers and servers notice it sooner, and by times that a user can set."""
 _CUT = 4_000
 """Milliseconds without TCP's acknowledgement after which a connection counts as cut: a slow link still has them."""
 

@@ -116,7 +116,7 @@ class ServedLife(Life):
         """Saves this worker, and has the servers save themselves."""
         settings = self.prepared.settings
         keeper = ServedKeeper(self.folder, settings, self.replica, self.me, self.position, self.observer)
-        keeper.line = self.line
+        keeper.line, keeper.heartbeat = self.line, self.heartbeat
         return keeper
 
     def compared(self) -> Group:
@@ -143,8 +143,10 @@ class ServedKeeper(FolderKeeper):
     """Saves one worker, and has the servers save their parts; all workers are quiet meanwhile."""
 
     line: Line
+    heartbeat: Beating
 
     def save(self) -> None:
         """This worker's part, then every server's; when it returns, both are on the disk."""
         super().save()
+        self.heartbeat.enter("exchange")
         self.line.keep(self.position.progress)

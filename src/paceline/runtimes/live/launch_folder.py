@@ -1,0 +1,89 @@
+"""The launch folder: beats, notes and the secret of one host's processes, for as long as one of them lives.
+
+Everybody who uses it holds a shared lock on a file in it. Whoever gets that lock alone is the last one, in whichever
+container the others were, and removes the folder.
+"""
+
+import fcntl
+import json
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Self
+from uuid import uuid4
+
+_PREFIX = "paceline-"
+_LOCK = "lock"
+_SERVERS = "servers.json"
+
+
+class LaunchFolder:
+    """A launch folder that this process uses: it is not swept meanwhile."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._lock = os.open(path / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        fcntl.flock(self._lock, fcntl.LOCK_SH)
+
+    @classmethod
+    def make(cls) -> Self:
+        """A new folder that only this user can enter; those of launchers that were killed are removed."""
+        parent = Path(tempfile.gettempdir())
+        sweep(parent)
+        # Locked before it has its name, so that nobody who sweeps meanwhile takes it for a leftover.
+        draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
+        made = cls(draft)
+        made.path = draft.rename(parent / f"{_PREFIX}{uuid4().hex[:12]}")
+        return made
+
+    def remove(self) -> None:
+        """Remove the folder, whoever still uses it."""
+        shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+    def remove_if_last(self) -> None:
+        """Remove the folder if nobody else uses it, then stop using it."""
+        if _lock_alone(self._lock):
+            shutil.rmtree(self.path, ignore_errors=True)
+        self.close()
+
+    def close(self) -> None:
+        """Stop using it."""
+        with suppress(OSError):
+            os.close(self._lock)
+
+
+def sweep(parent: Path) -> None:
+    """Remove the launch folders of this user that nobody uses any more."""
+    for path in parent.glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            status = path.lstat()
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid() and (path / _LOCK).is_file():
+                LaunchFolder(path).remove_if_last()
+
+
+def _lock_alone(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
+
+
+def write_servers(launch: Path, who: str, endpoints: list[str]) -> None:
+    """Note where the run's servers are: the launcher tells them of deaths, and its user how to join."""
+    draft = launch / f"{_SERVERS}.{who}"
+    draft.write_text(json.dumps(endpoints))
+    draft.rename(launch / _SERVERS)
+
+
+def read_servers(launch: Path) -> list[str]:
+    """Where the run's servers are; nothing before a worker of this host has found them."""
+    try:
+        endpoints: list[str] = json.loads((launch / _SERVERS).read_text())
+    except (FileNotFoundError, json.JSONDecodeError):
+        return []
+    return endpoints

@@ -1,0 +1,155 @@
+"""When a process counts as standing still: by its phases, by the system, and not because others wait."""
+
+from pathlib import Path
+
+import pytest
+
+from paceline.runtimes.live import hangs
+from paceline.runtimes.live.hangs import Episode, HangWatch
+from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Pulse
+from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.processes import Activity, Process
+from paceline.runtimes.live.stacks import frames_of, users_frame
+from paceline.runtimes.live.stalls import Limits, Stall, StallDetector
+from paceline.runtimes.live.timeouts import AFTER_END
+
+RUNNING = Activity(stopped=False, ticks=1)
+
+
+def pulse(phase: Phase, since: float, step: int = 5) -> Pulse:
+    return Pulse(step=step, at=1.0 if step else 0.0, phase=phase, since=since)
+
+
+def trained(longest: float) -> StallDetector:
+    """One that has seen a process be in forward for so long."""
+    detector = StallDetector(Limits())
+    assert detector.look(pulse("forward", 100.0), RUNNING, 100.1) is None
+    assert detector.look(pulse("exchange", 100.0 + longest), RUNNING, 100.2 + longest) is None
+    return detector
+
+
+@pytest.mark.parametrize(("longest", "limit"), [(0.03, 8.0), (3.0, 12.0)])
+def test_a_phase_that_lasts_much_longer_than_ever_is_a_stall(longest: float, limit: float) -> None:
+    """If this failed, a job whose steps take 3 s would be accused after each longer one, or a hang never told."""
+    detector = trained(longest)
+    now = pulse("forward", 200.0)
+    assert detector.look(now, RUNNING, 200.0 + limit - 0.1) is None
+    found = detector.look(now, RUNNING, 200.0 + limit + 0.1)
+    assert found == Stall(200.0, 320.0, "forward", stopped=False)
+    assert detector.look(pulse("backward", 213.0), RUNNING, 213.1) is None, "it goes on"
+
+
+def test_waiting_for_others_is_no_stall_and_neither_is_a_long_start() -> None:
+    """If this failed, the healthy ranks would be accused, or whoever compiles for a minute."""
+    detector = trained(0.03)
+    waits = pulse("exchange", 200.0)
+    assert detector.look(waits, RUNNING, 10_000.0) is None
+    assert detector.look(waits, RUNNING, 10_000.0, alone=True) is not None, "there is nobody to wait for"
+    fresh = StallDetector(Limits())
+    assert fresh.look(pulse("forward", 200.0, step=0), RUNNING, 300.0) is None
+    told = fresh.look(pulse("starting", 200.0, step=0), RUNNING, 330.0)
+    assert told is not None
+    assert told.until == float("inf"), "told, and never ended for it"
+
+
+def test_the_first_checkpoint_may_take_longer_than_what_is_known() -> None:
+    """If this failed, a large model's first checkpoint would be called a hang."""
+    detector = trained(0.03)
+    assert detector.look(pulse("checkpoint", 200.0), RUNNING, 220.0) is None
+    assert detector.look(pulse("checkpoint", 200.0), RUNNING, 231.0) is not None
+
+
+def test_a_process_that_computes_while_it_finishes_is_not_standing_still() -> None:
+    """If this failed, rank 0 would be ended while it writes a long trace."""
+    detector = trained(0.03)
+    busy = [Activity(stopped=False, ticks=ticks) for ticks in range(3)]
+    assert all(
+        detector.look(pulse("finishing", 200.0), one, 200.0 + 100.0 * at) is None
+        for at, one in enumerate(busy)
+    )
+    assert detector.look(pulse("finishing", 200.0), busy[-1], 431.0) is not None, "idle for 31 s"
+
+
+def test_a_stopped_process_stands_still_whatever_it_was_doing() -> None:
+    """If this failed, SIGSTOP of a worker that waits would never be noticed."""
+    detector = trained(0.03)
+    stopped = Activity(stopped=True, ticks=1)
+    assert detector.look(pulse("exchange", 200.0), stopped, 200.0) is None
+    assert detector.look(pulse("exchange", 200.0), stopped, 200.6) == Stall(
+        200.0, 320.0, "exchange", stopped=True
+    )
+    assert detector.look(pulse("exchange", 200.0), RUNNING, 201.0) is None
+    assert detector.look(pulse("forward", 260.0), RUNNING, 260.1) is None
+    assert detector.look(pulse("forward", 260.0), RUNNING, 268.2) is not None, (
+        "the stop is no measure of its pace"
+    )
+
+
+def test_phases_are_read_back(tmp_path: Path) -> None:
+    """If this failed, a launcher would not know what its processes do."""
+    from paceline.runtimes.live.heartbeat import read_pulse
+
+    with Heartbeat(Place(rank=1, workers=2, launch=tmp_path)) as heartbeat:
+        assert read_pulse(tmp_path, 1).phase == "starting"
+        heartbeat.enter("backward")
+        heartbeat.beat(7)
+        found = read_pulse(tmp_path, 1)
+    assert (found.phase, found.step) == ("backward", 7)
+    assert found.since > 0
+
+
+def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_works_has_more(
+    tmp_path: Path,
+) -> None:
+    """If this failed, a stopped worker would hold a finished run for ever, or a long trace would be cut off."""
+    watch = HangWatch([], tmp_path, Limits(), say=lambda _: None)
+    worker, server = Process("worker", 1), Process("server", 0)
+
+    def ends(process: Process, stopped: bool, over_at: float | None) -> float:
+        stall = Stall(200.0, 320.0, "finishing", stopped)
+        return watch._ends(Episode(process, stall, Pulse()), over_at)
+
+    assert ends(worker, True, None) == 320.0
+    assert ends(worker, True, 210.0) == 210.0 + AFTER_END
+    assert ends(server, False, 210.0) == 210.0 + AFTER_END
+    assert ends(worker, False, 210.0) == 210.0 + Limits().hang
+
+
+def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, everybody who is held up by a hang would be told as one more."""
+    told: list[str] = []
+    places = [Place(rank=rank, workers=2, launch=tmp_path) for rank in (0, 1)]
+    processes = [Process("worker", rank) for rank in (0, 1)]
+    for process in processes:
+        process.popen = type("Popen", (), {"pid": 1})()  # type: ignore[assignment]
+    monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
+    monkeypatch.setattr(hangs, "HANG_LOOK", 0.0)
+    watch = HangWatch(processes, tmp_path, Limits(notice=0.0, first_time=0.0), say=told.append)
+    with Heartbeat(places[0]) as one, Heartbeat(places[1]) as other:
+        for heartbeat in (one, other):
+            heartbeat.beat(3)
+            heartbeat.enter("forward")
+        watch.look()
+        assert len(told) == 1
+        one.enter("exchange")
+        watch.look()
+    assert "rank 0" in told[1]
+    assert "goes on again" in told[1]
+    assert told[2].startswith("rank 1 on")
+
+
+STACK = """Thread 0x00007f01 (most recent call first):
+  File "/usr/lib/python3.11/threading.py", line 331 in wait
+
+Current thread 0x00007f02 (most recent call first):
+  File "/home/me/job.py", line 42 in loss
+  File "/home/me/other.py", line 7 in forward
+"""
+
+
+def test_the_stack_of_the_main_thread_is_found_and_the_users_line_in_it() -> None:
+    """If this failed, a user would see some helper thread that waits, as it always does."""
+    frames = frames_of(STACK)
+    assert frames == ["/home/me/job.py:42 in loss", "/home/me/other.py:7 in forward"]
+    assert users_frame(frames) == "job.py:42 in loss"
+    assert frames_of("") == []
