@@ -102,7 +102,4 @@ def seat_variables(plan: Launch, local_rank: int, address: str, port: int) -> di
         "GROUP_WORLD_SIZE": str(plan.nodes),
         "MASTER_ADDR": address,
         "MASTER_PORT": str(port),
-        # The launcher keeps the store: without these, rank 0 would open one of its own at the same port.
-        "TORCHELASTIC_USE_AGENT_STORE": "True",
-        "TORCHELASTIC_RESTART_COUNT": "0",
     }
