@@ -23,7 +23,14 @@ def no_orphans() -> Iterator[None]:
     assert not [child for child in alive if child.status() != psutil.STATUS_ZOMBIE], "processes left behind"
 
 
-SLOW = ("test_command_faults", "test_served_runs", "test_shm_cases", "test_engine_pair", "test_two_hosts")
+SLOW = (
+    "test_command_faults",
+    "test_served_runs",
+    "test_shm_cases",
+    "test_engine_pair",
+    "test_two_hosts",
+    "test_deaths",
+)
 """Files of more than half a minute."""
 
 

@@ -60,6 +60,11 @@ class RunFolder:
         """Every worker's spans for Perfetto and Chrome."""
         return self.path / "trace.json.gz"
 
+    @property
+    def join_secret(self) -> Path:
+        """What a worker must have that joins a run under way; for its user only."""
+        return self.path / "join.secret"
+
     def event_files(self) -> dict[int, Path]:
         """The files of spans that there are, by rank."""
         return _numbered(self.path / "events", "rank-")

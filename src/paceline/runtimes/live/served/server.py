@@ -76,8 +76,8 @@ def run_server(
         with ExitStack() as stack:
             book = stack.enter_context(_book(folder, prepared, part, me, run["step"]))
             before_hard_end(book.log.flush)
-            if place.rank == 0 and place.secret_file is not None:
-                stack.enter_context(_invited(folder, socket.endpoint, place.secret_file))
+            if place.rank == 0:
+                stack.enter_context(_invited(folder, socket.endpoint, documents.secret, place.secret_file))
             engine = ServerEngine(
                 me=me,
                 part=part,
@@ -143,10 +143,18 @@ def _book(folder: RunFolder, prepared: Prepared, part: Part, me: Server, step: i
 
 
 @contextmanager
-def _invited(folder: RunFolder, endpoint: str, secret_file: Path) -> Iterator[None]:
-    """While the run goes on, its folder says how to join it, and where whoever may has the secret; it is not copied."""
-    write_json(folder.join, {"endpoint": endpoint, "secret": str(secret_file.absolute())})
+def _invited(folder: RunFolder, endpoint: str, secret: Secret, file: Path | None) -> Iterator[None]:
+    """While the run goes on, its folder says how to join it, and which file holds the secret, for whoever may read it.
+
+    A file that there is anyhow is only named. A secret that the processes made among themselves is put into the folder.
+    """
+    folder.join_secret.unlink(missing_ok=True)  # of a server that was killed
+    if file is None:
+        file = folder.join_secret
+        secret.write(file)
+    write_json(folder.join, {"endpoint": endpoint, "secret": str(file.absolute())})
     try:
         yield
     finally:
         folder.join.unlink(missing_ok=True)
+        folder.join_secret.unlink(missing_ok=True)
