@@ -135,7 +135,7 @@ def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
         (wire.pack(Push(torch.zeros(7), -1, 2, 3)), "out of range"),
         (wire.pack(Model(torch.zeros(7), 1, 2, 3, float("nan"))), "out of range"),
         (wire.pack(Model(torch.zeros(7), 1, 2, 3, float("inf"))), "out of range"),
-        (wire.pack(Hello(-2, "", "")), "out of range"),
+        (wire.pack(Hello(-2)), "out of range"),
         (wire.pack(Contribution("sum", 0, torch.zeros(2_501))), "too large"),
         ([wire.pack(Words("x"))[0] + bytes(2**18)], "too large"),
         ([wire.pack(Words("x"))[0][:-1] + b"\xff"], "malformed"),
