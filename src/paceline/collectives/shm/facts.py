@@ -80,9 +80,9 @@ def _leader(value: Any) -> int:
     return _whole(value, 2**31)
 
 
-MEMBER: Fact[tuple[int, str]] = Fact("member", "its process and host", _member)
-OFFER: Fact[Handle | str] = Fact("table", "the memory that it shares, or why it cannot", _offer)
+MEMBER: Fact[tuple[int, str]] = Fact("member", "a process and its host", _member)
+OFFER: Fact[Handle | str] = Fact("table", "a handle of shared memory", _offer)
 """A handle, or a sentence."""
-MAPPED: Fact[str] = Fact("mapped", "whether it shares memory", _text)
+MAPPED: Fact[str] = Fact("mapped", "whether the memory is mapped", _text)
 """Nothing, or a sentence that says why the memory cannot be mapped."""
-TEAM: Fact[int] = Fact("team", "the first rank on its host", _leader)
+TEAM: Fact[int] = Fact("team", "the first rank of its host", _leader)

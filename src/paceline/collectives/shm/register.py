@@ -59,10 +59,10 @@ class Register:
             self.refuse(fact, rank)
 
     def refuse(self, fact: Fact[Any], rank: int, why: str = "") -> NoReturn:
-        """Tell everybody that the store holds what this rank has not said, and raise it."""
-        detail = f"; {why}" if why else ""
+        """Tell everybody that the store holds what no rank has said, and raise it."""
+        detail = f" ({why})" if why else ""
         error = (
-            f"the store holds something else than {fact.means} for rank {self._names[rank]}, "
+            f"the store holds something else than {fact.means} for rank {self._names[rank]} "
             f"under {fact.key}/{rank}{detail}: is somebody else writing to it?"
         )
         self.announce(error)

@@ -49,13 +49,13 @@ class Handle:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A segment that this process made. Others can open it until it is closed; whoever maps it keeps it."""
+    """A segment that this process made. Its handle is good until it is closed; whoever maps the memory keeps it."""
 
     memory: mmap
     handle: Handle
 
     def close(self) -> None:
-        """Let nobody else open it any more."""
+        """The handle is of no use any more."""
         os.close(self.handle.descriptor)
 
 
@@ -76,8 +76,8 @@ def create(label: str, size: int) -> Made:
 def _make(label: str, size: int) -> int:
     if (free := free_memory()) * _SPARE < size + PAGE:
         raise NoRoom(
-            f"{size / 1e6:,.1f} MB of shared memory are needed and {free / 1e6:,.0f} MB of memory are free; "
-            "free some, or allow the container more"
+            f"sharing memory needs {size / 1e6:,.1f} MB and {free / 1e6:,.0f} MB are free; "
+            "free some, or raise the container's limit"
         )
     plain = PREFIX + re.sub(r"[^A-Za-z0-9.]+", "_", label)[:120]
     try:
