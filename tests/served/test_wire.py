@@ -143,8 +143,8 @@ def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
             [wire.pack(Welcome(0, True, ""))[0].replace(b"\x01\x00\x00\x00\x00", b"\x02\x00\x00\x00\x00")],
             "malformed",
         ),
-        ([b"pace\x02" + wire.pack(Left(0))[0][5:]], "other version"),
-        ([b"pace\x01\xff" + wire.pack(Left(0))[0][6:]], "unknown kind"),
+        ([b"pace\x01" + wire.pack(Left(0))[0][5:]], "other version"),
+        ([b"pace\x02\xff" + wire.pack(Left(0))[0][6:]], "unknown kind"),
         ([b"evil" + wire.pack(Left(0))[0][4:]], "malformed"),
     ],
 )
