@@ -38,11 +38,11 @@ def free(megabytes: float) -> None:
     MEMINFO.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {megabytes * 1000 / 1.024:.0f} kB\n")
 
 
-def hidden(rank: int, port: int) -> dict[str, str]:
+def hidden(rank: int, size: int, port: int) -> dict[str, str]:
     """What rank 0 has open is nobody else's business."""
     if rank == 0:
         ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)
-    return without(rank, 3, port)
+    return without(rank, size, port)
 
 
 def nowhere(rank: int, port: int) -> list[int]:
@@ -99,7 +99,11 @@ def main() -> None:
     facts = {}
     subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/dev/shm"], check=True)
     facts["nowhere"] = crew_of(partial(listening, work=partial(nowhere, port=free_port())), 2)
-    facts["hidden"] = crew_of(partial(listening, work=partial(hidden, port=free_port())), 3, 40)
+    scene = partial(listening, work=partial(hidden, size=3, port=free_port()))
+    facts["hidden"] = crew_of(scene, 3, 40)
+    subprocess.run(["mount", "-t", "proc", "-o", "hidepid=2,gid=12345", "proc", "/proc"], check=True)
+    scene = partial(listening, work=partial(hidden, size=2, port=free_port()))
+    facts["invisible"] = crew_of(scene, 2, 40)
     free(0.06)
     subprocess.run(["mount", "--bind", str(MEMINFO), "/proc/meminfo"], check=True)
     for name, size in (("tiny", 2), ("tiny of three", 3)):

@@ -26,7 +26,7 @@ def heard(facts: dict[str, Any], scene: str) -> list[str]:
     return [text for result in facts[scene] for text in result["value"]["heard"]]
 
 
-@pytest.mark.parametrize("scene", ["tiny", "tiny of three", "hidden", "elsewhere"])
+@pytest.mark.parametrize("scene", ["tiny", "tiny of three", "hidden", "invisible", "elsewhere"])
 def test_without_shared_memory_gloo_gives_the_same_results(facts: dict[str, Any], scene: str) -> None:
     assert [result.get("value", result)["found"] for result in facts[scene]] == [{}] * len(facts[scene])
 
@@ -47,6 +47,10 @@ def test_ranks_that_may_not_look_into_each_other_all_talk_through_gloo(facts: di
     assert text == (
         "UserWarning: this system does not let a rank open the memory of another through /proc "
         "(Permission denied); the ranks talk through Gloo instead"
+    )
+    (text,) = heard(facts, "invisible")
+    assert text == (
+        "UserWarning: this system hides the processes of other ranks in /proc; the ranks talk through Gloo instead"
     )
 
 

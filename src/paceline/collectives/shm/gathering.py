@@ -123,10 +123,13 @@ def _map(register: Register, rank: int, first: int, size: int) -> mmap | None:
 
 
 def _agree(register: Register, members: Sequence[Member], memory: mmap | None) -> mmap:
-    """The memory, once all have mapped it; ``NoRoom`` on all of them if one could not."""
-    for member in members[1:]:
-        if problem := register.hear(MAPPED, member.rank):
-            raise segment.NoRoom(problem)
+    """The memory, once all have mapped it; ``NoRoom`` on all of them if one could not.
+
+    All are heard before: the first rank keeps the memory open as long as others may still look for it.
+    """
+    problems = [register.hear(MAPPED, member.rank) for member in members[1:]]
+    for problem in filter(None, problems):
+        raise segment.NoRoom(problem)
     assert memory is not None, "whoever has none has said so"
     return memory
 

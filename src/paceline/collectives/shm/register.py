@@ -59,7 +59,9 @@ class Register:
             self.refuse(fact, rank)
 
     def refuse(self, fact: Fact[Any], rank: int, why: str = "") -> NoReturn:
-        """Tell everybody that the store holds what no rank has said, and raise it."""
+        """Tell everybody that the store holds what no rank has said, and raise it; what was announced before stands."""
+        if known := self.loss(0.0):
+            raise PeerLost(known)
         detail = f" ({why})" if why else ""
         error = (
             f"the store holds something else than {fact.means} for rank {self._names[rank]} "

@@ -13,8 +13,10 @@ import secrets
 from dataclasses import dataclass
 from hmac import compare_digest
 from mmap import PAGESIZE, mmap
+from pathlib import Path
 from stat import S_ISREG
 
+from paceline.collectives.shm.peers import died
 from paceline.collectives.shm.room import free_memory
 
 PAGE = PAGESIZE
@@ -110,13 +112,15 @@ def _fill(descriptor: int, size: int, token: bytes) -> mmap:
 def attach(handle: Handle, size: int) -> mmap:
     """Map a segment of so many bytes that another process of this host made and still holds open.
 
-    Raises ``Foreign`` if it is something else, and ``NoRoom`` where this system does not let a process open what
-    another of the same user has open.
+    Raises ``Foreign`` if it is something else, and ``NoRoom`` where this system does not let a process see or open
+    what another of the same user has open.
     """
     try:
         found = _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH)
     except FileNotFoundError:
-        raise Foreign(f"process {handle.process} has no descriptor {handle.descriptor}") from None
+        if not Path(f"/proc/{handle.process}").exists() and not died(handle.process):
+            raise NoRoom("this system hides the processes of other ranks in /proc") from None
+        raise Foreign(f"process {handle.process} does not hold descriptor {handle.descriptor} open") from None
     try:
         _check_kind(found, size)
         # The very file that was looked at, whatever its maker does with its descriptor meanwhile.
