@@ -1,7 +1,7 @@
 """The synchronous parameter server on links shaped to 1 Gbit/s: predicted steps against measured ones. Needs root.
 
-The server and each worker have a network namespace of their own, behind a switch, with memory of their own to share, so
-that everything goes over the links; every cable is shaped in both directions by tc's token bucket. One worker alone is
+The server and each worker have a network namespace of their own, behind a switch. They share no memory, so
+everything goes over the links; every cable is shaped in both directions by tc's token bucket. One worker alone is
 timed first, for what computing takes. From that and the link's rate all predictions are made and written down; only
 then is anything measured. A step is the median time from one update of the server to the next, in both records.
 """
@@ -68,13 +68,13 @@ def step_of(folder: Path) -> float:
 
 
 def start(host: str, number: int, workers: int, command: list[str]) -> "subprocess.Popen[str]":
-    """Number 0 is the server's host; memory of its own keeps a host from sharing what only one machine could."""
-    inside = 'mount -t tmpfs tmpfs /dev/shm; hostname "host-$RANK"; exec "$@"'
+    """Number 0 is the server's host; processes in different network namespaces share no memory."""
+    inside = 'hostname "host-$RANK"; exec "$@"'
     place = {"RANK": number, "WORLD_SIZE": workers + 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
     place |= {"GROUP_RANK": number, "GROUP_WORLD_SIZE": workers + 1}
     variables = {name: str(value) for name, value in place.items()}
     variables |= {"MASTER_ADDR": ADDRESS, "MASTER_PORT": "29500", "OMP_NUM_THREADS": "1"}
-    outside = ["ip", "netns", "exec", host, "unshare", "--uts", "--mount", "sh", "-c", inside, "sh"]
+    outside = ["ip", "netns", "exec", host, "unshare", "--uts", "sh", "-c", inside, "sh"]
     return subprocess.Popen(
         [*outside, *command], env={**os.environ, **variables}, stdout=subprocess.PIPE, text=True
     )

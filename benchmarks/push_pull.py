@@ -101,7 +101,7 @@ def greet(secret: Secret, endpoint: str, rank: int, elements: int, shared: bool)
     )
     grad.fill_(1)
     sockets = WorkerSockets(secret, [endpoint], memory)
-    sockets.send(0, Hello(rank, memory.name if shared else "", memory.token if shared else ""))
+    sockets.send(0, memory.hello(rank) if shared else Hello(rank))
     assert isinstance(sockets.receive(60).message, Welcome)
     memory.publish_over()
 

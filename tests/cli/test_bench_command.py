@@ -89,12 +89,12 @@ def test_an_interrupted_benchmark_keeps_its_rows_and_leaves_nothing_behind(tmp_p
     for line in iter(process.stdout.readline, ""):
         if line.startswith("    1 kB"):
             break
-    segments = mapped(process.pid)
+    workers = sharing(process.pid)
     process.send_signal(signal.SIGINT)
     code, out, err = finish(process)
     assert code == 130, err
     assert out.splitlines()[-1].startswith("interrupted after ")
-    assert not [path for path in segments if path.exists()]
+    assert not any(worker.is_running() for worker in workers)
 
 
 def test_a_killed_worker_is_told_in_words_of_a_benchmark(tmp_path):
@@ -111,18 +111,14 @@ def test_a_killed_worker_is_told_in_words_of_a_benchmark(tmp_path):
     assert err.splitlines()[-1] == "Start again with the same command."
 
 
-def mapped(launcher: int) -> set[Path]:
-    """The files of shared memory that a launcher's workers have before them."""
-    lines = [
-        line
-        for worker in psutil.Process(launcher).children()
-        for line in Path(f"/proc/{worker.pid}/maps").read_text().splitlines()
-        if "/dev/shm/" in line
-    ]
-    assert lines
-    return {
-        Path(line.partition("/")[1] + line.partition("/")[2].removesuffix(" (deleted)")) for line in lines
-    }
+def sharing(launcher: int) -> list[psutil.Process]:
+    """A launcher's workers, which share memory that has no name to be left behind."""
+    workers = psutil.Process(launcher).children()
+    for worker in workers:
+        names = Path(f"/proc/{worker.pid}/maps").read_text()
+        assert "/memfd:paceline-" in names
+        assert "/dev/shm/paceline-" not in names
+    return workers
 
 
 MISTAKES = {

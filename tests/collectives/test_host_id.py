@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from paceline.collectives.hosts import host_id, machine_id
-from paceline.collectives.shm import segment
+from paceline.collectives.shm import futex
 from paceline.collectives.shm.gathering import sharing_id
 
 
@@ -55,5 +55,5 @@ def test_whoever_shares_memory_is_on_one_host_and_under_one_user(monkeypatch: py
     assert mine.startswith(host_id())
     monkeypatch.setattr(os, "getuid", lambda: 12345)
     assert sharing_id() != mine
-    monkeypatch.setattr(segment, "ROOM", Path("/nowhere"))
+    monkeypatch.setattr(futex, "supported", lambda: False)
     assert sharing_id() == host_id()

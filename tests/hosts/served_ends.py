@@ -48,7 +48,7 @@ def work(endpoint: str) -> None:
     )
     memory.publish_over()
     with WorkerSockets(SECRET, [endpoint], memory) as sockets:
-        sockets.send(0, Hello(0, "", ""))
+        sockets.send(0, Hello(0))
         sockets.receive(10)
         sockets.begin_pulse(0)
         sockets.send(0, Push(grad, 0, 0, 1))

@@ -40,7 +40,7 @@ def a_worker(
     try:
         with WorkerSockets(SECRET, [server.endpoint for server in servers], memory) as sockets:
             for number, server in enumerate(servers):
-                sockets.send(number, Hello(rank, memory.name if shared else "", memory.token))
+                sockets.send(number, memory.hello(rank) if shared else Hello(rank))
                 parcel = server.receive(5)
                 assert parcel is not None
                 server.bind(parcel.identity, rank)

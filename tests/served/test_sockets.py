@@ -182,7 +182,7 @@ def test_a_killed_server_is_lost_in_seconds() -> None:
         assert process.stdout is not None
         endpoint = process.stdout.readline().strip()
         with WorkerSockets(SECRET, [endpoint], SharedFlat("test")) as worker:
-            worker.send(0, Hello(0, "", ""))
+            worker.send(0, Hello(0))
             assert process.stdout.readline() == "heard\n"
             process.kill()
             began = time.monotonic()
@@ -201,7 +201,7 @@ def test_nobody_answering_is_a_timeout() -> None:
 
 def test_a_wrong_secret_is_the_users_mistake() -> None:
     with a_server() as server, WorkerSockets(Secret.new(), [server.endpoint], SharedFlat("test")) as worker:
-        worker.send(0, Hello(0, "", ""))
+        worker.send(0, Hello(0))
         with pytest.raises(Mistake, match="does not take this worker's secret; give the same --secret-file"):
             worker.receive(20)
         assert server.refused["wrong key"] >= 1
@@ -214,7 +214,7 @@ def test_a_server_listens_on_other_addresses_too() -> None:
     with ServerSocket(SECRET, "::1", Shape(length=1, dtype=torch.float32), 0, 1) as server:
         assert server.endpoint.startswith("tcp://[::1]:")
         with WorkerSockets(SECRET, [server.endpoint], SharedFlat("test")) as worker:
-            worker.send(0, Hello(-1, "", ""))
+            worker.send(0, Hello(-1))
             parcel = server.receive(5)
             assert parcel is not None
             assert (parcel.worker, parcel.message.rank) == (-1, -1)

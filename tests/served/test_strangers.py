@@ -113,7 +113,7 @@ def test_a_client_without_the_secret_gets_nothing_through(
 ) -> None:
     with a_server() as server, working(server) as work, client(server, keys) as stranger:
         with suppress(zmq.Again):  # it may have been turned away already
-            stranger.send_multipart(wire.pack(Hello(5, "", "")), zmq.NOBLOCK)
+            stranger.send_multipart(wire.pack(Hello(5)), zmq.NOBLOCK)
         until(lambda: server.refused[reason] > 0, work)
         assert server.receive(0.1) is None
         assert server.refused == {reason: 1}
@@ -141,7 +141,7 @@ def good_push() -> list[Any]:
 )
 def test_frames_that_do_not_fit_are_refused_even_from_a_member(frames: list[Any], reason: str) -> None:
     with a_server() as server, working(server) as work, client(server, right_keys()) as member:
-        member.send_multipart(wire.pack(Hello(7, "", "")))
+        member.send_multipart(wire.pack(Hello(7)))
         parcel = server.receive(5)
         assert parcel is not None
         server.bind(parcel.identity, 7)
@@ -156,7 +156,7 @@ def test_frames_that_do_not_fit_are_refused_even_from_a_member(frames: list[Any]
 
 def test_a_frame_that_is_far_too_large_ends_its_connection_before_it_takes_memory() -> None:
     with a_server() as server, working(server) as work, client(server, right_keys()) as member:
-        member.send_multipart(wire.pack(Hello(7, "", "")))
+        member.send_multipart(wire.pack(Hello(7)))
         parcel = server.receive(5)
         assert parcel is not None
         server.bind(parcel.identity, 7)

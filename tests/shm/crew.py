@@ -21,7 +21,7 @@ from ports import free_ports
 
 Work = Callable[[int], Any]
 RUN = f"test{os.getpid()}"
-"""What the segments of this script are named after; others may use /dev/shm at the same time."""
+"""What the segments of this script are named after."""
 
 
 class Crew:
@@ -101,9 +101,15 @@ def world(rank: int, size: int, port: int, backend: str = "shm", seconds: float 
     )
 
 
-def in_room() -> list[str]:
-    """Names in /dev/shm that are ours."""
-    return sorted(path.name for path in Path("/dev/shm").glob(f"paceline-*{RUN}_*"))
+def in_dev_shm() -> list[str]:
+    """What shared memory of this script has names in a folder."""
+    return sorted(path.name for path in Path("/dev/shm").glob(f"paceline-*{RUN}*"))
+
+
+def mapped_memory() -> list[str]:
+    """What this process calls the shared memory that it maps."""
+    lines = Path("/proc/self/maps").read_text().splitlines()
+    return [line.split(maxsplit=5)[5] for line in lines if "paceline-" in line and line.split()[1][3] == "s"]
 
 
 def attempt(cases: Iterable[tuple[str, Callable[[], None]]]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from crew import RUN, Crew, crew_of, free_port, in_room, world, write_facts
+from crew import RUN, Crew, crew_of, free_port, in_dev_shm, mapped_memory, world, write_facts
 from torch.distributed import ReduceOp
 
 import paceline.shm
@@ -107,14 +107,15 @@ def stop(_: float) -> None:
 
 def forming(
     rank: int, size: int, port: int, victim: int, moment: str, end: Callable[[float], None] = suicide
-) -> list[str] | None:
+) -> str | None:
     """The victim ends at some moment of the start; rank 2 keeps the store."""
     if rank == victim:
         real = getattr(segment, moment)
 
         def die(*words: Any) -> Any:
-            real(*words)
+            made = real(*words)
             end(9.0)
+            return made
 
         setattr(segment, moment, die)
     store = dist.TCPStore("127.0.0.1", port, size, rank == 2, wait_for_workers=False)
@@ -122,7 +123,7 @@ def forming(
     try:
         dist.init_process_group("shm", store=store, rank=rank, world_size=size, pg_options=options)
     except KeyboardInterrupt:
-        return in_room()
+        return "interrupted"
     finally:
         assert not watching(), "whoever could not join watches nobody any more"
     return None
@@ -137,26 +138,43 @@ def watching() -> list[str]:
     return [link for link in found if "pidfd" in link]
 
 
-def watched(rank: int, port: int, out: str) -> list[Any]:
-    """What there is to see in /dev/shm during the start, and afterwards; called for a group and for zeros."""
-    seen: list[Any] = []
+def watched(rank: int, port: int) -> dict[str, Any]:
+    """What a rank sees of the memory that it maps, and what becomes of somebody who cuts it off."""
+    seen: dict[str, Any] = {"rights": [], "cut": []}
+    handles: list[segment.Handle] = []
     real = segment.attach
 
-    def look(name: str, size: int) -> Any:
-        (name,) = in_room()
-        seen.append([name, oct(Path("/dev/shm", name).stat().st_mode & 0o777)])
-        return real(name, size)
+    def look(handle: segment.Handle, size: int) -> Any:
+        handles.append(handle)
+        path = f"/proc/{handle.process}/fd/{handle.descriptor}"
+        seen["rights"].append(oct(Path(path).stat().st_mode & 0o777))
+        for length in (0, 2 * size):
+            with Path(path).open("r+b") as file, suppress(PermissionError):
+                seen["cut"].append(f"cut to {os.ftruncate(file.fileno(), length)}")
+        return real(handle, size)
 
     segment.attach = look
     options = paceline.shm.Options(run=f"my run/7 {RUN}")
     dist.init_process_group(
         "shm", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, pg_options=options
     )
-    seen.append(in_room())
-    paceline.shm.zeros(1000)
+    dist.all_reduce(tensor := paceline.shm.zeros(BIG).add_(1))
     dist.barrier()
-    seen.append(in_room())
+    seen["sum"] = [tensor.min().item(), tensor.max().item()]
+    seen["mapped"] = mapped_memory()
+    segment.attach = real
+    seen["later"] = [refusal(handle) for handle in handles]
+    dist.barrier()
     return seen
+
+
+def refusal(handle: segment.Handle) -> str:
+    """What becomes of somebody who comes after all have mapped it."""
+    try:
+        segment.attach(handle, 1)
+    except segment.Foreign as error:
+        return type(error).__name__
+    return "mapped"
 
 
 def late(rank: int, port: int, at_start: bool) -> None:
@@ -268,18 +286,20 @@ class Theatre:
     def note(self, name: str, results: list[dict[str, Any]], at: float) -> None:
         for result in results:
             result["after"] = result.get("at", 0.0) - at
-        self.facts[name] = {"ranks": results, "left": in_room()}
+        self.facts[name] = {"ranks": results, "left": in_dev_shm()}
 
-    def swept(self) -> None:
-        """Everybody is killed between making and sharing; the next group's start clears up."""
-        port = free_port()
-        crew = Crew(partial(forming, size=3, port=port, victim=0, moment="create", end=time.sleep), 3)
-        while not in_room():
-            time.sleep(0.01)
+    def all_die(self) -> None:
+        """Everybody is killed between making the memory and sharing it."""
+        port, (inward, outward) = free_port(), os.pipe()
+
+        def hang(seconds: float) -> None:
+            os.write(outward, b".")
+            time.sleep(seconds)
+
+        crew = Crew(partial(forming, size=3, port=port, victim=0, moment="create", end=hang), 3)
+        os.read(inward, 1)
         crew.kill(0, 1, 2)
         self.note("all die while forming", crew.results(), time.monotonic())
-        port = free_port()
-        self.play("the next start", lambda rank: world(rank, 2, port), 2)
 
 
 def fail() -> None:
@@ -300,7 +320,7 @@ def main() -> None:
         port = free_port()
         theatre.play(name, partial(leaving, size=3, port=port, leave=leave), 3)
     theatre.kill("interrupted", interrupted, 3, by=signal.SIGINT)
-    for victim, moment in ((0, "create"), (1, "attach"), (0, "sweep")):
+    for victim, moment in ((0, "create"), (1, "attach"), (0, "free_memory")):
         scene = partial(forming, size=3, port=free_port(), victim=victim, moment=moment)
         theatre.play(f"forming, {moment}", scene, 3)
     scene = partial(forming, size=3, port=free_port(), victim=0, moment="create", end=stop)
@@ -308,9 +328,9 @@ def main() -> None:
     for at_start in (True, False):
         theatre.play(f"late, {at_start}", partial(late, port=free_port(), at_start=at_start), 3)
     theatre.play("anew", partial(anew, port=free_port()), 3)
-    theatre.play("watched", partial(watched, port=free_port(), out=""), 2)
+    theatre.play("watched", partial(watched, port=free_port()), 2)
     theatre.play("mistaken", partial(mistaken, port=free_port()), 3)
-    theatre.swept()
+    theatre.all_die()
     write_facts(theatre.facts)
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from crew import RUN, attempt, crew_of, in_room, write_facts
+from crew import RUN, attempt, crew_of, in_dev_shm, write_facts
 from shm_cases import PIECE, Rank
 from torch.distributed import ReduceOp
 
@@ -93,7 +93,7 @@ def main() -> None:
         cases = [*list(one.cases())[::6], ("not a number", one.not_a_number)]
         cases.append(("messages", lambda: messages(rank, size)))
         cases.append(("asynchronous", lambda: asynchronous(rank, size)))
-        found: dict[str, Any] = {"failed": attempt(cases), "left": in_room()}
+        found: dict[str, Any] = {"failed": attempt(cases), "left": in_dev_shm()}
         if not found["failed"]:
             found["texts"] = mistaken(rank)
             dist.barrier()

@@ -1,8 +1,14 @@
-"""Too little /dev/shm, in a mount namespace of its own: ``unshare -m shm_room.py OUT`` writes what the ranks said."""
+"""Too little memory, in a mount namespace of its own: ``unshare -m shm_room.py OUT`` writes what the ranks said.
 
+What is free is what /proc/meminfo says: another is laid over it, as container systems do. Rank 0 must not have the
+right to trace others (``setpriv --bounding-set -sys_ptrace``), which opens what is closed here.
+"""
+
+import ctypes
 import os
 import platform
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -15,7 +21,6 @@ from crew import attempt, crew_of, free_port, world, write_facts
 from shm_cases import Rank
 
 import paceline.shm
-from paceline.collectives.shm import segment
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
@@ -23,9 +28,28 @@ from paceline.runtimes.live.place import Place
 LENGTH = 5_000_000
 
 
-def room(settings: str) -> None:
-    """Lay another /dev/shm over the present one."""
-    subprocess.run(["mount", "-t", "tmpfs", "-o", settings, "tmpfs", "/dev/shm"], check=True)
+MEMINFO = Path(sys.argv[1]) / "meminfo"
+_DUMPABLE = 4
+"""PR_SET_DUMPABLE: without it nobody else may look into a process, as after a change of user."""
+
+
+def free(megabytes: float) -> None:
+    """Have so much memory free from now on."""
+    MEMINFO.write_text(f"MemTotal: 99999999 kB\nMemAvailable: {megabytes * 1000 / 1.024:.0f} kB\n")
+
+
+def hidden(rank: int, size: int, port: int) -> dict[str, str]:
+    """What rank 0 has open is nobody else's business."""
+    if rank == 0:
+        ctypes.CDLL(None).prctl(_DUMPABLE, 0, 0, 0, 0)
+    return without(rank, size, port)
+
+
+def nowhere(rank: int, port: int) -> list[int]:
+    """Which ranks share memory where nothing can be written to /dev/shm."""
+    world(rank, 2, port)
+    dist.all_reduce(paceline.shm.zeros(LENGTH))
+    return list(dist.group.WORLD.party.teams)
 
 
 def listening(rank: int, work: Callable[[int], Any]) -> dict[str, Any]:
@@ -49,7 +73,6 @@ def elsewhere(rank: int, port: int) -> dict[str, str]:
     """Another kind of machine, without what Linux on x86-64 has."""
     del os.pidfd_open
     platform.machine = lambda: "arm64"
-    segment.ROOM = Path("/nowhere")
     return without(rank, 2, port)
 
 
@@ -74,19 +97,22 @@ def live(rank: int, port: int) -> dict[str, Any]:
 
 def main() -> None:
     facts = {}
-    for name, size, settings in (
-        ("tiny", 2, "size=64k"),
-        ("tiny of three", 3, "size=64k"),
-        ("read only", 2, "ro"),
-    ):
-        room(settings)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", "/dev/shm"], check=True)
+    facts["nowhere"] = crew_of(partial(listening, work=partial(nowhere, port=free_port())), 2)
+    scene = partial(listening, work=partial(hidden, size=3, port=free_port()))
+    facts["hidden"] = crew_of(scene, 3, 40)
+    subprocess.run(["mount", "-t", "proc", "-o", "hidepid=2,gid=12345", "proc", "/proc"], check=True)
+    scene = partial(listening, work=partial(hidden, size=2, port=free_port()))
+    facts["invisible"] = crew_of(scene, 2, 40)
+    free(0.06)
+    subprocess.run(["mount", "--bind", str(MEMINFO), "/proc/meminfo"], check=True)
+    for name, size in (("tiny", 2), ("tiny of three", 3)):
         scene = partial(listening, work=partial(without, size=size, port=free_port()))
         facts[name] = crew_of(scene, size, 40)
+    facts["live"] = crew_of(partial(listening, work=partial(live, port=free_port())), 2)
     port = free_port()
     facts["elsewhere"] = crew_of(lambda rank: listening(rank, partial(elsewhere, port=port)), 2, 40)
-    room("size=64k")
-    facts["live"] = crew_of(partial(listening, work=partial(live, port=free_port())), 2)
-    room("size=20m")
+    free(20)
     facts["live, crowded"] = crew_of(partial(listening, work=partial(live, port=free_port())), 2)
     facts["crowded"] = crew_of(partial(listening, work=partial(crowded, port=free_port())), 2)
     write_facts(facts)

@@ -12,7 +12,7 @@ import torch
 import torch._dynamo  # which DDP would import in every rank
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
-from crew import attempt, crew_of, free_port, in_room, world, write_facts
+from crew import attempt, crew_of, free_port, in_dev_shm, world, write_facts
 from shm_ddp import ddp_facts
 from torch.distributed import ReduceOp
 from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook
@@ -200,7 +200,7 @@ class Uses:
         assert dist.is_initialized()
         assert "shm" in str(dist.get_backend_config())
         if self.size > 1:
-            assert not in_room(), "a segment still has a name"
+            assert not in_dev_shm(), "a segment still has a name"
 
     def subgroups(self) -> None:
         last = list(range(1, self.size))

@@ -57,7 +57,7 @@ def test_a_rank_that_was_interrupted_in_the_middle_never_takes_part_again(facts:
     assert third["text"] == "rank 1 has left (during all_reduce)"
 
 
-@pytest.mark.parametrize(("moment", "victim"), [("create", 0), ("attach", 1), ("sweep", 0)])
+@pytest.mark.parametrize(("moment", "victim"), [("create", 0), ("attach", 1), ("free_memory", 0)])
 def test_a_kill_while_the_group_forms_is_told(facts: Facts, moment: str, victim: int) -> None:
     survivors = [rank for rank in range(3) if rank != victim]
     want = ("PeerLost", f"rank {victim} died (during the start of the group)")
@@ -65,9 +65,9 @@ def test_a_kill_while_the_group_forms_is_told(facts: Facts, moment: str, victim:
     assert max(facts[f"forming, {moment}"]["ranks"][rank]["after"] for rank in survivors) < 4
 
 
-def test_ctrl_c_while_the_group_forms_takes_the_name_away(facts: Facts) -> None:
+def test_ctrl_c_while_the_group_forms_is_told(facts: Facts) -> None:
     first, *others = facts["forming, Ctrl-C"]["ranks"]
-    assert first["value"] == []
+    assert first["value"] == "interrupted"
     assert {result["error"] for result in others} == {"PeerLost"}
 
 
@@ -77,22 +77,27 @@ def test_a_rank_that_never_comes_is_named_when_the_time_is_over(facts: Facts) ->
     assert told(facts, "late, False", 0, 1) == {("PeerLost", words.format("all_reduce"))}
 
 
-def test_nothing_is_left_in_dev_shm(facts: Facts) -> None:
+def test_nothing_is_left_in_dev_shm_whenever_somebody_is_killed(facts: Facts) -> None:
+    """A name that outlives its makers is memory that nobody frees."""
     left = {scene: found["left"] for scene, found in facts.items() if isinstance(found, dict)}
-    left.pop(
-        "all die while forming"
-    )  # by design, unless another group on this machine has cleared it up already
+    assert "all die while forming" in left
     assert not any(left.values()), left
 
 
-def test_a_segment_is_for_its_owner_only_and_its_name_lives_for_a_moment(facts: Facts) -> None:
+def test_the_memory_has_no_name_and_is_for_its_owner_only(facts: Facts) -> None:
     first, second = (result["value"] for result in facts["watched"]["ranks"])
-    assert first == [[], []]
-    (group, rights), after_start, (zeros, more_rights), after_zeros = second
-    assert rights == more_rights == "0o600"
-    assert "my_run_7" in group
-    assert group.split("-")[1] == zeros.split("-")[1], "the run and the group are in both names"
-    assert after_start == after_zeros == []
+    assert second["rights"] == ["0o600", "0o600"]
+    assert second["later"] == ["Foreign", "Foreign"], "nobody can join once all have mapped it"
+    for seen in (first, second):
+        assert len(seen["mapped"]) == 2, "the group's memory, and the tensor's"
+        assert all(name.startswith("/memfd:paceline-my_run_7") for name in seen["mapped"]), seen["mapped"]
+
+
+def test_a_member_cannot_cut_the_memory_off(facts: Facts) -> None:
+    """The others would be killed by SIGBUS where they next touch it."""
+    first, second = (result["value"] for result in facts["watched"]["ranks"])
+    assert second["cut"] == []
+    assert first["sum"] == second["sum"] == [2.0, 2.0]
 
 
 def test_ranks_that_ask_for_different_things_all_hear_the_same_and_can_go_on(facts: Facts) -> None:

@@ -1,14 +1,17 @@
-"""How the ranks of a host come to share memory: one makes a segment, the others map it, and its name goes."""
+"""How the ranks of a host come to share memory: the first makes a segment, and the others map it."""
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from mmap import mmap
+from pathlib import Path
+from struct import Struct
 
 from paceline.collectives.hosts import host_id
 from paceline.collectives.shm import futex, segment
 from paceline.collectives.shm.allocations import Allocations
-from paceline.collectives.shm.peers import PeerLost
+from paceline.collectives.shm.facts import MAPPED, MEMBER, OFFER
 from paceline.collectives.shm.register import START, Register
 from paceline.collectives.shm.table import Layout, Table
 from paceline.collectives.shm.team import Team
@@ -16,8 +19,12 @@ from paceline.collectives.shm.team import Team
 Warn = Callable[[str, int], None]
 """Is told what is wrong, and how many calls lie between there and the line that asked."""
 
-_CALLER = 11
+_CALLER = 10
 """Calls between a warning here and the line that asked for the tensor."""
+_HANDLE = Struct(f"<qq{segment.TOKEN}s")
+_NOTHING = bytes(_HANDLE.size)
+"""In place of a handle: there is no segment, or another rank makes it."""
+_MAPPED, _NOT_MAPPED = b"\1", b"\0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,64 +39,99 @@ class Member:
 
 def meet_members(register: Register, rank: int, names: Sequence[int]) -> list[Member]:
     """Everybody's process and host, by rank; from then on those of this host are watched."""
-    here = sharing_id()
-    register.tell("member", rank, [os.getpid(), here])
+    mine = (os.getpid(), sharing_id())
+    register.tell(MEMBER, rank, mine)
     members = []
     for other, name in enumerate(names):
-        members.append(Member(other, name, *register.hear("member", other)))
-        if members[-1].host == here and other != rank and futex.supported():
+        told = register.hear(MEMBER, other)
+        if other == rank and told != mine:
+            register.refuse(MEMBER, rank)
+        members.append(Member(other, name, *told))
+        if members[-1].host == mine[1] and other != rank and futex.supported():
             register.watch(other, members[-1].process)
     return members
 
 
 def sharing_id() -> str:
     """The same for processes of one host that can share memory and watch each other: what else that needs."""
-    if not (futex.supported() and segment.ROOM.exists()):
+    if not futex.supported():
         return host_id()
-    return f"{host_id()}/{segment.ROOM.stat().st_dev}/{segment.process_space()}/{os.getuid()}"
+    spaces = [str(Path("/proc/self/ns", kind).stat().st_ino) for kind in ("pid", "user")]
+    return "/".join([host_id(), *spaces, str(os.getuid())])
 
 
 def form_team(
     register: Register,
     rank: int,
     members: Sequence[Member],
-    label: tuple[str, str],
+    label: str,
     timeout: float,
     warn: Warn,
 ) -> Team:
-    """Share memory among ``members``, who are all on this host; ``rank`` is one of them, ``label`` the run and group.
+    """Share memory among ``members``, who are all on this host; ``rank`` is one of them.
 
-    Raises ``segment.NoRoom`` on all of them alike if there is too little memory to share.
+    Raises ``segment.NoRoom`` on all of them alike if there is too little memory, or if one cannot map it. ``label`` is
+    what tools show as the memory's name.
     """
+    size = Layout(len(members)).end
+    if rank == members[0].rank:
+        with closing(_make(register, rank, label, size)) as made:
+            memory = _agree(register, members, made.memory)
+    else:
+        memory = _agree(register, members, _map(register, rank, members[0].rank, size))
+    table = Table(
+        memory,
+        next(place for place, member in enumerate(members) if member.rank == rank),
+        [member.process for member in members],
+        [member.name for member in members],
+        timeout,
+    )
+    _begin(table)
+    return Team(table, Allocations(table.rank, len(members), _Maker(table, label, warn)))
+
+
+def _make(register: Register, rank: int, label: str, size: int) -> segment.Made:
+    """Make the segment, and tell the others where it is, or why there is none."""
     try:
-        table, name = _share(register, rank, members, label, timeout)
-    except PeerLost:
-        segment.sweep()  # its maker may have died before anybody heard of it
+        if not futex.supported():
+            raise segment.NoRoom("shared memory needs Linux 5.3 or later on x86-64")
+        made = segment.create(label, size)
+    except segment.NoRoom as error:
+        register.tell(OFFER, rank, str(error))
         raise
-    return Team(table, Allocations(table.rank, len(members), _Maker(table, name, warn)))
+    handle = made.handle
+    register.tell(OFFER, rank, [handle.process, handle.descriptor, handle.token.hex()])
+    return made
 
 
-def _share(
-    register: Register, rank: int, members: Sequence[Member], label: tuple[str, str], timeout: float
-) -> tuple[Table, str]:
-    """The table in the shared memory, and the name that the memory had."""
-    first, size = members[0], Layout(len(members)).end
-    place = next(index for index, member in enumerate(members) if member.rank == rank)
-    makes = rank == first.rank
-    name = _choose_name(register, rank, label) if makes else _hear_name(register, first)
+def _map(register: Register, rank: int, first: int, size: int) -> mmap | None:
+    """Map what the first rank made, and tell whether that could be."""
+    offer = register.hear(OFFER, first)
+    if isinstance(offer, str):
+        register.tell(MAPPED, rank, offer)
+        return None
     try:
-        memory = _make(register, rank, name, size) if makes else _map(register, first, name, size)
-        table = Table(
-            memory,
-            place,
-            [member.process for member in members],
-            [member.name for member in members],
-            timeout,
-        )
-        _begin(table)
-    finally:  # also if this rank was interrupted before anybody heard of the name
-        segment.remove(name)
-    return table, name
+        memory = segment.attach(offer, size)
+    except segment.NoRoom as error:
+        register.tell(MAPPED, rank, str(error))
+        return None
+    except segment.Foreign as error:
+        register.check()  # whoever gives up closes what it has made
+        register.refuse(OFFER, first, str(error))
+    register.tell(MAPPED, rank, "")
+    return memory
+
+
+def _agree(register: Register, members: Sequence[Member], memory: mmap | None) -> mmap:
+    """The memory, once all have mapped it; ``NoRoom`` on all of them if one could not.
+
+    All are heard before: the first rank keeps the memory open as long as others may still look for it.
+    """
+    problems = [register.hear(MAPPED, member.rank) for member in members[1:]]
+    for problem in filter(None, problems):
+        raise segment.NoRoom(problem)
+    assert memory is not None, "whoever has none has said so"
+    return memory
 
 
 def _begin(table: Table) -> None:
@@ -101,67 +143,41 @@ def _begin(table: Table) -> None:
         raise
 
 
-def _choose_name(register: Register, rank: int, label: tuple[str, str]) -> str:
-    if futex.supported():
-        return segment.segment_name(*label, 0)
-    error = segment.NoRoom("shared memory needs Linux 5.3 or later on x86-64")
-    register.tell("table", rank, {"refused": str(error)})
-    raise error
-
-
-def _make(register: Register, rank: int, name: str, size: int) -> mmap:
-    segment.sweep()
-    try:
-        memory = segment.create(name, size)
-    except segment.NoRoom as error:
-        register.tell("table", rank, {"refused": str(error)})
-        raise
-    register.tell("table", rank, {"name": name})
-    return memory
-
-
-def _hear_name(register: Register, first: Member) -> str:
-    offer = register.hear("table", first.rank)
-    if "refused" in offer:
-        raise segment.NoRoom(offer["refused"])
-    return str(offer["name"])
-
-
-def _map(register: Register, first: Member, name: str, size: int) -> mmap:
-    try:
-        return segment.attach(name, size)
-    except FileNotFoundError:  # somebody gave up, which takes the name away
-        register.check()
-        raise PeerLost(f"rank {first.name} or another one gave up (during {START})") from None
-
-
 class _Maker:
-    """Makes the later segments of a group: the first rank creates, all map, the name goes."""
+    """Makes the later segments of a group; their handles pass through the memory that is shared already."""
 
-    def __init__(self, table: Table, name: str, warn: Warn) -> None:
-        self._table, self._name, self._warn, self._serial = table, name, warn, 0
+    def __init__(self, table: Table, label: str, warn: Warn) -> None:
+        self._table, self._label, self._warn = table, label, warn
 
     def __call__(self, size: int) -> mmap | None:
-        """The new segment, or None on every rank if there is too little room; the first rank then warns."""
-        self._serial += 1
-        stem, space, process = self._name.rsplit(".", 2)
-        name = f"{stem.rpartition('-')[0]}-{self._serial}.{space}.{process}"
-        try:
-            return self._share(name, size)
-        finally:
-            segment.remove(name)
-
-    def _share(self, name: str, size: int) -> mmap | None:
-        table, memory, problem = self._table, None, ""
-        if table.rank == 0:
-            try:
-                memory = segment.create(name, size)
-            except segment.NoRoom as error:
-                problem = f"{error}; sums go through slots instead"
-        table.meeting.meet()
-        if table.rank > 0 and (segment.ROOM / name).exists():
-            memory = segment.attach(name, size)
-        table.meeting.meet()
+        """The new segment, or None on every rank if one of them cannot have it; the first rank then warns."""
+        if self._table.rank > 0:
+            return self._take(size)
+        memory, problem = self._make(size)
         if problem:
-            self._warn(problem, _CALLER)
+            self._warn(f"{problem}; sums go through slots instead", _CALLER)
         return memory
+
+    def _make(self, size: int) -> tuple[mmap | None, str]:
+        """The segment, or why there is none."""
+        try:
+            made = segment.create(self._label, size)
+        except segment.NoRoom as error:
+            self._table.exchange(_NOTHING)
+            return None, str(error)
+        with closing(made):
+            handle = made.handle
+            self._table.exchange(_HANDLE.pack(handle.process, handle.descriptor, handle.token))
+            mapped = self._table.exchange(_MAPPED)
+        if _NOT_MAPPED in mapped:
+            return None, f"rank {self._table.names[mapped.index(_NOT_MAPPED)]} cannot map the shared memory"
+        return made.memory, ""
+
+    def _take(self, size: int) -> mmap | None:
+        told, memory = self._table.exchange(_NOTHING)[0], None
+        if told == _NOTHING:
+            return None
+        with suppress(segment.NoRoom, segment.Foreign):
+            memory = segment.attach(segment.Handle(*_HANDLE.unpack(told)), size)
+        mapped = self._table.exchange(_MAPPED if memory is not None else _NOT_MAPPED)
+        return None if _NOT_MAPPED in mapped else memory

@@ -10,6 +10,7 @@ from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from paceline.collectives.shm.allocations import Allocations
+from paceline.collectives.shm.facts import TEAM
 from paceline.collectives.shm.gathering import Member, Warn, form_team, meet_members
 from paceline.collectives.shm.hosts import Hosts
 from paceline.collectives.shm.party import Party
@@ -67,10 +68,11 @@ class Joining:
     def join(self) -> Party:
         """Find who shares this host, share memory with them, and connect to the other hosts if there are any."""
         members = meet_members(self.register, self.rank, self.names)
-        team, leader = self._team([member for member in members if member.host == members[self.rank].host])
+        here = [member for member in members if member.host == members[self.rank].host]
+        team, leader = self._team(here)
         if team.size == self.size:
             return team
-        teams = self._teams(leader)
+        teams = self._teams(leader, [member.rank for member in here] if team.size > 1 else [self.rank])
         everybody = self._gloo("everybody", self.rank, self.size)
         return Hosts(self.rank, teams, team, self._leaders(teams), everybody, self.names, self.register)
 
@@ -79,7 +81,7 @@ class Joining:
         if len(here) == 1:
             return alone(self.names[self.rank], self.timeout), self.rank
         try:
-            label = (self.run, self.group)
+            label = f"{self.run}-{self.group}"
             team = form_team(self.register, self.rank, here, label, self.timeout, self.warn)
             return team, here[0].rank
         except NoRoom as error:
@@ -87,11 +89,15 @@ class Joining:
                 self.warn(f"{error}; the ranks talk through Gloo instead", 6)
             return alone(self.names[self.rank], self.timeout), self.rank
 
-    def _teams(self, leader: int) -> list[list[int]]:
-        self.register.tell("team", self.rank, leader)
+    def _teams(self, leader: int, mine: Sequence[int]) -> list[list[int]]:
+        """The ranks of every team, as all tell it; of its own team a rank knows better."""
+        self.register.tell(TEAM, self.rank, leader)
         found: dict[int, list[int]] = {}
         for rank in range(self.size):
-            found.setdefault(self.register.hear("team", rank), []).append(rank)
+            first = self.register.hear(TEAM, rank)
+            if (first == leader) != (rank in mine):
+                self.register.refuse(TEAM, rank)
+            found.setdefault(first, []).append(rank)
         return list(found.values())
 
     def _leaders(self, teams: Sequence[Sequence[int]]) -> ProcessGroupGloo | None:

@@ -4,12 +4,14 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from time import monotonic, sleep
-from typing import Any
+from typing import Any, NoReturn
 
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
+from paceline.collectives.shm.facts import Fact, T, plain
 from paceline.collectives.shm.peers import PeerLost, died
+from paceline.errors import RunFailed
 
 START = "the start of the group"
 _SHORTEST, _LONGEST = 5e-4, 2e-2
@@ -22,9 +24,10 @@ _READING = 0.2
 
 
 class Register:
-    """Facts by name and rank. Whoever waits for one also watches the processes that are known by then.
+    """Facts by rank. Whoever waits for one also watches the processes that are known by then.
 
-    The time for all of them together begins with the first that is waited for.
+    The time for all of them together begins with the first that is waited for. Anybody who reaches the store may write
+    to it: a value that no rank would have written raises ``RunFailed``.
     """
 
     def __init__(self, store: Store, names: Sequence[int], timeout: float) -> None:
@@ -37,18 +40,37 @@ class Register:
         """From now on, do not wait for anything if this process of this host has died."""
         self._processes[rank] = process
 
-    def tell(self, fact: str, rank: int, value: Any) -> None:
-        """Say something about a rank, once."""
+    def tell(self, fact: Fact[Any], rank: int, value: Any) -> None:
+        """Say something about a rank, once; ``value`` is what the fact reads, as JSON has it."""
         with self._store_or_loss():
-            self._store.set(f"{fact}/{rank}", json.dumps(value))
+            self._store.set(f"{fact.key}/{rank}", json.dumps(value))
 
-    def count(self, fact: str, rank: int) -> int:
+    def count(self, what: str, rank: int) -> int:
         """How often this was counted for the rank, this time included."""
         with self._store_or_loss():
-            return int(self._store.add(f"{fact}/{rank}", 1))
+            return int(self._store.add(f"{what}/{rank}", 1))
 
-    def hear(self, fact: str, rank: int) -> Any:
+    def hear(self, fact: Fact[T], rank: int) -> T:
         """What was said; waits for it."""
+        value = self._wait(fact.key, rank)
+        try:
+            return fact.parse(value)
+        except ValueError:
+            self.refuse(fact, rank)
+
+    def refuse(self, fact: Fact[Any], rank: int, why: str = "") -> NoReturn:
+        """Tell everybody that the store holds what no rank has said, and raise it; what was announced before stands."""
+        if known := self.loss(0.0):
+            raise PeerLost(known)
+        detail = f" ({why})" if why else ""
+        error = (
+            f"the store holds something else than {fact.means} for rank {self._names[rank]} "
+            f"under {fact.key}/{rank}{detail}: is somebody else writing to it?"
+        )
+        self.announce(error)
+        raise RunFailed(error)
+
+    def _wait(self, fact: str, rank: int) -> bytes:
         key, pause = f"{fact}/{rank}", _SHORTEST
         self._end = self._end or monotonic() + self._timeout
         with self._store_or_loss():
@@ -60,7 +82,7 @@ class Register:
                     raise PeerLost(seen)
                 sleep(pause)
                 pause = min(_LONGEST, 2 * pause)
-            return json.loads(self._store.get(key))
+            return bytes(self._store.get(key))
 
     def announce(self, loss: str) -> None:
         """Tell everybody why this rank is about to end, and give them a moment: the store may end with it."""
@@ -76,7 +98,7 @@ class Register:
                 if monotonic() >= end:
                     return ""
                 sleep(_LONGEST)
-            return self._store.get(_LOSS).decode()
+            return plain(self._store.get(_LOSS).decode(errors="replace"))
 
     def _lateness(self, fact: str) -> str:
         if monotonic() <= self._end:

@@ -1,92 +1,174 @@
-"""A piece of memory that several processes of one host map: a file in /dev/shm whose name lives for moments only."""
+"""A piece of memory that several processes of one host map. It has no name in any folder: it is a memfd.
 
-import mmap
+Its maker tells the others which of its descriptors it is, and a token. They open it through /proc, and map it only if
+it is what its maker would have made. Nothing is ever written to, changed or removed that fails one of the checks, so
+whoever forges such a message gains nothing by it.
+"""
+
+import errno
+import fcntl
 import os
 import re
 import secrets
-import time
-from contextlib import suppress
+from dataclasses import dataclass
+from hmac import compare_digest
+from mmap import PAGESIZE, mmap
 from pathlib import Path
+from stat import S_ISREG
 
 from paceline.collectives.shm.peers import died
+from paceline.collectives.shm.room import free_memory
 
-ROOM = Path("/dev/shm")  # noqa: S108  the kernel's own place for it, and files here are created exclusively
+PAGE = PAGESIZE
 PREFIX = "paceline-"
-PAGE = mmap.PAGESIZE
-STALE = 60.0
-"""Seconds after which a name is rubbish whose maker cannot be looked for: sharing a segment takes milliseconds."""
+TOKEN = 32
+"""Bytes of a token; it stands at the start of the segment, in a page of its own that nobody maps."""
+
+_NO_EXEC, _NO_EXEC_SEAL = 0x0008, 0x0020
+"""MFD_NOEXEC_SEAL and F_SEAL_EXEC of Linux 6.3, which some systems insist on; Python has no names for them."""
+_SEALS = 0x0001 | 0x0002 | 0x0004
+"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW: whoever uses memory that another has cut off is killed by SIGBUS."""
+_SPARE = 0.9
+"""The part of the free memory that a segment may take: what is free is an estimate, and others need some as well."""
 
 
 class NoRoom(OSError):
-    """The segment cannot be made; the message is a sentence for the user."""
+    """Memory cannot be shared here; the message is a sentence for the user."""
 
 
-def segment_name(run: str, group: str, serial: int) -> str:
-    """A name that says whose segment it is: run, group, number, and the process that makes it.
+class Foreign(OSError):
+    """What a handle names is not a segment that its maker made; the message says what is wrong."""
 
-    Containers may share the room while process ids repeat: hence a random part, and where the id holds.
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """What another process of this host needs to know of a segment in order to map it."""
+
+    process: int
+    descriptor: int
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A segment that this process made. Its handle is good until it is closed; whoever maps the memory keeps it."""
+
+    memory: mmap
+    handle: Handle
+
+    def close(self) -> None:
+        """The handle is of no use any more."""
+        os.close(self.handle.descriptor)
+
+
+def create(label: str, size: int) -> Made:
+    """Make a segment of so many zero bytes, all set aside. Close it when all have mapped it.
+
+    ``label`` is shown as its name by tools that list a process's memory.
     """
-    plain = re.sub(r"[^A-Za-z0-9.]+", "_", f"{run}-{group}")[:120]
-    return f"{PREFIX}{plain}-{secrets.token_hex(4)}-{serial}.{process_space()}.{os.getpid()}"
-
-
-def create(name: str, size: int) -> mmap.mmap:
-    """Make a segment that only its owner may open, with all of its memory set aside. ``remove`` its name soon."""
+    token, descriptor = secrets.token_bytes(TOKEN), _make(label, size)
     try:
-        file = os.open(ROOM / name, os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        memory = _fill(descriptor, size, token)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return Made(memory, Handle(os.getpid(), descriptor, token))
+
+
+def _make(label: str, size: int) -> int:
+    if (free := free_memory()) * _SPARE < size + PAGE:
+        raise NoRoom(
+            f"sharing memory needs {size / 1e6:,.1f} MB and {free / 1e6:,.0f} MB are free; "
+            "free some, or raise the container's limit"
+        )
+    plain = PREFIX + re.sub(r"[^A-Za-z0-9.]+", "_", label)[:120]
+    try:
+        return _memfd(plain)
     except OSError as error:
-        raise NoRoom(f"{ROOM} cannot be used ({error.strerror}), which shared memory needs") from error
+        raise NoRoom(f"this system makes no memory to share ({error.strerror})") from error
+
+
+def _memfd(name: str) -> int:
+    flags = os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING
     try:
-        os.posix_fallocate(file, 0, size)
-        return mmap.mmap(file, size)
+        return os.memfd_create(name, flags | _NO_EXEC)
     except OSError as error:
-        remove(name)
-        raise NoRoom(_no_room(size)) from error
-    finally:
-        os.close(file)
+        if error.errno != errno.EINVAL:
+            raise
+        return os.memfd_create(name, flags)
 
 
-def attach(name: str, size: int) -> mmap.mmap:
-    """Map a segment that another process made."""
-    file = os.open(ROOM / name, os.O_RDWR | os.O_CLOEXEC)
+def _fill(descriptor: int, size: int, token: bytes) -> mmap:
     try:
-        return mmap.mmap(file, size)
+        os.fchmod(descriptor, 0o600)
+        os.posix_fallocate(descriptor, 0, PAGE + size)
+        os.pwrite(descriptor, token, 0)
+        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError as error:
+        raise NoRoom(f"{size / 1e6:,.1f} MB of memory cannot be shared ({error.strerror})") from error
+    return _map(descriptor, size)
+
+
+def attach(handle: Handle, size: int) -> mmap:
+    """Map a segment of so many bytes that another process of this host made and still holds open.
+
+    Raises ``Foreign`` if it is something else, and ``NoRoom`` where this system does not let a process see or open
+    what another of the same user has open.
+    """
+    try:
+        found = _open(f"/proc/{handle.process}/fd/{handle.descriptor}", os.O_PATH)
+    except FileNotFoundError:
+        if not Path(f"/proc/{handle.process}").exists() and not died(handle.process):
+            raise NoRoom("this system hides the processes of other ranks in /proc") from None
+        raise Foreign(f"process {handle.process} does not hold descriptor {handle.descriptor} open") from None
+    try:
+        _check_kind(found, size)
+        # The very file that was looked at, whatever its maker does with its descriptor meanwhile.
+        opened = _open(f"/proc/self/fd/{found}", os.O_RDWR)
     finally:
-        os.close(file)
+        os.close(found)
+    try:
+        _check_content(opened, handle.token)
+        return _map(opened, size)
+    finally:
+        os.close(opened)
 
 
-def remove(name: str) -> None:
-    """Take the name away if it is there; the memory goes with the last process that maps it, however that ends."""
-    with suppress(FileNotFoundError):
-        if (ROOM / name).exists():  # a room that cannot be written refuses to remove even what is not there
-            (ROOM / name).unlink()
+def _open(path: str, mode: int) -> int:
+    try:
+        return os.open(path, mode | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise NoRoom(
+            f"this system does not let a rank open the memory of another through /proc ({error.strerror})"
+        ) from error
 
 
-def sweep() -> None:
-    """Remove names whose makers died before they could: a kill between making a segment and sharing it."""
-    for path in ROOM.glob(f"{PREFIX}*"):
-        with suppress(ValueError, OSError):
-            if path.stat().st_uid == os.getuid() and _abandoned(path):
-                path.unlink()
+def _check_kind(found: int, size: int) -> None:
+    """Judge a file without opening it: opening a device, for one, may already do something."""
+    status, name = os.fstat(found), os.readlink(f"/proc/self/fd/{found}")  # noqa: PTH115  Path resolves nothing here
+    if not S_ISREG(status.st_mode) or not name.startswith(f"/memfd:{PREFIX}"):
+        raise Foreign("it is not memory that this package shares")
+    if status.st_uid != os.getuid():
+        raise Foreign("it belongs to another user")
+    if status.st_size != PAGE + size:
+        raise Foreign(f"it has {status.st_size:,} bytes where {PAGE + size:,} are expected")
 
 
-def _abandoned(path: Path) -> bool:
-    """Without its maker, no group forms; where that lives among other processes, only the time can tell."""
-    _, space, process = path.name.rsplit(".", 2)
-    if int(space) == process_space():
-        return died(int(process))
-    return time.time() - path.stat().st_mtime > STALE
+def _check_content(opened: int, token: bytes) -> None:
+    try:
+        seals = fcntl.fcntl(opened, fcntl.F_GET_SEALS)
+    except OSError:  # as an ordinary file says, whatever it is called
+        seals = 0
+    if seals & ~_NO_EXEC_SEAL != _SEALS:
+        raise Foreign("its size is not sealed")
+    if not compare_digest(os.pread(opened, TOKEN, 0), token):
+        raise Foreign("it is the memory of another group")
 
 
-def process_space() -> int:
-    """Where a process id holds: the same for all processes that call each other by the same ids."""
-    return Path("/proc/self/ns/pid").stat().st_ino
-
-
-def _no_room(size: int) -> str:
-    room = os.statvfs(ROOM)
-    free = room.f_bavail * room.f_frsize
-    return (
-        f"{ROOM} has {free / 1e6:,.0f} MB free and {size / 1e6:,.1f} MB are needed; "
-        "give it more (in a container: --shm-size) to use shared memory"
-    )
+def _map(opened: int, size: int) -> mmap:
+    try:
+        return mmap(opened, size, offset=PAGE)
+    except OSError as error:
+        raise NoRoom(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped ({error.strerror})") from error

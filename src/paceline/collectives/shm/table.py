@@ -58,6 +58,12 @@ class Table:
             self._typed[dtype] = [[slot.view(dtype) for slot in turn] for turn in turns]
         return self._typed[dtype]
 
+    def exchange(self, packed: bytes) -> list[bytes]:
+        """Meet, and return what every rank gave, by rank: as many bytes, no more than a call takes."""
+        self.ask(packed)
+        self.meeting.meet()
+        return self._asked(len(packed))
+
     def ask(self, packed: bytes) -> None:
         """Lay down what this rank is about to ask for at the next beat."""
         start = self._places[(self.meeting.beat + 1) & 1][self.rank]
@@ -72,12 +78,14 @@ class Table:
 
     def answers(self, packed: bytes) -> list[bytes]:
         """After the beat: what each rank asked for. Raises the same error on all ranks if they do not agree."""
-        places = self._places[self.meeting.beat & 1]
-        asked = [self._memory[start : start + len(packed)] for start in places]
+        asked = self._asked(len(packed))
         for other in asked:
             if not call.agrees(packed, other):
                 raise Mistake(self._disagreement(asked))
         return asked
+
+    def _asked(self, size: int) -> list[bytes]:
+        return [self._memory[start : start + size] for start in self._places[self.meeting.beat & 1]]
 
     def _place(self, turn: int, rank: int) -> int:
         return self._layout.calls + (2 * rank + turn) * call.SIZE

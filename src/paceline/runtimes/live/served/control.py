@@ -14,10 +14,14 @@ class Hello:
 
     rank: int
     """-1 asks for one."""
-    segment: str
-    """The name of its shared memory, or nothing."""
-    token: str
-    """What stands at the start of that memory, by which a server knows that it maps the same."""
+    process: int = 0
+    """The worker's process on its host, which holds its shared memory open; 0 where it shares none."""
+    descriptor: int = 0
+    """Which of that process's descriptors the memory is."""
+    size: int = 0
+    """Bytes of each of the two flat tensors in it."""
+    token: str = ""
+    """What stands at the start of the memory, by which a server knows that it maps the same."""
 
 
 @dataclass(frozen=True, slots=True)

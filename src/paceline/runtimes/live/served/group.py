@@ -13,7 +13,7 @@ from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place, file_stem
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.served.control import Hello, Welcome
+from paceline.runtimes.live.served.control import Welcome
 from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.line import Line
@@ -155,7 +155,7 @@ def connect(
     sockets = WorkerSockets(secret, endpoints, memory)
     line = Line(sockets, len(endpoints), patience, asked)
     for server in range(len(endpoints)):
-        line.send(server, Hello(rank, memory.name, memory.token))
+        line.send(server, memory.hello(rank))
     sockets.begin_pulse(rank)  # a server that answers first must not take the wait for the others for a death
     welcomes: dict[int, Welcome] = {}
     for _ in endpoints:

@@ -76,7 +76,7 @@ def _knock(endpoint: str, secret: Secret) -> Welcome:
     """Ask server 0 for a rank, and what is run."""
     with WorkerSockets(secret, [endpoint], SharedFlat("join")) as sockets:
         line = Line(sockets, 1, KNOCK, _never)
-        line.send(0, Hello(-1, "", ""))
+        line.send(0, Hello(-1))
         try:
             _, welcome = line.wait_for(Welcome)
         except (TimeoutError, ConnectionError):

@@ -2,7 +2,7 @@
 
 import struct
 
-MAGIC, VERSION = b"pace", 1
+MAGIC, VERSION = b"pace", 2
 HEAD = struct.Struct("<4sBBH")
 """Magic, version, the kind's number, flags; the fields follow in order."""
 NUMBERS: dict[type, struct.Struct] = {

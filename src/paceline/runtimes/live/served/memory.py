@@ -1,15 +1,12 @@
 """A worker's parameters and gradients in memory that servers on the same host map.
 
-The segment starts with a page that says what it is: a random token and the length and type of the two flat tensors
-behind it. A server that finds the token of a Hello there has mapped that worker's memory and no other.
+The segment holds the two flat tensors. A server that finds the token of a Hello in it has that worker's memory before
+it and no other.
 """
 
-import re
-import secrets
-import struct
-from contextlib import suppress
-from hmac import compare_digest
+import os
 from mmap import mmap
+from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -17,12 +14,9 @@ from torch import Tensor
 from paceline.collectives.shm import segment
 from paceline.collectives.shm.segment import PAGE
 from paceline.runtimes.flat import CONTROL, own_memory
+from paceline.runtimes.live.served.control import Hello
 from paceline.runtimes.live.served.kinds import Refused
 from paceline.runtimes.live.served.shape import Shape, span_of
-
-_HEAD = struct.Struct("<8s32sqq")
-_MAGIC = b"paceline"
-_NAME = re.compile(rf"{segment.PREFIX}[A-Za-z0-9._-]{{1,200}}")
 
 
 class Area:
@@ -36,14 +30,14 @@ class Area:
 
     def tensor(self, number: int) -> Tensor:
         """The first (parameters) or the second (gradients) flat tensor, with the elements in front."""
-        return self.view(PAGE + number * self._stride, self._length, self._dtype)
+        return self.view(number * self._stride, self._length, self._dtype)
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        """The tensor that lies there, or Refused: it must be of the segment's type and behind its first page."""
+        """The tensor that lies there, or Refused: it must be of the segment's type."""
         if dtype is not self._dtype:
             raise Refused("wrong type")
         end = offset + length * dtype.itemsize
-        if offset < PAGE or offset % dtype.itemsize or end > self._bytes.numel():
+        if offset < 0 or length < 0 or offset % dtype.itemsize or end > self._bytes.numel():
             raise Refused("outside of the shared memory")
         return self._bytes[offset:end].view(dtype)
 
@@ -63,15 +57,13 @@ class SharedFlat:
 
     def __init__(self, run: str) -> None:
         """``run`` is what the segment is named after."""
-        self.name = ""
-        """Under which servers find the segment; empty where there is none."""
-        self.token = ""
         self.why = ""
         """Why the memory is not shared, in a sentence."""
         self.params: Tensor | None = None
         self._run = run
         self._area: Area | None = None
-        self._made = 0
+        self._segment: segment.Made | None = None
+        self._size = self._made = 0
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """So many zeros; the first two calls must ask for the same."""
@@ -97,27 +89,30 @@ class SharedFlat:
             raise Refused("no shared memory")
         return self._area.view(offset, length, dtype)
 
+    def hello(self, rank: int) -> Hello:
+        """The first word to servers, by which those on this host can map the segment."""
+        if self._segment is None:
+            return Hello(rank)
+        handle = self._segment.handle
+        return Hello(rank, handle.process, handle.descriptor, self._size, handle.token.hex())
+
     def publish_over(self) -> None:
-        """All servers have answered: take the name away; the memory stays while somebody maps it."""
-        if self.name:
-            segment.remove(self.name)
+        """All servers have answered: let nobody else map the segment."""
+        if self._segment is not None:
+            self._segment.close()
+            self._segment = None
 
     def _share(self, length: int, dtype: torch.dtype, device: torch.device) -> None:
         if device.type != "cpu":
             self.why = f"the parameters lie on {device}"
             return
-        name, size = segment.segment_name(self._run, "served", 0), PAGE + 2 * _stride(length, dtype)
-        with suppress(OSError):
-            segment.sweep()
         try:
-            mapped = segment.create(name, size)
+            self._segment = segment.create(f"{self._run}-served", 2 * _stride(length, dtype))
         except segment.NoRoom as error:
             self.why = str(error)
             return
-        token = secrets.token_bytes(32)
-        _HEAD.pack_into(mapped, 0, _MAGIC, token, length, dtype.itemsize)
-        self.name, self.token = name, token.hex()
-        self._area = Area(mapped, length, dtype)
+        self._size = length * dtype.itemsize
+        self._area = Area(self._segment.memory, length, dtype)
 
 
 class Mapped:
@@ -137,28 +132,29 @@ class Mapped:
         return self._area.find(self._part)
 
 
-def attach(name: str, token: str, shape: Shape, rank: int, servers: int) -> Mapped | None:
-    """Map the memory that a Hello names; None where it is not on this host or not what it should be."""
-    if not _NAME.fullmatch(name):
-        return None
-    try:
-        return _attach(name, bytes.fromhex(token), shape, rank, servers)
-    except (OSError, ValueError):  # fromhex and mmap say ValueError
-        return None
-
-
-def _attach(name: str, token: bytes, shape: Shape, rank: int, servers: int) -> Mapped | None:
-    magic, found, length, itemsize = _HEAD.unpack_from(segment.attach(name, PAGE))
-    if magic != _MAGIC or not compare_digest(found, token) or itemsize != shape.dtype.itemsize:
-        return None
-    size = PAGE + 2 * _stride(length, shape.dtype)
-    if length < CONTROL or size != (segment.ROOM / name).stat().st_size:
+def attach(hello: Hello, shape: Shape, rank: int, servers: int) -> Mapped | None:
+    """Map the memory that a Hello tells of; None where it is not on this host or not what it should be."""
+    length, rest = divmod(hello.size, shape.dtype.itemsize)
+    if rest or length < CONTROL:
         return None
     span = span_of(length - CONTROL, servers, rank)
     if span.length != shape.length:
         return None
-    area = Area(segment.attach(name, size), length, shape.dtype)
+    try:
+        if not _on_this_host(hello.process):
+            return None
+        handle = segment.Handle(hello.process, hello.descriptor, bytes.fromhex(hello.token))
+        mapped = segment.attach(handle, 2 * _stride(length, shape.dtype))
+    except (OSError, ValueError):  # fromhex and mmap say ValueError
+        return None
+    area = Area(mapped, length, shape.dtype)
     return Mapped(area, area.tensor(0)[CONTROL:][span.start : span.start + span.length])
+
+
+def _on_this_host(process: int) -> bool:
+    """A process that a network lies in between is on another host, be it on the same machine."""
+    mine, other = (Path("/proc", str(one), "ns", "net").stat().st_ino for one in (os.getpid(), process))
+    return mine == other
 
 
 def _stride(length: int, dtype: torch.dtype) -> int:

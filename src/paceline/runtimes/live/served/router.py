@@ -116,10 +116,8 @@ class ServerSocket:
         return worker in self._callers
 
     def attach(self, worker: int, hello: Hello) -> bool:
-        """Map the memory that a bound worker's Hello names; from then on tensors travel through it."""
-        self._callers[worker].memory = memory.attach(
-            hello.segment, hello.token, self._shape, self._rank, self._servers
-        )
+        """Map the memory that a bound worker's Hello tells of; from then on tensors travel through it."""
+        self._callers[worker].memory = memory.attach(hello, self._shape, self._rank, self._servers)
         return self._callers[worker].memory is not None
 
     def send(self, worker: int, message: Any, flags: int = 0) -> bool:
