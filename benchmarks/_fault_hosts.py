@@ -13,9 +13,13 @@ from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
 
+import paceline
+
 PREFIX = "paceline-soak-"
 MARK = "PACELINE_SOAK"
 """The variable by which a scenario's processes are known, whoever their parents are."""
+CODE = str(Path(paceline.__file__).resolve().parents[1])
+"""Where the package is imported from here, so that its command is of the same code."""
 DISK = 16 << 20
 """Bytes of a disk that will be filled."""
 _NUMBERS = count()
@@ -74,7 +78,9 @@ class Host:
             command = ["unshare", "--mount", "--uts", "sh", "-c", inside, "sh", *command]
         if self.namespace:
             command = ["ip", "netns", "exec", self.namespace, *command]
+        path = os.pathsep.join([CODE, os.environ.get("PYTHONPATH", "")])
         env = {"NO_COLOR": "1", "OMP_NUM_THREADS": "1", MARK: self.mark, "TMPDIR": str(self.home / "tmp")}
+        env["PYTHONPATH"] = path  # the home is another folder, and a relative path would lead to other code
         with out.open("wb") as file:
             process = subprocess.Popen(
                 command,
@@ -100,6 +106,18 @@ class Host:
                 pass
         os.truncate(ballast, max(0, ballast.stat().st_size - free))
 
+    def remains(self, *, shm: bool, disk: bool) -> list[Path]:
+        """What a launch must not leave: in shared memory; and temporary folders and secrets."""
+        left = [*self.shm.iterdir()] if shm and self.shm else []
+        if disk:
+            left += [*(self.home / "tmp").glob("paceline-*"), *self.runs.glob("*/*secret*")]
+        return left
+
+    def clean_up(self, *, shm: bool, disk: bool) -> None:
+        """Remove it."""
+        for path in self.remains(shm=shm, disk=disk):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
     def free_disk(self) -> None:
         """Undo it."""
         (self.runs / "ballast").unlink(missing_ok=True)
@@ -117,6 +135,17 @@ class Site:
         """The processes of the scenario, whoever their parents are."""
         pids = (int(path.name) for path in Path("/proc").iterdir() if path.name.isdecimal())
         return [pid for pid in pids if _environment(pid).get(MARK) == self.mark]
+
+    def describe(self) -> str:
+        """Who is alive: the local ranks, and whether they stand still."""
+        found = []
+        for pid in self.alive():
+            with suppress(OSError, IndexError):
+                state = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
+                local = _environment(pid).get("LOCAL_RANK")
+                who = "launcher" if local is None else f"local rank {local}"
+                found.append(f"{who}{' (stopped)' if state == 'T' else ''}")
+        return ", ".join(sorted(found))
 
     def kill_all(self) -> None:
         """End what is left of the scenario."""

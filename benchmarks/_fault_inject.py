@@ -68,6 +68,7 @@ class Launch:
             host.start(words) for host, words in zip(self.site.hosts, self.commands, strict=True)
         ]
         self.began = time.monotonic()
+        self.last_fault = self.began
         self.deadline = self.began + self.slack * (STARTING + TRAINING)
         pending, hung = list(self.faults), ""
         while not hung and (self.running or any(fault.kind == "stop" for _, fault in self.undo)):
@@ -75,7 +76,8 @@ class Launch:
             pending = [fault for fault in pending if not self._fire(fault)]
             self._undo_due(all_of_them=False)
             if time.monotonic() > self.deadline:
-                hung = f"{len(self.running)} launchers and {len(self.site.alive())} processes"
+                seconds = time.monotonic() - self.last_fault
+                hung = f"{seconds:.0f} s after the last fault alive: {self.site.describe()}"
             time.sleep(0.002 if self.begun else 0.01)
         if hung:
             self.site.kill_all()
@@ -129,7 +131,7 @@ class Launch:
         seen = self.seen.get(Moment(fault.moment.event, fault.moment.number))
         if seen is None or time.monotonic() < seen + fault.moment.delay or not self._inject(fault):
             return False
-        now = time.monotonic()
+        self.last_fault = now = time.monotonic()
         self.fired.append(fault)
         if fault.lasts is not None:
             self.undo.append((now + fault.lasts, fault))

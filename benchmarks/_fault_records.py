@@ -10,7 +10,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from _fault_hosts import Host
 from _fault_scenarios import Scenario
 from paceline.records.folder import RunFolder
 from paceline.records.tensorfile import DamagedFile, read_tensors
@@ -63,8 +62,8 @@ def _number(text: str | None) -> int | None:
 class Records:
     """The run folders of a scenario, one on each host."""
 
-    def __init__(self, scenario: Scenario, hosts: list[Host], folders: list[Path]) -> None:
-        self.scenario, self.hosts = scenario, hosts
+    def __init__(self, scenario: Scenario, folders: list[Path]) -> None:
+        self.scenario = scenario
         self.folders = [RunFolder(path) for path in folders]
 
     def parts(self, excused: Iterable[str] = ()) -> list[tuple[int, str, int]]:

@@ -67,8 +67,13 @@ class Fault:
     def __str__(self) -> str:
         """As the table of seeds has it."""
         length = "" if self.lasts is None else f" for {self.lasts:g} s"
-        again = " of the resumed run" if self.launch and self.moment.event != "stopped" else ""
+        again = " of the resumed run" if self.launch and self.live else ""
         return f"{self.kind} {self.target} {self.moment}{again}{length}"
+
+    @property
+    def live(self) -> bool:
+        """Whether it hits a run under way."""
+        return self.moment.event != "stopped"
 
     @property
     def harmless(self) -> bool:

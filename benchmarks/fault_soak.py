@@ -5,15 +5,18 @@ the resumed run equals an undisturbed one. The exit code is 1 if any did not hol
 """
 
 import argparse
+import math
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor, wait
+from itertools import count
 from pathlib import Path
 
 from _fault_hosts import PREFIX, sweep
@@ -44,24 +47,31 @@ def missing(wanted: Scenario) -> str:
     return "network namespaces and disks of their own need root, ip and unshare"
 
 
-def soak(seeds: Iterable[int], options: argparse.Namespace) -> Iterator[Verdict]:
-    """Play the seeds in order, some at a time, until the time is up."""
-    references, began = References(options.slack), time.monotonic()
+def soak(seeds: Iterable[int], options: argparse.Namespace) -> list[Verdict]:
+    """Play the seeds in order, some at a time, until the time is up; Ctrl-C lets those under way come to their end."""
+    references, verdicts = References(options.slack), list[Verdict]()
+    until = time.monotonic() + 60 * options.minutes if options.minutes else math.inf
+    ahead, lock, stopped = iter(seeds), threading.Lock(), threading.Event()
 
-    def one(seed: int) -> Verdict | None:
-        drawn = scenario(seed)
-        if options.minutes and time.monotonic() - began > 60 * options.minutes:
-            return None
-        if reason := missing(drawn):
-            print(f"seed {seed}: skipped, {reason}", flush=True)
-            return None
-        kept = Path(tempfile.gettempdir(), f"{PREFIX}kept-{seed}-{os.getpid()}") if options.keep else None
-        verdict = play(drawn, references, options.slack, kept)
-        print(line(verdict), flush=True)
-        return verdict
+    def work() -> None:
+        while time.monotonic() < until and not stopped.is_set():
+            with lock:
+                seed = next(ahead, None)
+            if seed is None:
+                return
+            if reason := missing(scenario(seed)):
+                print(f"seed {seed}: skipped, {reason}", flush=True)
+                continue
+            kept = Path(tempfile.gettempdir(), f"{PREFIX}kept-{seed}-{os.getpid()}") if options.keep else None
+            verdicts.append(play(scenario(seed), references, options.slack, kept))
+            print(line(verdicts[-1]), flush=True)
 
     with ThreadPoolExecutor(options.jobs) as pool:
-        yield from (verdict for verdict in pool.map(one, seeds) if verdict is not None)
+        try:
+            wait([pool.submit(work) for _ in range(options.jobs)])
+        except KeyboardInterrupt:
+            stopped.set()
+    return sorted(verdicts, key=lambda verdict: verdict.scenario.seed)
 
 
 def line(verdict: Verdict) -> str:
@@ -85,9 +95,15 @@ def table(verdicts: list[Verdict]) -> str:
     return "\n".join(lines)
 
 
+def numbers(text: str) -> list[int]:
+    """Seeds from words such as 3,7,20-29."""
+    ends = [part.partition("-") for part in text.split(",")]
+    return [seed for first, _, last in ends for seed in range(int(first), int(last or first) + 1)]
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", default="1-20", help="first and last seed, such as 1-100")
+    parser.add_argument("--seeds", type=numbers, default="1-20", help="such as 1-100, or 3,7,20-29")
     parser.add_argument("--only", type=int, help="this seed alone")
     parser.add_argument(
         "--minutes", type=float, help="go on from the first seed for so long, whatever the last is"
@@ -99,15 +115,15 @@ def main() -> int:
     parser.add_argument("--keep", action="store_true", help="keep the folder of a seed that failed")
     parser.add_argument("--list", action="store_true", help="show the scenarios; play none")
     options = parser.parse_args()
-    first, last = (int(number) for number in options.seeds.split("-"))
-    seeds: Iterable[int] = range(first, 1_000_000 if options.minutes else last + 1)
-    if options.only is not None:
-        seeds = [options.only]
+    seeds: Iterable[int] = options.seeds if options.only is None else [options.only]
+    if options.minutes:
+        seeds = count(options.seeds[0])
     if options.list:
         print("\n".join(f"seed {seed}: {scenario(seed)}" for seed in seeds))
         return 0
     sweep()
-    verdicts = list(soak(seeds, options))
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    verdicts = soak(seeds, options)
     print(table(verdicts))
     return int(any(verdict.violations for verdict in verdicts))
 
