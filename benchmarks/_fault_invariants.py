@@ -27,9 +27,11 @@ def check_codes(ended: Ended, records: Records, excused: Collection[str], may_re
     """0 is for a run that is whole, 1 for one that failed, 2 for a refusal, 130 for Ctrl-C; each says why."""
     wrong = []
     kinds = {fault.kind for fault in ended.fired}
+    deleted = {fault.target for fault in ended.fired if fault.kind == "delete folder"}
     survivable = all(fault.harmless for fault in ended.fired) and not may_refuse
     for host, (code, text) in enumerate(zip(ended.codes, ended.texts, strict=True)):
         allowed = {0} if survivable else {0, 1}
+        allowed -= {0} if f"host-{host}" in deleted else set()
         allowed |= {130} if "interrupt" in kinds else set()
         allowed |= {2} if may_refuse else set()
         allowed |= {-9} if ended.hung or host in killed_launchers(ended.fired) else set()

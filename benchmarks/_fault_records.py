@@ -94,6 +94,8 @@ class Records:
                 missing.append(f"the summary says {summary['ending']} at step {summary['steps']}")
         except (OSError, ValueError):
             missing.append("no summary")
+        if not self.folders[0].config.exists():
+            missing.append("no config.json")
         if not _readable(self.folders[0].model):
             missing.append("no whole model")
         return missing
