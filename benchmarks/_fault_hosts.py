@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cache
 from itertools import count
 from pathlib import Path
 
@@ -23,6 +24,15 @@ CODE = str(Path(paceline.__file__).resolve().parents[1])
 DISK = 16 << 20
 """Bytes of a disk that will be filled."""
 _NUMBERS = count()
+
+
+@cache
+def isolated() -> bool:
+    """Whether memory, disks and networks of our own can be made here."""
+    if os.geteuid() != 0 or not (shutil.which("ip") and shutil.which("unshare")):
+        return False
+    trial = ["unshare", "--mount", "--uts", "--net", "mount", "-t", "tmpfs", "tmpfs", tempfile.gettempdir()]
+    return subprocess.run(trial, capture_output=True, check=False).returncode == 0
 
 
 @dataclass
@@ -172,7 +182,7 @@ def site(name: str, hosts: int, small_disk: bool) -> Iterator[Site]:
         for host in made.hosts:
             (host.home / "tmp").mkdir(parents=True)
             host.runs.mkdir()
-            if os.geteuid() == 0:
+            if isolated():
                 host.shm = stack.enter_context(_tmpfs(host.home / "shm", 256 << 20))
             if small_disk:
                 stack.enter_context(_tmpfs(host.runs, DISK))
@@ -212,6 +222,8 @@ def _network(hosts: Sequence[Host]) -> Iterator[None]:
 
 def sweep() -> None:
     """Remove the namespaces, mounts and folders of a soak that was killed."""
+    if not isolated():
+        return
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
     for name in (line.split()[0] for line in listed.splitlines() if line.startswith(PREFIX)):
         if _abandoned(name):

@@ -7,7 +7,6 @@ the resumed run equals an undisturbed one. The exit code is 1 if any did not hol
 import argparse
 import math
 import os
-import shutil
 import signal
 import sys
 import tempfile
@@ -19,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from itertools import count
 from pathlib import Path
 
-from _fault_hosts import PREFIX, sweep
+from _fault_hosts import PREFIX, isolated, sweep
 from _fault_play import Verdict, play, undisturbed_digest
 from _fault_scenarios import Scenario, scenario
 
@@ -42,7 +41,7 @@ class References:
 
 def missing(wanted: Scenario) -> str:
     """Why a scenario cannot be played here; nothing if it can."""
-    if not wanted.needs_root or (os.geteuid() == 0 and shutil.which("ip") and shutil.which("unshare")):
+    if not wanted.needs_root or isolated():
         return ""
     return "network namespaces and disks of their own need root, ip and unshare"
 
