@@ -1,5 +1,6 @@
 """Somebody without the run's secret, who tries what an open store would allow: stranger.py ATTACK ADDRESS PORT..."""
 
+import encodings.idna  # noqa: F401  needed for any address, and not to be read by everybody
 import json
 import os
 import socket
@@ -23,9 +24,12 @@ KEYS = {
     "served/run": json.dumps({"name": "/stranger", "asked": {}, "begun": 0.0, "step": None}),
 }
 """What would end a run, or lead it astray."""
+SET = struct.pack("<IBd", 1, 1, 0.0)
+"""A request to the run's store, well formed."""
 BIG = 16 * 2**20
 PUSHES = 24
 HELD = 1500
+NOBODY = 65534
 
 
 def by_torch(address: str, port: int) -> None:
@@ -53,8 +57,6 @@ def by_socket(address: str, port: int) -> None:
 
 def by_zmq(address: str, port: int, *, curve: bool) -> None:
     """As a client of the store that has everything but the secret."""
-    from paceline.runtimes.live.store_requests import Op, Request
-
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
         dealer.linger, dealer.sndtimeo, dealer.reconnect_ivl = 0, 200, -1
         if curve:
@@ -63,8 +65,7 @@ def by_zmq(address: str, port: int, *, curve: bool) -> None:
         dealer.connect(f"tcp://{address}:{port}")
         for key, value in KEYS.items():
             with suppress(zmq.Again):
-                request = Request(1, Op.SET, 0.0, (key.encode(),), (value.encode(),))
-                dealer.send_multipart(request.pack())
+                dealer.send_multipart([SET, key.encode(), value.encode()])
         assert not dealer.poll(300), "a stranger was answered"
 
 
@@ -96,6 +97,13 @@ def hold(address: str, ports: list[int]) -> None:
     time.sleep(3)
 
 
+def become_nobody() -> None:
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
 if __name__ == "__main__":
+    become_nobody()
     {"knock": knock, "hold": hold}[sys.argv[1]](sys.argv[2], [int(port) for port in sys.argv[3:]])
     os._exit(0)  # threads of torch may still wait for an answer
