@@ -34,7 +34,7 @@ NOBODY = 65534
 
 def by_torch(address: str, port: int) -> None:
     """As a client of torch's own store, which needs no secret; then fill the memory of whoever keeps it."""
-    store = TCPStore(address, port, None, False, timedelta(seconds=2), wait_for_workers=False)
+    store = TCPStore(address, port, None, False, timedelta(seconds=0.5), wait_for_workers=False)
     for key, value in KEYS.items():
         store.set(key, value)
     for number in range(PUSHES):
@@ -58,26 +58,31 @@ def by_socket(address: str, port: int) -> None:
 def by_zmq(address: str, port: int, *, curve: bool) -> None:
     """As a client of the store that has everything but the secret."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger, dealer.sndtimeo, dealer.reconnect_ivl = 0, 200, -1
+        dealer.linger, dealer.reconnect_ivl = 0, -1
         if curve:
             dealer.curve_serverkey = zmq.curve_keypair()[0]
             dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
         dealer.connect(f"tcp://{address}:{port}")
         for key, value in KEYS.items():
             with suppress(zmq.Again):
-                dealer.send_multipart([SET, key.encode(), value.encode()])
+                dealer.send_multipart([SET, key.encode(), value.encode()], zmq.NOBLOCK)
         assert not dealer.poll(300), "a stranger was answered"
 
 
 def knock(address: str, ports: list[int]) -> None:
     """Try everything once at every port."""
+    threads = [
+        threading.Thread(target=_quietly, args=(attempt, address, port), daemon=True)
+        for port in ports
+        for attempt in (by_torch, by_socket)
+    ]
+    for thread in threads:
+        thread.start()
     for port in ports:
-        for attempt in (by_torch, by_socket):
-            thread = threading.Thread(target=_quietly, args=(attempt, address, port), daemon=True)
-            thread.start()
-            thread.join(8)
         for curve in (False, True):
             by_zmq(address, port, curve=curve)
+    for thread in threads:
+        thread.join(8)
 
 
 def _quietly(attempt, address: str, port: int) -> None:

@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from paceline.runtimes.live.checked import read_failure
+from paceline.runtimes.live.checked import failure_text, read_failure
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.run_store import RunStore
 
@@ -40,7 +40,7 @@ class Bulletin:
     def post(self, failure: Failure) -> None:
         """Tell the other hosts; the first failure that is posted stands."""
         if self._nodes > 1:
-            _ask(lambda: self._store.compare_set(_FAILURE, "", failure.to_json()))
+            _ask(lambda: self._store.compare_set(_FAILURE, "", failure_text(failure)))
 
     def posted(self, patience: float) -> Failure | None:
         """What another host has told, or None after so many seconds."""
@@ -111,7 +111,7 @@ def alive_key(rank: int) -> str:
 
 
 def _ask(question: Callable[[], T]) -> T | None:
-    """The store's answer, or None where it has gone or does not answer soon."""
-    with suppress(dist.DistError):
+    """The store's answer, or None where it has gone, does not answer soon or has no room."""
+    with suppress(dist.DistError, ValueError):
         return question()
     return None
