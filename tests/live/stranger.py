@@ -1,5 +1,6 @@
 """Somebody without the run's secret, who tries what an open store would allow: stranger.py ATTACK ADDRESS PORT..."""
 
+import encodings.idna  # noqa: F401  needed for any address, and not to be read by everybody
 import json
 import os
 import socket
@@ -23,14 +24,17 @@ KEYS = {
     "served/run": json.dumps({"name": "/stranger", "asked": {}, "begun": 0.0, "step": None}),
 }
 """What would end a run, or lead it astray."""
+SET = struct.pack("<IBd", 1, 1, 0.0)
+"""A request to the run's store, well formed."""
 BIG = 16 * 2**20
 PUSHES = 24
 HELD = 1500
+NOBODY = 65534
 
 
 def by_torch(address: str, port: int) -> None:
     """As a client of torch's own store, which needs no secret; then fill the memory of whoever keeps it."""
-    store = TCPStore(address, port, None, False, timedelta(seconds=2), wait_for_workers=False)
+    store = TCPStore(address, port, None, False, timedelta(seconds=0.5), wait_for_workers=False)
     for key, value in KEYS.items():
         store.set(key, value)
     for number in range(PUSHES):
@@ -53,30 +57,32 @@ def by_socket(address: str, port: int) -> None:
 
 def by_zmq(address: str, port: int, *, curve: bool) -> None:
     """As a client of the store that has everything but the secret."""
-    from paceline.runtimes.live.store_requests import Op, Request
-
     with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger, dealer.sndtimeo, dealer.reconnect_ivl = 0, 200, -1
+        dealer.linger, dealer.reconnect_ivl = 0, -1
         if curve:
             dealer.curve_serverkey = zmq.curve_keypair()[0]
             dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
         dealer.connect(f"tcp://{address}:{port}")
         for key, value in KEYS.items():
             with suppress(zmq.Again):
-                request = Request(1, Op.SET, 0.0, (key.encode(),), (value.encode(),))
-                dealer.send_multipart(request.pack())
+                dealer.send_multipart([SET, key.encode(), value.encode()], zmq.NOBLOCK)
         assert not dealer.poll(300), "a stranger was answered"
 
 
 def knock(address: str, ports: list[int]) -> None:
     """Try everything once at every port."""
+    threads = [
+        threading.Thread(target=_quietly, args=(attempt, address, port), daemon=True)
+        for port in ports
+        for attempt in (by_torch, by_socket)
+    ]
+    for thread in threads:
+        thread.start()
     for port in ports:
-        for attempt in (by_torch, by_socket):
-            thread = threading.Thread(target=_quietly, args=(attempt, address, port), daemon=True)
-            thread.start()
-            thread.join(8)
         for curve in (False, True):
             by_zmq(address, port, curve=curve)
+    for thread in threads:
+        thread.join(8)
 
 
 def _quietly(attempt, address: str, port: int) -> None:
@@ -96,6 +102,13 @@ def hold(address: str, ports: list[int]) -> None:
     time.sleep(3)
 
 
+def become_nobody() -> None:
+    os.setgroups([])
+    os.setgid(NOBODY)
+    os.setuid(NOBODY)
+
+
 if __name__ == "__main__":
+    become_nobody()
     {"knock": knock, "hold": hold}[sys.argv[1]](sys.argv[2], [int(port) for port in sys.argv[3:]])
     os._exit(0)  # threads of torch may still wait for an answer

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from paceline.runtimes.live.checked import read_failure, read_notice
+from paceline.runtimes.live.checked import failure_text, read_failure, read_notice
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.run_store import RunStore
 
@@ -44,7 +44,7 @@ class Bulletin:
     def post(self, failure: Failure) -> None:
         """Tell the other hosts; the first failure that is posted stands."""
         if self._nodes > 1:
-            _ask(lambda: self._store.compare_set(_FAILURE, "", failure.to_json()))
+            _ask(lambda: self._store.compare_set(_FAILURE, "", failure_text(failure)))
 
     def posted(self, patience: float) -> Failure | None:
         """What another host has told, or None after so many seconds."""
@@ -139,7 +139,7 @@ def alive_key(rank: int) -> str:
 
 
 def _ask(question: Callable[[], T]) -> T | None:
-    """The store's answer, or None where it has gone or does not answer soon."""
-    with suppress(dist.DistError):
+    """The store's answer, or None where it has gone, does not answer soon or has no room."""
+    with suppress(dist.DistError, ValueError):
         return question()
     return None

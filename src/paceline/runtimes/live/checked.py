@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from dataclasses import replace
 from typing import Any, get_args
 
 from paceline.errors import RunFailed
@@ -41,6 +42,11 @@ def whole_number(value: Any, most: int = _LARGEST) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
         raise RunFailed(f"another process told {shown(repr(value), 100)} where a number was expected")
     return value
+
+
+def failure_text(failure: Failure) -> str:
+    """As ``read_failure`` reads it; a long traceback keeps its end."""
+    return replace(failure, traceback=failure.traceback[-_LONGEST["traceback"] :]).to_json()
 
 
 def read_failure(text: bytes) -> Failure | None:

@@ -58,9 +58,12 @@ class Documents:
 
     def exchange(self, document: Any) -> list[Any]:
         """Put one document into the store, and take every worker's out, by rank."""
+        before = self._key(self._rank)
         self._exchanges += 1
         self.store.set(self._key(self._rank), json.dumps(document))
-        return [json.loads(text) for text in self.store.read(self._keys())]
+        documents = [json.loads(text) for text in self.store.read(self._keys())]
+        self.store.delete_key(before)  # all have come to this exchange, so all have read the one before
+        return documents
 
     def part(self) -> None:
         """Say goodbye. Rank 0 waits for all, because its store must outlive the others' last use of it."""

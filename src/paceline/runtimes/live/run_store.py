@@ -52,6 +52,7 @@ class RunStore(Store):
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         socket = context.socket(zmq.DEALER)
         socket.linger, socket.maxmsgsize, socket.ipv6 = 0, LONGEST_VALUE, ":" in address
+        socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 60  # it may be hours until it is needed again
         socket.curve_serverkey = store_keys(secret).public
         socket.curve_publickey, socket.curve_secretkey = member_keys(secret)
         self._connection = Connection(socket)

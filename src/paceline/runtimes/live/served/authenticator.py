@@ -24,8 +24,8 @@ _FAILED = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 _WATCHED = _FAILED | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-_PROVING = 64 + 202
-"""Bytes of a client's greeting and its HELLO; the proof, its INITIATE, comes after them."""
+_PROVING = 64 + 202 + 257
+"""Bytes of a client's greeting, its HELLO and the shortest INITIATE, which is the proof."""
 _RECEIVED_AT, _INFO = 128, 136
 """Where struct tcp_info has tcpi_bytes_received, and how much of it is read."""
 

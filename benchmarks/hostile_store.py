@@ -1,0 +1,258 @@
+"""A live run with a server under siege: 1,000 hostile store values and 10,000 hostile frames, no effect but a count.
+
+Values come over connections of their own: as a client of torch's TCPStore would set them, by ZeroMQ without keys and
+with wrong ones. Frames are noise over plain TCP, requests with a wrong key, and, with the right key, requests that are
+malformed. Quiet and besieged stretches of the same run take turns. Exits with 1 if the run ends, writes elsewhere,
+shows a stranger's text, grows, or takes less than 70 % of its quiet steps; the besiegers compute on the same machine.
+"""
+
+import argparse
+import os
+import random
+import re
+import signal
+import socket
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import zmq
+
+from paceline.runtimes.live.served.keys import Keys, Secret, member_keys, server_keys, store_keys, worker_keys
+from paceline.runtimes.live.store_requests import Op, Request
+
+VALUES, FRAMES = 1_000, 10_000
+LEAST_RATE, MOST_GROWTH = 0.7, 64 * 2**20
+TEXT = b"\x1b[31mthe stranger was here"
+HOSTILE = {
+    b"stop/asked": b"",
+    b"board/stop": b"asked",
+    b"failure": b'{"rank":0,"host":"x","kind":"error","message":"' + TEXT + b'"}',
+    b"paceline/4/0": b'"/stranger"',
+    b"served/run": b'{"name":"/stranger"}',
+}
+TRAIN = "--strategy ssp --workers 1 --servers 1 --batch-size 4 -i 100000000 --evaluate-every never"
+
+
+class Siege:
+    """Everything that is sent, spread over so many stretches."""
+
+    def __init__(self, store: int, server: int, secret: Secret, stretches: int) -> None:
+        self._ports, self._stretches = (store, server), stretches
+        self._right = {store: (store_keys(secret).public, member_keys(secret))}
+        self._right[server] = (server_keys(secret).public, worker_keys(secret))
+        self._random = random.Random(0)
+        self.values = self.frames = self.malformed = self.connections = 0
+
+    def one_stretch(self) -> None:
+        """A share of all attacks, in turns against both ports."""
+        for number in range(VALUES // self._stretches):
+            self._value(self._ports[0], *self._random.choice(list(HOSTILE.items())), number % 3)
+        share = FRAMES // self._stretches // 4
+        for port in self._ports:
+            self._noise(port, share // 2)
+            self._wrong_key(port, share // 2)
+            self._malformed(port, share)
+
+    def _value(self, port: int, key: bytes, value: bytes, how: int) -> None:
+        self.values, self.connections = self.values + 1, self.connections + 1
+        if how == 0:
+            self._plain(port, _as_tcp_store(key, value))
+            return
+        keys = None if how == 1 else (zmq.curve_keypair()[0], Keys(*zmq.curve_keypair()))
+        with zmq.Context() as context:
+            self._send(context, port, keys, [Request(1, Op.SET, 0.0, (key,), (value,)).pack()])
+
+    def _noise(self, port: int, frames: int) -> None:
+        for _ in range(frames):
+            self.frames, self.connections = self.frames + 1, self.connections + 1
+            self._plain(port, self._random.randbytes(self._random.randrange(1, 2000)))
+
+    def _wrong_key(self, port: int, frames: int) -> None:
+        with zmq.Context() as context:
+            for _ in range(frames // 10):
+                self.connections += 1
+                wrong = (self._right[port][0], Keys(*zmq.curve_keypair()))
+                self._send(context, port, wrong, [self._random.randbytes(40).split(b"x")] * 10)
+                self.frames += 10
+
+    def _malformed(self, port: int, frames: int) -> None:
+        good = Request(1, Op.SET, 0.0, (b"k",), (b"v",)).pack()
+        with zmq.Context() as context, context.socket(zmq.DEALER) as member:
+            member.curve_serverkey = self._right[port][0]
+            member.curve_publickey, member.curve_secretkey = self._right[port][1]
+            member.linger = 5_000
+            member.connect(f"tcp://127.0.0.1:{port}")
+            for number in range(frames):
+                noise = self._random.randbytes(self._random.randrange(0, 60))
+                member.send_multipart([[noise], [noise, *good], good[:2], [*good, noise]][number % 4])
+                self.frames, self.malformed = self.frames + 1, self.malformed + 1
+                if number % 50 == 0:
+                    time.sleep(0.01)
+
+    def _plain(self, port: int, data: bytes) -> None:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as stranger:
+            stranger.sendall(data)
+
+    def _send(
+        self,
+        context: "zmq.Context[zmq.Socket[bytes]]",
+        port: int,
+        keys: tuple[bytes, Keys] | None,
+        messages: Sequence[list[bytes]],
+    ) -> None:
+        with context.socket(zmq.DEALER) as stranger:
+            stranger.linger, stranger.sndtimeo, stranger.reconnect_ivl = 0, 100, -1
+            if keys is not None:
+                stranger.curve_serverkey = keys[0]
+                stranger.curve_publickey, stranger.curve_secretkey = keys[1]
+            gone = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
+            stranger.connect(f"tcp://127.0.0.1:{port}")
+            for message in messages:
+                with suppress(zmq.Again):
+                    stranger.send_multipart(message, zmq.NOBLOCK)
+            gone.poll(1_000)
+            stranger.disable_monitor()
+
+
+def _as_tcp_store(key: bytes, value: bytes) -> bytes:
+    """What torch's own store takes for "validate me, then set this"."""
+    return struct.pack("<BI", 0, 0x3C85F7CE) + b"".join(
+        [b"\x01", struct.pack("<Q", len(key)), key, struct.pack("<Q", len(value)), value]
+    )
+
+
+def listening(process: psutil.Process) -> int:
+    (port,) = [
+        each.laddr.port for each in process.net_connections("tcp") if each.status == psutil.CONN_LISTEN
+    ]
+    return int(port)
+
+
+def steps(folder: Path) -> int:
+    return sum(path.read_bytes().count(b"\n") for path in folder.glob("runs/*/events/rank-0.jsonl"))
+
+
+def wait_for(
+    condition: Callable[[], object], launcher: "subprocess.Popen[str]", seconds: float = 120
+) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        if launcher.poll() is not None or time.monotonic() > end:
+            raise SystemExit(f"the run has ended, or does not go on: {launcher.communicate()}")
+        time.sleep(0.05)
+
+
+def rate(folder: Path, launcher: "subprocess.Popen[str]", until: Callable[[], bool]) -> float:
+    """Steps a second from one written batch of records to the first one after ``until``."""
+    first = steps(folder)
+    wait_for(lambda: steps(folder) > first, launcher)
+    first, began = steps(folder), time.monotonic()
+    wait_for(until, launcher, 300)
+    last = steps(folder)
+    wait_for(lambda: steps(folder) > last, launcher)
+    return (steps(folder) - first) / (time.monotonic() - began)
+
+
+def besiege(
+    folder: Path, launcher: "subprocess.Popen[str]", siege: Siege, stretches: int, quiet: float
+) -> list[float]:
+    """The rate under siege over the quiet rate before it, stretch by stretch."""
+    ratios = []
+    for number in range(stretches):
+        end = time.monotonic() + quiet
+        calm = rate(folder, launcher, lambda end=end: time.monotonic() > end)  # type: ignore[misc]
+        attack = threading.Thread(target=siege.one_stretch)
+        attack.start()
+        troubled = rate(folder, launcher, lambda attack=attack: not attack.is_alive())  # type: ignore[misc]
+        ratios.append(troubled / calm)
+        print(f"stretch {number + 1}: quiet {calm:7,.0f} steps/s, under siege {troubled:7,.0f} steps/s")
+    return ratios
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--stretches", type=int, default=4)
+    parser.add_argument("--quiet", type=float, default=8.0, help="seconds of each quiet stretch")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="paceline-siege-") as name:
+        folder = Path(name)
+        secret = Secret.new()
+        secret.write(folder / "secret")
+        command = [sys.executable, "-m", "paceline", "train", *TRAIN.split(), "--secret-file", "secret"]
+        launcher = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            return _judge(folder, launcher, secret, options.stretches, options.quiet)
+        finally:
+            if launcher.poll() is None:
+                os.killpg(launcher.pid, signal.SIGKILL)
+            launcher.communicate()
+
+
+def _judge(
+    folder: Path, launcher: "subprocess.Popen[str]", secret: Secret, stretches: int, quiet: float
+) -> int:
+    wait_for(lambda: steps(folder) > 5, launcher)
+    process = psutil.Process(launcher.pid)
+    server = max(process.children(), key=lambda child: int(child.environ()["LOCAL_RANK"]))
+    siege = Siege(listening(process), listening(server), secret, stretches)
+    before = [each.memory_info().rss for each in (process, server)]
+    ratios = besiege(folder, launcher, siege, stretches, quiet)
+    growth = [each.memory_info().rss - old for each, old in zip((process, server), before, strict=True)]
+    launcher.send_signal(signal.SIGINT)
+    out, error = launcher.communicate(timeout=120)
+    outside, inside = _told(error)
+    at_server = sum(
+        int(number.replace(",", ""))
+        for number in re.findall(r"refused at the socket.*", out)
+        for number in re.findall(r" ([\d,]+)(?:,|$)", number)
+    )
+    ratio = statistics.median(ratios)
+    print(
+        f"sent: {siege.values:,} hostile values and {siege.frames:,} hostile frames, "
+        f"over {siege.connections:,} connections"
+    )
+    print(
+        f"refused: {outside:,} connections and {inside:,} malformed requests at the store, {at_server:,} at the server"
+    )
+    print(f"rate under siege: {ratio:.0%} of the quiet rate (median of {stretches})")
+    print(f"memory: launcher {growth[0] / 2**20:+.1f} MiB, server {growth[1] / 2**20:+.1f} MiB")
+    found = {
+        f"the run ended with {launcher.returncode} instead of 130": launcher.returncode != 130,
+        "something was written elsewhere": Path("/stranger").exists()
+        or len(list(folder.glob("runs/*"))) != 1,
+        "a stranger's text was shown": "the stranger was here" in out + error,
+        "memory grew": max(growth) > MOST_GROWTH,
+        "steps took longer": ratio < LEAST_RATE,
+        "malformed requests were not counted": outside == 0 or inside + at_server < siege.malformed,
+    }
+    for effect in [effect for effect, true in found.items() if true]:
+        print(f"EFFECT: {effect}")
+    return int(any(found.values()))
+
+
+def _told(error: str) -> tuple[int, int]:
+    """Connections and requests that the store has refused, as the user is told."""
+    (line,) = re.findall(r"^paceline: refused: .*$", error, re.M) or ["refused:"]
+    found = [re.search(rf"([\d,]+) {what}", line) for what in ("connections", "malformed")]
+    outside, inside = (int(each[1].replace(",", "")) if each else 0 for each in found)
+    return outside, inside
+
+
+if __name__ == "__main__":
+    sys.exit(main())
