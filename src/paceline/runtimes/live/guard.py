@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from paceline.errors import Mistake
+from paceline.errors import Mistake, RunFailed
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
 from paceline.runtimes.live.heartbeat import Heartbeat
@@ -94,6 +94,9 @@ class _Notary:
         if isinstance(error, Mistake):
             self._tell(self._note("mistake", str(error)))
             return 2
+        if isinstance(error, RunFailed):  # which says all that there is to say
+            self._tell(self._note("error", str(error)))
+            return 1
         if lost_peer(error):
             self._tell(self._note("lost-peer", describe(error)))
             return 1

@@ -3,13 +3,11 @@
 import os
 import signal
 from pathlib import Path
-from shlex import quote
 
-from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.place import file_stem
-from paceline.units import show_seconds
+from paceline.runtimes.live.safety import safe as safe
 
 
 def sentence(failure: Failure, *, trains: bool = True) -> str:
@@ -70,17 +68,6 @@ def verdict(
     if failure.kind == "error" and saved.exists():
         lines.append(f"Traceback: {_short(saved)}")
     return "\n".join([*lines, *safe(run, options)])
-
-
-def safe(run: Path, options: str = "") -> list[str]:
-    """The newest checkpoint and the command that goes on from it."""
-    newest = Checkpoints(RunFolder(run), keep=1).newest()
-    if newest is None:
-        return ["Safe: no checkpoint yet; start again with the same command."]
-    return [
-        f"Safe: checkpoint of step {newest.step}, {show_seconds(newest.age)} old.",
-        f"Resume: paceline train --resume {quote(_short(run))}{options}",
-    ]
 
 
 def killed_by(code: int) -> str:

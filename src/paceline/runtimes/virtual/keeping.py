@@ -10,7 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from paceline.clusters.cluster import Cluster
-from paceline.records.create import create, environment
+from paceline.records.create import create_new, environment
 from paceline.records.events import EventWriter, MetricsWriter
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
@@ -96,7 +96,8 @@ def new_replay_folder(runs: Path, name: str, recording: Recording) -> RunFolder:
 
 
 def _new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str, Any]) -> RunFolder:
-    folder = create(runs, name, datetime.now(UTC))
-    write_config(folder, settings, "virtual", machinery)
-    write_json(folder.env, environment())
-    return folder
+    def describe(folder: RunFolder) -> None:
+        write_config(folder, settings, "virtual", machinery)
+        write_json(folder.env, environment())
+
+    return create_new(runs, name, datetime.now(UTC), describe)
