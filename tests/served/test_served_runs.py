@@ -161,7 +161,7 @@ def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
     assert "server 0 on" in run.text
     assert "killed by signal 9" in run.text
     resume = run.text.rpartition("Resume: paceline ")[2].split()
-    assert resume[:2] == ["train", "--resume"]
+    assert resume[:2] == ["train", "--resume"], run.text
     saved = newest_safe([complete_steps(folder.path)], nodes=1)
     assert saved is not None
     assert f"Safe: checkpoint of step {saved}," in run.text

@@ -11,6 +11,7 @@ import os
 import shlex
 import socket
 import sys
+import time
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,6 +22,9 @@ from paceline.records.folder import RunFolder
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 """What a file system that has no locks answers: there the folder is used without one."""
+
+_PATIENCE, _GLANCE = 1.0, 0.05
+"""Seconds in which the last process of a run that has just ended may go, and how often that is looked at."""
 
 _MOST = 300
 """Characters of a command that are told."""
@@ -43,7 +47,7 @@ class RunLock:
     def own(cls, folder: RunFolder, node: int) -> Self:
         """Become the owner of a folder that nobody uses, or raise a Mistake that says who does."""
         lock = cls(folder, node)
-        lock._take(fcntl.LOCK_EX)
+        lock._take(fcntl.LOCK_EX, patience=_PATIENCE)
         lock._sign()
         # Others may come between the one and the other, and then it is this process that is refused.
         lock._take(fcntl.LOCK_SH)
@@ -80,19 +84,27 @@ class RunLock:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _take(self, how: int) -> None:
+    def _take(self, how: int, patience: float = 0.0) -> None:
+        deadline = time.monotonic() + patience
+        while not self._taken(how):
+            if time.monotonic() > deadline:
+                holder = _holder(self._path)
+                self.close()
+                raise Mistake(
+                    f"{self._folder.path} is in use: {holder}; wait until that run has ended, or stop it"
+                )
+            time.sleep(_GLANCE)
+
+    def _taken(self, how: int) -> bool:
         try:
             fcntl.flock(self._descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = _holder(self._path)
-            self.close()
-            raise Mistake(
-                f"{self._folder.path} is in use: {holder}; wait until that run has ended, or stop it"
-            ) from None
+            return False
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 self.close()
                 raise
+        return True
 
     def _sign(self) -> None:
         """Say who holds it; a disk that is full takes nothing away from the lock."""
