@@ -32,6 +32,10 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     if workers:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
     lines += served_lines(summary, blocks)
+    if damaged := sum(part.damaged for part in (*summary.totals, *summary.servers)):
+        lines.append(
+            f"{counted(damaged, 'line')} of the record could not be read; what was there is in no sum"
+        )
     if summary.ending in ("interrupted", "failed") and folder and summary.runtime == "live":
         lines.append(f"resume: paceline train --resume {quote(folder)}")
     return "\n".join(lines)
