@@ -32,7 +32,8 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     if workers:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
     lines += served_lines(summary, blocks)
-    if damaged := sum(part.damaged for part in (*summary.totals, *summary.servers)):
+    damaged = sum(one.damaged for one in summary.totals) + sum(one.damaged for one in summary.servers)
+    if damaged:
         lines.append(
             f"{counted(damaged, 'line')} of the record could not be read; what was there is in no sum"
         )
