@@ -15,7 +15,6 @@ from engine_pair import SETTINGS, Pulse
 from command import start_python
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.jobs.sharding import Shards
-from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.spans import Totals
@@ -25,6 +24,7 @@ from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.worker import run_worker
 from ports import free_ports
+from run_folders import checkpoints_of
 
 HERE = Path(__file__).parent
 
@@ -57,7 +57,7 @@ def run_of(out: Path, name: str) -> RunFolder:
 
 
 def last(out: Path, name: str, rank: int, step: int) -> dict[str, Any]:
-    return Checkpoints(run_of(out, name), keep=3).load(step, rank)
+    return checkpoints_of(run_of(out, name)).load(step, rank)
 
 
 def facts(out: Path, name: str, rank: int = 0) -> dict[str, Any]:
@@ -242,7 +242,7 @@ def test_a_failure_reaches_both_workers_and_leaves_their_records(out: Path) -> N
 
 
 def test_the_last_checkpoints_are_kept(out: Path) -> None:
-    names = sorted(path.name for path in run_of(out, "stopped-not").checkpoints.iterdir())
+    names = sorted(path.name for path in run_of(out, "stopped-not").checkpoints.glob("step-*"))
     assert names == ["step-00000021", "step-00000028", "step-00000030"]
 
 

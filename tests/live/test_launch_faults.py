@@ -17,6 +17,7 @@ from command import PIPES, start_python
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.launch import launch
 from paceline.runtimes.live.plan import Launch
+from run_folders import saved_run
 
 STAND_IN = Path(__file__).with_name("stand_in.py")
 Start = Callable[[str], "subprocess.Popen[str]"]
@@ -67,10 +68,7 @@ def wait_until_gone(pids: dict[int, int], seconds: float) -> None:
 
 def test_a_killed_worker_ends_the_run_and_is_named_with_what_is_safe(start: Start, tmp_path: Path) -> None:
     """If this failed, users would see a hang, or a torch traceback in place of the cause."""
-    saved = tmp_path / "checkpoints" / "step-00000004"
-    saved.mkdir(parents=True)
-    for rank in (0, 1):
-        (saved / f"rank-{rank}.tensors").touch()
+    saved_run(tmp_path, 4)
     launcher = start(f"run={tmp_path}")
     pids = until_ready(launcher)
     os.kill(pids[1], signal.SIGKILL)
@@ -92,6 +90,7 @@ def test_a_killed_worker_ends_the_run_and_is_named_with_what_is_safe(start: Star
 
 def test_an_exception_is_told_with_the_users_line_and_its_traceback_kept(tmp_path: Path) -> None:
     """If this failed, the peer's "connection closed" would hide the user's own error."""
+    saved_run(tmp_path, 4).checkpoint(4, 1).unlink()
     with pytest.raises(RunFailed) as failed:
         launch(worker(f"raise=1@7,run={tmp_path}"), Launch(workers=2))
     what, where, safe = str(failed.value).splitlines()

@@ -21,6 +21,7 @@ from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
 from paceline.runtimes.live.verdict import sentence
 from paceline.runtimes.live.witness import was_stopped
+from run_folders import saved_run
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
 
@@ -129,9 +130,7 @@ def test_a_worker_that_is_ended_says_what_is_safe(
 ) -> None:
     """If this failed, a user of another launcher would not know whether anything was saved."""
     monkeypatch.setattr(os, "_exit", lambda code: None)
-    saved = tmp_path / "checkpoints" / "step-00000004"
-    saved.mkdir(parents=True)
-    (saved / "rank-0.tensors").touch()
+    saved_run(tmp_path, 4, workers=1)
     place = Place(host="node-a")
     with Heartbeat(place) as heartbeat:
         heartbeat.show(tmp_path)

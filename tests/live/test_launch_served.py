@@ -18,6 +18,7 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import PATIENCE
+from run_folders import saved_run
 
 STAND_IN = Path(__file__).with_name("stand_in_served.py")
 
@@ -55,10 +56,7 @@ def test_a_worker_that_raises_is_told_and_the_run_ends_well() -> None:
 
 def test_a_server_that_is_killed_ends_the_run_with_what_is_safe(tmp_path: Path) -> None:
     """If this failed, workers would wait for a server that never answers."""
-    saved = tmp_path / "checkpoints" / "step-00000004"
-    saved.mkdir(parents=True)
-    for name in ("rank-0", "rank-1", "server-0", "server-1"):
-        (saved / f"{name}.tensors").touch()
+    saved_run(tmp_path, 4, servers=2)
     begun = time.monotonic()
     with pytest.raises(RunFailed) as failed:
         run(f"server-1=kill@7,worker-0=lost@60,steps=100000,run={tmp_path}", servers=2)

@@ -1,11 +1,21 @@
 import os
 import threading
+from dataclasses import replace
+from pathlib import Path
 
+import pytest
 import torch
 
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.files import listing
+from paceline.records.files import DamagedFile, listing
 from paceline.records.folder import RunFolder
+from paceline.records.identity import RunIdentity
+
+RUN = RunIdentity(run="0123456789abcdef", settings="0" * 64)
+
+
+def checkpoints_in(path: Path, keep: int, run: RunIdentity = RUN) -> Checkpoints:
+    return Checkpoints(RunFolder(path), run, keep)
 
 
 def steps_in(folder: RunFolder) -> list[str]:
@@ -13,7 +23,7 @@ def steps_in(folder: RunFolder) -> list[str]:
 
 
 def test_what_is_saved_is_loaded(tmp_path):
-    checkpoints = Checkpoints(RunFolder(tmp_path), keep=2)
+    checkpoints = checkpoints_in(tmp_path, keep=2)
     path = checkpoints.save(7, 1, {"params": torch.arange(3.0)})
     assert path == RunFolder(tmp_path).checkpoint(7, 1)
     assert checkpoints.load(7, 1)["params"].tolist() == [0, 1, 2]
@@ -21,7 +31,7 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 def test_pruning_keeps_the_last_of_each_worker_and_no_empty_folder(tmp_path):
     folder = RunFolder(tmp_path)
-    checkpoints = Checkpoints(folder, keep=2)
+    checkpoints = checkpoints_in(tmp_path, keep=2)
     for step in (90, 100, 1000):
         for rank in (0, 1):
             checkpoints.save(step, rank, {"step": step})
@@ -31,7 +41,7 @@ def test_pruning_keeps_the_last_of_each_worker_and_no_empty_folder(tmp_path):
 
 
 def test_a_damaged_file_is_named_and_the_one_before_it_is_offered(tmp_path):
-    checkpoints = Checkpoints(RunFolder(tmp_path), keep=5)
+    checkpoints = checkpoints_in(tmp_path, keep=5)
     for step in (1, 2, 3, 4):
         checkpoints.save(step, 0, {"params": torch.ones(9)})
     cut, altered = RunFolder(tmp_path).checkpoint(4, 0), RunFolder(tmp_path).checkpoint(3, 0)
@@ -48,7 +58,7 @@ def test_a_damaged_file_is_named_and_the_one_before_it_is_offered(tmp_path):
 def test_what_an_abandoned_run_saved_later_is_forgotten(tmp_path):
     """If it stayed, pruning would keep it in place of the good one, and a crash could pair files of two runs."""
     folder = RunFolder(tmp_path)
-    checkpoints = Checkpoints(folder, keep=1)
+    checkpoints = checkpoints_in(tmp_path, keep=1)
     for step, ranks in ((10, (0, 1)), (20, (0, 1)), (30, (0,))):
         for rank in ranks:
             checkpoints.save(step, rank, {"step": step})
@@ -62,7 +72,7 @@ def test_what_an_abandoned_run_saved_later_is_forgotten(tmp_path):
 
 
 def test_another_workers_files_and_strange_names_do_not_matter(tmp_path):
-    checkpoints = Checkpoints(RunFolder(tmp_path), keep=1)
+    checkpoints = checkpoints_in(tmp_path, keep=1)
     checkpoints.save(5, 1, 1)
     (RunFolder(tmp_path).checkpoints / "step-old").mkdir()
     (RunFolder(tmp_path).checkpoints / "step-00000005" / "rank-x.tensors").write_text("")
@@ -71,7 +81,7 @@ def test_another_workers_files_and_strange_names_do_not_matter(tmp_path):
 
 
 def test_what_a_crash_left_is_ignored_and_swept_by_its_own_worker(tmp_path):
-    checkpoints = Checkpoints(RunFolder(tmp_path), keep=2)
+    checkpoints = checkpoints_in(tmp_path, keep=2)
     folder = checkpoints.save(3, 0, 1).parent
     mine, other = folder / ".rank-0.tensors.12ab34cd.tmp", folder / ".rank-1.tensors.12ab34cd.tmp"
     mine.write_bytes(b"half"), other.write_bytes(b"half")
@@ -81,31 +91,40 @@ def test_what_a_crash_left_is_ignored_and_swept_by_its_own_worker(tmp_path):
     assert other.exists(), "another worker may be writing this very moment"
 
 
-def test_with_one_kept_there_is_always_a_step_that_all_workers_have(tmp_path):
-    checkpoints = Checkpoints(RunFolder(tmp_path), keep=1)
-    checkpoints.save(1, 0, 0), checkpoints.save(1, 1, 0)
-    checkpoints.save(2, 0, 0)
-    checkpoints.prune(0)
-    assert set(checkpoints.valid_steps(0)[0]) & set(checkpoints.valid_steps(1)[0]) == {1}
-    checkpoints.save(2, 1, 0)
-    checkpoints.prune(1), checkpoints.prune(0)
-    assert steps_in(RunFolder(tmp_path)) == ["step-00000002"]
+def test_a_server_makes_room_for_a_new_file_and_keeps_one_that_others_may_need(tmp_path):
+    checkpoints = checkpoints_in(tmp_path, keep=1)
+    for step in (1, 2, 3):
+        checkpoints.make_room(0)
+        checkpoints.save(step, 0, step)
+    assert checkpoints.valid_steps(0)[0] == [3, 2], "another server may not have written step 3 yet"
 
 
-def test_the_newest_is_one_that_every_worker_has(tmp_path):
-    checkpoints = Checkpoints(RunFolder(tmp_path), keep=3)
-    assert checkpoints.newest() is None
-    for rank in (0, 1):
-        checkpoints.save(800, rank, 0)
-    checkpoints.save(900, 0, 0)
-    folder = RunFolder(tmp_path).checkpoint(800, 0).parent
-    os.utime(folder, (0, folder.stat().st_mtime - 12))
-    newest = checkpoints.newest()
-    assert newest is not None
-    assert (newest.step, newest.path) == (800, folder)
-    assert 12 <= newest.age < 20
-    assert checkpoints.newest(ranks=[0, 1, 2]) is None
-    assert checkpoints.newest(ranks=[0]).step == 900
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"run": "f" * 16}, "run ffffffffffffffff, rank 1, step 20"),
+        ({"rank": 0}, "run 0123456789abcdef, rank 0, step 20"),
+        ({"step": 10}, "run 0123456789abcdef, rank 1, step 10"),
+        ({"settings": "1" * 64}, "other settings"),
+    ],
+)
+def test_a_whole_file_of_somebody_else_is_refused_by_name(other, told, tmp_path):
+    """If this failed, a file that was copied or mixed up would be trained on, and the replicas come apart."""
+    checkpoints = checkpoints_in(tmp_path / "mine", keep=3)
+    (tmp_path / "mine").mkdir(), (tmp_path / "other").mkdir()
+    for step in (10, 20):
+        checkpoints.save(step, 1, {"params": torch.zeros(3)})
+    strange = {"rank": 1, "step": 20, **other}
+    rank, step = strange.pop("rank"), strange.pop("step")
+    run = replace(RUN, **strange)
+    path = checkpoints_in(tmp_path / "other", keep=3, run=run).save(step, rank, {"params": torch.ones(3)})
+    path.replace(RunFolder(tmp_path / "mine").checkpoint(20, 1))
+    steps, (refused,) = checkpoints.valid_steps(1)
+    assert steps == [10]
+    assert f"step-00000020/rank-1.tensors belongs to {told}, not to run" in refused
+    assert refused.endswith("; this checkpoint is not used")
+    with pytest.raises(DamagedFile, match="belongs to"):
+        checkpoints.load(20, 1)
 
 
 def test_a_folder_that_another_worker_removes_meanwhile_holds_nothing(tmp_path, monkeypatch):
@@ -122,7 +141,7 @@ def test_a_folder_that_another_worker_removes_meanwhile_holds_nothing(tmp_path, 
 
 
 def test_many_workers_may_save_and_prune_at_once(tmp_path):
-    checkpoints = Checkpoints(RunFolder(tmp_path), keep=2)
+    checkpoints = checkpoints_in(tmp_path, keep=2)
     errors: list[Exception] = []
 
     def work(rank: int) -> None:

@@ -6,10 +6,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.records.events import EventWriter, MetricsWriter, read_events, read_metrics, truncate_after
+from paceline.records.events import (
+    EventWriter,
+    MetricsWriter,
+    read_events,
+    read_metrics,
+    truncate_events,
+    truncate_metrics,
+)
 from paceline.records.files import DamagedFile
 from paceline.records.metrics import Row, Scores
-from paceline.records.spans import KINDS, Span, StepRecord
+from paceline.records.spans import KINDS, Span, StepRecord, Totals
 
 TIMES = st.floats(0, 1e6)
 SPANS = st.lists(st.builds(Span, st.sampled_from(KINDS), TIMES, TIMES), max_size=4)
@@ -112,11 +119,46 @@ def test_a_resumed_run_goes_on_after_the_saved_step(tmp_path):
     write(path, [1, 2, 3, 4])
     with path.open("ab") as file:
         file.write(b'{"step": 5, "sam')
-    truncate_after(path, 2)
+    truncate_events(path, 2)
     write(path, [3])
     assert [one.step for one in read_events(path)] == [1, 2, 3]
-    truncate_after(tmp_path / "no such file", 2)
+    truncate_events(tmp_path / "no such file", 2)
     assert [entry.name for entry in tmp_path.iterdir()] == ["events.jsonl"]
+
+
+DAMAGE = [b"{]\n", b"5\n", b"{}\n", b"\xff\n", b'{"step":"2","samples":1,"spans":[],"sent":0,"received":0}\n']
+
+
+@pytest.mark.parametrize(
+    "line", [*DAMAGE, b'{"step":2,"samples":1,"spans":[["nap",1,1]],"sent":0,"received":0}\n']
+)
+def test_a_damaged_line_does_not_block_a_run_that_resumes_and_totals_say_so(line, tmp_path):
+    """If this failed, one bad line would make whole checkpoints useless, or be lost without a word."""
+    path = tmp_path / "events.jsonl"
+    write(path, [1, 2, 3, 4])
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], line, *lines[2:]]))
+    (told,) = truncate_events(path, 3)
+    assert f"{path}: line 2 is damaged" in told
+    assert truncate_events(path, 3) == [], "the second resume finds nothing new"
+    totals = Totals()
+    for record in read_events(path):
+        totals.add(record)
+    assert (totals.steps, totals.damaged) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "line", [*DAMAGE, b'{"step":9,"epoch":"x","train_loss":1,"test_loss":1,"learning_rate":1}\n']
+)
+def test_a_damaged_row_does_not_block_a_run_that_resumes(line, tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    good = Row(10, 1.0, Scores(0.5, 0.25, {"accuracy": 0.9}), 0.1, 1.25)
+    with MetricsWriter(path) as writer:
+        writer.append(good)
+    path.write_bytes(line + path.read_bytes())
+    (told,) = truncate_metrics(path, 10)
+    assert f"{path}: line 1 is damaged" in told
+    assert list(read_metrics(path)) == [good]
 
 
 def test_rows_are_read_back_and_can_be_followed_line_by_line(tmp_path):
@@ -132,5 +174,5 @@ def test_rows_are_read_back_and_can_be_followed_line_by_line(tmp_path):
     assert math.isnan(again.scores.train_loss)
     assert again.scores.metrics == lost.scores.metrics
     assert "NaN" not in path.read_text(), "other programs read this file too"
-    truncate_after(path, 10)
+    truncate_metrics(path, 10)
     assert list(read_metrics(path)) == [good]

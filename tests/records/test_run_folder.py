@@ -1,15 +1,21 @@
 import json
 import math
 import os
+import re
 from datetime import UTC, datetime
 
 import pytest
 
-from paceline.records.create import create, environment, new_folder_name
+from paceline.errors import Mistake
+from paceline.records.create import check_folder_name, create, create_new, environment, new_folder_name
 from paceline.records.files import DamagedFile, read_json, write_json
 from paceline.records.folder import RunFolder
 
 NOON = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
+
+
+def nothing(folder):
+    pass
 
 
 @pytest.mark.parametrize(
@@ -23,12 +29,55 @@ NOON = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
     ],
 )
 def test_a_folder_says_when_and_what_and_stays_in_its_place(name, expected):
-    assert new_folder_name(name, NOON) == expected
+    told = new_folder_name(name, NOON)
+    assert re.fullmatch(re.escape(expected) + "-[a-z0-9]{4}", told)
+    assert check_folder_name(told) == told
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path):
-    names = [create(tmp_path / "runs", "digits", NOON).path.name for _ in range(3)]
-    assert names == [f"20261115-184207-digits{end}" for end in ("", "-2", "-3")]
+    names = {create_new(tmp_path / "runs", "digits", NOON, nothing).path.name for _ in range(20)}
+    assert len(names) == 20
+    assert sorted(names) == sorted(path.name for path in (tmp_path / "runs").iterdir()), "drafts stay"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        "..",
+        "/etc",
+        "a/b",
+        "20261115-184207-x/../../y-abcd",
+        ".20261115-184207-x-abcd",
+        5,
+        None,
+        "x" * 300,
+    ],
+)
+def test_a_name_from_elsewhere_is_only_ever_one_folder_of_ours(name):
+    """If this failed, another process could have files written wherever it likes."""
+    with pytest.raises(Mistake, match="is not the name of a run folder"):
+        check_folder_name(name)
+
+
+def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
+    """If this failed, two runs could share a folder, or a crash leave one that nobody can read."""
+
+    def fill(folder):
+        folder.config.write_text("mine")
+
+    name = new_folder_name("x", NOON)
+    folder = create(tmp_path, name, fill)
+    with pytest.raises(FileExistsError):
+        create(tmp_path, name, lambda folder: folder.config.write_text("theirs"))
+    assert folder.config.read_text() == "mine"
+
+    def full(folder):
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        create(tmp_path, new_folder_name("x", NOON), full)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
 
 
 def test_files_of_spans_are_found_by_rank_in_order(tmp_path):

@@ -6,9 +6,9 @@ from hypothesis import strategies as st
 
 from paceline.records.files import DamagedFile
 from paceline.records.folder import RunFolder
-from paceline.records.lines import keep_first
 from paceline.records.servers import (
     Coming,
+    Damaged,
     Entry,
     Going,
     Received,
@@ -17,6 +17,7 @@ from paceline.records.servers import (
     Ticked,
     Updated,
     Used,
+    keep_entries,
     read_server_log,
 )
 from paceline.records.summary import Summary
@@ -79,7 +80,7 @@ def test_a_resumed_run_keeps_the_entries_up_to_its_checkpoint_and_adds_to_them(t
     write(path, entries)
     with path.open("a") as file:
         file.write('{"at":0.6,"torn')
-    assert keep_first(path, 3) == 3
+    assert keep_entries(path, 3) == []
     with ServerLog(path) as log:
         log.append(Ticked(1.0))
     assert list(read_server_log(path)) == [*entries[:3], Ticked(1.0)]
@@ -87,11 +88,18 @@ def test_a_resumed_run_keeps_the_entries_up_to_its_checkpoint_and_adds_to_them(t
     assert RunFolder(tmp_path).event_files() == {}, "a server's log is not a worker's"
 
 
-def test_a_log_that_holds_fewer_entries_than_asked_for_says_so(tmp_path):
+def test_a_damaged_entry_keeps_its_place_so_that_a_run_can_resume_twice(tmp_path):
+    """If this failed, a bad line would block resuming, or later lines be taken for those before a checkpoint."""
     path = tmp_path / "server-0.jsonl"
-    assert keep_first(path, 2) == 0
-    write(path, [Ticked(1.0)])
-    assert keep_first(path, 2) == 1
+    assert keep_entries(path, 2) == []
+    write(path, [Ticked(1.0), Ticked(2.0), Ticked(3.0), Ticked(4.0)])
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([lines[0], b"{]\n", *lines[2:]]))
+    (told,) = keep_entries(path, 3)
+    assert f"{path}: line 2 is damaged" in told
+    assert keep_entries(path, 3) == []
+    assert list(read_server_log(path)) == [Ticked(1.0), Damaged(1.0), Ticked(3.0)]
+    assert totals_of(list(read_server_log(path))).damaged == 1
 
 
 @pytest.mark.parametrize(

@@ -151,7 +151,7 @@ def test_arbitrary_bytes_are_never_read(data, tmp_path):
 def forged(header: bytes, data: bytes = b"") -> bytes:
     """A file with a right checksum and whatever header."""
     rest = struct.pack("<QQ", 60 + len(header) + len(data), len(header)) + header + data
-    return struct.pack("<8sI32s", b"PACELINE", 1, hashlib.sha256(rest).digest()) + rest
+    return struct.pack("<8sI32s", b"PACELINE", 2, hashlib.sha256(rest).digest()) + rest
 
 
 def test_the_forger_writes_good_files_too(tmp_path):
@@ -191,7 +191,7 @@ def test_a_header_with_a_right_checksum_is_not_believed_either(header, tmp_path)
 def test_a_header_longer_than_its_file_is_refused_before_it_is_read(tmp_path):
     rest = struct.pack("<QQ", 60, 2**60)
     (tmp_path / "file").write_bytes(
-        struct.pack("<8sI32s", b"PACELINE", 1, hashlib.sha256(rest).digest()) + rest
+        struct.pack("<8sI32s", b"PACELINE", 2, hashlib.sha256(rest).digest()) + rest
     )
     with pytest.raises(DamagedFile):
         read_tensors(tmp_path / "file")
@@ -200,7 +200,8 @@ def test_a_header_longer_than_its_file_is_refused_before_it_is_read(tmp_path):
 def test_another_version_is_named(tmp_path):
     write_tensors(tmp_path / "file", 1)
     data = bytearray((tmp_path / "file").read_bytes())
-    data[8] = 2
-    (tmp_path / "file").write_bytes(data)
-    with pytest.raises(DamagedFile, match="version 2; this paceline reads version 1"):
-        read_tensors(tmp_path / "file")
+    for version, told in ((1, r"an older paceline \(up to 0.1\) wrote"), (3, "another paceline wrote")):
+        data[8] = version
+        (tmp_path / "file").write_bytes(data)
+        with pytest.raises(DamagedFile, match=f"{told}; this paceline reads version 2"):
+            read_tensors(tmp_path / "file")

@@ -169,3 +169,10 @@ def test_figures_keep_their_meaning_at_any_size():
     ]
     assert [percent(x) for x in (0.97, 0.975, 1)] == ["97 %", "97.5 %", "100 %"]
     assert [time_left(x) for x in (8.2, 720, 11160)] == ["8 s", "12 min", "3.1 h"]
+
+
+def test_damaged_lines_of_a_record_are_told():
+    """If this failed, sums would be too small without a word."""
+    hurt = replace(totals(), damaged=2)
+    told = summary_text(replace(SUMMARY, totals=[totals(), hurt]), FOLDER).splitlines()
+    assert told[-1] == "2 lines of the record could not be read; what was there is in no sum"

@@ -16,10 +16,10 @@ import pytest
 
 from command import fork_workers, run_json, run_paceline, start_python
 from paceline.cli.main import main
-from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
 from paceline.records.servers import ServerTotals
 from paceline.records.tensorfile import read_tensors
+from paceline.runtimes.live.safety import complete_steps, newest_safe
 
 PATIENCE = 60.0
 
@@ -167,10 +167,10 @@ def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
     assert "server 0 on" in run.text
     assert "killed by signal 9" in run.text
     resume = run.text.rpartition("Resume: paceline ")[2].split()
-    assert resume[:2] == ["train", "--resume"]
-    safe = Checkpoints(folder, keep=3).newest()
-    assert safe is not None
-    saved = safe.step
+    assert resume[:2] == ["train", "--resume"], run.text
+    saved = newest_safe([complete_steps(folder.path)], nodes=1)
+    assert saved is not None
+    assert f"Safe: checkpoint of step {saved}," in run.text
     epochs = str(saved // 23 + 2)
     document = json.loads(run_paceline(*resume, "--epochs", epochs, "--json", cwd=tmp_path).stdout)
     assert document["run"]["first_step"] == saved

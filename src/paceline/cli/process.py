@@ -28,12 +28,13 @@ class Asked:
     served: ServedOptions
     keep: KeepOptions
     resume: RunFolder | None
+    trust: bool = False
 
     def settings(self, workers: int) -> Settings:
         """The run's settings, for so many workers."""
         if self.resume is None:
             return self.options.settings(workers)
-        return resumed_settings(self.options, workers, self.resume)
+        return resumed_settings(self.options, workers, self.resume, trust=self.trust)
 
     def servers(self) -> int:
         """How many servers the run has."""
@@ -150,7 +151,16 @@ def join(asked: Asked) -> int:
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
         from paceline.runtimes.live.served.joining import join_run
 
-        return join_run(door.endpoint, secret, live, runs, heartbeat=heartbeat, stop_requested=stopping)
+        return join_run(
+            door.endpoint,
+            secret,
+            live,
+            runs,
+            heartbeat=heartbeat,
+            stop_requested=stopping,
+            job=asked.options.job,
+            trust=asked.trust,
+        )
 
     return run_guarded(Place(role="joined", host=host_name()), process)
 
@@ -165,7 +175,8 @@ def _refuse_beside_join(asked: Asked) -> None:
     }
     given = [option for option in given_options(asked.where) if option not in _OWN_OF_A_JOINER]
     given += [option for option, value in kept.items() if value]
-    for option in [*given_options(asked.options), *given]:
+    given += [option for option in given_options(asked.options) if option != "--job"]
+    for option in given:
         raise Mistake(
             f"{option} has no place beside --join {asked.served.join}: the run that is joined decides it; leave it out"
         )

@@ -45,6 +45,8 @@ class ResumeOptions:
 
     resume: Annotated[Path | None, Parameter(group=RECORD)] = None
     """The folder of a run that stopped: go on from its last whole checkpoint."""
+    trust: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False
+    """With --resume or --join: run code that the run names, also where it has changed or lies in the run folder."""
 
     @property
     def folder(self) -> RunFolder | None:
@@ -60,11 +62,20 @@ class ResumeOptions:
                 )
 
 
-def resumed_settings(options: RunOptions, workers: int, resume: RunFolder) -> Settings:
-    """The earlier run's settings; an option that would change its result is a Mistake, one that repeats it is none."""
-    from paceline.runtimes.config import read_settings
+def resumed_settings(
+    options: RunOptions, workers: int, resume: RunFolder, *, trust: bool = False
+) -> Settings:
+    """The earlier run's settings; an option that would change its result is a Mistake, one that repeats it is none.
 
-    earlier = read_settings(resume)
+    So is code that is not what the run began with, without ``trust``.
+    """
+    from paceline.jobs.sources import check_trusted
+    from paceline.runtimes.config import read_live
+
+    config = read_live(resume)
+    earlier = config.settings
+    if earlier.job.path is not None and not trust:
+        check_trusted(earlier.job.path, config.code, resume.path, f"--resume {resume.path}")
     if workers != earlier.workers:
         raise Mistake(
             f"{resume.path} ran with {earlier.workers} workers and cannot resume with {workers}; "

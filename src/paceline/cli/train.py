@@ -1,6 +1,7 @@
 """``paceline train``: start the workers, or be one of them."""
 
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 
 from paceline.cli.options import DEFAULT_WORKERS, KeepOptions, RunOptions
@@ -8,6 +9,7 @@ from paceline.cli.place import WhereOptions
 from paceline.cli.process import Asked, join, work
 from paceline.cli.resuming import ResumeOptions
 from paceline.cli.served import ServedOptions
+from paceline.errors import Mistake
 
 
 def train(
@@ -34,7 +36,12 @@ def train(
         served=served or ServedOptions(),
         keep=keep,
         resume=resume.folder,
+        trust=resume.trust,
     )
+    if resume.trust and resume.resume is None and asked.served.join is None:
+        raise Mistake(
+            "--trust has no place without --resume or --join: the code of a new run is your own; leave it out"
+        )
     if asked.served.join is not None:
         return join(asked)
     place = Place.from_environment()
@@ -44,6 +51,7 @@ def train(
 def _launch(asked: Asked) -> int:
     """Find every mistake here, once; then start this very command line again as each worker and server."""
     from paceline.records.create import check_parent
+    from paceline.records.lock import RunLock
     from paceline.runtimes.config import read_settings
     from paceline.runtimes.live.launch import launch, train_command
     from paceline.runtimes.prepare import prepare
@@ -55,7 +63,11 @@ def _launch(asked: Asked) -> int:
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
     plan = where.plan(workers)
     servers = asked.servers()
-    prepare(asked.settings(plan.nodes * plan.workers))
-    check_parent(asked.keep.parent)
-    plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
-    return launch(train_command(sys.argv[1:]), plan)
+    settings = asked.settings(plan.nodes * plan.workers)
+    with ExitStack() as stack:
+        if resume:  # before anything is imported or started; the workers share it
+            stack.enter_context(RunLock.own(resume, plan.node_rank))
+        prepare(settings)
+        check_parent(asked.keep.parent)
+        plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
+        return launch(train_command(sys.argv[1:]), plan)

@@ -3,8 +3,12 @@
 import os
 import platform
 import re
+import secrets
+import shutil
 import socket
+from collections.abc import Callable
 from datetime import datetime
+from errno import EEXIST, ENOTEMPTY
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -12,31 +16,63 @@ from typing import Any
 import psutil
 
 from paceline.errors import Mistake
+from paceline.records.files import sync_folder
 from paceline.records.folder import RunFolder
+
+_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
+_NAME = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9_][A-Za-z0-9._-]{0,39}-[a-z0-9]{4}")
+
+Fill = Callable[[RunFolder], None]
+"""Writes what a new run folder holds from its first moment on."""
 
 
 def new_folder_name(name: str, utc: datetime) -> str:
-    """Sorts by time and says what ran: ``20261115-184207-digits``."""
+    """Sorts by time, says what ran and is like no other: ``20261115-184207-digits-x7k2``."""
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:40].rstrip("-.")
-    return f"{utc:%Y%m%d-%H%M%S}-{plain or 'run'}"
+    tail = "".join(secrets.choice(_LETTERS) for _ in range(4))
+    return f"{utc:%Y%m%d-%H%M%S}-{plain or 'run'}-{tail}"
 
 
-def create(parent: Path, name: str, utc: datetime) -> RunFolder:
-    """Make a folder that nobody else has: a second one of the same second and name ends in ``-2``."""
+def check_folder_name(name: object) -> str:
+    """The name of a run folder that another process has told; anything else is a Mistake."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise Mistake(
+            f"{str(name)[:80]!r} is not the name of a run folder; start every host with this paceline"
+        )
+    return name
+
+
+def create(parent: Path, name: str, fill: Fill) -> RunFolder:
+    """Make a folder of this name, which is there with all that ``fill`` writes or not at all.
+
+    Raises FileExistsError where there is one already: it stays as it is.
+    """
     check_parent(parent)
+    draft = parent / f".{name}.{secrets.token_hex(4)}.tmp"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
+        draft.mkdir(parents=True)
     except OSError as error:
         raise Mistake(f"--runs {parent} cannot be made ({error.strerror}); choose another place") from error
-    wanted = new_folder_name(name, utc)
-    number = 1
+    try:
+        fill(RunFolder(draft))
+        draft.rename(parent / name)
+    except OSError as error:
+        if error.errno in (EEXIST, ENOTEMPTY):
+            raise FileExistsError(error.errno, error.strerror, str(parent / name)) from error
+        raise
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    sync_folder(parent)
+    return RunFolder(parent / name)
+
+
+def create_new(parent: Path, name: str, utc: datetime, fill: Fill) -> RunFolder:
+    """Make a folder that no other run has."""
     while True:
-        path = parent / (wanted if number == 1 else f"{wanted}-{number}")
         try:
-            path.mkdir()
-            return RunFolder(path)
+            return create(parent, new_folder_name(name, utc), fill)
         except FileExistsError:
-            number += 1
+            continue
 
 
 def check_parent(parent: Path) -> None:

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from paceline.records.files import DamagedFile, finite
-from paceline.records.lines import LineWriter, encode, read_lines
-from paceline.records.lines import truncate_after as truncate_after
+from paceline.records.lines import LineWriter, encode, read_lines, repair
 from paceline.records.metrics import Row
 from paceline.records.spans import Span, StepRecord
 
@@ -45,13 +45,47 @@ def read_metrics(path: Path) -> Iterator[Row]:
             raise DamagedFile(path, f"is damaged: line {number} is not a row of metrics") from error
 
 
+def truncate_events(path: Path, step: int) -> list[str]:
+    """Drop one worker's records beyond a step, for a run that goes on from there; see ``repair``.
+
+    A damaged line is replaced by a record that says so, so that every later total knows of it.
+    """
+    last = 0
+
+    def keep(_: int, document: dict[str, Any]) -> bool:
+        nonlocal last
+        record = StepRecord.from_json(document)
+        record.check()
+        last = record.step
+        return last <= step
+
+    def stand_in(_: int) -> str:
+        return _event_line(StepRecord(step=last, meeting=True, damaged=1)) if last <= step else ""
+
+    return repair(path, keep, stand_in)
+
+
+def truncate_metrics(path: Path, step: int) -> list[str]:
+    """Drop the rows beyond a step, and damaged ones, for a run that goes on from there; see ``repair``."""
+
+    def keep(_: int, document: dict[str, Any]) -> bool:
+        row = Row.from_json(document)
+        numbers = (row.epoch, row.learning_rate, row.seconds, row.scores.train_loss, row.scores.test_loss)
+        if not all(isinstance(number, float | int) for number in (*numbers, *row.scores.metrics.values())):
+            raise TypeError("not a row of metrics")
+        return row.step <= step
+
+    return repair(path, keep, lambda _: "")
+
+
 def _event_line(record: StepRecord) -> str:
     """The text of ``StepRecord.to_json``, at more than twice its speed."""
     hidden = f'"hidden":[{_spans(record.hidden)}],' if record.hidden else ""
     meeting = ',"meeting":true' if record.meeting else ""
+    damaged = f',"damaged":{record.damaged}' if record.damaged else ""
     return (
         f'{{"step":{record.step},"samples":{record.samples},"spans":[{_spans(record.spans)}],'
-        f'{hidden}"sent":{record.sent},"received":{record.received}{meeting}}}'
+        f'{hidden}"sent":{record.sent},"received":{record.received}{meeting}{damaged}}}'
     )
 
 

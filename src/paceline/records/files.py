@@ -1,5 +1,6 @@
 """Files that are either whole or not there: written beside their place, then moved into it."""
 
+import hashlib
 import json
 import math
 import os
@@ -72,8 +73,30 @@ def read_json(path: Path) -> Any:
     """Read what ``write_json`` wrote, or say which file is damaged."""
     try:
         return json.loads(path.read_bytes())
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(path, f"is not a JSON document: {error}") from error
+
+
+def write_sealed(path: Path, document: dict[str, Any]) -> None:
+    """Write a JSON document with its own SHA-256 in it, so that no altered one is taken for it."""
+    write_json(path, {**document, "digest": digest_of(document)})
+
+
+def read_sealed(path: Path) -> dict[str, Any]:
+    """Read what ``write_sealed`` wrote, without the digest, or say which file is damaged."""
+    document = read_json(path)
+    if not isinstance(document, dict):
+        raise DamagedFile(path, "is not a document")
+    digest = document.pop("digest", None)
+    if digest != digest_of(document):
+        raise DamagedFile(path, "was altered since it was written")
+    return document
+
+
+def digest_of(document: Any) -> str:
+    """SHA-256 of a JSON document, whatever the order of its keys and the space between them."""
+    plain = json.loads(json.dumps(finite(document)))
+    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def finite(document: Any) -> Any:

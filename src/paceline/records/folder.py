@@ -6,7 +6,7 @@ from pathlib import Path
 
 @dataclass(frozen=True)
 class RunFolder:
-    """``runs/<utc>-<name>/``, as both runtimes write it and every report reads it."""
+    """``runs/<utc>-<name>-<four random characters>/``, as both runtimes write it and every report reads it."""
 
     path: Path
 
@@ -84,6 +84,19 @@ class RunFolder:
     def failure(self, who: str) -> Path:
         """The traceback of a worker or server that failed: of "rank-1", or "server-0"."""
         return self.path / f"failure-{who}.txt"
+
+    def lock(self, node: int) -> Path:
+        """What the processes of one node hold while they use the folder."""
+        return self.path / f"lock-{node}"
+
+    def lock_nodes(self) -> list[int]:
+        """The nodes whose processes have used this very folder, on this host or over a shared file system."""
+        names = (path.name.removeprefix("lock-") for path in self.path.glob("lock-*"))
+        return sorted(int(name) for name in names if name.isdecimal())
+
+    def commits(self, node: int) -> Path:
+        """The steps that every worker and server has saved, as one node knows it."""
+        return self.checkpoints / f"complete-{node}.json"
 
     def checkpoint(self, step: int, rank: int, role: str = "rank") -> Path:
         """One worker's part of the checkpoint of a step; with role "server", one server's."""

@@ -3,7 +3,6 @@
 import json
 import threading
 from collections.abc import Callable, Iterator
-from itertools import islice
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Generic, Self, TypeVar
@@ -22,7 +21,7 @@ class LineWriter(Generic[T]):
     """
 
     def __init__(self, path: Path, text: Callable[[T], str], at_once: int) -> None:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        path.parent.mkdir(exist_ok=True)  # and no more: a run folder that is gone stays gone
         self._file = path.open("a", encoding="utf-8")
         self._text = text
         self._at_once = at_once
@@ -60,47 +59,56 @@ class LineWriter(Generic[T]):
 
 def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """Every whole line. A last line without its end is what a crash leaves, and is skipped."""
-    for _, document in _whole_lines(path):
+    for number, _, document in _whole_lines(path):
+        if document is None:
+            raise DamagedFile(path, f"is damaged: line {number} is not a record")
         yield document
 
 
-def truncate_after(path: Path, step: int) -> None:
-    """Drop every line beyond a step, and a torn last one, for a run that goes on from there; no file is fine.
+def repair(
+    path: Path, keep: Callable[[int, dict[str, Any]], bool], stand_in: Callable[[int], str]
+) -> list[str]:
+    """Rewrite a file for a run that goes on; return a sentence for each line that was damaged.
 
-    The file is replaced in one go: close its writer first.
+    ``keep`` is given each line's number, from 1, and its document: it says whether the line stays, and raises where
+    it is no record. Such a line becomes the ``stand_in`` of its number, or goes where that is empty. A torn last line
+    goes as well. No file is fine. The file is replaced in one go: close its writer first.
     """
     if not path.exists():
-        return
+        return []
+    damaged = []
     with replacing(path) as file:
-        for line, document in _whole_lines(path):
-            if document["step"] <= step:
+        for number, line, document in _whole_lines(path):
+            try:
+                if document is None:
+                    raise ValueError("not a document")
+                stays = keep(number, document)
+            except NO_RECORD:
+                damaged.append(
+                    f"{path}: line {number} is damaged; it is left out of the record and its totals"
+                )
+                line, stays = _line(stand_in(number)), True
+            if stays:
                 file.write(line)
+    return damaged
 
 
-def keep_first(path: Path, count: int) -> int:
-    """Keep so many lines, for a run that goes on from where there were so many; return how many there are.
-
-    No file is fine. The file is replaced in one go: close its writer first.
-    """
-    if not path.exists():
-        return 0
-    kept = 0
-    with replacing(path) as file:
-        for line, _ in islice(_whole_lines(path), count):
-            file.write(line)
-            kept += 1
-    return kept
+NO_RECORD = (ValueError, LookupError, TypeError, AttributeError)
+"""What reading a document that is no record can lead to."""
 
 
-def _whole_lines(path: Path) -> Iterator[tuple[bytes, dict[str, Any]]]:
+def _line(text: str) -> bytes:
+    return f"{text}\n".encode() if text else b""
+
+
+def _whole_lines(path: Path) -> Iterator[tuple[int, bytes, dict[str, Any] | None]]:
+    """Each line's number, bytes and document; None where it holds none."""
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
             try:
                 document = json.loads(line)
-            except ValueError as error:
-                raise DamagedFile(path, f"is damaged: line {number} is not a record") from error
-            if not isinstance(document, dict):
-                raise DamagedFile(path, f"is damaged: line {number} is not a record")
-            yield line, document
+            except (ValueError, RecursionError):
+                document = None
+            yield number, line, document if isinstance(document, dict) else None

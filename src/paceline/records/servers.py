@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 from paceline.records.files import DamagedFile
-from paceline.records.lines import LineWriter, encode, read_lines
+from paceline.records.lines import LineWriter, encode, read_lines, repair
 from paceline.units import show_seconds
 
 _AT_ONCE = 1024
@@ -60,7 +60,15 @@ class Updated:
     used: tuple[Used, ...]
 
 
-Entry = Received | Ticked | Updated
+@dataclass(frozen=True, slots=True)
+class Damaged:
+    """A line could not be read when the run resumed; this stands in its place, so that lines keep their numbers."""
+
+    at: float
+    """When the entry before it was."""
+
+
+Entry = Received | Ticked | Updated | Damaged
 
 
 def entry_to_json(entry: Entry) -> dict[str, Any]:
@@ -74,6 +82,8 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
             }
         case Ticked():
             return {"at": round(entry.at, 9), "tick": True}
+        case Damaged():
+            return {"at": round(entry.at, 9), "damaged": True}
     line: dict[str, Any] = {"at": round(entry.at, 9), "kind": entry.kind, "worker": entry.worker}
     if entry.kind == "Push":
         line |= {"clock": entry.clock, "version": entry.version}
@@ -88,11 +98,13 @@ def entry_from_json(line: Mapping[str, Any]) -> Entry:
         return Updated(line["at"], line["update"], tuple(Used(*one) for one in line["of"]))
     if "tick" in line:
         return Ticked(line["at"])
+    if "damaged" in line:
+        return Damaged(line["at"])
     return Received(**line)
 
 
 class ServerLog(LineWriter[Entry]):
-    """Writes ``events/server-N.jsonl``; ``lines.keep_first`` cuts it where a run resumes."""
+    """Writes ``events/server-N.jsonl``; ``keep_entries`` cuts it where a run resumes."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, _line, _AT_ONCE)
@@ -105,6 +117,38 @@ def read_server_log(path: Path) -> Iterator[Entry]:
             yield entry_from_json(line)
         except (KeyError, TypeError) as error:
             raise DamagedFile(path, f"is damaged: line {number} is not an entry of a server") from error
+
+
+def keep_entries(path: Path, count: int) -> list[str]:
+    """Keep so many entries, for a run that goes on from where there were so many; see ``repair``."""
+    at = 0.0
+
+    def keep(number: int, document: dict[str, Any]) -> bool:
+        nonlocal at
+        entry = entry_from_json(document)
+        _check(entry)
+        at = entry.at
+        return number <= count
+
+    def stand_in(number: int) -> str:
+        return _line(Damaged(at)) if number <= count else ""
+
+    return repair(path, keep, stand_in)
+
+
+def _check(entry: Entry) -> None:
+    """Raise TypeError unless every field is of its kind."""
+    match entry:
+        case Updated():
+            numbers: tuple[Any, ...] = (entry.version, *(number for used in entry.used for number in used))
+        case Received():
+            numbers = (entry.worker, entry.clock, entry.version, entry.depth)
+            if not (isinstance(entry.kind, str) and isinstance(entry.how, str)):
+                raise TypeError("not an entry of a server")
+        case _:
+            numbers = ()
+    if not (isinstance(entry.at, float | int) and all(type(number) is int for number in numbers)):
+        raise TypeError("not an entry of a server")
 
 
 def _line(entry: Entry) -> str:
@@ -169,6 +213,8 @@ class ServerTotals:
     """The workers that are there."""
     refused: dict[str, int] = field(default_factory=dict)
     """Why something at the server's socket was refused, to how often."""
+    damaged: int = 0
+    """Lines of the log that could not be read when the run resumed; what they said is in no count."""
 
     def add(self, entry: Entry) -> None:
         """Count one entry."""
@@ -184,6 +230,8 @@ class ServerTotals:
                 self.depth_sum += entry.depth
                 self.depth_max = max(self.depth_max, entry.depth)
                 self._attend(entry)
+            case Damaged():
+                self.damaged += 1
 
     def _attend(self, entry: Received) -> None:
         """Keep the list of workers; one that was given up comes back with whatever it says next."""

@@ -36,6 +36,8 @@ class StepRecord:
     received: int = 0
     meeting: bool = False
     """Whether this is no step but what lies between two: an evaluation, a checkpoint, the first broadcast."""
+    damaged: int = 0
+    """Lines for which this record stands, which could not be read when the run resumed."""
 
     def to_json(self) -> dict[str, Any]:
         """One line of ``events/rank-N.jsonl``, times to the nanosecond; ``from_json`` reads it."""
@@ -45,6 +47,8 @@ class StepRecord:
         line["sent"], line["received"] = self.sent, self.received
         if self.meeting:
             line["meeting"] = True
+        if self.damaged:
+            line["damaged"] = self.damaged
         return line
 
     @classmethod
@@ -58,7 +62,20 @@ class StepRecord:
             sent=line["sent"],
             received=line["received"],
             meeting=line.get("meeting", False),
+            damaged=line.get("damaged", 0),
         )
+
+    def check(self) -> None:
+        """Raise ValueError unless every field is of its kind; ``from_json`` takes what it is given."""
+        numbers = (self.step, self.samples, self.sent, self.received, self.damaged)
+        sound = all(type(number) is int for number in numbers) and all(
+            span.kind in KINDS
+            and isinstance(span.start, float | int)
+            and isinstance(span.length, float | int)
+            for span in (*self.spans, *self.hidden)
+        )
+        if not sound:
+            raise ValueError("not a record of a step")
 
 
 def _rounded(spans: list[Span]) -> list[list[Any]]:
@@ -76,6 +93,8 @@ class Totals:
     received: int = 0
     steps: int = 0
     samples: int = 0
+    damaged: int = 0
+    """Lines of the record that could not be read when the run resumed; what they said is in no sum."""
 
     def add(self, record: StepRecord) -> None:
         """Count one record."""
@@ -85,4 +104,5 @@ class Totals:
         self.sent += record.sent
         self.received += record.received
         self.samples += record.samples
+        self.damaged += record.damaged
         self.steps += not record.meeting

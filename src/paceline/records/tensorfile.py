@@ -6,7 +6,7 @@ The layout, all numbers little-endian::
     version   4 bytes
     checksum  32 bytes  SHA-256 of everything below
     size      8 bytes   of the whole file
-    header    8 bytes   its length, then so many bytes of JSON: the tree, and each tensor's type and shape
+    header    8 bytes   its length, then so many bytes of JSON: whose it is, the tree, and each tensor's type and shape
     tensors             their bytes in the header's order, nothing in between
 """
 
@@ -16,6 +16,7 @@ import math
 import struct
 import sys
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from io import BufferedReader
 from itertools import chain
 from pathlib import Path
@@ -26,11 +27,13 @@ from torch import Tensor
 
 from paceline.records.files import DamagedFile as DamagedFile
 from paceline.records.files import replacing
+from paceline.records.identity import FileIdentity
+from paceline.records.typed import check_type
 
 Tree = Any
 """Dicts and lists of tensors, int, float, bool, str and None, in each other to any depth."""
 
-_MAGIC, _VERSION = b"PACELINE", 1
+_MAGIC, _VERSION = b"PACELINE", 2
 _START = struct.Struct("<8sI32s")
 _SIZES = struct.Struct("<QQ")
 _CHUNK = 1 << 20
@@ -46,8 +49,8 @@ _TYPES = {
 }
 
 
-def write_tensors(path: Path, tree: Tree) -> None:
-    """Write a tree; ``path`` then holds all of it or, after any error, what it held before.
+def write_tensors(path: Path, tree: Tree, identity: FileIdentity | None = None) -> None:
+    """Write a tree, and whose it is; ``path`` then holds all of it or, after any error, what it held before.
 
     Keys are strings or whole numbers, and are read back as strings; tuples are read back as lists. Tensors on
     any device are read back on the CPU, each in its own memory.
@@ -55,7 +58,12 @@ def write_tensors(path: Path, tree: Tree) -> None:
     assert sys.byteorder == "little"
     tensors: list[Tensor] = []
     shape = _encode(tree, tensors)
-    header = json.dumps({"tree": shape, "tensors": [_describe(tensor) for tensor in tensors]}).encode()
+    described = {
+        "identity": asdict(identity) if identity else None,
+        "tree": shape,
+        "tensors": [_describe(tensor) for tensor in tensors],
+    }
+    header = json.dumps(described).encode()
     size = _START.size + _SIZES.size + len(header) + sum(tensor.nbytes for tensor in tensors)
     with replacing(path) as file:
         digest = hashlib.sha256()
@@ -70,23 +78,52 @@ def write_tensors(path: Path, tree: Tree) -> None:
         file.write(_START.pack(_MAGIC, _VERSION, digest.digest()))
 
 
-def read_tensors(path: Path) -> Tree:
-    """Read a tree back, bit for bit, or raise DamagedFile; never takes more memory than the file is large."""
+def read_tensors(path: Path, identity: FileIdentity | None = None) -> Tree:
+    """Read a tree back, bit for bit, or raise DamagedFile; never takes more memory than the file is large.
+
+    Where an ``identity`` is given, the file must have it.
+    """
     assert sys.byteorder == "little"
-    check_tensors(path)
+    check_tensors(path, identity)
     with path.open("rb") as file:
-        file.seek(_START.size)
-        size, length = _SIZES.unpack(file.read(_SIZES.size))
         try:
-            header = json.loads(file.read(length))
-            tensors = list(_read(file, header["tensors"], size - file.tell()))
-            return _decode(header["tree"], tensors)
+            header = _read_header(file)
+            left = path.stat().st_size - file.tell()
+            return _decode(header["tree"], list(_read(file, header["tensors"], left)))
         except _NONSENSE as error:
             raise DamagedFile(path, f"has a header that makes no sense ({error})") from error
 
 
-def check_tensors(path: Path) -> None:
-    """Raise DamagedFile unless every byte is as it was written; nothing is kept in memory."""
+def check_tensors(path: Path, identity: FileIdentity | None = None) -> None:
+    """Raise DamagedFile unless every byte is as it was written, by the one who has this identity.
+
+    Nothing is kept in memory.
+    """
+    _check_bytes(path)
+    if identity is None:
+        return
+    try:
+        with path.open("rb") as file:
+            document = _read_header(file)["identity"]
+        if document is None:
+            raise DamagedFile(path, f"says not to whom it belongs, and is not of {identity}")
+        check_type(document, FileIdentity, "identity")
+        found = FileIdentity(**document)
+    except _NONSENSE as error:
+        raise DamagedFile(path, f"has a header that makes no sense ({error})") from error
+    if found != identity:
+        other = "other settings" if str(found) == str(identity) else str(found)
+        raise DamagedFile(path, f"belongs to {other}, not to {identity}")
+
+
+def _read_header(file: BufferedReader) -> dict[str, Any]:
+    file.seek(_START.size)
+    _, length = _SIZES.unpack(file.read(_SIZES.size))
+    header: dict[str, Any] = json.loads(file.read(length))
+    return header
+
+
+def _check_bytes(path: Path) -> None:
     actual = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(_START.size)
@@ -96,7 +133,11 @@ def check_tensors(path: Path) -> None:
         if magic != _MAGIC:
             raise DamagedFile(path, "is not a file of tensors, or its first bytes were altered")
         if version != _VERSION:
-            raise DamagedFile(path, f"is of version {version}; this paceline reads version {_VERSION}")
+            made_by = "an older paceline (up to 0.1)" if version == 1 else "another paceline"
+            raise DamagedFile(
+                path,
+                f"is of version {version}, which {made_by} wrote; this paceline reads version {_VERSION}",
+            )
         sizes = file.read(_SIZES.size)
         if len(sizes) < _SIZES.size:
             raise DamagedFile(path, f"is cut short: it holds {actual} bytes")

@@ -31,6 +31,11 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     if workers:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
     lines += served_lines(summary, blocks)
+    damaged = sum(one.damaged for one in summary.totals) + sum(one.damaged for one in summary.servers)
+    if damaged:
+        lines.append(
+            f"{counted(damaged, 'line')} of the record could not be read; what was there is in no sum"
+        )
     return "\n".join(lines)
 
 

@@ -1,50 +1,177 @@
 """``config.json``: what a run was asked to do, for people and for a run that goes on."""
 
 from collections.abc import Mapping
-from dataclasses import replace
-from typing import Any
+from dataclasses import asdict, dataclass, fields, replace
+from typing import Any, Literal, get_type_hints
 
 from paceline import specs
 from paceline.errors import Mistake
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
-from paceline.records.files import DamagedFile, read_json, write_json
+from paceline.jobs.sources import fingerprints
+from paceline.records.files import DamagedFile, digest_of, read_json, read_sealed, write_sealed
 from paceline.records.folder import RunFolder
+from paceline.records.identity import RunIdentity, new_run_id
+from paceline.records.typed import WrongType, check_type
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES
 
-SCHEMA = 1
+SCHEMA = 2
+
+_CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
+"""Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
+
+_NEW_RUN = "a run goes on as it began: start a new one with 'paceline train' and the options that you want"
 
 
-def write_config(folder: RunFolder, settings: Settings, runtime: str, machinery: Mapping[str, Any]) -> None:
-    """Write the resolved settings, and beside them what they ran on, which does not decide the result."""
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Which node each worker and each server is on, by rank."""
+
+    workers: tuple[int, ...]
+    servers: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """All that ``config.json`` says."""
+
+    runtime: Literal["live", "virtual"]
+    identity: RunIdentity
+    settings: Settings
+    """With every default of their specs written out."""
+    machinery: dict[str, Any]
+    """What the run ran on, which does not decide the result."""
+    placement: Placement
+    code: dict[str, str]
+    """The files that a job by import path was read from, each with its SHA-256; empty for a job that ships."""
+
+
+def write_config(
+    folder: RunFolder,
+    settings: Settings,
+    runtime: Literal["live", "virtual"],
+    machinery: Mapping[str, Any],
+    *,
+    identity: RunIdentity | None = None,
+    placement: Placement | None = None,
+) -> None:
+    """Write the resolved settings, and beside them who the run is and what it ran on.
+
+    Without an ``identity`` it is a new run; without a ``placement`` it is on one host and has no servers.
+    """
     document = {
         "schema": SCHEMA,
         "runtime": runtime,
+        "identity": asdict(identity or new_identity(settings)),
         "settings": resolved(settings).to_json(),
         "machinery": dict(machinery),
+        "placement": asdict(placement or Placement(workers=(0,) * settings.workers)),
+        "code": fingerprints(settings.job.path) if settings.job.path else {},
     }
-    write_json(folder.config, document)
+    write_sealed(folder.config, document)
+
+
+def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
+    """The identity of a run that begins, with an id of its own unless it has one; the same on every host."""
+    return RunIdentity(run=run or new_run_id(), settings=digest_of(_fixed(settings)))
+
+
+def _fixed(settings: Settings) -> dict[str, Any]:
+    """What may not change when the run resumes; where its data lies may."""
+    document = resolved(settings).to_json()
+    document["job"].pop("data_dir")
+    return {name: value for name, value in document.items() if name not in _CHANGEABLE}
+
+
+def read_config(folder: RunFolder) -> Config:
+    """All that an earlier run wrote, every field of its type; else a Mistake that says why it cannot be had."""
+    document = _read(folder)
+    try:
+        return _parse(document)
+    except (WrongType, Mistake, ValueError, LookupError, TypeError) as error:
+        raise Mistake(f"{folder.config} cannot be read ({error}); {_NEW_RUN}") from error
+
+
+def _read(folder: RunFolder) -> dict[str, Any]:
+    try:
+        document = read_sealed(folder.config)
+    except FileNotFoundError:
+        raise Mistake(f"{folder.path} is not the folder of a run: it holds no config.json") from None
+    except OSError as error:
+        raise Mistake(f"{folder.config} cannot be read ({error.strerror}); see who may read it") from error
+    except DamagedFile as damage:
+        raise Mistake(f"{damage}, {_made_by(folder)}") from damage
+    if document.get("schema") != SCHEMA:
+        raise Mistake(
+            f"{folder.config} is of schema {document.get('schema')}, which another paceline wrote, and this one "
+            f"reads schema {SCHEMA}; use that paceline, or start a new run with 'paceline train'"
+        )
+    return document
+
+
+def _made_by(folder: RunFolder) -> str:
+    """Why a document without a right digest is refused: an older paceline wrote none."""
+    try:
+        document = read_json(folder.config)
+    except (DamagedFile, OSError):
+        return f"and {_NEW_RUN}"
+    if isinstance(document, dict) and document.get("schema") == 1 and "digest" not in document:
+        return (
+            "or an older paceline, up to 0.1, wrote it, whose runs this one does not read: use that paceline, "
+            "or start a new run with 'paceline train'"
+        )
+    return f"and {_NEW_RUN}"
+
+
+def _parse(document: dict[str, Any]) -> Config:
+    names = {"schema", *(field.name for field in fields(Config))}
+    if set(document) != names:
+        raise WrongType(f"it does not hold {', '.join(sorted(names))}")
+    for name, hint in get_type_hints(Config).items():
+        if name != "settings":
+            check_type(document[name], hint, name)
+    if document["runtime"] == "live":
+        _check_machinery(document["machinery"])
+    return Config(
+        runtime=document["runtime"],
+        identity=RunIdentity(**document["identity"]),
+        settings=Settings.from_json(document["settings"]),
+        machinery=document["machinery"],
+        placement=Placement(**{name: tuple(nodes) for name, nodes in document["placement"].items()}),
+        code=document["code"],
+    )
+
+
+def _check_machinery(machinery: dict[str, Any]) -> None:
+    from paceline.runtimes.live.options import LiveOptions
+
+    hints = get_type_hints(LiveOptions)
+    for name, value in machinery.items():
+        check_type(value, hints.get(name, None), f"machinery.{name}")
 
 
 def read_settings(folder: RunFolder) -> Settings:
     """The settings of an earlier live run, or a Mistake that says why they cannot be had."""
-    return Settings.from_json(_read_live(folder, "settings"))
+    return read_live(folder).settings
 
 
 def read_machinery(folder: RunFolder) -> dict[str, Any]:
     """What an earlier run ran on, or a Mistake that says why it cannot be had."""
-    return dict(_read_live(folder, "machinery"))
+    return read_live(folder).machinery
 
 
 def read_run(folder: RunFolder) -> tuple[Settings, dict[str, Any]]:
     """The settings and the machinery of an earlier run, live or simulated, or a Mistake."""
-    return Settings.from_json(_read(folder, "settings")), dict(_read(folder, "machinery"))
+    config = read_config(folder)
+    return config.settings, config.machinery
 
 
-def _read_live(folder: RunFolder, part: str) -> Any:
-    if _read(folder, "runtime") != "live":
+def read_live(folder: RunFolder) -> Config:
+    """All that an earlier live run wrote, or a Mistake."""
+    config = read_config(folder)
+    if config.runtime != "live":
         raise Mistake(f"{folder.path} is a simulated run, which has nothing to resume; simulate it anew")
-    return _read(folder, part)
+    return config
 
 
 def resolved(settings: Settings) -> Settings:
@@ -69,19 +196,10 @@ def _written_out(spec: str, table: specs.Table, kind: str) -> str:
 
 def check_same_job(folder: RunFolder, settings: Settings) -> None:
     """Refuse times that were recorded with another model or other data."""
-    recorded, asked = Settings.from_json(_read(folder, "settings")).job, resolved(settings).job
+    recorded, asked = read_config(folder).settings.job, resolved(settings).job
     for part in ("path", "data", "model"):
         was, now = getattr(recorded, part), getattr(asked, part)
         if was != now:
             raise Mistake(
                 f"--times {folder.path} were recorded with {part} {was}, not {now}; record this job"
             )
-
-
-def _read(folder: RunFolder, part: str) -> Any:
-    try:
-        return read_json(folder.config)[part]
-    except OSError:
-        raise Mistake(f"{folder.path} is not the folder of a run: it holds no config.json") from None
-    except (DamagedFile, LookupError, TypeError) as error:
-        raise Mistake(f"{folder.config} cannot be read ({error}); start the run anew") from error

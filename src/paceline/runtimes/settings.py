@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, get_type_hints
 
 from paceline.collectives.choose import NATIVE, check_collective
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
+from paceline.records.typed import WrongType, check_type
 
 MOST_SERVERS = 64
 """Servers of one run: each is a process, and every worker sends to all of them at every step."""
@@ -125,10 +126,24 @@ class Settings:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` wrote."""
+        """Read what ``to_json`` wrote; a Mistake says what is not of its kind."""
+        hints = {**get_type_hints(cls), "slow": dict[str, float], "evaluate": str, "checkpoint": str}
+        if set(document) != set(hints):
+            raise Mistake(f"these are not the settings of a run: they are not {', '.join(sorted(hints))}")
+        try:
+            for name, hint in hints.items():
+                check_type(document[name], hint, name)
+            return cls._from_checked(document)
+        except WrongType as error:
+            raise Mistake(f"these are not the settings of a run: {error}") from error
+
+    @classmethod
+    def _from_checked(cls, document: Mapping[str, Any]) -> Self:
         values = dict(document)
         values["job"] = JobSpec(**values["job"])
         values["batch_sizes"] = tuple(values["batch_sizes"])
+        if not all(rank.isascii() and rank.isdecimal() for rank in values["slow"]):
+            raise WrongType(f"slow is {values['slow']!r}")
         values["slow"] = {int(rank): factor for rank, factor in values["slow"].items()}
         values["evaluate"] = Every.parse(values["evaluate"], "evaluate")
         values["checkpoint"] = Every.parse(values["checkpoint"], "checkpoint")

@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from typing import ClassVar
 
 from paceline.strategies.base import Meets, Worker
 from paceline.strategies.effects import Apply, Gradient, Mean, Program
@@ -14,6 +15,8 @@ class AllReduceSGD:
 
     first_bucket: Size = Size(2**20)
     """Bytes of the first bucket; smaller starts the traffic earlier."""
+
+    replicated: ClassVar[bool] = True
 
     @property
     def meets(self) -> Meets:

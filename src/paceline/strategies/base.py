@@ -110,6 +110,14 @@ class Strategy(Protocol):
         """
 
 
+def is_replicated(strategy: Strategy) -> bool:
+    """Whether all workers hold the same parameters, to the last bit, whenever they ask for a gradient.
+
+    A strategy says so with ``replicated = True``; its runs then compare, and fail where one worker has drifted.
+    """
+    return bool(getattr(strategy, "replicated", False))
+
+
 @runtime_checkable
 class Served(Protocol):
     """A strategy that keeps the parameters on servers."""

@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 from dataclasses import replace
 from typing import Any, get_args
 
@@ -11,7 +10,6 @@ from paceline.runtimes.live.failures import Failure, Kind
 from paceline.runtimes.live.place import Role
 
 _LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "run": 4096}
-_RUN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}")
 _LARGEST = 2**53
 
 
@@ -19,15 +17,6 @@ def shown(text: str, longest: int, *, lines: bool = False) -> str:
     """A text that a terminal takes for nothing but text: no control characters, no more than so many."""
     kept = "\n\t" if lines else ""
     return "".join(each if each.isprintable() or each in kept else " " for each in text[:longest])
-
-
-def run_name(value: Any) -> str:
-    """The name of a run folder: never a path, so that nothing is written outside ``--runs``."""
-    if not isinstance(value, str) or not _RUN_NAME.fullmatch(value):
-        raise RunFailed(
-            f"another process named the run folder {shown(repr(value), 100)}, which is not a name"
-        )
-    return value
 
 
 def port_number(value: bytes) -> int:

@@ -1,6 +1,6 @@
 """Carries a worker's program out on real processes: autograd, torch.distributed and the wall clock."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -52,8 +52,8 @@ class Keeper(Protocol):
     def save(self) -> None:
         """Write a checkpoint of this worker."""
 
-    def tidy(self) -> None:
-        """Remove checkpoints that are not kept; called when all workers have written theirs."""
+    def commit(self, members: Sequence[int]) -> None:
+        """These workers, all that there are, have written theirs: it counts, and older ones may go."""
 
     def export(self, params: Tensor, buffers: Tensor) -> None:
         """Write the model that counts."""
@@ -108,12 +108,12 @@ class Engine:
             try:
                 effect = program.send(answer)
             except StopIteration as end:
-                self._meet()
+                self._write_down()
                 self.recorder.close(self.me.clock)
                 ending: Ending = end.value
                 return ending
             if session.meeting and not in_meeting:
-                self._meet()
+                self._write_down()
             in_meeting = session.meeting
             if type(effect) is Gradient and self._post.leaving():
                 self._write_down()
@@ -125,13 +125,8 @@ class Engine:
         """Whether all workers have agreed to stop."""
         return self._agreement.reached(self.me.clock)
 
-    def _meet(self) -> None:
-        """All workers are at the same point: a step is over, and what was saved before is saved by all."""
-        self._write_down()
-        self.keeper.tidy()
-
     def _write_down(self) -> None:
-        """Bring all records so far to the disk."""
+        """Bring all records so far to the disk; all workers are at the same point."""
         self.recorder.close(self.me.clock)
         self.recorder.settle()
 
@@ -288,6 +283,11 @@ class Engine:
             self._write_down()
         self.heartbeat.enter("checkpoint")
         self.keeper.save()
+        self.recorder.mark("checkpoint")
+        if not self.group.alone:
+            self.group.minimum(torch.zeros(1))  # when it returns, all have written theirs
+            self.recorder.mark("wait")
+        self.keeper.commit(self.group.members)
         self.recorder.mark("checkpoint")
 
     def _export(self, effect: Export) -> None:

@@ -1,6 +1,7 @@
 """A worker's outermost layer: whatever happens inside becomes an exit code and a note of what happened."""
 
 import atexit
+import errno
 import os
 import signal
 import sys
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from paceline.errors import Mistake
+from paceline.errors import Mistake, RunFailed
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
 from paceline.runtimes.live.heartbeat import Heartbeat
@@ -97,6 +98,10 @@ def _patience(place: Place) -> Mapping[int, float]:
     return {**PATIENCE, signal.SIGTERM: 0.0}
 
 
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
+"""A disk that takes no more is no defect of any code: a traceback would say nothing."""
+
+
 @dataclass(frozen=True)
 class _Notary:
     place: Place
@@ -110,8 +115,16 @@ class _Notary:
         if isinstance(error, Expelled):
             self._tell(self._note("expelled", str(error)))
             return 1
+        if isinstance(error, RunFailed):  # which says all that there is to say
+            self._tell(self._note("error", str(error)))
+            return 1
         if lost_peer(error):
             self._tell(self._note("lost-peer", describe(error)))
+            return 1
+        if isinstance(error, OSError) and error.errno in _NO_ROOM:
+            self._tell(
+                self._note("error", f"{error.strerror}: {error.filename or 'its disk'}; make room there")
+            )
             return 1
         text = "".join(traceback.format_exception(error))
         note = self._note("error", describe(error), where=users_line(error), text=text)

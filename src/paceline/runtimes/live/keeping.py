@@ -1,21 +1,26 @@
 """The run folder, as one live worker writes it."""
 
-from dataclasses import asdict
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import rmtree
 from typing import Any, Protocol
 
 from torch import Tensor
 
+from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.create import create, environment
-from paceline.records.events import read_events, truncate_after
-from paceline.records.files import write_json
+from paceline.records.commits import Commits
+from paceline.records.create import check_folder_name, create, create_new, environment
+from paceline.records.events import read_events, truncate_events, truncate_metrics
+from paceline.records.files import DamagedFile, write_json
 from paceline.records.folder import RunFolder
+from paceline.records.identity import RunIdentity
+from paceline.records.lock import RunLock
 from paceline.records.spans import Totals
 from paceline.records.tensorfile import write_tensors
-from paceline.runtimes.config import write_config
-from paceline.runtimes.live.checked import run_name
+from paceline.runtimes.config import Placement, new_identity, read_config, write_config
 from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.options import LiveOptions
@@ -27,52 +32,136 @@ from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Worker
 
 
-def agree_on_folder(group: Group, runs: Path, name: str) -> RunFolder:
-    """Make a new run folder of the same name on every host: rank 0 chooses it."""
-    folder = create(runs, name, datetime.now(UTC)) if group.rank == 0 else None
-    chosen = group.exchange(folder.path.name if folder else None)[0]
-    path = runs / run_name(chosen)
-    path.mkdir(parents=True, exist_ok=True)
-    return RunFolder(path)
+@dataclass(frozen=True, kw_only=True)
+class Home:
+    """The run folder, as a process of the run that holds its lock knows it."""
+
+    folder: RunFolder
+    identity: RunIdentity
+    lock: RunLock
+    commits: tuple[Commits, ...] = ()
+    """The records of complete checkpoints that this process may have to write."""
+    local: tuple[int, ...] = ()
+    """The ranks of this host's workers, the first of which writes them."""
+
+    def checkpoints(self, keep: int) -> Checkpoints:
+        """This run's own."""
+        return Checkpoints(self.folder, self.identity, keep)
 
 
-def check_alike(group: Group, settings: Settings, name: str, resume: RunFolder | None) -> None:
+Describe = Callable[[RunFolder, RunIdentity], None]
+"""Writes what a run folder says of its run."""
+
+
+def agree_on_folder(
+    group: Group, place: Place, runs: Path, name: str, settings: Settings, describe: Describe
+) -> tuple[RunFolder, RunIdentity, RunLock | None]:
+    """Make a new run folder of the same name on every host, and own it: rank 0 chooses name and id.
+
+    The first worker of each host makes and locks it there. A folder that is there already is another run's, unless
+    it says that it is this one's: hosts may share a file system. Where one host refuses, all do, and nothing is left.
+    """
+    first = place.local_rank == 0
+    made: RunFolder | None = None
+    offer: dict[str, Any] = {}
+    if group.rank == 0:
+        identity = new_identity(settings)
+        made = create_new(runs, name, datetime.now(UTC), lambda draft: describe(draft, identity))
+        offer = {"name": made.path.name, "run": identity.run}
+    offer = group.exchange(offer)[0]
+    identity = new_identity(settings, run=offer["run"])
+    folder = RunFolder(runs / check_folder_name(offer["name"]))
+    refusal, lock = None, None
+    try:
+        if first and group.rank != 0:
+            made = claim(folder, identity, lambda draft: describe(draft, identity))
+        lock = RunLock.own(folder, place.node_rank) if first else None
+    except Mistake as mistake:
+        refusal = str(mistake)
+    if refusals := [said for said in group.exchange(refusal) if said]:
+        if lock:
+            lock.close()
+        if made:
+            rmtree(made.path, ignore_errors=True)
+        raise Mistake(refusals[0])
+    return folder, identity, lock
+
+
+def claim(folder: RunFolder, identity: RunIdentity, fill: Callable[[RunFolder], None]) -> RunFolder | None:
+    """Make a folder of a name that another host has chosen, or find that it is this run's already."""
+    try:
+        return create(folder.path.parent, folder.path.name, fill)
+    except FileExistsError:
+        check_owner(folder, identity)
+        return None
+
+
+def check_owner(folder: RunFolder, identity: RunIdentity) -> None:
+    """Refuse a run folder that belongs to another run."""
+    found = read_config(folder).identity
+    if found.run != identity.run:
+        raise Mistake(
+            f"{folder.path} belongs to run {found.run}, and this is run {identity.run}; "
+            "choose another place with --runs, or start again"
+        )
+
+
+def check_alike(
+    group: Group, settings: Settings, name: str, resume: RunFolder | None, run: str | None = None
+) -> None:
     """Refuse to train with workers that were started for something else; where files lie may differ."""
-    check_equal(group.exchange(asked_for(settings, name, resume)))
+    check_equal(group.exchange(asked_for(settings, name, resume, run)))
 
 
-def asked_for(settings: Settings, name: str, resume: RunFolder | None) -> dict[str, Any]:
+def asked_for(
+    settings: Settings, name: str, resume: RunFolder | None, run: str | None = None
+) -> dict[str, Any]:
     """What a process was started for, as all processes of a run must have it alike."""
     asked = settings.to_json()
     job = asked.pop("job")
     asked.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
     asked["the run's name"] = name
     asked["--resume"] = resume.path.resolve().name if resume else None
+    asked["the id of the run in --resume"] = run
     return asked
 
 
-def describe_run(folder: RunFolder, settings: Settings, options: LiveOptions, hosts: list[Any]) -> None:
+def describe_run(
+    folder: RunFolder,
+    identity: RunIdentity,
+    settings: Settings,
+    options: LiveOptions,
+    place: Place,
+    hosts: list[Any],
+) -> None:
     """Write ``config.json`` and ``env.json``; once a host."""
-    write_config(folder, settings, "live", asdict(options))
+    nodes = [number % place.nodes for number in range(place.servers)]
+    placement = Placement(workers=tuple(host["node"] for host in hosts), servers=tuple(nodes))
+    write_config(folder, settings, "live", asdict(options), identity=identity, placement=placement)
     write_json(folder.env, {**environment(), "workers": hosts})
 
 
-def go_on(folder: RunFolder, rank: int, clock: int, progress: int) -> tuple[Totals, float]:
-    """Forget what was recorded and saved after a checkpoint; return what remains in sum, and when it ended."""
-    Checkpoints(folder, keep=1).forget_after(progress, rank)
-    truncate_after(folder.events(rank), clock)
+def go_on(home: Home, rank: int, clock: int, progress: int) -> list[str]:
+    """Forget what was recorded and saved after a checkpoint; return a sentence for each line that was damaged."""
+    home.checkpoints(1).forget_after(progress, rank)
+    for commits in home.commits:
+        commits.forget_after(progress)
+    damaged = truncate_events(home.folder.events(rank), clock)
     if rank == 0:
-        truncate_after(folder.metrics, progress)
-    return recorded_totals(folder, rank)
+        damaged += truncate_metrics(home.folder.metrics, progress)
+    return damaged
 
 
 def recorded_totals(folder: RunFolder, rank: int) -> tuple[Totals, float]:
-    """What a worker has recorded, in sum, and when that ended."""
+    """What a worker has recorded, in sum, and when that ended; as far as it can be read."""
     totals, end = Totals(), 0.0
     if folder.events(rank).exists():
-        for record in read_events(folder.events(rank)):
-            totals.add(record)
-            end = record.spans[-1].start + record.spans[-1].length if record.spans else end
+        try:
+            for record in read_events(folder.events(rank)):
+                totals.add(record)
+                end = record.spans[-1].start + record.spans[-1].length if record.spans else end
+        except DamagedFile:
+            totals.damaged += 1
     return totals, end
 
 
@@ -89,31 +178,46 @@ class FolderKeeper:
 
     def __init__(
         self,
-        folder: RunFolder,
+        home: Home,
         settings: Settings,
         replica: Replica,
         me: Worker,
         position: Position,
         speaker: Speaks,
     ) -> None:
-        self.folder, self.replica, self.me, self.position = folder, replica, me, position
+        self.home, self.replica, self.me, self.position = home, replica, me, position
         self._speaker = speaker
         self._target = settings.target_accuracy
-        self._checkpoints = Checkpoints(folder, settings.keep)
+        self._checkpoints = home.checkpoints(settings.keep)
 
     def save(self) -> None:
         """Write a checkpoint, named by the progress that all workers share."""
+        self.home.lock.check()
         tree = snapshot(self.replica, self.me, self.position, self._target)
-        self._checkpoints.save(self.position.progress, self.me.rank, tree)
+        try:
+            self._checkpoints.save(self.position.progress, self.me.rank, tree)
+        except FileNotFoundError:
+            self.home.lock.check()
+            raise
 
-    def tidy(self) -> None:
-        """Keep the last few; all workers have passed the point where they were written."""
+    def commit(self, members: Sequence[int]) -> None:
+        """Record that the checkpoint is complete, once a host, and keep the last few."""
+        self.home.lock.check()
+        if self.me.rank == _first_here(self.home.local, members):
+            for commits in self.home.commits:
+                commits.add(self.position.progress)
         self._checkpoints.prune(self.me.rank)
 
     def export(self, params: Tensor, buffers: Tensor) -> None:
         """Write ``model.tensors``."""
         if self._speaker.speaks:
-            write_tensors(self.folder.model, self.replica.export(params, buffers))
+            self.home.lock.check()
+            write_tensors(self.home.folder.model, self.replica.export(params, buffers))
+
+
+def _first_here(local: Sequence[int], members: Sequence[int]) -> int | None:
+    """The first of this host's workers that is there."""
+    return min((rank for rank in local if rank in members), default=None)
 
 
 def machine(place: Place, pid: int) -> dict[str, Any]:

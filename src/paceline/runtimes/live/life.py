@@ -21,16 +21,17 @@ from paceline.records.system import SystemSampler
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.engine import Beating, Engine
 from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.keeping import FolderKeeper, go_on, recorded_totals
+from paceline.runtimes.live.keeping import FolderKeeper, Home, go_on, recorded_totals
 from paceline.runtimes.live.post import NoPost, Post
 from paceline.runtimes.live.recorder import Recorder
-from paceline.runtimes.live.saving import restore, shared_step
+from paceline.runtimes.live.replicas import Alike, Replicas, Unlike
+from paceline.runtimes.live.saving import load_shared, restore
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.live.speaking import FirstSpeaks
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Position, Session
-from paceline.strategies.base import Worker
+from paceline.strategies.base import Worker, is_replicated
 
 
 def seed_device(device: torch.device, seed: int, rank: int) -> None:
@@ -70,20 +71,32 @@ class Life:
         self.totals, self.begun = Totals(), 0.0
         self.last_row: Row | None = None
 
-    def restore(self, folder: RunFolder) -> None:
+    def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         """Become the worker that was saved; nothing in the folder changes."""
-        settings, rank = self.prepared.settings, self.group.rank
-        checkpoints = Checkpoints(folder, settings.keep)
-        step = shared_step(folder, checkpoints, self.group, self.observer.noted)
-        restore(checkpoints.load(step, rank), self.replica, self.me, self.position, settings.target_accuracy)
+        replicated = is_replicated(self.prepared.strategy)
+        step, tree = load_shared(folder, checkpoints, self.group, self.observer.noted, replicated=replicated)
+        target = self.prepared.settings.target_accuracy
+        restore(tree, self.replica, self.me, self.position, target)
         if self.position.met >= self.prepared.agenda.last:
             raise already_complete(folder, step)
 
-    def move_in(self, folder: RunFolder) -> None:
+    @property
+    def folder(self) -> RunFolder:
+        """The run folder, once this worker has moved in."""
+        return self.home.folder
+
+    def move_in(self, home: Home) -> None:
         """Take the run folder over; records and checkpoints beyond this worker's state are dropped."""
-        self.folder = folder
-        self.totals, end = go_on(folder, self.group.rank, self.me.clock, self.position.progress)
-        self.begun = max(self.group.exchange(max(self.me.now, end)))
+        self._move_in(home, self.me.clock)
+
+    def _move_in(self, home: Home, clock: int) -> None:
+        self.home = home
+        damaged = go_on(home, self.group.rank, clock, self.position.progress)
+        self.totals, end = recorded_totals(home.folder, self.group.rank)
+        told = self.group.exchange({"begun": max(self.me.now, end), "damaged": damaged})
+        for sentence in (sentence for other in told for sentence in other["damaged"]):
+            self.observer.noted(sentence)
+        self.begun = max(other["begun"] for other in told)
 
     def live(
         self,
@@ -101,6 +114,7 @@ class Life:
         if ending == "left":  # the others go on, and have nothing to tell yet
             return self._summary(ending, [self.totals], [])
         summary = self._summary(ending, self._all_totals(), self.server_totals())
+        self.home.lock.check()
         if sampler:
             summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
         if self.observer.speaks:
@@ -124,7 +138,7 @@ class Life:
     def keeper(self) -> FolderKeeper:
         """Who saves this worker."""
         settings = self.prepared.settings
-        return FolderKeeper(self.folder, settings, self.replica, self.me, self.position, self.observer)
+        return FolderKeeper(self.home, settings, self.replica, self.me, self.position, self.observer)
 
     def compared(self) -> Group:
         """Those with whom this worker compares how long each stood in an exchange."""
@@ -137,7 +151,9 @@ class Life:
     def _train(self, agreed: Agreement, events: EventWriter) -> Ending:
         settings = self.prepared.settings
         self.line_up()
-        recorder = Recorder(self.compared(), events.append, self.totals, self.begun, events.flush)
+        recorder = Recorder(
+            self.compared(), events.append, self.totals, self.begun, events.flush, self._replicas()
+        )
         engine = Engine(
             me=self.me,
             replica=self.replica,
@@ -155,6 +171,7 @@ class Life:
         def report(row: Row) -> None:
             self.last_row = row
             if self.observer.speaks:
+                self.home.lock.check()
                 with MetricsWriter(self.folder.metrics) as metrics:
                     metrics.append(row)
             self.observer.evaluated(row)
@@ -166,6 +183,11 @@ class Life:
             recorder.give_up(self.me.clock)
             raise
         return ending
+
+    def _replicas(self) -> Replicas:
+        if self.group.alone or not is_replicated(self.prepared.strategy):
+            return Unlike()
+        return Alike(self.group, self.me)
 
     def _slowness(self) -> Slowness:
         settings, rank = self.prepared.settings, self.group.rank

@@ -7,6 +7,7 @@ import torch
 
 from paceline.records.spans import Span, StepRecord, Totals
 from paceline.runtimes.live.group import Group
+from paceline.runtimes.live.replicas import Replicas, Unlike
 
 SETTLE_AFTER = 256
 """Exchanges that are kept before they are settled without a meeting: it bounds what a killed worker loses."""
@@ -30,10 +31,14 @@ class Recorder:
         totals: Totals,
         begun: float = 0.0,
         flush: Callable[[], None] = lambda: None,
+        replicas: Replicas = Unlike(),  # noqa: B008  it holds nothing
     ) -> None:
-        """``begun`` is the run's time so far, where a run goes on; ``flush`` brings what was written to the disk."""
+        """``begun`` is the run's time so far, where a run goes on; ``flush`` brings what was written to the disk.
+
+        ``replicas`` are compared whenever exchanges are, in the same message.
+        """
         self.totals = totals
-        self._group, self._write, self._flush = group, write, flush
+        self._group, self._write, self._flush, self._replicas = group, write, flush, replicas
         self._last = perf_counter()
         self._origin = self._last - begun
         self._record = StepRecord(step=0, meeting=True)
@@ -124,10 +129,13 @@ class Recorder:
 
     def _compare(self) -> None:
         lengths = [record.spans[place].length for record, place in self._exchanges]
-        shortest = torch.tensor([*lengths, 0.0], dtype=torch.float64)
-        self._group.minimum(shortest)
+        numbers = torch.tensor([*lengths, 0.0, *self._replicas.numbers()], dtype=torch.float64)
+        self._group.minimum(numbers)
+        smallest = numbers.tolist()
+        shortest = smallest[: len(lengths)]
+        self._replicas.compare(smallest[len(lengths) + 1 :])
         # From the last to the first: a span that becomes two moves those behind it.
-        for (record, place), least in zip(self._exchanges[::-1], shortest.tolist()[-2::-1], strict=True):
+        for (record, place), least in zip(self._exchanges[::-1], shortest[::-1], strict=True):
             record.spans[place : place + 1] = _split(record.spans[place], least)
         self._exchanges.clear()
         self._seen = 0

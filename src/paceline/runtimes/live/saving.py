@@ -10,6 +10,7 @@ from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.group import Group
+from paceline.runtimes.live.replicas import equal_when_saved
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Position
 from paceline.strategies.base import Worker
@@ -47,18 +48,29 @@ def restore(
         position.reached = None
 
 
-def shared_step(
-    folder: RunFolder, checkpoints: Checkpoints, group: Group, note: Callable[[str], None]
-) -> int:
-    """The newest step whose checkpoint is whole on every worker; files that are not are named."""
+def shared_steps(checkpoints: Checkpoints, group: Group, note: Callable[[str], None]) -> list[int]:
+    """The steps, newest first, whose checkpoint is whole on every worker; files that are not are named."""
     whole, refused = checkpoints.valid_steps(group.rank)
     found = group.exchange({"whole": whole, "refused": refused})
     for sentence in (sentence for other in found for sentence in other["refused"]):
         note(sentence)
     shared: set[int] = set.intersection(*(set(other["whole"]) for other in found))
-    if not shared:
-        raise Mistake(
-            f"{folder.path} holds no checkpoint that is whole on all {group.workers} workers; "
-            "start the run anew"
-        )
-    return max(shared)
+    return sorted(shared, reverse=True)
+
+
+def load_shared(
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    group: Group,
+    note: Callable[[str], None],
+    *,
+    replicated: bool,
+) -> tuple[int, dict[str, Any]]:
+    """The newest step that all workers have, and this worker's part; ``replicated`` parameters must be equal on all."""
+    for step in shared_steps(checkpoints, group, note):
+        tree: dict[str, Any] = checkpoints.load(step, group.rank)
+        if not replicated or equal_when_saved(group, tree["replica"]["params"], step, note):
+            return step, tree
+    raise Mistake(
+        f"{folder.path} holds no checkpoint that is whole on all {group.workers} workers; start the run anew"
+    )

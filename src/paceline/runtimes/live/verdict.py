@@ -1,16 +1,15 @@
 """A failure told in the order a person needs it: what happened, where, what is safe, what to type."""
 
-import os
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.place import file_stem
-from paceline.units import show_seconds
+from paceline.runtimes.live.safety import safe as safe
+from paceline.runtimes.live.safety import short
 
 
 def sentence(failure: Failure, *, trains: bool = True) -> str:
@@ -74,25 +73,14 @@ def verdict(
         return "\n".join([*lines, "Safe: nothing was saved yet; start again with the same command."])
     saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
     if failure.kind == "error" and saved.exists():
-        lines.append(f"Traceback: {_short(saved)}")
+        lines.append(f"Traceback: {short(saved)}")
     return "\n".join([*lines, *safe(run, options)])
-
-
-def safe(run: Path, options: str = "") -> list[str]:
-    """The newest checkpoint and the command that goes on from it."""
-    newest = Checkpoints(RunFolder(run), keep=1).newest()
-    if newest is None:
-        return ["Safe: no checkpoint yet; start again with the same command."]
-    return [
-        f"Safe: checkpoint of step {newest.step}, {show_seconds(newest.age)} old.",
-        f"Resume: paceline train --resume {quote(_short(run))}{options}",
-    ]
 
 
 def join(run: Path | None, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:
     """The command that comes back to a run that goes on: by its folder ``run``, else at its first server."""
     if run is not None:
-        return [f"Join: paceline train --join {quote(_short(run))}"]
+        return [f"Join: paceline train --join {quote(short(run))}"]
     if not endpoints or secret_file is None:
         return []
     where = endpoints[0].removeprefix("tcp://")
@@ -107,8 +95,3 @@ def killed_by(code: int) -> str:
         return f"killed by signal {-code}, {signal.Signals(-code).name}"
     except ValueError:
         return f"killed by signal {-code}"
-
-
-def _short(path: Path) -> str:
-    near = os.path.relpath(path)
-    return str(path) if near.startswith("..") else near

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -11,12 +11,24 @@ import torch
 
 from paceline.collectives.hosts import machine_id
 from paceline.errors import Mistake
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.commits import Commits
 from paceline.records.folder import RunFolder
+from paceline.records.lock import RunLock
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
+from paceline.runtimes.config import read_live
 from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.keeping import agree_on_folder, asked_for, check_alike, describe_run, machine
+from paceline.runtimes.live.keeping import (
+    Describe,
+    Home,
+    agree_on_folder,
+    asked_for,
+    check_alike,
+    describe_run,
+    machine,
+)
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.served.way import ThroughServers
@@ -48,34 +60,78 @@ def run_worker(
     """Be one worker of a run to its end; every worker of the run must be started with the same settings.
 
     Only rank 0's observer is told anything, and that of a host's first worker what the host lacks. Where servers
-    keep the parameters the first worker that is there is told. ``resume`` goes on in an
-    earlier run's folder, from the newest checkpoint that is whole on all workers. A run that is refused writes
-    nothing. Whatever else is raised leaves the records so far in the run folder, and the connections closed; where
-    gloo still sums, they close with the process. ``before_hard_end`` is given what writes the records down, for
-    whoever may end the process.
+    keep the parameters the first worker that is there is told. ``resume`` goes on in an earlier run's folder, from
+    the newest checkpoint that is whole on all workers; our own launcher then owns the folder already, else the first
+    worker of a host comes to own it. A run that is refused writes nothing. Whatever else is raised leaves the records
+    so far in the run folder, and the connections closed; where gloo still sums, they close with the process.
+    ``before_hard_end`` is given what writes the records down, for whoever may end the process.
     """
     prepared = _prepare(settings, place)
     device = options.device_of(place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     way = _way(prepared, place, options, stop_requested)
-    with _joined(way.join(device, observer.noted)) as group:
-        check_alike(group, settings, name or "", resume)
+    with ExitStack() as stack:
+        own = _Ownership(place, resume, stack)
+        group = stack.enter_context(_joined(way.join(device, observer.noted)))
+        check_alike(group, settings, name or "", resume, own.run)
         torch.set_num_threads(options.threads_of(group.exchange(machine_id()).count(machine_id())))
         life = way.life(device, observer, heartbeat)
         if resume:
             heartbeat.show(resume.path)
-            life.restore(resume)
+            life.restore(resume, own.checkpoints(settings.keep))
         # Nobody writes before all have come so far: whatever is wrong with the run has been found by now.
         workers = group.exchange(machine(place, os.getpid()))
-        folder = resume or agree_on_folder(group, runs, name or prepared.job.name)
-        heartbeat.show(folder.path)
-        if place.local_rank == 0:
-            describe_run(folder, settings, replace(options, threads=torch.get_num_threads()), workers)
-        life.move_in(folder)
-        agreed = way.agree(life, asked_for(settings, name or "", resume))
+        described = replace(options, threads=torch.get_num_threads())
+        home = own.move_in(
+            group,
+            runs,
+            name or prepared.job.name,
+            settings,
+            lambda folder, identity: describe_run(folder, identity, settings, described, place, workers),
+        )
+        heartbeat.show(home.folder.path)
+        life.move_in(home)
+        agreed = way.agree(life, asked_for(settings, name or "", resume, own.run))
         pids = [worker["pid"] for worker in workers if worker["node"] == place.node_rank]
         return life.live(agreed, before_hard_end, pids if place.local_rank == 0 else [])
+
+
+class _Ownership:
+    """How a worker comes to hold its run folder: an earlier run's, or one that is made."""
+
+    def __init__(self, place: Place, resume: RunFolder | None, stack: ExitStack) -> None:
+        """The ``stack`` gives the folder back."""
+        self._place, self._resume, self._stack = place, resume, stack
+        self._identity = read_live(resume).identity if resume else None
+        self._lock: RunLock | None = None
+        if resume and place.local_rank == 0 and place.launch is None:
+            self._lock = stack.enter_context(RunLock.own(resume, place.node_rank))
+
+    @property
+    def run(self) -> str | None:
+        """The id of the run that goes on."""
+        return self._identity.run if self._identity else None
+
+    def checkpoints(self, keep: int) -> Checkpoints:
+        """Those of the run that goes on."""
+        assert self._resume is not None
+        assert self._identity is not None
+        return Checkpoints(self._resume, self._identity, keep)
+
+    def move_in(self, group: Group, runs: Path, name: str, settings: Settings, describe: Describe) -> Home:
+        """Use the folder together with the other workers of this host, all of whom have come so far."""
+        folder, identity, node = self._resume, self._identity, self._place.node_rank
+        if folder is None or identity is None:
+            folder, identity, lock = agree_on_folder(group, self._place, runs, name, settings, describe)
+            self._lock = self._stack.enter_context(lock) if lock else None
+        elif self._place.local_rank == 0:
+            describe(folder, identity)
+        lock = self._lock or self._stack.enter_context(RunLock.share(folder, node))
+        first = self._place.rank - self._place.local_rank
+        local = tuple(range(first, first + self._place.local_workers))
+        commits = (Commits(folder, identity, node),)
+        return Home(folder=folder, identity=identity, lock=lock, commits=commits, local=local)
 
 
 def _prepare(settings: Settings, place: Place) -> Prepared:

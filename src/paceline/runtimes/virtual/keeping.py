@@ -10,9 +10,9 @@ from typing import Any, Self
 from torch import Tensor
 
 from paceline.clusters.cluster import Cluster
-from paceline.records.create import create, environment
+from paceline.records.create import create_new, environment
 from paceline.records.events import EventWriter, MetricsWriter
-from paceline.records.files import write_json
+from paceline.records.files import digest_of, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.metrics import Row
 from paceline.records.observer import Silent
@@ -20,7 +20,7 @@ from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
 from paceline.records.tensorfile import write_tensors
-from paceline.runtimes.config import write_config
+from paceline.runtimes.config import new_identity, write_config
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.replay import Recording
 
@@ -96,7 +96,12 @@ def new_replay_folder(runs: Path, name: str, recording: Recording) -> RunFolder:
 
 
 def _new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str, Any]) -> RunFolder:
-    folder = create(runs, name, datetime.now(UTC))
-    write_config(folder, settings, "virtual", machinery)
-    write_json(folder.env, environment())
-    return folder
+    # A simulation that is repeated is the same run, and leaves the same bytes.
+    run = digest_of({"settings": settings.to_json(), "machinery": dict(machinery)})[:16]
+    identity = new_identity(settings, run=run)
+
+    def describe(folder: RunFolder) -> None:
+        write_config(folder, settings, "virtual", machinery, identity=identity)
+        write_json(folder.env, environment())
+
+    return create_new(runs, name, datetime.now(UTC), describe)

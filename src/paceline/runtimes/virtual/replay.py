@@ -12,7 +12,7 @@ from paceline.errors import Mistake
 from paceline.jobs.job import Job
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
-from paceline.records.servers import Entry, Received, Updated, read_server_log
+from paceline.records.servers import Damaged, Entry, Received, Updated, read_server_log
 from paceline.records.summary import Summary
 from paceline.runtimes.config import read_run
 from paceline.runtimes.prepare import Prepared, prepare
@@ -94,6 +94,11 @@ def read_recording(folder: RunFolder) -> Recording:
     if missing := set(range(settings.servers)) - set(files):
         raise Mistake(f"--replay {folder.path}: the log of server {min(missing)} is not there")
     logs = {rank: list(read_server_log(files[rank])) for rank in range(settings.servers)}
+    if any(isinstance(entry, Damaged) for log in logs.values() for entry in log):
+        raise Mistake(
+            f"--replay {folder.path}: lines of a server's log were damaged when the run resumed, so its messages are "
+            "not all known; give a run that was recorded whole"
+        )
     if not any(isinstance(entry, Updated) for log in logs.values() for entry in log):
         raise Mistake(
             f"--replay {folder.path}: the run ended before its first update, so there is nothing to repeat"

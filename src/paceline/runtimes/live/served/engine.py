@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
+from paceline.records.lock import RunLock
 from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated, Used
 from paceline.runtimes.live.heartbeat import Phase
 from paceline.runtimes.live.served.attendance import Expected
@@ -62,6 +63,7 @@ class Book:
     entries: int
     """Lines in the log."""
     checkpoints: Checkpoints
+    lock: RunLock
 
     def write(self, entry: Entry) -> None:
         """Log and count."""
@@ -70,11 +72,12 @@ class Book:
         self.totals.add(entry)
 
     def save(self, step: int, me: Server, part: Part) -> None:
-        """Write the server's part of a checkpoint; older ones go."""
+        """Write the server's part of a checkpoint; older ones go, but those that other servers may need yet."""
+        self.lock.check()
         self.log.flush()
+        self.checkpoints.make_room(me.rank)
         numbers = {"version": me.version, "seen": me.seen, "met": me.met, "entries": self.entries}
         self.checkpoints.save(step, me.rank, {"part": part.state(), "server": numbers})
-        self.checkpoints.prune(me.rank)
 
 
 class ServerEngine:

@@ -2,16 +2,22 @@
 
 import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from time import perf_counter
+from typing import Any
 
 import torch
 
 from paceline.errors import Mistake
+from paceline.jobs.sources import source_files
+from paceline.records.create import check_folder_name
 from paceline.records.folder import RunFolder
+from paceline.records.lock import RunLock
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
-from paceline.runtimes.live.checked import run_name
+from paceline.runtimes.config import new_identity, write_config
+from paceline.runtimes.live.keeping import Home, claim
 from paceline.runtimes.live.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.served.control import Hello, Welcome
@@ -35,13 +41,19 @@ def join_run(
     *,
     heartbeat: Heart,
     stop_requested: Callable[[], bool],
+    job: str | None = None,
+    trust: bool = False,
     say: Callable[[str], None] = say_on_stderr,
 ) -> Summary:
-    """Train with the others until the run ends, or until this worker is asked to stop: then it leaves alone."""
+    """Train with the others until the run ends, or until this worker is asked to stop: then it leaves alone.
+
+    Code that the run names is run where the user has named the same ``job``, or gives the run ``trust``.
+    """
     asked = perf_counter()
     welcome = _knock(endpoint, secret)
     run = json.loads(welcome.document)
     settings = Settings.from_json(run["settings"])
+    check_named(settings.job.path, job, trust=trust)
     prepared = prepare(settings)
     torch.set_num_threads(options.threads or 1)
     group = ServedGroup(welcome.rank, settings.workers, SharedFlat(run["name"]))
@@ -49,19 +61,43 @@ def join_run(
     life = JoinedLife(prepared, group, device, Silent(), heartbeat)
     line, _ = connect(secret, run["endpoints"], group.memory, welcome.rank, options.timeout, _never)
     group.connect(line)
-    folder = RunFolder(runs / run_name(run["name"]))
-    folder.path.mkdir(parents=True, exist_ok=True)
-    heartbeat.show(folder.path)
-    life.folder, life.leaving = folder, stop_requested
-    life.begun = run["now"] + perf_counter() - asked
-    say(f"joined {run['name']} as rank {welcome.rank}; Ctrl-C leaves it")
-    try:
-        summary = life.live(ByServers(line, say), lambda _: None, [])
-    except BaseException:
-        group.abandon()
-        raise
+    with ExitStack() as stack:
+        try:
+            life.home, life.leaving = _home(runs, run, settings, stack), stop_requested
+            heartbeat.show(life.folder.path)
+            life.begun = run["now"] + perf_counter() - asked
+            say(f"joined {run['name']} as rank {welcome.rank}; Ctrl-C leaves it")
+            summary = life.live(ByServers(line, say), lambda _: None, [])
+        except BaseException:
+            group.abandon()
+            raise
     say(f"rank {welcome.rank} {_ended(summary)} {run['name']} after {life.me.clock:,} steps")
     return summary
+
+
+def check_named(path: str | None, job: str | None, *, trust: bool) -> None:
+    """Refuse to import code that the run names and the user does not; nothing of it has been run by then."""
+    if path is None or trust:
+        if job is not None and job != path:
+            raise Mistake(
+                f"--job {job} is not what the run trains, which is {path or 'a job that ships'}; leave it out"
+            )
+        return
+    if job != path:
+        files = source_files(path)
+        where = f", from {files[-1]}" if files else ""
+        raise Mistake(
+            f"the run would have this host import and call {path}{where}; read it, and give --job {path} or --trust"
+        )
+
+
+def _home(runs: Path, run: dict[str, Any], settings: Settings, stack: ExitStack) -> Home:
+    """The run's folder on this host: its own, or one that is made for the records of those who join."""
+    folder = RunFolder(runs / check_folder_name(run["name"]))
+    identity = new_identity(settings, run=run["run"])
+    claim(folder, identity, lambda draft: write_config(draft, settings, "live", {}, identity=identity))
+    locks = [stack.enter_context(RunLock.share(folder, node)) for node in folder.lock_nodes() or [0]]
+    return Home(folder=folder, identity=identity, lock=locks[0])
 
 
 class JoinedLife(ServedLife):

@@ -11,14 +11,17 @@ from typing import Any, Protocol
 import torch
 
 from paceline.records.checkpoints import Checkpoints
+from paceline.records.create import check_folder_name
 from paceline.records.files import DamagedFile, read_json, write_json
 from paceline.records.folder import RunFolder
-from paceline.records.lines import keep_first
-from paceline.records.servers import ServerLog, ServerTotals, read_server_log
+from paceline.records.identity import RunIdentity
+from paceline.records.lock import RunLock
+from paceline.records.servers import ServerLog, ServerTotals, keep_entries, read_server_log
+from paceline.runtimes.config import new_identity, read_live
 from paceline.runtimes.live.addresses import own_address
-from paceline.runtimes.live.checked import run_name
 from paceline.runtimes.live.documents import Documents, check_equal
-from paceline.runtimes.live.keeping import asked_for
+from paceline.runtimes.live.keeping import asked_for, check_owner
+from paceline.runtimes.live.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.served.engine import Beating, Book, ServerEngine
@@ -27,7 +30,7 @@ from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.router import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
 from paceline.runtimes.part import Part
-from paceline.runtimes.prepare import Prepared, prepare
+from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Server
 
@@ -66,16 +69,21 @@ def run_server(
     documents = Documents(place, timedelta(seconds=options.timeout))
     shape = Shape(length=part.params.numel(), dtype=part.params.dtype)
     host = own_address(place.address, place.port) or place.address
+    identity = read_live(resume).identity if resume else None
     with ServerSocket(documents.secret, host, shape, place.rank, place.servers) as socket:
-        run, endpoints = _introduce(documents, socket, place, _whole(resume, settings, place.rank))
-        check_equal([run["asked"], asked_for(settings, name or "", resume)])
-        folder = resume or RunFolder(runs / run_name(run["name"]))
-        folder.path.mkdir(parents=True, exist_ok=True)
+        run, endpoints = _introduce(documents, socket, place, _saved(resume, identity, place.rank))
+        ours = asked_for(settings, name or "", resume, identity.run if identity else None)
+        check_equal([run["asked"], ours])
+        folder = resume or RunFolder(runs / check_folder_name(run["name"]))
+        identity = identity or new_identity(settings, run=run["run"])
+        check_owner(folder, identity)  # the workers of this host have made it
         heartbeat.show(folder.path)
         me = Server(place.rank, place.servers, part.params, part.grad)
         me.awaited = tuple(range(place.workers))
         with ExitStack() as stack:
-            book = stack.enter_context(_book(folder, prepared, part, me, run["step"]))
+            lock = stack.enter_context(RunLock.share(folder, place.node_rank))
+            checkpoints = Checkpoints(folder, identity, settings.keep, "server")
+            book = stack.enter_context(_book(folder, checkpoints, lock, part, me, run["step"]))
             before_hard_end(book.log.flush)
             if place.rank == 0:
                 stack.enter_context(_invited(folder, socket.endpoint, documents.secret, place.secret_file))
@@ -87,7 +95,12 @@ def run_server(
                 book=book,
                 heartbeat=heartbeat,
                 stop_requested=stop_requested,
-                invitation={"settings": settings.to_json(), "name": run["name"], "endpoints": endpoints},
+                invitation={
+                    "settings": settings.to_json(),
+                    "name": run["name"],
+                    "run": identity.run,
+                    "endpoints": endpoints,
+                },
                 begun=run["begun"],
                 silence=options.silence,
                 say=say,
@@ -95,20 +108,24 @@ def run_server(
             )
             ending = engine.run()
             heartbeat.enter("finishing")
+            lock.check()
             return Ended(ending)
 
 
-def _whole(resume: RunFolder | None, settings: Settings, rank: int) -> list[int]:
-    """The steps that this server could go on from."""
-    return Checkpoints(resume, settings.keep, "server").valid_steps(rank)[0] if resume else []
+def _saved(resume: RunFolder | None, identity: RunIdentity | None, rank: int) -> dict[str, Any]:
+    """The steps that this server could go on from, and why it cannot from others."""
+    if resume is None or identity is None:
+        return {"whole": [], "refused": []}
+    whole, refused = Checkpoints(resume, identity, 1, "server").valid_steps(rank)
+    return {"whole": whole, "refused": refused}
 
 
 def _introduce(
-    documents: Documents, socket: ServerSocket, place: Place, whole: list[int]
+    documents: Documents, socket: ServerSocket, place: Place, saved: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Tell the others where this server is; learn what is run, and where all servers are."""
     store = documents.store
-    store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, "whole": whole}))
+    store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, **saved}))
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]
     return run, [server["endpoint"] for server in servers]
@@ -123,9 +140,10 @@ def _hosts(folder: RunFolder) -> dict[int, str]:
 
 
 @contextmanager
-def _book(folder: RunFolder, prepared: Prepared, part: Part, me: Server, step: int | None) -> Iterator[Book]:
+def _book(
+    folder: RunFolder, checkpoints: Checkpoints, lock: RunLock, part: Part, me: Server, step: int | None
+) -> Iterator[Book]:
     """The server's record and checkpoints; what a run that resumes had recorded after its checkpoint is dropped."""
-    checkpoints = Checkpoints(folder, prepared.settings.keep, "server")
     path = folder.server_events(me.rank)
     totals, entries = ServerTotals(), 0
     if step is not None:
@@ -135,12 +153,13 @@ def _book(folder: RunFolder, prepared: Prepared, part: Part, me: Server, step: i
             tree["server"][field] for field in ("version", "seen", "met", "entries")
         )
         checkpoints.forget_after(step, me.rank)
-    keep_first(path, entries)
+    for sentence in keep_entries(path, entries):
+        say_on_stderr(sentence)
     if entries:
         for entry in read_server_log(path):
             totals.add(entry)
     with ServerLog(path) as log:
-        yield Book(log=log, totals=totals, entries=entries, checkpoints=checkpoints)
+        yield Book(log=log, totals=totals, entries=entries, checkpoints=checkpoints, lock=lock)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """A worker of a served run: it trains through the servers, and goes on when others die."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from sys import maxsize
 from typing import Any
@@ -16,7 +16,7 @@ from paceline.records.summary import Summary
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Alone, Group
-from paceline.runtimes.live.keeping import FolderKeeper, go_on
+from paceline.runtimes.live.keeping import FolderKeeper, Home
 from paceline.runtimes.live.life import Life, already_complete
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
@@ -52,6 +52,7 @@ class ThroughServers:
         """Tell the servers what is run and connect to them."""
         run = {
             "name": life.folder.path.name,
+            "run": life.home.identity.run,
             "asked": asked,
             "begun": life.begun,
             "step": self._life.step,
@@ -77,11 +78,14 @@ class ServedLife(Life):
         """The line to the servers, once there is one."""
         return self.group.line
 
-    def restore(self, folder: RunFolder) -> None:
+    def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         """Become the worker that was saved. The servers' checkpoints decide: a worker without one begins anew."""
         assert isinstance(self.group, Entering)
         settings = self.prepared.settings
-        saved = [set(server["whole"]) for server in self.group.servers()]
+        servers = self.group.servers()
+        for sentence in (sentence for server in servers for sentence in server["refused"]):
+            self.observer.noted(sentence)
+        saved = [set(server["whole"]) for server in servers]
         shared = set.intersection(*saved)
         if not shared:
             raise Mistake(
@@ -91,7 +95,6 @@ class ServedLife(Life):
         self.step = max(shared)
         if self.step >= self.prepared.agenda.last:
             raise already_complete(folder, self.step)
-        checkpoints = Checkpoints(folder, settings.keep)
         whole, refused = checkpoints.valid_steps(self.group.rank)
         for sentence in refused:
             self.observer.noted(sentence)
@@ -102,11 +105,9 @@ class ServedLife(Life):
         else:
             self.position.progress = self.position.met = self.step
 
-    def move_in(self, folder: RunFolder) -> None:
+    def move_in(self, home: Home) -> None:
         """Take the run folder over; what a worker that begins anew had recorded in it stays."""
-        self.folder = folder
-        self.totals, end = go_on(folder, self.group.rank, self._recorded_to, self.position.progress)
-        self.begun = max(self.group.exchange(max(self.me.now, end)))
+        self._move_in(home, self._recorded_to)
 
     def post(self) -> Post:
         """The line."""
@@ -115,7 +116,7 @@ class ServedLife(Life):
     def keeper(self) -> FolderKeeper:
         """Saves this worker, and has the servers save themselves."""
         settings = self.prepared.settings
-        keeper = ServedKeeper(self.folder, settings, self.replica, self.me, self.position, self.observer)
+        keeper = ServedKeeper(self.home, settings, self.replica, self.me, self.position, self.observer)
         keeper.line, keeper.heartbeat = self.line, self.heartbeat
         return keeper
 
@@ -145,8 +146,8 @@ class ServedKeeper(FolderKeeper):
     line: Line
     heartbeat: Beating
 
-    def save(self) -> None:
-        """This worker's part, then every server's; when it returns, both are on the disk."""
-        super().save()
+    def commit(self, members: Sequence[int]) -> None:
+        """Have every server save its part, now that all workers have saved theirs; then it counts."""
         self.heartbeat.enter("exchange")
         self.line.keep(self.position.progress)
+        super().commit(members)
