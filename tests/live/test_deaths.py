@@ -62,16 +62,21 @@ def test_silence_is_a_setting_and_a_death_is_told_at_once(start: Start) -> None:
     assert left["at"] - last < 1.0, "the others stand at their bound for as long"
 
 
-def two_nodes(start: Start, *options: str) -> list[Faulty]:
+def two_nodes(start: Start, tmp_path: Path, *options: str) -> list[Faulty]:
     """The same command on two hosts, which are one here."""
     (port,) = free_ports(1)
-    place = ("-n", "2", "-np", "1", "-a", "127.0.0.1", "-p", str(port))
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of both hosts")
+    secret.chmod(0o600)
+    place = ("-n", "2", "-np", "1", "-a", "127.0.0.1", "-p", str(port), "--secret-file", str(secret))
     return [start(*options, *place, "-nr", str(rank), home=f"node-{rank}") for rank in (0, 1)]
 
 
-def test_what_happens_on_one_host_is_told_on_both_and_both_resume_after_ctrl_c(start: Start) -> None:
+def test_what_happens_on_one_host_is_told_on_both_and_both_resume_after_ctrl_c(
+    start: Start, tmp_path: Path
+) -> None:
     """If this failed, a host would not know for whom it waits, or be told to train alone."""
-    nodes = two_nodes(start, "-i", "250")
+    nodes = two_nodes(start, tmp_path, "-i", "250")
     nodes[0].until_saved()
     os.kill(nodes[0].worker(1), signal.SIGSTOP)
     for node in nodes:
@@ -94,10 +99,7 @@ def test_a_host_that_was_given_up_is_told_how_to_join_the_run_that_goes_on(
     start: Start, tmp_path: Path
 ) -> None:
     """If this failed, it would be told to resume a run that is under way."""
-    secret = tmp_path / "secret"
-    secret.write_text("a secret of both hosts")
-    secret.chmod(0o600)
-    nodes = two_nodes(start, *SSP, "-i", "600", "--silence", "2", "--secret-file", str(secret))
+    nodes = two_nodes(start, tmp_path, *SSP, "-i", "600", "--silence", "2")
     nodes[0].until_saved()
     worker = nodes[0].worker(1)
     os.kill(worker, signal.SIGSTOP)

@@ -11,9 +11,10 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
-from paceline.runtimes.live.checked import failure_text, read_failure, read_notice
+from paceline.runtimes.live.checked import failure_text, read_document, read_failure, read_notice
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.safety import CompleteSteps
 
 _BEAT = 1.0
 _LINGER = 3.0
@@ -65,6 +66,21 @@ class Bulletin:
     def notices(self) -> list[str]:
         """What other hosts have passed on since the last call."""
         return [self._notices.popleft() for _ in range(len(self._notices))]
+
+    def exchange_steps(self, mine: CompleteSteps, lost: int | None, patience: float) -> list[CompleteSteps]:
+        """What the other hosts can say of the run's checkpoints; those who do not say it in time are left out."""
+        if self._nodes == 1:
+            return []
+        _ask(lambda: self._store.set(_steps_key(self._node_rank), json.dumps(mine.to_json())))
+        deadline = time.monotonic() + patience
+        others = set(range(self._nodes)) - {self._node_rank, lost}
+        told: dict[int, CompleteSteps] = {}
+        while len(told) < len(others) and time.monotonic() < deadline:
+            for rank in others - set(told):
+                if words := _ask(lambda rank=rank: self._store.peek([_steps_key(rank)])):  # type: ignore[misc]
+                    told[rank] = CompleteSteps.from_json(read_document(words[0]))
+            time.sleep(0.05)
+        return list(told.values())
 
     def silent_node(self) -> int | None:
         """A node that has said nothing for too long, or None."""
@@ -127,6 +143,10 @@ class Bulletin:
                 if number > seen[rank]:
                     seen[rank] = number
                     self._notices.append(sentence)
+
+
+def _steps_key(rank: int) -> str:
+    return f"steps-{rank}"
 
 
 def _notice_key(rank: int) -> str:

@@ -58,6 +58,15 @@ def read_failure(text: bytes) -> Failure | None:
         return None
 
 
+def read_document(text: bytes) -> dict[str, Any]:
+    """A JSON object; an empty one for whatever else it is."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
 def read_notice(text: bytes) -> tuple[int, str]:
     """A launcher's count of its notices and the newest one, fit to be shown; (0, "") for whatever else it is."""
     try:

@@ -18,11 +18,12 @@ from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, 
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.place import Place, file_stem, local_servers
+from paceline.runtimes.live.safety import safe
 from paceline.runtimes.live.served.line import Expelled
 from paceline.runtimes.live.signals import StopRequest, die_with
 from paceline.runtimes.live.stacks import write_stack_when_asked
 from paceline.runtimes.live.timeouts import PATIENCE
-from paceline.runtimes.live.verdict import join, safe, sentence
+from paceline.runtimes.live.verdict import join, sentence
 
 
 class Ended(Protocol):

@@ -13,9 +13,10 @@ from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import host_name, local_servers
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.processes import Process
+from paceline.runtimes.live.safety import known_steps, safe
 from paceline.runtimes.live.supervisor import Supervisor, Weight
-from paceline.runtimes.live.timeouts import HEARSAY
-from paceline.runtimes.live.verdict import join, safe, sentence, verdict
+from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
+from paceline.runtimes.live.verdict import join, sentence, verdict
 from paceline.runtimes.live.witness import Witness
 from paceline.units import show_seconds
 
@@ -133,7 +134,7 @@ class ExitReporter:
             cause,
             run=self.witness.run_folder(),
             others=self._others(cause),
-            options=self.plan.options,
+            safe=self._safe(),
             trains=self.trains,
         )
         if cause.kind == "lost-host" and self.plan.servers and not self.witness.serves:
@@ -196,5 +197,11 @@ class ExitReporter:
             self.say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
 
     def _safe(self) -> list[str]:
+        """What all hosts that can still be asked agree on."""
         run = self.witness.run_folder()
-        return safe(run, self.plan.options) if run and self.trains else []
+        if run is None or not self.trains:
+            return []
+        others = self.meeting.bulletin.exchange_steps(
+            known_steps(run), self.supervisor.lost, BEFORE_KILL + HEARSAY
+        )
+        return safe(run, self.plan.options, others)

@@ -59,6 +59,14 @@ def complete_steps(run: Path) -> CompleteSteps:
     )
 
 
+def known_steps(run: Path) -> CompleteSteps:
+    """The same for other hosts to know; none where nothing here can be resumed."""
+    try:
+        return complete_steps(run)
+    except Mistake:
+        return CompleteSteps()
+
+
 def _is_whole(folder: RunFolder, config: Config, nodes: Sequence[int], step: int) -> bool:
     """Whether all files of a step that a run resumes from are whole, of the workers and servers on these nodes.
 

@@ -8,7 +8,6 @@ from shlex import quote
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.place import file_stem
-from paceline.runtimes.live.safety import safe as safe
 from paceline.runtimes.live.safety import short
 
 
@@ -60,11 +59,11 @@ def _when(failure: Failure, trains: bool) -> str:
 
 
 def verdict(
-    failure: Failure, *, run: Path | None, others: str = "", options: str = "", trains: bool = True
+    failure: Failure, *, run: Path | None, others: str = "", safe: Sequence[str] = (), trains: bool = True
 ) -> str:
     """The whole story: ``run`` is this host's run folder, ``others`` what became of the others.
 
-    ``options`` are what the resuming command needs besides the run folder; what does not train saves nothing.
+    ``safe`` says what is safe there and what to type; what does not train saves nothing.
     """
     lines = [f"{sentence(failure, trains=trains)}{others}."]
     if not trains:
@@ -74,7 +73,7 @@ def verdict(
     saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
     if failure.kind == "error" and saved.exists():
         lines.append(f"Traceback: {short(saved)}")
-    return "\n".join([*lines, *safe(run, options)])
+    return "\n".join([*lines, *safe])
 
 
 def join(run: Path | None, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:
