@@ -181,7 +181,7 @@ class _Notary:
         """What is safe and how to go on; a host without servers that goes has left a run that lives elsewhere."""
         held = local_servers(self.place.node_rank, self.place.nodes, self.place.servers)
         if self.place.launch is not None and self.place.servers and not held:
-            return join(None, read_servers(self.place.launch), self.place.secret_file)
+            return join(run, False, read_servers(self.place.launch), self.place.secret_file)
         lines = safe(run, self.place.options)
         if self.place.launch is None and self.place.nodes > 1:  # who started all hosts must do so again
             same = "Resume: give your launcher the same command with"

@@ -127,6 +127,11 @@ class ExitReporter:
             self.meeting.bulletin.post(cause)
         if cause.kind == "mistake":
             return Mistake(cause.message)
+        if cause.kind == "lost-host" and self.plan.servers and not self.witness.serves:
+            told = (
+                f"{sentence(cause)}.\nWhat is safe is known where the servers are; if the run goes on there:"
+            )
+            return RunFailed("\n".join([told, *self._join()]))
         if cause.traceback:
             who = f"{'server' if cause.role == 'server' else 'rank'} {cause.rank}"
             self.say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
@@ -137,8 +142,6 @@ class ExitReporter:
             safe=self._safe(),
             trains=self.trains,
         )
-        if cause.kind == "lost-host" and self.plan.servers and not self.witness.serves:
-            text = "\n".join([text, "The run may go on without this host, and then:", *self._join()])
         return RunFailed(text)
 
     def _goes_on_elsewhere(self) -> bool:
@@ -147,8 +150,8 @@ class ExitReporter:
 
     def _join(self) -> list[str]:
         """How a worker of this host comes back to the run; its folder says so only where server 0 is."""
-        run = self.witness.run_folder() if self.plan.node_rank == 0 else None
-        return join(run, read_servers(self.folder), self.plan.secret_file)
+        near = self.plan.node_rank == 0
+        return join(self.witness.run_folder(), near, read_servers(self.folder), self.plan.secret_file)
 
     def _cause(self) -> Failure:
         processes = self.witness.processes

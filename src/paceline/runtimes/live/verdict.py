@@ -5,7 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
+from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
+from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.place import file_stem
 from paceline.runtimes.live.safety import short
@@ -76,14 +78,23 @@ def verdict(
     return "\n".join([*lines, *safe])
 
 
-def join(run: Path | None, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:
-    """The command that comes back to a run that goes on: by its folder ``run``, else at its first server."""
-    if run is not None:
-        return [f"Join: paceline train --join {quote(short(run))}"]
+def join(run: Path | None, near: bool, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:
+    """The command that comes back to a run that goes on: ``near`` server 0 by its folder, else at its address."""
+    if run is not None and near:
+        return [f"Join: paceline train --join {quote(short(run))}{_job(run)}"]
     if not endpoints or secret_file is None:
         return []
     where = endpoints[0].removeprefix("tcp://")
-    return [f"Join: paceline train --join {where} --secret-file {quote(str(secret_file))}"]
+    return [f"Join: paceline train --join {where} --secret-file {quote(str(secret_file))}{_job(run)}"]
+
+
+def _job(run: Path | None) -> str:
+    """The user's own code, which a worker that joins runs only where its user names it."""
+    try:
+        path = read_settings(RunFolder(run)).job.path if run else None
+    except Mistake:
+        path = None
+    return f" --job {quote(path)}" if path else ""
 
 
 def killed_by(code: int) -> str:
