@@ -14,6 +14,7 @@ from paceline.cli.resuming import CHANGEABLE, resumed_settings
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import write_config
+from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
 
@@ -126,11 +127,12 @@ def test_a_port_in_use_is_refused_before_anything_starts(tmp_path, monkeypatch, 
         taken.listen()
         port = taken.getsockname()[1]
         words = ["train", "-n", "2", "-np", "1", "-a", "127.0.0.1", "-p", str(port), "-nr", "0"]
-        assert main(words) == 2
+        Secret.new().write(tmp_path / "secret")
+        assert main([*words, "--secret-file", "secret"]) == 2
     err = capsys.readouterr().err
     assert str(port) in err
     assert "in use" in err
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["secret"]
 
 
 def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):

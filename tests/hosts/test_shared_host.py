@@ -11,11 +11,15 @@ def test_two_runs_of_one_second_do_not_share_a_folder_on_their_second_host(
 ) -> None:
     """If this failed, the second host would hold a mixture of both that neither can resume, with exit code 0."""
     words = ["-i", "20", "-b", "8", "--checkpoint-every", "10 steps", "--evaluate-every", "never"]
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of both hosts")
+    secret.chmod(0o600)
     launchers = []
     for port, run in (("29517", "one"), ("29518", "two")):
         for rank, host in enumerate(two_hosts):
             runs = tmp_path / ("shared" if rank else run)
             place = ["-n", "2", "-np", "1", "-a", two_hosts[0].address, "-p", port, "-nr", str(rank)]
+                place += ["--secret-file", str(secret)]
             process = start_python(
                 *("-m", "paceline", "train", *place, "--runs", str(runs), *words),
                 cwd=tmp_path,

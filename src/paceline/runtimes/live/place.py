@@ -99,7 +99,7 @@ class Place:
             port=_count(environ, "MASTER_PORT"),
             launch=Path(folder) if folder else None,
             launcher=_count(environ, LAUNCHER) if LAUNCHER in environ else None,
-            secret_file=Path(environ[SECRET_FILE]) if environ.get(SECRET_FILE) else None,
+            secret_file=Path(environ[SECRET_FILE]) if folder and SECRET_FILE in environ else None,
             options=environ.get(OPTIONS, ""),
         )
         return plain.with_servers(_count(environ, SERVERS, 0))

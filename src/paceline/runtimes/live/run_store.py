@@ -6,6 +6,7 @@ from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from math import ceil
+from socket import AF_INET6
 from time import monotonic
 from typing import Self
 
@@ -14,7 +15,7 @@ import zmq
 from torch.distributed.distributed_c10d import Store
 
 from paceline.errors import Mistake
-from paceline.runtimes.live.addresses import tcp
+from paceline.runtimes.live.addresses import resolve, tcp
 from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
 from paceline.runtimes.live.served.links import Connection
 from paceline.runtimes.live.store_requests import (
@@ -51,7 +52,8 @@ class RunStore(Store):
         # One context for the process: it is never taken apart, which would wait for connections that torch still has.
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         socket = context.socket(zmq.DEALER)
-        socket.linger, socket.maxmsgsize, socket.ipv6 = 0, LONGEST_VALUE, ":" in address
+        endpoint = resolve(address, port)
+        socket.linger, socket.maxmsgsize, socket.ipv6 = 0, LONGEST_VALUE, endpoint.family == AF_INET6
         socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 60  # it may be hours until it is needed again
         socket.curve_serverkey = store_keys(secret).public
         socket.curve_publickey, socket.curve_secretkey = member_keys(secret)
@@ -59,7 +61,7 @@ class RunStore(Store):
         self._poller = zmq.Poller()
         self._poller.register(socket, zmq.POLLIN)
         self._poller.register(self._connection.events, zmq.POLLIN)
-        socket.connect(tcp(address, port))
+        socket.connect(tcp(endpoint.address, port))
 
     def stands(self, seconds: float) -> bool:
         """Whether the store answers, as far as is known after so many seconds."""
