@@ -94,7 +94,7 @@ def _faster(rows: Sequence[Row], found: Findings) -> str:
     """By how much the largest number is faster, and what keeps it from more where that is little."""
     last, well = rows[-1], found.well.workers
     best = max(rows, key=lambda row: row.rate)
-    peak = "" if best is last else f"; {_one(best)}"
+    peak = f"; fewer are faster: {_one(best)}" if best.rate > 1.02 * last.rate else ""
     if well >= last.workers or found.limit is None:
         return f"Faster than one worker: {_one(last)}{peak}."
     far = f"80 % efficiency up to {_workers(well)}" if well > 1 else "2 workers are below 80 % efficiency"

@@ -34,6 +34,9 @@ TENTH = 1.1
 WORTH = 1.1
 """What helps less than this is not worth a sentence."""
 
+PLAYED = 3
+"""Where every step is played, one in so many changes of a kind is looked at, the last among them."""
+
 FEW = 3
 """As many changes are recommended at most."""
 
@@ -162,7 +165,7 @@ class Finder:
 
     def _best(self, remedies: Iterator[Remedy]) -> Help | None:
         best: Help | None = None
-        for remedy in remedies:
+        for remedy in list(remedies)[:: -1 if self._closed else -PLAYED][::-1]:
             try:
                 one = self._predicted(remedy)
             except Mistake:  # a described cluster offers so many places for servers and no more
