@@ -1,6 +1,7 @@
 """The study on cost models that can be worked out by hand."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -234,6 +235,30 @@ def test_more_servers_are_told_only_where_there_is_room_for_them_and_a_run_may_h
         more = Remedy(kind="servers", what="--servers 4", question=replace(plain, servers=4))
         found = findings(replace(plain, remedies=(more,)))
         assert [one.what for one in found.helps] == told
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "says"),
+    [
+        (
+            "a100",
+            None,
+            r"FP32 with TF32 tensor cores in convolutions \(PyTorch's default\); with --precision bf16 one",
+        ),
+        ("v100", None, r"^FP32 \(PyTorch's default\); with --precision fp16 one worker"),
+        ("a100", "bf16", "^BF16 mixed precision$"),
+        ("k40", None, r"^FP32 \(PyTorch's default\)$"),
+    ],
+)
+def test_the_precision_is_said_with_the_flag_that_changes_it(device, precision, says):
+    words = Words(model="mlp:hidden=2000", shape=(1, 28, 28), classes=10, device=device, precision=precision)
+    assert re.search(says, ask(words).model.known.precision)
+
+
+def test_what_bf16_gains_is_what_it_gains_when_it_is_typed():
+    words = Words(model="resnet18", device="a100", workers=(1,))
+    gain = ask(words).model.cost(32).compute / ask(replace(words, precision="bf16")).model.cost(32).compute
+    assert f"computes {gain:.2g}x as fast" in ask(words).model.known.precision
 
 
 def test_twice_the_servers_are_offered_as_far_as_a_run_may_have_them():

@@ -209,7 +209,7 @@ def _precision(words: Words, sheet: DeviceSheet, source: Source, batch: int) -> 
         told = PRECISIONS["fp32"]
     told = f"{told} (PyTorch's default)" if usual else told
     narrow = next((name for name in ("bf16", "fp16") if name in sheet.tensor_flops), None)
-    if narrow is None or words.precision in ("bf16", "fp16"):
+    if narrow is None or words.device is None or words.precision in ("bf16", "fp16"):
         return told
     there = source.cost(batch).compute
     gain = there / step_cost(source.trace(batch), _roofline(replace(words, precision=narrow), sheet)).compute

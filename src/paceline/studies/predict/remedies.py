@@ -67,9 +67,8 @@ def _settings(words: Words, question: Question, model: Modelled) -> Iterator[Rem
     served = any(isinstance(strategy, Served) for strategy in built)
     if served and 2 * words.servers <= MOST_SERVERS:
         yield _remedy("servers", str(2 * words.servers), replace(question, servers=2 * words.servers))
-    plain = isinstance(specs.build(model.codec, CODECS, "codec"), Identity)
-    if plain:
-        yield _remedy("codec", CODEC, replace(question, model=replace(model, codec=CODEC)))
+    codec = CODEC if isinstance(specs.build(model.codec, CODECS, "codec"), Identity) else "identity"
+    yield _remedy("codec", codec, replace(question, model=replace(model, codec=codec), gathers=None))
     if not served and words.collective == "native":
         yield _remedy(
             "collective", COLLECTIVE, replace(question, model=replace(model, collective=COLLECTIVE))
