@@ -282,6 +282,27 @@ def test_the_picture_is_xml_with_a_line_a_strategy_and_escaped_names():
     assert any(element.text == "<ps&>" for element in tree.iter())
 
 
+def test_the_picture_shows_knee_limit_and_one_worker_in_both_colours_and_tells_intervals_apart():
+    other = replace(told().series[0], strategy="ps")
+    drawn = picture(told(told().series[0], other))
+    tree = ElementTree.fromstring(drawn)
+    texts = [element.text for element in tree.iter() if element.tag.endswith("text")]
+    assert texts.count("knee 2") == 2
+    assert "ps: 4 workers limited by the bandwidth of the network (8 Gbit/s Ethernet)" in texts
+    assert "prefers-color-scheme: dark" in drawn
+    assert "#ffffff" not in drawn.partition("</style>")[2], "a fixed colour stays as it is in the dark"
+    dashes = [element.get("stroke-dasharray") for element in tree.iter() if element.tag.endswith("polygon")]
+    assert len(set(dashes)) == 2
+    lines = [element for element in tree.iter() if element.get("class") == "reference"]
+    assert any(line.get("y1") == line.get("y2") for line in lines), "the rate of one worker"
+
+
+def test_a_knee_beyond_what_is_shown_is_not_drawn():
+    far = replace(FOUND.knee, reach=Reach(workers=438, searched=1000))
+    series = replace(told().series[0], findings=replace(FOUND, knee=far))
+    assert "knee" not in picture(told(series))
+
+
 def test_a_single_count_still_has_axes():
     axis = Axis.around([8.0])
     assert axis.place(8.0) == pytest.approx(0.5)

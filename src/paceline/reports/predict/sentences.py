@@ -64,7 +64,7 @@ def findings(series: Series) -> list[str]:
 def _slower(rows: Sequence[Row], found: Findings) -> str:
     """Which numbers of workers are slower than one, by how much and why."""
     assert found.limit is not None, "of several workers there is a limit"
-    why = f"limited by {_limit(found.limit)}"
+    why = f"limited by {limit_words(found.limit)}"
     if len(rows) == 1:
         (row,) = rows
         return f"{counted(row.workers, 'worker')} are slower than one: {_times(row.speed_up)} as fast, {why}"
@@ -98,7 +98,7 @@ def _faster(rows: Sequence[Row], found: Findings) -> str:
     if well >= last.workers or found.limit is None:
         return f"Faster than one worker: {_one(last)}{peak}."
     far = f"80 % efficiency up to {_workers(well)}" if well > 1 else "2 workers are below 80 % efficiency"
-    return f"Faster than one worker: {_one(last)}{peak}; {far}, limited by {_limit(found.limit)}."
+    return f"Faster than one worker: {_one(last)}{peak}; {far}, limited by {limit_words(found.limit)}."
 
 
 def _one(row: Row) -> str:
@@ -113,7 +113,7 @@ def _times(factor: float) -> str:
     return f"{factor:.2f}x" if factor < 10 else f"{factor:.3g}x" if factor < 100 else f"{factor:,.0f}x"
 
 
-def _limit(limit: Limit) -> str:
+def limit_words(limit: Limit) -> str:
     """What is in the way; a link with its name and its figure, as 'paceline networks' has them."""
     if limit.wire is None:
         return LIMITS[limit.bound]
