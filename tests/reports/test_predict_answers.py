@@ -74,8 +74,8 @@ def test_eight_devices_with_links_of_their_own_have_what_the_catalogue_says_of_o
 def test_slower_than_one_comes_first_with_why_and_from_where_on_it_pays_off():
     _, lines = told(USUAL)
     assert lines[0] == (
-        "2 workers (0.68x) and 4 workers (0.94x) are slower than one, limited by the bandwidth of the network "
-        "(10 Gbit/s Ethernet); from 5 workers on it is faster: 128 workers are 20.5x as fast (16 % efficiency)."
+        "2 workers (0.68x) and 4 workers (0.94x) are slower than one; 2 workers are limited by the bandwidth of the "
+        "network (10 Gbit/s Ethernet); from 5 workers on it is faster: 128 workers are 20.5x as fast (16 % efficiency)."
     )
     (knee,) = [line for line in lines if line.startswith("Knee")]
     assert knee.startswith("Knee: none up to 128 workers;"), "438 is beyond what was asked"
@@ -88,8 +88,8 @@ def test_slower_than_one_comes_first_with_why_and_from_where_on_it_pays_off():
 def test_where_no_count_that_was_asked_for_is_faster_no_knee_is_told_but_how_many_it_takes():
     _, lines = told(SLOW)
     assert lines[0] == (
-        "2 workers (0.026x) to 128 workers (0.85x) are slower than one, limited by the bandwidth of the network "
-        "(1 Gbit/s Ethernet). It takes 152 workers to be faster than one."
+        "2 workers (0.026x) to 128 workers (0.85x) are slower than one; 2 workers are limited by the bandwidth of the "
+        "network (1 Gbit/s Ethernet). It takes 152 workers to be faster than one."
     )
     assert not any(line.startswith("Knee") for line in lines)
     assert speed_up(SLOW, 151) <= 1 < speed_up(SLOW, 152)

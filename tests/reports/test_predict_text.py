@@ -80,8 +80,8 @@ def told(*series: Series) -> Prediction:
 def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
     lines = text_lines(told())
     assert lines[0].startswith(
-        "Faster than one worker: 4 workers are 2.00x as fast (50 % efficiency); 80 % efficiency up to 3 workers, "
-        "limited by the bandwidth of the network (8 Gbit/s Ethernet)."
+        "Faster than one worker: 4 workers are 2.00x as fast (50 % efficiency), limited by the bandwidth of "
+        "the network (8 Gbit/s Ethernet); 80 % efficiency up to 3 workers."
     )
     assert lines[2] == "net, 10 parameters, batch 32 a worker, all-reduce"
     assert lines[4].split()[:3] == ["workers", "forward", "backward"]
@@ -126,14 +126,14 @@ WHY = "limited by the bandwidth of the network (8 Gbit/s Ethernet)"
         (
             {1: 1, 2: 0.5, 4: 0.9, 8: 0.95},
             {"slower": Reach(workers=11, searched=128)},
-            f"2 workers (0.50x), 4 workers (0.90x), 8 workers (0.95x) are slower than one, {WHY}. It takes 12 "
-            "workers to be faster than one.",
+            f"2 workers (0.50x), 4 workers (0.90x), 8 workers (0.95x) are slower than one; 4 workers are {WHY}. "
+            "It takes 12 workers to be faster than one.",
         ),
         (
             {2: 0.03, 4: 0.5, 8: 0.7, 16: 0.8, 32: 1.6},
             {"slower": Reach(workers=19, searched=128)},
-            f"2 workers (0.03x) to 16 workers (0.80x) are slower than one, {WHY}; from 20 workers on it is faster: 32 "
-            "workers are 1.60x as fast (5 % efficiency).",
+            f"2 workers (0.03x) to 16 workers (0.80x) are slower than one; 4 workers are {WHY}; from 20 workers on "
+            "it is faster: 32 workers are 1.60x as fast (5 % efficiency).",
         ),
         (
             {2: 1.5, 4: 1.2, 8: 0.8},
@@ -148,8 +148,8 @@ WHY = "limited by the bandwidth of the network (8 Gbit/s Ethernet)"
         (
             {2: 1.5},
             {"well": Reach(workers=1, searched=9)},
-            "Faster than one worker: 2 workers are 1.50x as fast (75 % efficiency); 2 workers are below 80 % "
-            f"efficiency, {WHY}.",
+            "Faster than one worker: 2 workers are 1.50x as fast (75 % efficiency), "
+            f"{WHY}; 2 workers are below 80 % efficiency.",
         ),
         (
             {2: 1.9, 4: 1.2},
@@ -279,7 +279,7 @@ def test_the_picture_is_xml_with_a_line_a_strategy_and_escaped_names():
     tree = ElementTree.fromstring(picture(told(told().series[0], odd)))
     names = [element.tag.partition("}")[2] for element in tree.iter()]
     assert names.count("polyline") == 2
-    assert any(element.text == "<ps&>" for element in tree.iter())
+    assert any((element.text or "").startswith("<ps&>") for element in tree.iter())
 
 
 def test_the_picture_shows_knee_limit_and_one_worker_in_both_colours_and_tells_intervals_apart():

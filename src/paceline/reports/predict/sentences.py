@@ -71,7 +71,7 @@ def _slower(rows: Sequence[Row], found: Findings) -> str:
     shown = rows if len(rows) <= 3 else (rows[0], rows[-1])
     speeds = [f"{counted(row.workers, 'worker')} ({_times(row.speed_up)})" for row in shown]
     between = " to " if len(rows) > 3 else " and " if len(rows) == 2 else ", "
-    return f"{between.join(speeds)} are slower than one, {why}"
+    return f"{between.join(speeds)} are slower than one; {counted(found.limit.workers, 'worker')} are {why}"
 
 
 def _pays_off(slower: Sequence[Row], faster: Sequence[Row], found: Findings) -> str:
@@ -98,7 +98,7 @@ def _faster(rows: Sequence[Row], found: Findings) -> str:
     if well >= last.workers or found.limit is None:
         return f"Faster than one worker: {_one(last)}{peak}."
     far = f"80 % efficiency up to {_workers(well)}" if well > 1 else "2 workers are below 80 % efficiency"
-    return f"Faster than one worker: {_one(last)}{peak}; {far}, limited by {limit_words(found.limit)}."
+    return f"Faster than one worker: {_one(last)}, limited by {limit_words(found.limit)}{peak}; {far}."
 
 
 def _one(row: Row) -> str:
