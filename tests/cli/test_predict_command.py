@@ -42,7 +42,7 @@ def test_two_workers_on_one_gigabit_swap_all_their_gradients(tmp_path, capsys):
     assert two.sent == pytest.approx(size, rel=1e-4)  # and the weight of each mean
     assert two.communication == pytest.approx(size / 125e6, rel=0.02)
     assert two.step == pytest.approx(one.step + two.communicate, rel=1e-6)
-    assert document["schema"] == 1
+    assert document["schema"] == 2
     assert document["settings"]["network"] == "1gbit"
     assert document["versions"]["torch"]
 
@@ -67,6 +67,39 @@ def test_strategies_are_compared_in_one_table(tmp_path, capsys):
     )
     assert "speed-up" in text
     assert "module" in text
+
+
+def test_an_epoch_has_whole_steps(capsys):
+    """1,437 digits in batches of 512 are three steps; nobody asks for more workers than there is data for."""
+    command = [
+        "predict",
+        "--data",
+        "digits",
+        "--model",
+        "cnn",
+        "--device",
+        "a100",
+        "-b",
+        "64",
+        "--epochs",
+        "10",
+        "--json",
+    ]
+    assert main(command) == 0
+    rows = {row["workers"]: row for row in json.loads(capsys.readouterr().out)["series"][0]["rows"]}
+    assert rows[8]["finish"] == pytest.approx(10 * 3 * rows[8]["step"])
+    assert max(rows) == 1437 // 64
+
+
+def test_a_codec_by_a_schedule_is_answered(capsys):
+    command = [*MLP, "--workers", "1,4", "--codec", "half", "--collective"]
+    times = {}
+    for collective in ("native", "ring"):
+        assert main([*command, collective, "--json"]) == 0
+        times[collective] = json.loads(capsys.readouterr().out)["series"][0]["rows"][1]["step"]
+    assert times["ring"] == pytest.approx(times["native"], rel=0.05), (
+        "by themselves four hosts use a ring as well"
+    )
 
 
 def test_paleo_prints_its_own_table(capsys):
@@ -129,6 +162,11 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --job there:build", "both say what is trained"),
         ("mlp --device a100 --scaling strong --batch-size 4 --workers 8", "without a sample"),
         ("mlp --device a100 --svg chart.png", "ends in .svg"),
+        (
+            "--data digits --model cnn --device a100 -b 64 -np 64 --epochs 10",
+            "a batch of 4,096 samples over all workers is larger than the training data (1,437 samples)",
+        ),
+        ("--data digits --model cnn --device a100 -b 1438", "larger than the training data"),
         ("mlp --device a100 --precision fp8", "fp8"),
         ("mlp --device a100 --ppp-comp 0.6", "add --cost-model paleo"),
         ("mlp --device a100 --cost-model paleo --ppp-comp 2", "--ppp-comp 2"),

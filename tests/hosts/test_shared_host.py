@@ -19,7 +19,7 @@ def test_two_runs_of_one_second_do_not_share_a_folder_on_their_second_host(
         for rank, host in enumerate(two_hosts):
             runs = tmp_path / ("shared" if rank else run)
             place = ["-n", "2", "-np", "1", "-a", two_hosts[0].address, "-p", port, "-nr", str(rank)]
-                place += ["--secret-file", str(secret)]
+            place += ["--secret-file", str(secret)]
             process = start_python(
                 *("-m", "paceline", "train", *place, "--runs", str(runs), *words),
                 cwd=tmp_path,

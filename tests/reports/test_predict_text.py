@@ -13,10 +13,12 @@ from paceline.records.prediction import (
     Knee,
     Known,
     Layer,
+    Limit,
     Prediction,
     Reach,
     Row,
     Series,
+    Wire,
 )
 from paceline.reports.predict.chart import chart_lines
 from paceline.reports.predict.layers import layer_lines
@@ -49,12 +51,15 @@ def row(workers: int, step: float = 0.1, **more) -> Row:
     )
 
 
+WIRE = Wire(where="network", name="8 Gbit/s Ethernet", bandwidth=1e9, latency=20e-6)
 FOUND = Findings(
     well=Reach(workers=3, searched=1000),
-    knee=Knee(reach=Reach(workers=61, searched=1000), bound="bandwidth", dip=None),
+    knee=Knee(reach=Reach(workers=2, searched=1000), bound="bandwidth", where="network", dip=None),
     crossover=Reach(workers=66, searched=1000),
-    bandwidth=Bandwidth(workers=4, there=1e9, needed=2e9, left=0.001),
-    helps=(Help(what="50gbit", workers=4, gain=1.3, knee=Reach(workers=140, searched=1000)),),
+    slower=Reach(workers=1, searched=64),
+    limit=Limit(workers=4, bound="bandwidth", wire=WIRE, without=3.9),
+    bandwidth=Bandwidth(workers=4, wire=WIRE, needed=2e9, left=0.001),
+    helps=(Help(what="--network 50gbit", workers=4, gain=1.3, speed_up=2.3),),
 )
 
 
@@ -75,8 +80,8 @@ def told(*series: Series) -> Prediction:
 def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
     lines = text_lines(told())
     assert lines[0].startswith(
-        "Scales well to 3 workers; doubling beyond 61 workers gives less than 1.5x: the network's bandwidth is in "
-        "the way."
+        "Faster than one worker: 4 workers are 2.00x as fast (50 % efficiency), limited by the bandwidth of "
+        "the network (8 Gbit/s Ethernet); 80 % efficiency up to 3 workers."
     )
     assert lines[2] == "net, 10 parameters, batch 32 a worker, all-reduce"
     assert lines[4].split()[:3] == ["workers", "forward", "backward"]
@@ -90,20 +95,89 @@ def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
 
 
 def test_one_worker_alone_has_no_knee():
-    alone = replace(FOUND, bandwidth=None, helps=())
+    alone = replace(FOUND, limit=None, bandwidth=None, helps=())
     lines = text_lines(told(Series(strategy="all-reduce", rows=(row(1),), findings=alone)))
     assert not any(line.startswith("Knee") for line in lines)
     assert lines[6:8] == ["", "Level: catalogue. Compute: a sheet."]
 
 
-def test_a_second_worker_that_gains_little_is_told_as_such():
-    found = replace(
-        FOUND, well=Reach(workers=1, searched=9), knee=replace(FOUND.knee, reach=Reach(workers=0, searched=9))
-    )
-    series = replace(told().series[0], findings=found)
-    assert verdict(told(series)).startswith(
-        "Two workers are less than 1.5x as fast as one: the network's bandwidth"
-    )
+def answered(speed_ups: dict[int, float], **changes) -> str:
+    """The answer for workers that are so many times as fast as one."""
+    rows = tuple(row(workers, 0.1 * workers / speed_up) for workers, speed_up in speed_ups.items())
+    return verdict(told(Series(strategy="all-reduce", rows=rows, findings=replace(FOUND, **changes))))
+
+
+WHY = "limited by the bandwidth of the network (8 Gbit/s Ethernet)"
+
+
+@pytest.mark.parametrize(
+    ("speed_ups", "changes", "says"),
+    [
+        (
+            {1: 1, 2: 0.5},
+            {"slower": Reach(workers=2, searched=2)},
+            f"2 workers are slower than one: 0.50x as fast, {WHY}.",
+        ),
+        (
+            {2: 0.5},
+            {"slower": Reach(workers=32, searched=32)},
+            f"2 workers are slower than one: 0.50x as fast, {WHY}. No number of workers up to 32 is.",
+        ),
+        (
+            {1: 1, 2: 0.5, 4: 0.9, 8: 0.95},
+            {"slower": Reach(workers=11, searched=128)},
+            f"2 workers (0.50x), 4 workers (0.90x), 8 workers (0.95x) are slower than one; 4 workers are {WHY}. "
+            "It takes 12 workers to be faster than one.",
+        ),
+        (
+            {2: 0.03, 4: 0.5, 8: 0.7, 16: 0.8, 32: 1.6},
+            {"slower": Reach(workers=19, searched=128)},
+            f"2 workers (0.03x) to 16 workers (0.80x) are slower than one; 4 workers are {WHY}; from 20 workers on "
+            "it is faster: 32 workers are 1.60x as fast (5 % efficiency).",
+        ),
+        (
+            {2: 1.5, 4: 1.2, 8: 0.8},
+            {},
+            f"8 workers are slower than one: 0.80x as fast, {WHY}; 2 workers are 1.50x as fast (75 % efficiency).",
+        ),
+        (
+            {2: 1.9, 4: 3.6},
+            {"well": Reach(workers=99, searched=100)},
+            "Faster than one worker: 4 workers are 3.60x as fast (90 % efficiency).",
+        ),
+        (
+            {2: 1.5},
+            {"well": Reach(workers=1, searched=9)},
+            "Faster than one worker: 2 workers are 1.50x as fast (75 % efficiency), "
+            f"{WHY}; 2 workers are below 80 % efficiency.",
+        ),
+        (
+            {2: 1.9, 4: 1.2},
+            {"well": Reach(workers=99, searched=100)},
+            "Faster than one worker: 4 workers are 1.20x as fast (30 % efficiency); fewer are faster: 2 workers are "
+            "1.90x as fast (95 % efficiency). 4 workers are 0.63x as fast as 2.",
+        ),
+    ],
+)
+def test_the_answer_says_faster_or_slower_than_one_by_how_much_and_why(speed_ups, changes, says):
+    assert answered(speed_ups, **changes) == says
+
+
+@pytest.mark.parametrize(
+    ("limit", "says"),
+    [
+        (replace(FOUND.limit, bound="latency"), "the latency of the network (8 Gbit/s Ethernet, 20 us)"),
+        (
+            replace(FOUND.limit, wire=replace(WIRE, where="inside", name="PCIe")),
+            "the bandwidth inside the host (PCIe, 8 Gbit/s)",
+        ),
+        (replace(FOUND.limit, wire=replace(WIRE, name="")), "the bandwidth of the network (8 Gbit/s)"),
+        (replace(FOUND.limit, bound="server", wire=None), "the server."),
+        (replace(FOUND.limit, bound="compute", wire=None), "computing itself."),
+    ],
+)
+def test_the_limit_is_named_with_its_link(limit, says):
+    assert f"limited by {says}" in answered({1: 1, 2: 0.5}, limit=limit, slower=Reach(workers=2, searched=2))
 
 
 def test_the_heading_names_what_is_not_usual():
@@ -126,7 +200,7 @@ def test_the_heading_names_what_is_not_usual():
 
 
 def test_the_last_doubling_is_told_where_it_gains_little():
-    assert verdict(told()).endswith("4 workers are 1x as fast as 2.")
+    assert verdict(told()).endswith(" 4 workers are 1.00x as fast as 2.")
 
 
 def test_parts_of_a_row_add_up_to_its_step():
@@ -160,16 +234,27 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
         ({"crossover": Reach(workers=1000, searched=1000)}, "up to 1,000 workers computing takes longer"),
         (
             {"bandwidth": replace(FOUND.bandwidth, needed=None)},
-            "does not make 4 workers compute-bound; even an unlimited one leaves 1 ms",
+            "the network has 8 Gbit/s; no bandwidth alone makes 4 workers compute-bound, and an unlimited one leaves 1",
         ),
         (
             {"bandwidth": replace(FOUND.bandwidth, needed=5e8)},
-            "4 workers are compute-bound; 4 Gbit/s would do",
+            "4 workers are compute-bound; the network has 8 Gbit/s, 4 Gbit/s would do",
         ),
         ({"knee": replace(FOUND.knee, reach=Reach(workers=0, searched=9))}, "two are less than 1.5x as fast"),
-        ({"knee": replace(FOUND.knee, reach=Reach(workers=9, searched=9))}, "none as far as 9 workers"),
+        (
+            {"knee": replace(FOUND.knee, reach=Reach(workers=9, searched=9))},
+            "Knee: none up to 4 workers; doubling gives at least 1.5x.",
+        ),
+        (
+            {"knee": replace(FOUND.knee, reach=Reach(workers=60, searched=99))},
+            "beyond what was asked it ends at 60 workers, limited by the bandwidth of the network.",
+        ),
+        (
+            {"knee": replace(FOUND.knee, reach=Reach(workers=7400, searched=99999))},
+            "Knee: none up to 4 workers; doubling gives at least 1.5x.",
+        ),
         ({"knee": replace(FOUND.knee, dip=1)}, "though not from 1 to 2"),
-        ({"helps": (Help(what="4 servers", workers=4, gain=1.3),)}, "4 servers make 4 workers 1.3x"),
+        ({}, "What would help: --network 50gbit makes 4 workers 1.30x as fast as now, 2.30x one worker."),
         (
             {"gathering": Gathering(codec="int8", slower=2)},
             "with the workers; from 2 workers on identity would",
@@ -194,7 +279,28 @@ def test_the_picture_is_xml_with_a_line_a_strategy_and_escaped_names():
     tree = ElementTree.fromstring(picture(told(told().series[0], odd)))
     names = [element.tag.partition("}")[2] for element in tree.iter()]
     assert names.count("polyline") == 2
-    assert any(element.text == "<ps&>" for element in tree.iter())
+    assert any((element.text or "").startswith("<ps&>") for element in tree.iter())
+
+
+def test_the_picture_shows_knee_limit_and_one_worker_in_both_colours_and_tells_intervals_apart():
+    other = replace(told().series[0], strategy="ps")
+    drawn = picture(told(told().series[0], other))
+    tree = ElementTree.fromstring(drawn)
+    texts = [element.text for element in tree.iter() if element.tag.endswith("text")]
+    assert texts.count("knee 2") == 2
+    assert "ps: 4 workers limited by the bandwidth of the network (8 Gbit/s Ethernet)" in texts
+    assert "prefers-color-scheme: dark" in drawn
+    assert "#ffffff" not in drawn.partition("</style>")[2], "a fixed colour stays as it is in the dark"
+    dashes = [element.get("stroke-dasharray") for element in tree.iter() if element.tag.endswith("polygon")]
+    assert len(set(dashes)) == 2
+    lines = [element for element in tree.iter() if element.get("class") == "reference"]
+    assert any(line.get("y1") == line.get("y2") for line in lines), "the rate of one worker"
+
+
+def test_a_knee_beyond_what_is_shown_is_not_drawn():
+    far = replace(FOUND.knee, reach=Reach(workers=438, searched=1000))
+    series = replace(told().series[0], findings=replace(FOUND, knee=far))
+    assert "knee" not in picture(told(series))
 
 
 def test_a_single_count_still_has_axes():

@@ -51,4 +51,4 @@ def test_the_network_to_a_server_counts_as_one(tmp_path):
         '[[hosts]]\nname = "keeper"\nworkers = 0\nservers = 1\nbandwidth = "1 Gbit/s"\n'
     )
     words = Words(model="mlp", device="a100", cluster=str(path), workers=(2,), strategies=("ps",))
-    assert answer(words).series[0].findings.bandwidth.there == 1e9 / 8
+    assert answer(words).series[0].findings.bandwidth.wire.bandwidth == 1e9 / 8

@@ -3,15 +3,20 @@
 from dataclasses import replace
 
 import pytest
+import torch
 from predict_setups import COST, SHAPE, make_setup
 from test_closed_path import assert_equal
 
-from paceline.costs.compression import Coded
+from paceline import specs
+from paceline.clusters.cluster import Link
+from paceline.codecs import CODECS
+from paceline.collectives.algorithms import SCHEDULES
+from paceline.costs.compression import Coded, compression_of
 from paceline.studies.predict.closed import by_folding
 from paceline.studies.predict.events import by_events
 from paceline.studies.predict.few import few_of
 from paceline.studies.predict.served import by_capacity
-from paceline.studies.predict.steps import predict_step
+from paceline.studies.predict.steps import predict_step, unexplained_step
 
 TENTH = Coded(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11)
 HALF = Coded(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0)
@@ -54,3 +59,41 @@ def test_encoding_takes_its_time():
     assert 0.1 * SHAPE.size * 4 * 1e-8 < longer <= SHAPE.size * 4 * 1e-8
     assert predict_step(coded(4, "all-reduce", slow)).backward == COST.backward
     assert predict_step(coded(4, "all-reduce", replace(TENTH, encode_rate=1e-6))).bound == "codec"
+
+
+def real(spec: str) -> Coded:
+    """A codec of the table on parameters of this size, on a device that moves 100 GB/s."""
+    codec = specs.build(spec, CODECS, "codec")
+    shapes = [(600, 1000)] * 18
+    return compression_of(codec, shapes, torch.float32, lambda one: (one.read + one.written) / 1e11)
+
+
+@pytest.mark.parametrize("spec", sorted(CODECS))
+def test_every_codec_is_priced_by_every_schedule_for_every_strategy(spec):
+    """Steps are longer than computing, shorter than with ten times the bytes, and never a traceback."""
+    codec = real(spec)
+    free = replace(codec, encode_rate=0.0, decode_rate=0.0)
+    worse = replace(free, ratio=10 * codec.ratio)
+    slow = Link(bandwidth=1e8, latency=5e-5)
+    alone = predict_step(make_setup(1)).step
+    for strategy in ("all-reduce", "local-sgd:period=3"):
+        for collective in ("native", *SCHEDULES):
+            for workers, per_host in ((2, 1), (5, 1), (8, 4)):
+                settings = {"collective": collective, "per_host": per_host, "link": slow}
+                steps = [
+                    unexplained_step(coded(workers, strategy, one, **settings)).step
+                    for one in (free, codec, worse)
+                ]
+                assert alone < steps[0] <= steps[1], (strategy, collective, workers)
+                assert steps[0] <= steps[2], (strategy, collective, workers)
+                if codec.sums and codec.ratio < 1:
+                    plain = unexplained_step(make_setup(workers, strategy, **settings)).step
+                    assert steps[0] <= plain, (strategy, collective, workers)
+
+
+@pytest.mark.parametrize("strategy", ["all-reduce", "local-sgd:period=3"])
+def test_the_closed_path_equals_events_with_a_codec_by_a_schedule(strategy):
+    for collective in SCHEDULES:
+        setup = coded(5, strategy, replace(HALF, encode_rate=1e-10), collective=collective)
+        # The bytes of a worker are a mean in whole bytes.
+        assert_equal(by_folding(few_of(setup)), by_events(setup), within=1e-7)

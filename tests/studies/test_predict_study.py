@@ -1,6 +1,7 @@
 """The study on cost models that can be worked out by hand."""
 
 import math
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,15 +17,15 @@ from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
 from paceline.jobs.subjects import subject_of
-from paceline.records.prediction import Known, Layer, Prediction
+from paceline.records.prediction import Known, Layer, Prediction, Wire
 from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.interval import interval
 from paceline.studies.predict.machine import Machine, Machines
-from paceline.studies.predict.model import Case
-from paceline.studies.predict.places import Alike, Described, Meeting, changed, network_bandwidth
-from paceline.studies.predict.question import Faster, Gathers, Money, Question, parse_counts
+from paceline.studies.predict.model import Case, Quality
+from paceline.studies.predict.places import Alike, Described, LinkNames, Meeting, changed
+from paceline.studies.predict.question import Gathers, Money, Question, Remedy, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
@@ -43,8 +44,8 @@ class ByHand:
     spread: float = 0.1
     known: Known = Known(level="catalogue", compute="a stated time", links="a formula", interval="a guess")
 
-    def bandwidth(self, case: Case) -> float:
-        return 1e9
+    def wire(self, case: Case, where: str) -> Wire:
+        return Wire(where=where, name="a cable", bandwidth=1e9, latency=1e-5)
 
     def hosts(self, workers: int) -> int:
         return -(-workers // 8)
@@ -64,7 +65,7 @@ class ByHand:
 
     def step(self, case: Case) -> Step:
         forward = self.seconds * case.batch * case.compute
-        talk = self.exchange(case.workers) * case.links / case.bandwidth if case.workers > 1 else 0.0
+        talk = self.exchange(case.workers) * case.links / case.network.bandwidth if case.workers > 1 else 0.0
         step = forward + talk
         parts = {"data": 0.0, "backward": 0.0, "apply": 0.0, "wait": 0.0, "hidden": 0.0, "sent": 1.0}
         bound = "bandwidth" if talk > forward else "compute"
@@ -166,18 +167,49 @@ def test_what_the_table_shows_as_80_percent_scales_well():
 def test_the_bandwidth_that_makes_it_compute_bound_leaves_a_tenth_for_links():
     found = findings(asked(lambda workers: 2.0)).bandwidth
     assert found.needed == pytest.approx(20e9, rel=0.03)
-    assert found.there == 1e9
+    assert found.wire.bandwidth == 1e9
 
 
-def test_a_faster_network_is_told_only_where_it_is_worth_it():
-    networks = (
-        Faster(name="little", bandwidth=1.05, latency=1.0),
-        Faster(name="much", bandwidth=4.0, latency=1.0),
-    )
-    (told,) = findings(asked(lambda workers: 2.0, networks=networks)).helps
-    assert told.what == "much"
-    assert told.gain == pytest.approx(3.0 / 1.5)
-    assert findings(asked(lambda workers: 0.01, networks=networks)).helps == ()
+def offered(exchange: Callable[[int], float], *networks: float) -> Question:
+    """With networks of so many times the bandwidth to choose from."""
+    plain = asked(exchange)
+    remedies = [
+        Remedy(
+            kind="network", what=f"--network x{factor:g}", question=replace(plain, network=Quality(factor))
+        )
+        for factor in networks
+    ]
+    return replace(plain, remedies=tuple(remedies))
+
+
+def test_the_slowest_network_that_is_enough_is_told_with_what_was_predicted_for_it():
+    """Four workers exchange for 2 s beside 1 s of computing: 8 times the bandwidth leaves 0.25 s, 80 % efficiency."""
+    (told,) = findings(offered(lambda workers: 2.0, 1.05, 8, 100)).helps
+    assert (told.what, told.workers) == ("--network x8", 4)
+    assert told.gain == pytest.approx(3.0 / 1.25)
+    assert told.speed_up == pytest.approx(4 / 1.25)
+    (told,) = findings(offered(lambda workers: 2.0, 1.5, 4, 4.1)).helps
+    assert told.what == "--network x4", "where none is enough, one that is no better is not worth its price"
+    assert findings(offered(lambda workers: 2.0, 1.05)).helps == ()
+    assert findings(offered(lambda workers: 0.01, 8)).helps == ()
+
+
+def test_a_larger_batch_helps_only_where_it_helps_against_one_worker_too():
+    """Twice the batch computes twice as long: as many samples a second for one worker, more for four that exchange."""
+    for exchange, told in ((2.0, ["--batch-size 2"]), (0.05, [])):
+        question = asked(lambda workers, seconds=exchange: seconds)
+        larger = Remedy(kind="batch-size", what="--batch-size 2", question=replace(question, batch=2))
+        found = findings(replace(question, remedies=(larger,))).helps
+        assert [one.what for one in found] == told
+        assert all(one.speed_up == pytest.approx(8 / 4) for one in found)
+
+
+def test_the_limit_is_that_of_the_slowest_number_that_is_slower_than_one_worker():
+    found = findings(asked(lambda workers: 3.0, workers=(1, 2, 4, 8)))
+    assert (found.limit.workers, found.limit.bound, found.limit.wire.name) == (2, "bandwidth", "a cable")
+    assert found.limit.without == pytest.approx(2)
+    assert found.slower.workers == 4, "four workers of 1 s and 3 s are as fast as one, no faster"
+    assert findings(asked(lambda workers: 0.5, workers=(1, 2, 4))).limit.workers == 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,20 +221,70 @@ class Served(ByHand):
     def step(self, case: Case) -> Step:
         if case.servers > self.room:
             raise Mistake(f"{case.servers} servers do not fit")
-        return replace(super().step(replace(case, bandwidth=case.servers)), bound="server")
+        return replace(super().step(case.with_link("network", bandwidth=case.servers)), bound="server")
 
 
 def test_more_servers_are_told_only_where_there_is_room_for_them_and_a_run_may_have_them():
     question = replace(asked(lambda workers: 90.0, strategies=("ps",)), servers=2)
     for room, servers, told in (
-        (4, 2, ["4 servers"]),
+        (4, 2, ["--servers 4"]),
         (3, 2, []),
-        (1000, 32, ["64 servers"]),
-        (1000, 33, []),
     ):
         model = Served(exchange=lambda workers: 90.0, room=room)
-        found = findings(replace(question, model=model, servers=servers))
+        plain = replace(question, model=model, servers=servers)
+        more = Remedy(kind="servers", what="--servers 4", question=replace(plain, servers=4))
+        found = findings(replace(plain, remedies=(more,)))
         assert [one.what for one in found.helps] == told
+
+
+@pytest.mark.parametrize(
+    ("device", "precision", "says"),
+    [
+        (
+            "a100",
+            None,
+            r"FP32 with TF32 tensor cores in convolutions \(PyTorch's default\); with --precision bf16 one",
+        ),
+        ("v100", None, r"^FP32 \(PyTorch's default\); with --precision fp16 one worker"),
+        ("a100", "bf16", "^BF16 mixed precision$"),
+        ("k40", None, r"^FP32 \(PyTorch's default\)$"),
+    ],
+)
+def test_the_precision_is_said_with_the_flag_that_changes_it(device, precision, says):
+    words = Words(model="mlp:hidden=2000", shape=(1, 28, 28), classes=10, device=device, precision=precision)
+    assert re.search(says, ask(words).model.known.precision)
+
+
+def test_what_bf16_gains_is_what_it_gains_when_it_is_typed():
+    words = Words(model="resnet18", device="a100", workers=(1,))
+    gain = ask(words).model.cost(32).compute / ask(replace(words, precision="bf16")).model.cost(32).compute
+    assert f"computes {gain:.2g}x as fast" in ask(words).model.known.precision
+
+
+def test_twice_the_servers_are_offered_as_far_as_a_run_may_have_them():
+    words = Words(model="mlp", device="a100", strategies=("ps",), servers=32)
+    assert "--servers 64" in [remedy.what for remedy in ask(words).remedies]
+    assert not any(remedy.kind == "servers" for remedy in ask(replace(words, servers=33)).remedies)
+
+
+def test_an_epoch_has_whole_steps_and_a_batch_is_no_larger_than_the_data():
+    """100 samples in steps of 8 are 13 steps; the last one is short and is a step all the same."""
+    money = Money(worker_hour=3600.0, samples=100, epochs=2)
+    rows = predict(asked(lambda workers: 1.0, money=money, workers=(1, 8))).series[0].rows
+    assert [row.finish for row in rows] == pytest.approx([200 * 1.0, 26 * 2.0])
+    assert rows[1].cost == pytest.approx(8 * 26 * 2.0)
+    with pytest.raises(
+        Mistake, match=r"a batch of 128 samples over all workers is larger than the training data \(100"
+    ):
+        asked(lambda workers: 1.0, money=money, workers=(1, 128))
+    strong = asked(lambda workers: 1.0, money=money, workers=(3,), batch=100, scaling="strong")
+    assert predict(strong).series[0].rows[0].finish == pytest.approx(2 * 35.0)
+    with pytest.raises(Mistake, match="larger than the training data"):
+        asked(lambda workers: 1.0, money=money, workers=(3,), batch=101, scaling="strong")
+
+
+def test_no_more_workers_are_looked_at_than_there_is_data_for():
+    assert asked(lambda workers: 0.0, money=Money(samples=1000), batch=10).most == 100
 
 
 def test_money_counts_whole_hosts_and_the_whole_training():
@@ -215,12 +297,12 @@ def test_money_counts_whole_hosts_and_the_whole_training():
 
 
 def test_a_prediction_is_read_back_as_it_was_written():
-    question = asked(lambda workers: 0.5, networks=(Faster(name="x", bandwidth=9.0, latency=1.0),))
-    prediction = predict(question)
+    prediction = predict(offered(lambda workers: 2.0, 9.0))
+    assert prediction.series[0].findings.helps
     document = prediction.to_json()
     assert Prediction.from_json(document) == replace(prediction, settings={}, versions={})
     with pytest.raises(ValueError, match="schema"):
-        Prediction.from_json(document | {"schema": 2})
+        Prediction.from_json(document | {"schema": 1})
 
 
 @given(st.floats(0.0, 2.0), st.floats(0.0, 2.0), st.floats(0, 100))
@@ -325,23 +407,27 @@ def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_n
     keeper = Host(name="keeper", link=Link(bandwidth=1e6, latency=1e-3), workers=0, servers=1)
     whole = replace(place.whole, hosts=(*place.whole.hosts, keeper))
     model = replace(ask(words).model, place=Described(whole))
-    case = Case(strategy="all-reduce", workers=2, batch=8, total=16, bandwidth=4.0)
+    case = Case(strategy="all-reduce", workers=2, batch=8, total=16).with_link("inside", bandwidth=4.0)
     assert model.step(case).step == pytest.approx(model.explained(case).step, rel=1e-12)
     assert model.step(case).step < model.step(case.as_described).step
-    assert model.bandwidth(case) == place.whole.hosts[0].inside.bandwidth
+    assert model.explained(case).link == "inside"
+    other = case.as_described.with_link("network", bandwidth=100.0, latency=0.0)
+    assert model.step(other).step == model.step(case.as_described).step, "nobody crosses it"
 
 
-def test_only_the_network_between_hosts_is_made_faster():
-    """What is inside a host is the network only where there is no other."""
+def test_only_the_link_that_is_named_is_made_faster():
     place = Alike(link=Link(bandwidth=1e9, latency=1e-6), per_host=2)
-    case = Case(strategy="any", workers=4, batch=1, total=4, bandwidth=2.0, latency=3.0)
-    several, alone = changed(place.cluster(4), case), changed(place.cluster(2), case)
+    plain = place.cluster(4)
+    case = Case(strategy="any", workers=4, batch=1, total=4)
+    several = changed(plain, case.with_link("network", bandwidth=2.0, latency=3.0))
     assert several.hosts[1].link == Link(bandwidth=2e9, latency=3e-6)
-    assert several.hosts[1].inside == place.cluster(4).hosts[1].inside
-    assert alone.hosts[0].inside.bandwidth == 2 * place.cluster(2).hosts[0].inside.bandwidth
-    worse = changed(place.cluster(4), replace(case, bandwidth=1.0, latency=1.0, links=2.0))
-    assert network_bandwidth(worse) == 0.5e9
-    assert worse.hosts[0].inside.bandwidth == place.cluster(4).hosts[0].inside.bandwidth / 2
+    assert several.hosts[1].inside == plain.hosts[1].inside
+    within = changed(plain, case.with_link("inside", bandwidth=2.0))
+    assert within.hosts[1].link == plain.hosts[1].link
+    assert within.hosts[0].inside.bandwidth == 2 * plain.hosts[0].inside.bandwidth
+    worse = changed(plain, replace(case, links=2.0))
+    assert LinkNames().wire(worse, "network").bandwidth == 0.5e9
+    assert worse.hosts[0].inside.bandwidth == plain.hosts[0].inside.bandwidth / 2
 
 
 def test_another_world_is_the_same_by_kinds_of_hosts_as_by_hosts():
@@ -349,7 +435,8 @@ def test_another_world_is_the_same_by_kinds_of_hosts_as_by_hosts():
     words = Words(
         model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", per_host=2, network="1gbit"
     )
-    case = Case(strategy="all-reduce", workers=33, batch=8, total=264, compute=1.3, links=1.7, bandwidth=0.5)
+    case = Case(strategy="all-reduce", workers=33, batch=8, total=264, compute=1.3, links=1.7)
+    case = case.with_link("network", bandwidth=0.5)
     model = ask(words).model
     by_kinds, by_hosts = model.step(case), model.explained(case)
     assert by_kinds.step == pytest.approx(by_hosts.step, rel=1e-12)

@@ -85,7 +85,7 @@ class ComputeOptions:
     device: Annotated[str | None, Parameter(group=WHERE)] = None
     """What each worker computes on, by name, such as a100; see 'paceline devices'."""
     precision: Annotated[str | None, Parameter(group=WHERE)] = None
-    """How that device multiplies: torch (default: as PyTorch does unless told), fp32, tf32, fp16 or bf16."""
+    """How that device computes: torch (default, as PyTorch: FP32, TF32 in convolutions), fp32, tf32, fp16 or bf16."""
     threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Cores of a CPU that a worker uses (default: all of them)."""
     profile: Annotated[Path | None, Parameter(group=WHERE)] = None
@@ -178,7 +178,8 @@ def predict(
     """Predict how fast a training will go, on hardware that nobody has bought yet.
 
     The model is traced without weights and without a GPU; a device turns its operators into time; the strategy's
-    program runs on the described network. Rows by number of workers, then where it stops to pay, and why.
+    program runs on the described network. The answer first: faster or
+    slower than one worker, by how much and why; then rows by number of workers, and what would help.
 
     Parameters
     ----------

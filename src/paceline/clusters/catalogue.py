@@ -24,6 +24,8 @@ class DeviceSheet:
     """Peak of matrix units by number format, such as "tf32" or "bf16", dense."""
     cores: int = 1
     """Of a CPU: ``flops`` is that of all of them."""
+    inside: tuple[str, ...] = ()
+    """Networks of the catalogue that such devices of one host can be connected by, slowest first."""
     source: str
     """Where the figures are from."""
     date: str

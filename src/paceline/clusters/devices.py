@@ -13,8 +13,14 @@ from paceline.errors import unknown
 _LOOKED_UP = "2026-11"
 _PALEO = "Paleo (Qi et al., ICLR 2017), its table of devices"
 _BASE = "cores x base clock x 32-bit operations a cycle"
-_MAKERS = ("nvidia", "geforce", "tesla", "amd", "intel")
-_ALIASES = {"v100-16gb": "v100", "a100-40gb": "a100", "h100-sxm": "h100"}
+_MAKERS = ("nvidia", "geforce", "tesla", "amd", "instinct", "intel")
+_ALIASES = {
+    "v100-16gb": "v100",
+    "a100-40gb": "a100",
+    "h100-sxm": "h100",
+    "h200-sxm": "h200",
+    "grace-cpu": "grace",
+}
 
 
 def _paleo(name: str, title: str, gigaflops: float, bandwidth: float) -> DeviceSheet:
@@ -30,7 +36,7 @@ def _paleo(name: str, title: str, gigaflops: float, bandwidth: float) -> DeviceS
     )
 
 
-def _nvidia(
+def _gpu(
     name: str,
     title: str,
     *,
@@ -38,16 +44,18 @@ def _nvidia(
     bandwidth: float,
     memory: float,
     source: str,
+    inside: tuple[str, ...],
     **tensor: float,
 ) -> DeviceSheet:
     return DeviceSheet(
         name=name,
-        title=f"NVIDIA {title}",
+        title=title,
         kind="gpu",
         flops=teraflops * 1e12,
         bandwidth=bandwidth * 1e9,
         memory=memory * 1e9,
         tensor_flops={kind: peak * 1e12 for kind, peak in tensor.items()},
+        inside=inside,
         source=f"{source}, as quoted by public tables of specifications",
         date=_LOOKED_UP,
     )
@@ -88,92 +96,156 @@ _SHEETS = (
         source=_PALEO,
         date="2017-04",
     ),
-    _nvidia(
+    _gpu(
         "v100",
-        "V100 SXM2 16 GB",
+        "NVIDIA V100 SXM2 16 GB",
         teraflops=15.7,
         fp16=125,
         bandwidth=900,
         memory=16,
+        inside=("pcie3-x16", "nvlink2"),
         source="NVIDIA V100 data sheet",
     ),
-    _nvidia("t4", "T4", teraflops=8.1, fp16=65, bandwidth=320, memory=16, source="NVIDIA T4 data sheet"),
-    _nvidia(
+    _gpu(
+        "t4",
+        "NVIDIA T4",
+        teraflops=8.1,
+        fp16=65,
+        bandwidth=320,
+        memory=16,
+        inside=("pcie3-x16",),
+        source="NVIDIA T4 data sheet",
+    ),
+    _gpu(
         "a10",
-        "A10",
+        "NVIDIA A10",
         teraflops=31.2,
         tf32=62.5,
         fp16=125,
         bf16=125,
         bandwidth=600,
         memory=24,
+        inside=("pcie4-x16",),
         source="NVIDIA A10 data sheet; tf32 is half of bf16, as on the A40 of the same chip",
     ),
-    _nvidia(
+    _gpu(
         "a100",
-        "A100 SXM4 40 GB",
+        "NVIDIA A100 SXM4 40 GB",
         teraflops=19.5,
         tf32=156,
         fp16=312,
         bf16=312,
         bandwidth=1555,
         memory=40,
+        inside=("pcie4-x16", "nvlink3"),
         source="NVIDIA A100 data sheet (1758950 r4) and Ampere white paper",
     ),
-    _nvidia(
+    _gpu(
         "a100-80gb",
-        "A100 SXM4 80 GB",
+        "NVIDIA A100 SXM4 80 GB",
         teraflops=19.5,
         tf32=156,
         fp16=312,
         bf16=312,
         bandwidth=2039,
         memory=80,
+        inside=("pcie4-x16", "nvlink3"),
         source="NVIDIA A100 data sheet (1758950 r4)",
     ),
-    _nvidia(
+    _gpu(
         "h100",
-        "H100 SXM5 80 GB",
+        "NVIDIA H100 SXM5 80 GB",
         teraflops=66.9,
         tf32=494.7,
         fp16=989.4,
         bf16=989.4,
         bandwidth=3350,
         memory=80,
+        inside=("pcie5-x16", "nvlink4"),
         source="NVIDIA H100 data sheet and Hopper white paper",
     ),
-    _nvidia(
+    _gpu(
         "h100-pcie",
-        "H100 PCIe 80 GB",
+        "NVIDIA H100 PCIe 80 GB",
         teraflops=51,
         tf32=378,
         fp16=756.5,
         bf16=756.5,
         bandwidth=2000,
         memory=80,
+        inside=("pcie5-x16",),
         source="NVIDIA H100 data sheet",
     ),
-    _nvidia(
+    _gpu(
         "l4",
-        "L4",
+        "NVIDIA L4",
         teraflops=30.3,
         tf32=60,
         fp16=121,
         bf16=121,
         bandwidth=300,
         memory=24,
+        inside=("pcie4-x16",),
         source="NVIDIA L4 data sheet",
     ),
-    _nvidia(
+    _gpu(
         "rtx-4090",
-        "GeForce RTX 4090",
+        "NVIDIA GeForce RTX 4090",
         teraflops=82.6,
         tf32=82.6,
         fp16=165.2,
         bf16=165.2,
         bandwidth=1008,
         memory=24,
+        inside=("pcie4-x16",),
         source="NVIDIA Ada white paper; fp16 with 32-bit sums",
+    ),
+    _gpu(
+        "h200",
+        "NVIDIA H200 SXM 141 GB",
+        teraflops=66.9,
+        tf32=494.7,
+        fp16=989.4,
+        bf16=989.4,
+        bandwidth=4800,
+        memory=141,
+        inside=("pcie5-x16", "nvlink4"),
+        source="NVIDIA H200 data sheet; computes as the H100 SXM of the same chip",
+    ),
+    _gpu(
+        "b200",
+        "NVIDIA B200 (HGX, 1000 W)",
+        teraflops=80,
+        tf32=1100,
+        fp16=2250,
+        bf16=2250,
+        bandwidth=8000,
+        memory=180,
+        inside=("pcie5-x16", "nvlink5"),
+        source="NVIDIA Blackwell architecture brief and HGX B200 data sheet",
+    ),
+    _gpu(
+        "mi300x",
+        "AMD Instinct MI300X",
+        teraflops=163.4,
+        fp16=1307.4,
+        bf16=1307.4,
+        bandwidth=5300,
+        memory=192,
+        inside=("pcie5-x16", "infinity-fabric"),
+        source="AMD Instinct MI300X data sheet; tf32 is left out, for PyTorch does not use it there by itself",
+    ),
+    _gpu(
+        "l40s",
+        "NVIDIA L40S",
+        teraflops=91.6,
+        tf32=183,
+        fp16=362.05,
+        bf16=362.05,
+        bandwidth=864,
+        memory=48,
+        inside=("pcie4-x16",),
+        source="NVIDIA L40S data sheet",
     ),
     _cpu(
         "xeon-6248",
@@ -210,6 +282,15 @@ _SHEETS = (
         a_cycle=32,
         bandwidth=83.2,
         source="AMD Ryzen 9 7950X specifications (Zen 4, 256-bit paths); two channels of DDR5-5200",
+    ),
+    _cpu(
+        "grace",
+        "NVIDIA Grace CPU",
+        cores=72,
+        clock=3.1,
+        a_cycle=32,
+        bandwidth=500,
+        source="NVIDIA Grace CPU Superchip, one of its two CPUs (Neoverse V2, four 128-bit SVE2 units); LPDDR5X",
     ),
 )
 

@@ -10,8 +10,8 @@ from paceline.clusters.networks import find_network
 from paceline.clusters.table import Reader
 from paceline.errors import Mistake
 
-_NEAR = 0.81
-"""How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l4' is not."""
+_NEAR = 0.86
+"""How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
 
 
 def read_device(reader: Reader) -> Device:

@@ -25,6 +25,9 @@ _ALIASES = {
     "edr": "infiniband-edr",
     "hdr": "infiniband-hdr",
     "ndr": "infiniband-ndr",
+    "efa": "efa-100",
+    "p4d": "efa-400",
+    "p5": "efa-3200",
 }
 
 
@@ -68,6 +71,18 @@ def _infiniband(generation: str, gigabits: float, source: str) -> NetworkSheet:
     )
 
 
+def _efa(gigabits: float, instances: str) -> NetworkSheet:
+    """All of an instance's cards together, which its workers share."""
+    return NetworkSheet(
+        name=f"efa-{gigabits:g}",
+        title=f"EFA, {gigabits:,g} Gbit/s an instance ({instances})",
+        bandwidth=gigabits * 1e9 / 8,
+        latency=15e-6,
+        source="Amazon EC2 instance types; latency: ours, between TCP's 20 us and InfiniBand's 4 us",
+        date=_LOOKED_UP,
+    )
+
+
 def _inside(name: str, title: str, bandwidth: float, latency: float, source: str) -> NetworkSheet:
     return NetworkSheet(
         name=name,
@@ -87,17 +102,28 @@ _SHEETS = (
     _paleo("infiniband", "InfiniBand", 70, 4.0e-6),
     _paleo("pcie2", "PCIe 2 x16", 64, 2.5e-6, inside=True),
     _paleo("pcie3", "PCIe 3 x16", 128, 2.5e-6, inside=True),
-    *(_ethernet(gigabits) for gigabits in (1, 2.5, 5, 10, 25, 40, 50, 100)),
+    *(_ethernet(gigabits) for gigabits in (1, 2.5, 5, 10, 25, 40, 50, 100, 200, 400)),
     _infiniband("FDR", 54.5, "IBTA: 4 lanes of 14.0625 Gbit/s, 64b/66b"),
     _infiniband("EDR", 100, "IBTA: 4 lanes of 25.78125 Gbit/s, 64b/66b"),
     _infiniband("HDR", 200, "IBTA: 4 lanes of 50 Gbit/s"),
     _infiniband("NDR", 400, "IBTA: 4 lanes of 100 Gbit/s"),
+    _efa(100, "c5n, p3dn, g5.48xlarge"),
+    _efa(400, "p4d, p4de"),
+    _efa(3200, "p5, p5e, p5en"),
     _inside("pcie3-x16", "PCIe 3 x16", 15.75, 2.5e-6, "PCI-SIG: 16 lanes of 8 GT/s, 128b/130b"),
     _inside("pcie4-x16", "PCIe 4 x16", 31.5, 2.5e-6, "PCI-SIG: 16 lanes of 16 GT/s, 128b/130b"),
     _inside("pcie5-x16", "PCIe 5 x16", 63.0, 2.5e-6, "PCI-SIG: 16 lanes of 32 GT/s, 128b/130b"),
     _inside("nvlink2", "NVLink 2 (V100)", 150, 1.9e-6, "NVIDIA V100 data sheet: 300 GB/s both ways"),
     _inside("nvlink3", "NVLink 3 (A100)", 300, 1.9e-6, "NVIDIA A100 data sheet: 600 GB/s both ways"),
     _inside("nvlink4", "NVLink 4 (H100)", 450, 1.9e-6, "NVIDIA H100 data sheet: 900 GB/s both ways"),
+    _inside("nvlink5", "NVLink 5 (B200)", 900, 1.9e-6, "NVIDIA HGX B200 data sheet: 1,800 GB/s both ways"),
+    _inside(
+        "infinity-fabric",
+        "Infinity Fabric (MI300X)",
+        448,
+        1.9e-6,
+        "AMD Instinct MI300X data sheet: 7 links of 128 GB/s both ways, taken to be as quick as NVLink",
+    ),
 )
 
 NETWORKS: Mapping[str, NetworkSheet] = {sheet.name: sheet for sheet in _SHEETS}

@@ -1,11 +1,10 @@
 """All-reduces of what a codec makes of tensors."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from paceline.costs.all_reduce import AllReduceCosts
 from paceline.costs.compression import Compression
-from paceline.costs.prices import Price, price_stages, ring_all_gather
+from paceline.costs.prices import Price, ring_all_gather
 from paceline.costs.topology import Topology
 
 
@@ -27,7 +26,7 @@ class Compressed:
             moved, decoded = self._inner.price(message, min(element, message)), 1
         else:
             moved, decoded = ring_all_gather(self._topology, message), self._workers
-        return _delayed(moved, compression.encode(size) + decoded * compression.decode(size))
+        return moved.delayed(compression.encode(size) + decoded * compression.decode(size))
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
         """Bytes that each rank sends and receives."""
@@ -35,9 +34,3 @@ class Compressed:
         if self._compression.sums:
             return self._inner.traffic(message, min(element, message))
         return [((self._workers - 1) * message,) * 2] * len(self._topology.workers)
-
-
-def _delayed(price: Price, seconds: float) -> Price:
-    first, *rest = price.stages
-    longer = replace(first, latency=first.latency + seconds, seconds=first.seconds + seconds)
-    return price_stages([longer, *rest])

@@ -4,7 +4,7 @@ Alone on the network a price is a number of seconds; in company its stages run a
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from paceline.collectives.pairs import swaps
 from paceline.costs.topology import Topology
@@ -24,11 +24,20 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """The stages of one collective."""
+    """The stages of one collective; none where only its time alone on the network is known."""
 
     stages: tuple[Stage, ...]
     seconds: float
     """How long it takes when nothing else is under way."""
+
+    def delayed(self, seconds: float) -> "Price":
+        """Return the same price with so many seconds before the first byte is sent."""
+        stages = self.stages
+        if stages:
+            first = stages[0]
+            longer = replace(first, latency=first.latency + seconds, seconds=first.seconds + seconds)
+            stages = (longer, *stages[1:])
+        return Price(stages, self.seconds + seconds)
 
 
 Pricer = Callable[[Topology, int], Price]

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, Self
 
-SCHEMA = 1
+SCHEMA = 2
 
 Level = Literal["catalogue", "calibrated", "profiled"]
 """How much is known: a data sheet; a machine that was measured; the very job's step, measured on one worker."""
@@ -79,24 +79,51 @@ class Reach:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Wire:
+    """A link that steps cross."""
+
+    where: Literal["network", "inside"]
+    """Between hosts, or between the workers of one host."""
+    name: str
+    """As the catalogue or the profile has it; empty where only its figures are known."""
+    bandwidth: float
+    """Bytes a second each way, as 'paceline networks' has it; of a described or measured host, what all share."""
+    latency: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """What keeps so many workers from being as many times as fast as one."""
+
+    workers: int
+    bound: str
+    """In the words of a row's."""
+    wire: Wire | None
+    """The link, where that is its bandwidth or its latency."""
+    without: float | None
+    """Predicted speed-up of these workers if that link had unlimited bandwidth, or no latency; None: no link."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Knee:
-    """Where doubling the workers stops to pay."""
+    """Where doubling the workers stops paying off."""
 
     reach: Reach
     """The largest number of workers whose doubling makes training at least 1.5 times as fast; 0: there is none."""
     bound: str
     """What keeps twice as many from being twice as fast, in the words of a row's."""
+    where: Literal["network", "inside"]
+    """On which link, where that is bandwidth or latency."""
     dip: int | None
     """A smaller number at which doubling does not pay either, though it does again later; None: there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Bandwidth:
-    """What the network would have to carry for the links to cost a step no more than a tenth."""
+    """What the link in use would have to carry for the links to cost a step no more than a tenth."""
 
     workers: int
-    there: float
-    """Bytes a second that the network has."""
+    wire: Wire
     needed: float | None
     """Bytes a second; None where no bandwidth would do."""
     left: float
@@ -105,15 +132,15 @@ class Bandwidth:
 
 @dataclass(frozen=True, kw_only=True)
 class Help:
-    """Something that would make it faster."""
+    """A change that was predicted and makes it faster."""
 
     what: str
-    """In words: "50gbit", "2 servers"."""
+    """As it is typed: "--network 100gbit", "--servers 2"."""
     workers: int
     gain: float
     """Times as many samples a second at that number of workers."""
-    knee: Reach | None = None
-    """Where doubling would stop to pay then."""
+    speed_up: float
+    """Of these workers against one, both with the change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -134,6 +161,10 @@ class Findings:
     knee: Knee
     crossover: Reach
     """Up to how many workers computing takes at least as long as communication and waiting."""
+    slower: Reach
+    """The largest number of workers that, like all smaller ones, is no faster than one; 1 where two are faster."""
+    limit: Limit | None
+    """Of the slowest of the asked numbers that are slower than one worker, else of the largest; None for one worker."""
     bandwidth: Bandwidth | None
     """None for one worker, who needs no network."""
     helps: tuple[Help, ...]
@@ -160,6 +191,8 @@ class Known:
     """Where the links' figures are from."""
     interval: str
     """What the interval rests on."""
+    precision: str = ""
+    """In which number format a device of the catalogue computes, and what another one would do."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -230,17 +263,21 @@ def _series(document: Mapping[str, Any]) -> Series:
 
 
 def _findings(document: Mapping[str, Any]) -> Findings:
-    knee, bandwidth, gathering = document["knee"], document["bandwidth"], document.get("gathering")
+    knee, limit, bandwidth = document["knee"], document["limit"], document["bandwidth"]
+    gathering = document["gathering"]
     return Findings(
         well=Reach(**document["well"]),
         knee=Knee(**{**knee, "reach": Reach(**knee["reach"])}),
         crossover=Reach(**document["crossover"]),
-        bandwidth=None if bandwidth is None else Bandwidth(**bandwidth),
-        helps=tuple(_help(one) for one in document["helps"]),
+        slower=Reach(**document["slower"]),
+        limit=None if limit is None else Limit(**{**limit, "wire": _wire(limit["wire"])}),
+        bandwidth=None
+        if bandwidth is None
+        else Bandwidth(**{**bandwidth, "wire": Wire(**bandwidth["wire"])}),
+        helps=tuple(Help(**one) for one in document["helps"]),
         gathering=None if gathering is None else Gathering(**gathering),
     )
 
 
-def _help(document: Mapping[str, Any]) -> Help:
-    knee = document["knee"]
-    return Help(**{**document, "knee": None if knee is None else Reach(**knee)})
+def _wire(document: Mapping[str, Any] | None) -> Wire | None:
+    return None if document is None else Wire(**document)

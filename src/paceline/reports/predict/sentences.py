@@ -1,32 +1,51 @@
 """What a prediction says, a sentence each: the answer first, then why, then what would help."""
 
+from collections.abc import Sequence
 from types import MappingProxyType
 
-from paceline.records.prediction import Bandwidth, Findings, Gathering, Help, Prediction, Reach, Series
-from paceline.reports.text import counted
+from paceline.records.prediction import (
+    Bandwidth,
+    Findings,
+    Gathering,
+    Help,
+    Limit,
+    Prediction,
+    Reach,
+    Row,
+    Series,
+    Wire,
+)
+from paceline.reports.text import counted, percent
 from paceline.units import show_rate, show_seconds
 
 LIMITS = MappingProxyType(
     {
         "compute": "computing itself",
-        "bandwidth": "the network's bandwidth",
-        "latency": "the network's latency",
         "codec": "encoding and decoding",
         "server": "the server",
         "straggler": "waiting for the slowest worker",
     }
 )
+PLACES = MappingProxyType({"network": "of the network", "inside": "inside the host"})
+
+CLOSE = 16
+"""A knee that is more than so many times beyond the largest number of workers that was asked about has no number."""
 
 
 def verdict(prediction: Prediction) -> str:
-    """The answer in a sentence or two."""
+    """The answer in a sentence or two: faster or slower than one worker, by how much and because of what."""
     if len(prediction.series) > 1:
         return _winners(prediction)
     (series,) = prediction.series
-    if len(series.rows) == 1 and series.rows[0].workers == 1:
+    if series.findings.limit is None:
         row = series.rows[0]
         return f"One worker takes {show_seconds(row.step)} a step: {row.rate:,.4g} samples/s."
-    return f"{_scales(series.findings)}{_last_step(series)}"
+    rows = [row for row in series.rows if row.workers > 1]
+    slower = [row for row in rows if row.speed_up < 1]
+    faster = [row for row in rows if row.speed_up >= 1]
+    if not slower:
+        return f"{_faster(faster, series.findings)}{_last_step(series)}"
+    return f"{_slower(slower, series.findings)}{_pays_off(slower, faster, series.findings)}"
 
 
 def findings(series: Series) -> list[str]:
@@ -34,28 +53,79 @@ def findings(series: Series) -> list[str]:
     found = series.findings
     if found.bandwidth is None:
         return []
-    lines = [_knee(found), _bandwidth(found.bandwidth), _crossover(found.crossover)]
+    lines = [_bandwidth(found.bandwidth), _crossover(found.crossover)]
+    if any(row.workers > 1 and row.speed_up >= 1 for row in series.rows):
+        lines.insert(0, _knee(found, series.rows[-1].workers))
     if found.gathering is not None:
         lines.append(_gathering(found.gathering, series.rows[-1].workers))
     return lines + [_help(one) for one in found.helps]
 
 
-def _scales(found: Findings) -> str:
-    well, knee = found.well, found.knee.reach
-    if well.workers <= 1 and knee.workers < 1:
-        return f"Two workers are less than 1.5x as fast as one: {LIMITS[found.knee.bound]} is in the way."
-    start = (
-        f"Scales well to {_up_to(well)}"
-        if well.workers > 1
-        else "Does not scale well (2 workers are below 80 % efficiency)"
-    )
-    if knee.open:
-        far = f"as far as was looked, {counted(knee.searched, 'worker')}"
-        return f"{start}; doubling gives 1.5x {far}{_weak(found)}."
+def _slower(rows: Sequence[Row], found: Findings) -> str:
+    """Which numbers of workers are slower than one, by how much and why."""
+    assert found.limit is not None, "of several workers there is a limit"
+    why = f"limited by {limit_words(found.limit)}"
+    if len(rows) == 1:
+        (row,) = rows
+        return f"{counted(row.workers, 'worker')} are slower than one: {_times(row.speed_up)} as fast, {why}"
+    shown = rows if len(rows) <= 3 else (rows[0], rows[-1])
+    speeds = [f"{counted(row.workers, 'worker')} ({_times(row.speed_up)})" for row in shown]
+    between = " to " if len(rows) > 3 else " and " if len(rows) == 2 else ", "
+    return f"{between.join(speeds)} are slower than one; {counted(found.limit.workers, 'worker')} are {why}"
+
+
+def _pays_off(slower: Sequence[Row], faster: Sequence[Row], found: Findings) -> str:
+    """From where on more workers are faster than one."""
+    asked = max(row.workers for row in (*slower, *faster))
+    if faster and slower[-1].workers < faster[0].workers and not found.slower.open:
+        return f"; from {_workers(found.slower.workers + 1)} on it is faster: {_one(faster[-1])}."
+    if faster:
+        return f"; {_one(max(faster, key=lambda row: row.speed_up))}."
+    if not found.slower.open:
+        return f". It takes {_workers(found.slower.workers + 1)} to be faster than one."
     return (
-        f"{start}; doubling beyond {_workers(max(1, knee.workers))} gives less than 1.5x: "
-        f"{LIMITS[found.knee.bound]} is in the way."
+        f". No number of workers up to {found.slower.searched:,} is."
+        if found.slower.searched > asked
+        else "."
     )
+
+
+def _faster(rows: Sequence[Row], found: Findings) -> str:
+    """By how much the largest number is faster, and what keeps it from more where that is little."""
+    last, well = rows[-1], found.well.workers
+    best = max(rows, key=lambda row: row.rate)
+    peak = f"; fewer are faster: {_one(best)}" if best.rate > 1.02 * last.rate else ""
+    if well >= last.workers or found.limit is None:
+        return f"Faster than one worker: {_one(last)}{peak}."
+    far = f"80 % efficiency up to {_workers(well)}" if well > 1 else "2 workers are below 80 % efficiency"
+    return f"Faster than one worker: {_one(last)}, limited by {limit_words(found.limit)}{peak}; {far}."
+
+
+def _one(row: Row) -> str:
+    efficiency = percent(round(row.efficiency, 2))
+    return f"{counted(row.workers, 'worker')} are {_times(row.speed_up)} as fast ({efficiency} efficiency)"
+
+
+def _times(factor: float) -> str:
+    """A factor with two or three figures: 0.026x, 0.68x, 20.5x, 1,020x."""
+    if factor < 0.1:
+        return f"{factor:.2g}x"
+    return f"{factor:.2f}x" if factor < 10 else f"{factor:.3g}x" if factor < 100 else f"{factor:,.0f}x"
+
+
+def limit_words(limit: Limit) -> str:
+    """What is in the way; a link with its name and its figure, as 'paceline networks' has them."""
+    if limit.wire is None:
+        return LIMITS[limit.bound]
+    figure = show_seconds(limit.wire.latency) if limit.bound == "latency" else show_rate(limit.wire.bandwidth)
+    name = limit.wire.name
+    shown = name if figure in name else f"{name}, {figure}" if name else figure
+    return f"{_link(limit.bound, limit.wire.where)} ({shown})"
+
+
+def _link(bound: str, where: str) -> str:
+    """Bandwidth or latency, and of which link."""
+    return LIMITS.get(bound) or f"the {bound} {PLACES[where]}"
 
 
 def _last_step(series: Series) -> str:
@@ -64,44 +134,48 @@ def _last_step(series: Series) -> str:
         return ""
     before, last = series.rows[-2:]
     faster, more = last.rate / before.rate, last.workers / before.workers
-    if faster > 0.8 * more or last.workers == 2:  # of two workers the first sentence tells
+    if faster > 0.8 * more or before.workers == 1:  # against one worker the first sentence tells
         return ""
     price = ""
     if last.cost_million is not None and before.cost_million:
         price = f" and a sample costs {last.cost_million / before.cost_million:.2g}x as much"
-    return f" {last.workers:,} workers are {faster:.2g}x as fast as {before.workers:,}{price}."
+    return f" {last.workers:,} workers are {_times(faster)} as fast as {before.workers:,}{price}."
 
 
 def _winners(prediction: Prediction) -> str:
-    """Which strategy is fastest, by ranges of worker counts."""
+    """Which strategy is fastest, by ranges of worker counts, and where none is as fast as one worker."""
     counts = prediction.workers
-    best = [prediction.fastest(place).strategy for place in range(len(counts))]
+    best = [prediction.fastest(place) for place in range(len(counts))]
     ranges: list[tuple[str, int, int]] = []
-    for count, name in zip(counts, best, strict=True):
-        if ranges and ranges[-1][0] == name:
-            ranges[-1] = (name, ranges[-1][1], count)
+    for count, series in zip(counts, best, strict=True):
+        if ranges and ranges[-1][0] == series.strategy:
+            ranges[-1] = (series.strategy, ranges[-1][1], count)
         else:
-            ranges.append((name, count, count))
+            ranges.append((series.strategy, count, count))
     told = [f"{name} {_span(first, last)}" for name, first, last in ranges]
-    return f"Fastest in samples a second: {', '.join(told)}."
+    rows = [series.rows[place] for place, series in enumerate(best)]
+    slow = [f"{row.workers:,}" for row in rows if row.workers > 1 and row.speed_up < 1]
+    also = f" No strategy makes {' or '.join(slow)} workers as fast as one." if slow else ""
+    return f"Fastest in samples a second: {', '.join(told)}.{also}"
 
 
 def _span(first: int, last: int) -> str:
     return f"with {counted(first, 'worker')}" if first == last else f"with {first:,} to {last:,} workers"
 
 
-def _knee(found: Findings) -> str:
+def _knee(found: Findings, asked: int) -> str:
+    """Where doubling stops paying off; what lies beyond the numbers that were asked about is said to."""
     knee, weak = found.knee, _weak(found)
-    if knee.reach.open:
-        return (
-            f"Knee: none as far as {counted(knee.reach.searched, 'worker')}; doubling still gives 1.5x{weak}."
-        )
+    limited = f"limited by {_link(knee.bound, knee.where)}"
     if knee.reach.workers < 1:
-        return f"Knee: at 1 worker; two are less than 1.5x as fast, limited by {LIMITS[knee.bound]}."
-    return (
-        f"Knee: {_workers(knee.reach.workers)}; to there doubling gives at least 1.5x{weak}, beyond it "
-        f"is limited by {LIMITS[knee.bound]}."
-    )
+        return f"Knee: at 1 worker; two are less than 1.5x as fast, {limited}."
+    if knee.reach.workers <= asked and not knee.reach.open:
+        there = _workers(knee.reach.workers)
+        return f"Knee: {there}; to there doubling gives at least 1.5x{weak}, beyond it is {limited}."
+    beyond = ""
+    if not knee.reach.open and knee.reach.workers <= CLOSE * asked:
+        beyond = f"; beyond what was asked it ends at {_workers(knee.reach.workers)}, {limited}"
+    return f"Knee: none up to {counted(asked, 'worker')}; doubling gives at least 1.5x{weak}{beyond}."
 
 
 def _weak(found: Findings) -> str:
@@ -111,21 +185,22 @@ def _weak(found: Findings) -> str:
 
 
 def _bandwidth(found: Bandwidth) -> str:
-    workers = f"{found.workers:,} workers"
+    workers, there = (
+        f"{found.workers:,} workers",
+        f"{_subject(found.wire)} has {show_rate(found.wire.bandwidth)}",
+    )
     if found.needed is None:
         return (
-            f"Bandwidth: more than {show_rate(found.there)} alone does not make {workers} compute-bound; even an "
-            f"unlimited one leaves {show_seconds(found.left)} a step."
+            f"Bandwidth: {there}; no bandwidth alone makes {workers} compute-bound, and an unlimited one leaves "
+            f"{show_seconds(found.left)} a step."
         )
-    if found.needed <= found.there:
-        return (
-            f"Bandwidth: {workers} are compute-bound; {show_rate(found.needed)} would do, "
-            f"{show_rate(found.there)} are there."
-        )
-    return (
-        f"Bandwidth: {show_rate(found.needed)} would make {workers} compute-bound; "
-        f"{show_rate(found.there)} are there."
-    )
+    if found.needed <= found.wire.bandwidth:
+        return f"Bandwidth: {workers} are compute-bound; {there}, {show_rate(found.needed)} would do."
+    return f"Bandwidth: {show_rate(found.needed)} would make {workers} compute-bound; {there}."
+
+
+def _subject(wire: Wire) -> str:
+    return "the network" if wire.where == "network" else "the link inside the host"
 
 
 def _crossover(reach: Reach) -> str:
@@ -148,22 +223,12 @@ def _gathering(found: Gathering, most: int) -> str:
 
 
 def _help(found: Help) -> str:
-    moved = ""
-    if found.knee is not None:
-        to = "beyond " if found.knee.open else ""
-        moved = f" and moves the knee to {to}{_workers(found.knee.workers)}"
-    makes = "make" if found.what.endswith("servers") else "makes"
     return (
-        f"What would help: {found.what} {makes} {found.workers:,} workers {found.gain:.2g}x as fast{moved}."
+        f"What would help: {found.what} makes {found.workers:,} workers {_times(found.gain)} as fast as now, "
+        f"{_times(found.speed_up)} one worker."
     )
 
 
 def _workers(count: int) -> str:
     """A number that was found; above a thousand, to a hundredth only."""
     return counted(count, "worker") if count <= 1000 else f"about {float(f'{count:.2g}'):,.0f} workers"
-
-
-def _up_to(reach: Reach) -> str:
-    if reach.open:
-        return f"at least {counted(reach.workers, 'worker')}"
-    return _workers(reach.workers)

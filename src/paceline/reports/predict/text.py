@@ -67,6 +67,7 @@ def _basis(prediction: Prediction) -> list[str]:
     known = prediction.known
     return [
         f"Level: {known.level}. Compute: {known.compute}.",
+        *([f"Precision: {known.precision}."] if known.precision else []),
         f"Links: {known.links}.",
         f"Interval: {known.interval}.",
     ]

@@ -3,6 +3,7 @@
 import platform
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 
 import torch
 
@@ -32,10 +33,22 @@ from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.places import Described, Place
 from paceline.studies.predict.pricing import Tell, quiet
 from paceline.studies.predict.question import Gathers, Money, Question
+from paceline.studies.predict.remedies import find_remedies
 from paceline.studies.predict.sources import Nominal, Recorded, Source, Traced, by_profile, by_sheet
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import USUAL_BATCH, Words
+
+PRECISIONS = MappingProxyType(
+    {
+        TORCH: "FP32 with TF32 tensor cores in convolutions",
+        "fp32": "FP32",
+        "tf32": "TF32 tensor cores in convolutions and matrix products",
+        "fp16": "FP16 mixed precision",
+        "bf16": "BF16 mixed precision",
+    }
+)
+"""Number formats in words."""
 
 
 def ask(words: Words) -> Question:
@@ -45,29 +58,34 @@ def ask(words: Words) -> Question:
     profile = find_profile(words)
     standing = find_standing(words, profile)
     subject = find_subject(words)
-    source = find_source(words, subject, profile, _find_sheet(words, standing.place))
+    sheet = _find_sheet(words, standing.place)
+    source = find_source(words, subject, profile, sheet)
     batch = words.batch or _usual_batch(source)
     model = Modelled(
         source=source,
         place=_with_devices(words, standing.place, source, batch),
         links=standing.words,
         links_spread=standing.spread,
+        names=standing.names,
+        precision="" if sheet is None else _precision(words, sheet, source, batch),
         collective=words.collective,
         codec=words.codec,
     )
-    return Question(
+    money = _money(words, subject)
+    most = model.most if words.scaling == "strong" else min(model.most, money.room(batch))
+    question = Question(
         name=subject.name,
         model=model,
-        workers=words.counts(model.most, batch),
+        workers=words.counts(most, batch),
         batch=batch,
         scaling=words.scaling,
         strategies=words.strategies,
         servers=words.servers,
         jitter=standing.jitter if words.jitter is None else words.jitter,
-        money=_money(words, subject),
-        networks=standing.faster,
+        money=money,
         gathers=_gathers(model),
     )
+    return replace(question, remedies=tuple(find_remedies(words, question, model, profile, sheet)))
 
 
 def _check_ways(words: Words) -> None:
@@ -181,6 +199,22 @@ def _roofline(words: Words, sheet: DeviceSheet) -> Roofline:
     if words.threads is not None and words.threads < 1:
         raise Mistake(f"--threads {words.threads} is too small: a worker needs at least 1")
     return Roofline(sheet=sheet, format=words.precision or TORCH, threads=words.threads or 0)
+
+
+def _precision(words: Words, sheet: DeviceSheet, source: Source, batch: int) -> str:
+    """In which format the device computes, and by how much one worker is faster in the narrowest that it has."""
+    told = PRECISIONS[words.precision or TORCH]
+    usual = words.precision is None or words.precision == TORCH
+    if usual and "tf32" not in sheet.tensor_flops:
+        told = PRECISIONS["fp32"]
+    told = f"{told} (PyTorch's default)" if usual else told
+    narrow = next((name for name in ("bf16", "fp16") if name in sheet.tensor_flops), None)
+    if narrow is None or words.device is None or words.precision in ("bf16", "fp16"):
+        return told
+    there = source.cost(batch).compute
+    gain = there / step_cost(source.trace(batch), _roofline(replace(words, precision=narrow), sheet)).compute
+    faster = f"computes {gain:.2g}x as fast" if gain >= 1.05 else "is no faster"
+    return f"{told}; with --precision {narrow} one worker {faster}"
 
 
 def _money(words: Words, subject: Subject) -> Money:

@@ -11,6 +11,9 @@ from paceline.runtimes.virtual.shape import JobShape
 Bound = Literal["compute", "bandwidth", "latency", "codec", "server", "straggler"]
 """What a step would gain most from if it were better."""
 
+Where = Literal["network", "inside"]
+"""A link: between hosts, or between the workers of one host."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
@@ -54,3 +57,5 @@ class Step:
     """How it was got."""
     besides: Bound = "compute"
     """What it would gain most from if computing stayed as it is; compute where nothing else helps."""
+    link: Where = "network"
+    """Of which link, where one of the two is bandwidth or latency."""

@@ -5,10 +5,11 @@ from dataclasses import replace
 
 from paceline.costs.compression import Coded
 from paceline.strategies.base import Served
-from paceline.studies.predict.base import Bound
+from paceline.studies.predict.base import Bound, Where
 from paceline.studies.predict.extremes import mean_factor
 from paceline.studies.predict.few import (
     Few,
+    links_in_use,
     slower,
     with_coding,
     with_compute,
@@ -21,31 +22,39 @@ SERVERS = 0.9
 """Part of what better links would gain that better servers alone must gain to be what bounds a step."""
 
 
-def find_bounds(few: Few, step: Callable[[Few], float]) -> tuple[Bound, Bound]:
-    """What bounds the step, and what would if computing stayed as it is; ``step`` answers in seconds.
+def find_bounds(few: Few, step: Callable[[Few], float]) -> tuple[Bound, Bound, Where]:
+    """What bounds the step, what would if computing stayed as it is, and the link; ``step`` answers in seconds.
 
-    Computing twice as fast, links of twice the bandwidth, half the latency, a codec that takes half the time, servers'
-    hosts of twice the bandwidth that update twice as fast, or half as long a wait for slower workers, each with
-    everything else as it is. Where nothing helps it is compute.
+    Computing twice as fast, a link of twice the bandwidth or half the latency, a codec that takes half the time,
+    servers' hosts of twice the bandwidth that update twice as fast, or half as long a wait for slower workers, each
+    with everything else as it is. Where nothing helps it is compute.
     """
     now = step(few)
-    gains = _gains(few, step, now)
+    links = {where: _link_gains(few, step, now, where) for where in links_in_use(few)}
+    where: Where = max(links, key=lambda one: max(links[one].values()), default="network")
+    gains = _gains(few, step, now, links.get(where, {}))
     besides: dict[Bound, float] = {name: gain for name, gain in gains.items() if name != "compute"}
-    return _largest(gains, now), _largest(besides, now)
+    return _largest(gains, now), _largest(besides, now), where
 
 
 def _largest(gains: dict[Bound, float], now: float) -> Bound:
-    best = max(gains, key=lambda name: gains[name])
-    return best if gains[best] > 1e-9 * now else "compute"
+    helps: dict[Bound, float] = {name: gain for name, gain in gains.items() if gain > 1e-9 * now}
+    return max(helps, key=lambda name: helps[name]) if helps else "compute"
 
 
-def _gains(few: Few, step: Callable[[Few], float], now: float) -> dict[Bound, float]:
-    """Seconds that each would save."""
-    gains: dict[Bound, float] = {
-        "compute": now - step(with_compute(few, 0.5)),
-        "bandwidth": now - step(with_links(few, bandwidth=2.0)),
-        "latency": now - step(with_links(few, latency=0.5)),
+def _link_gains(few: Few, step: Callable[[Few], float], now: float, where: Where) -> dict[Bound, float]:
+    """Seconds that a better link would save."""
+    return {
+        "bandwidth": now - step(with_links(few, where, bandwidth=2.0)),
+        "latency": now - step(with_links(few, where, latency=0.5)),
     }
+
+
+def _gains(
+    few: Few, step: Callable[[Few], float], now: float, link: dict[Bound, float]
+) -> dict[Bound, float]:
+    """Seconds that each would save; ``link`` is that of the link which would save most."""
+    gains: dict[Bound, float] = {"compute": now - step(with_compute(few, 0.5)), **link}
     if isinstance(few.setup.shape.compression, Coded):
         gains["codec"] = now - step(with_coding(few, 0.5))
     if few.jitter or len(set(few.paces)) > 1:
@@ -55,7 +64,8 @@ def _gains(few: Few, step: Callable[[Few], float], now: float) -> dict[Bound, fl
         gains["compute"] -= gains["straggler"]
     if isinstance(few.strategy, Served):
         server = now - step(with_servers(few, 2.0))
-        if server >= SERVERS * gains["bandwidth"]:
-            gains["server"] = max(server, gains["bandwidth"])
-            del gains["bandwidth"]
+        carried = gains.get("bandwidth", 0.0)
+        if server >= SERVERS * carried:
+            gains["server"] = max(server, carried)
+            gains.pop("bandwidth", None)
     return gains

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass, replace
 
-from paceline.clusters.cluster import Link
+from paceline.clusters.cluster import Host, Link
 from paceline.clusters.times import StepTimes
 from paceline.costs.compression import Coded
 from paceline.costs.devices.base import StepCost
 from paceline.costs.folded import Fold, Kind, Standing, fold, paces
 from paceline.strategies.base import Served, Strategy
-from paceline.studies.predict.base import Setup
+from paceline.studies.predict.base import Setup, Where
 from paceline.studies.predict.events import build_strategy, step_times
 
 
@@ -94,10 +94,17 @@ def slower(cost: StepCost, factor: float) -> StepCost:
     )
 
 
-def with_links(few: Few, bandwidth: float = 1.0, latency: float = 1.0) -> Few:
-    """All links with so many times their bandwidth and latency."""
+def links_in_use(few: Few) -> tuple[Where, ...]:
+    """Those that a step may cross."""
+    network: tuple[Where, ...] = ("network",) if sum(kind.hosts for kind in few.folding.kinds) > 1 else ()
+    shared = bool(few.places) or any(kind.host.workers > 1 for kind in few.folding.kinds)
+    return (*network, "inside") if shared else network
+
+
+def with_links(few: Few, where: Where, bandwidth: float = 1.0, latency: float = 1.0) -> Few:
+    """The links between hosts, or those inside, with so many times their bandwidth and latency."""
     everywhere = range(len(few.folding.kinds))
-    return _changed(few, everywhere, bandwidth, latency)
+    return _changed(few, everywhere, (where,), bandwidth, latency)
 
 
 def with_coding(few: Few, factor: float) -> Few:
@@ -112,7 +119,7 @@ def with_coding(few: Few, factor: float) -> Few:
 
 def with_servers(few: Few, factor: float) -> Few:
     """The hosts of servers have ``factor`` times the bandwidth, and update as many times as fast."""
-    faster = _changed(few, few.places, factor, 1.0)
+    faster = _changed(few, few.places, ("network", "inside"), factor, 1.0)
     return replace(faster, updating=few.updating / factor)
 
 
@@ -123,14 +130,21 @@ def without_stragglers(few: Few) -> Few:
     return replace(few, jitter=0.0, paces=(1 / mean,) * len(few.paces))
 
 
-def _changed(few: Few, places: range | tuple[int, ...], bandwidth: float, latency: float) -> Few:
+def _changed(
+    few: Few, places: range | tuple[int, ...], links: tuple[Where, ...], bandwidth: float, latency: float
+) -> Few:
     def better(link: Link) -> Link:
         return Link(bandwidth=link.bandwidth * bandwidth, latency=link.latency * latency)
 
+    def changed(host: Host) -> Host:
+        return replace(
+            host,
+            link=better(host.link) if "network" in links else host.link,
+            inside=better(host.inside) if "inside" in links else host.inside,
+        )
+
     kinds = tuple(
-        replace(kind, host=replace(kind.host, link=better(kind.host.link), inside=better(kind.host.inside)))
-        if place in places
-        else kind
+        replace(kind, host=changed(kind.host)) if place in places else kind
         for place, kind in enumerate(few.folding.kinds)
     )
     return replace(few, folding=replace(few.folding, kinds=kinds))

@@ -1,18 +1,19 @@
-"""What follows from the steps: where it stops to pay, why, and what would help."""
+"""What follows from the steps: whether it pays off, up to where, why not further, and what would help."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from itertools import groupby
+from types import MappingProxyType
 
 from paceline import specs
 from paceline.errors import Mistake
-from paceline.records.prediction import Bandwidth, Findings, Gathering, Help, Knee, Reach
-from paceline.runtimes.settings import MOST_SERVERS
+from paceline.records.prediction import Bandwidth, Findings, Gathering, Help, Knee, Limit
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.base import Step
-from paceline.studies.predict.model import Case
+from paceline.studies.predict.model import ALIKE, Case
 from paceline.studies.predict.pricing import Pricing
-from paceline.studies.predict.question import Faster
+from paceline.studies.predict.question import Remedy
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 
 WELL = 0.8
@@ -22,7 +23,7 @@ FAR = 100_000
 """As many workers are looked at where the closed path answers."""
 
 CLOSE = 16
-"""How many times as many workers as were asked for are looked at with another network."""
+"""How many times as many workers as were asked for are looked at for the first that are faster than one."""
 
 ROUGH = 0.1
 """To what part a bandwidth is found where every step is played."""
@@ -32,6 +33,22 @@ TENTH = 1.1
 
 WORTH = 1.1
 """What helps less than this is not worth a sentence."""
+
+PLAYED = 3
+"""Where every step is played, one in so many changes of a kind is looked at, the last among them."""
+
+FEW = 3
+"""As many changes are recommended at most."""
+
+DIRECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "bandwidth": ("network", "inside"),
+        "latency": ("network", "inside", "collective"),
+        "server": ("servers",),
+        "codec": ("codec",),
+    }
+)
+"""Which changes come first, by what bounds a step; the others follow by how much they help."""
 
 FINE = 0.02
 """To what part it is found elsewhere."""
@@ -50,18 +67,23 @@ class Finder:
     def findings(self) -> Findings:
         """All of them."""
         limit = self._limit()
-        knee = self._knee(limit)
+        several = self._asked > 1
         return Findings(
             well=holds_up_to(self._well, limit),
-            knee=knee,
+            knee=self._knee(limit),
             crossover=holds_up_to(self._computes_longer, limit),
-            bandwidth=self._bandwidth() if self._asked > 1 else None,
-            helps=tuple(self._helps(knee.reach)) if self._asked > 1 else (),
-            gathering=self._gathering() if self._asked > 1 else None,
+            slower=holds_up_to(self._no_faster, min(limit, CLOSE * self._asked)),
+            limit=self._reason(self._focus()) if several else None,
+            bandwidth=self._bandwidth() if several else None,
+            helps=tuple(self._helps()) if several else (),
+            gathering=self._gathering() if several else None,
         )
 
     def _case(self, workers: int) -> Case:
         return self._question.case(self._strategy, workers)
+
+    def _speed_up(self, workers: int) -> float:
+        return self._pricing.rate(self._case(workers)) / self._pricing.alone
 
     def _limit(self) -> int:
         """How far to look: as far as the closed path goes and workers are of use; else as far as was asked."""
@@ -71,24 +93,41 @@ class Finder:
 
     def _well(self, workers: int) -> bool:
         """As the table shows it, in whole percent."""
-        return round(self._pricing.rate(self._case(workers)) / self._pricing.alone / workers, 2) >= WELL
+        return round(self._speed_up(workers) / workers, 2) >= WELL
+
+    def _no_faster(self, workers: int) -> bool:
+        return workers == 1 or self._speed_up(workers) <= 1
 
     def _knee(self, limit: int) -> Knee:
         reach, dip = pays_up_to(lambda workers: self._pricing.rate(self._case(workers)), limit)
-        return Knee(
-            reach=reach, bound=self._obstacle(min(reach.workers + 1, max(1, limit // 2)), limit), dip=dip
-        )
+        few = min(reach.workers + 1, max(1, limit // 2))
+        many = self._pricing.explained(self._case(min(2 * few, limit)))
+        before = self._case(few)
+        bound = _obstacle(self._pricing.step(before), before, many, self._case(min(2 * few, limit)), 2)
+        return Knee(reach=reach, bound=bound, where=many.link, dip=dip)
 
-    def _obstacle(self, workers: int, limit: int) -> str:
-        """What keeps twice as many from being twice as fast.
+    def _focus(self) -> int:
+        """The number of workers whose limit the answer names: the slowest below one worker's rate, or the largest."""
+        speeds = {workers: self._speed_up(workers) for workers in self._question.workers if workers > 1}
+        slowest = min(speeds, key=lambda workers: speeds[workers])
+        return slowest if speeds[slowest] < 1 else self._asked
 
-        That need not be what takes longest: computing is in the way only where twice as many do not halve it a sample.
-        """
-        few, many = self._case(workers), self._case(min(2 * workers, limit))
-        before, after = self._pricing.step(few), self._pricing.explained(many)
-        lost = after.step / many.total - before.step / few.total / 2
-        computing = _computing(after) / many.total - _computing(before) / few.total / 2
-        return "compute" if computing > lost / 2 else after.besides
+    def _reason(self, workers: int) -> Limit:
+        """What keeps so many from being as many times as fast as one who trains alone."""
+        one, case = replace(self._question.case(ALIKE, 1), servers=1), self._case(workers)
+        step = self._pricing.explained(case)
+        bound = _obstacle(self._pricing.step(one), one, step, case, workers)
+        if bound not in ("bandwidth", "latency"):
+            return Limit(workers=workers, bound=bound, wire=None, without=None)
+        perfect = {
+            "bandwidth": case.with_link(step.link, bandwidth=UNLIMITED),
+            "latency": case.with_link(step.link, latency=0.0),
+        }
+        without = {name: self._pricing.rate(other) / self._pricing.alone for name, other in perfect.items()}
+        # Where either would do, the one that counts for more now is named.
+        best = max(without, key=lambda name: (round(without[name], 6), name == bound))
+        wire = self._question.model.wire(case, step.link)
+        return Limit(workers=workers, bound=best, wire=wire, without=without[best])
 
     def _computes_longer(self, workers: int) -> bool:
         """Jitter apart: it makes workers wait for each other, not for the network."""
@@ -96,56 +135,60 @@ class Finder:
         return step.communicate + step.hidden + step.wait <= _computing(step)
 
     def _bandwidth(self) -> Bandwidth:
+        """Of the link that a step would gain most from."""
         case = self._case(self._asked)
+        where = self._pricing.explained(case).link
+        wire = self._question.model.wire(case, where)
         perfect = self._pricing.perfect(case)
         factor = least_factor(
-            lambda more: self._pricing.seconds(replace(case, bandwidth=more)) <= TENTH * perfect,
+            lambda more: self._pricing.seconds(case.with_link(where, bandwidth=more)) <= TENTH * perfect,
             precision=FINE if self._closed else ROUGH,
         )
-        there = self._question.model.bandwidth(case)
-        left = self._pricing.seconds(replace(case, bandwidth=UNLIMITED)) - perfect
+        left = self._pricing.seconds(case.with_link(where, bandwidth=UNLIMITED)) - perfect
         return Bandwidth(
             workers=self._asked,
-            there=there,
-            needed=None if factor is None else factor * there,
+            wire=wire,
+            needed=None if factor is None else factor * wire.bandwidth,
             left=max(0.0, left),
         )
 
-    def _helps(self, knee: Reach) -> Iterator[Help]:
-        yield from self._networks(knee)
-        if self._pricing.explained(self._case(self._asked)).bound == "server":
-            yield from self._servers()
+    def _helps(self) -> list[Help]:
+        """The changes that help most, each predicted: of every kind the first that is enough, else the fastest."""
+        if self._speed_up(self._asked) * WORTH > self._asked:
+            return []
+        kinds = groupby(self._question.remedies, key=lambda remedy: remedy.kind)
+        found = {kind: self._best(remedies) for kind, remedies in kinds}
+        helps = {kind: one for kind, one in found.items() if one is not None}
+        first = DIRECT.get(self._pricing.explained(self._case(self._asked)).besides, ())
+        order = sorted(helps, key=lambda kind: (kind not in first, -helps[kind].gain))
+        return [helps[kind] for kind in order[:FEW]]
 
-    def _networks(self, knee: Reach) -> Iterator[Help]:
-        """The slowest network that is worth it."""
-        for network in self._question.networks:
-            gain = self._gain(_on(self._case(self._asked), network))
-            if gain < WORTH:
+    def _best(self, remedies: Iterator[Remedy]) -> Help | None:
+        best: Help | None = None
+        for remedy in list(remedies)[:: -1 if self._closed else -PLAYED][::-1]:
+            try:
+                one = self._predicted(remedy)
+            except Mistake:  # a described cluster offers so many places for servers and no more
                 continue
-            yield Help(what=network.name, workers=self._asked, gain=gain, knee=self._moved(network, knee))
-            return
+            if best is None or one.gain > WORTH * best.gain:
+                best = one
+            if best.speed_up >= WELL * self._asked:
+                break
+        now = self._speed_up(self._asked)
+        worth = best is not None and best.gain >= WORTH and best.speed_up >= WORTH * now
+        return best if worth else None
 
-    def _moved(self, network: Faster, knee: Reach) -> Reach | None:
-        """Where the knee goes, if that is further out: where only steps are shorter, latency counts the sooner."""
-        if not self._closed:
-            return None
-        reach, _ = pays_up_to(self._rate_on(network), min(knee.searched, CLOSE * self._asked))
-        return reach if reach.workers > max(1, knee.workers) else None
-
-    def _rate_on(self, network: Faster) -> Callable[[int], float]:
-        return lambda workers: self._pricing.rate(_on(self._case(workers), network))
-
-    def _servers(self) -> Iterator[Help]:
-        """Twice as many, where a run may have them and the hosts have room for them."""
-        more = 2 * self._question.servers
-        if more > MOST_SERVERS:
-            return
-        try:
-            gain = self._gain(replace(self._case(self._asked), servers=more))
-        except Mistake:  # a described cluster offers so many places for servers and no more
-            return
-        if gain >= WORTH:
-            yield Help(what=f"{more} servers", workers=self._asked, gain=gain)
+    def _predicted(self, remedy: Remedy) -> Help:
+        question = remedy.question
+        pricing = Pricing(question)
+        strategy = self._strategy if self._strategy in question.strategies else question.strategies[0]
+        rate = pricing.rate(question.case(strategy, self._asked))
+        return Help(
+            what=remedy.what,
+            workers=self._asked,
+            gain=rate / self._pricing.rate(self._case(self._asked)),
+            speed_up=rate / pricing.alone,
+        )
 
     def _gathering(self) -> Gathering | None:
         """Where everybody gets everybody's messages: from where on gradients as they are would be faster."""
@@ -162,13 +205,16 @@ class Finder:
             slower = workers
         return Gathering(codec=gathers.codec, slower=slower)
 
-    def _gain(self, better: Case) -> float:
-        return self._pricing.rate(better) / self._pricing.rate(self._case(self._asked))
+
+def _obstacle(before: Step, few: Case, after: Step, many: Case, times: int) -> str:
+    """What keeps ``times`` as many workers from being as many times as fast.
+
+    That need not be what takes longest: computing is in the way only where more workers do not shorten it a sample.
+    """
+    lost = after.step / many.total - before.step / few.total / times
+    computing = _computing(after) / many.total - _computing(before) / few.total / times
+    return "compute" if computing > lost / 2 else after.besides
 
 
 def _computing(step: Step) -> float:
     return step.data + step.forward + step.backward + step.apply
-
-
-def _on(case: Case, network: Faster) -> Case:
-    return replace(case, bandwidth=network.bandwidth, latency=network.latency)

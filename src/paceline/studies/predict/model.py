@@ -4,11 +4,19 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline.costs.devices.base import StepCost
-from paceline.records.prediction import Known, Layer
-from paceline.studies.predict.base import Step
+from paceline.records.prediction import Known, Layer, Wire
+from paceline.studies.predict.base import Step, Where
 
 ALIKE = "all-reduce"
 """The strategy by which one worker alone is told: it has nobody to talk to."""
+
+
+@dataclass(frozen=True)
+class Quality:
+    """A link beside the one that was described: so many times its bandwidth, so many times its latency."""
+
+    bandwidth: float = 1.0
+    latency: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,15 +35,20 @@ class Case:
     """Computing takes so many times as long."""
     links: float = 1.0
     """Every transfer takes so many times as long: both bandwidth and latency are that much worse."""
-    bandwidth: float = 1.0
-    """The network between hosts carries so many times as much; inside the host where there is one only."""
-    latency: float = 1.0
-    """That network's messages take so many times as long to arrive."""
+    network: Quality = Quality()
+    """Of the network between hosts."""
+    inside: Quality = Quality()
+    """Of what connects the workers of a host."""
 
     @property
     def as_described(self) -> "Case":
         """The same in a world that is as it was described."""
-        return replace(self, compute=1.0, links=1.0, bandwidth=1.0, latency=1.0)
+        return replace(self, compute=1.0, links=1.0, network=Quality(), inside=Quality())
+
+    def with_link(self, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Case":
+        """The same with one of the two links so many times as good, or as bad."""
+        quality = Quality(bandwidth, latency)
+        return replace(self, network=quality) if where == "network" else replace(self, inside=quality)
 
 
 class CostModel(Protocol):
@@ -57,8 +70,8 @@ class CostModel(Protocol):
     def most(self) -> int:
         """The largest number of workers that it can be asked about."""
 
-    def bandwidth(self, case: Case) -> float:
-        """Bytes a second of a case's network: between hosts, or inside where there is one only."""
+    def wire(self, case: Case, where: Where) -> Wire:
+        """The link that a case's steps cross there, for people."""
 
     def hosts(self, workers: int) -> int:
         """How many hosts so many workers stand on."""

@@ -9,19 +9,19 @@ from paceline.codecs.identity import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
 from paceline.costs.devices.base import StepCost
 from paceline.costs.trace.trace import Trace
-from paceline.records.prediction import Known, Layer
+from paceline.records.prediction import Known, Layer, Wire
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.strategies.periods import Seconds, Steps
-from paceline.studies.predict.base import Setup, Step
+from paceline.studies.predict.base import Setup, Step, Where
 from paceline.studies.predict.closed import waits_for_all
 from paceline.studies.predict.few import Few, few_of, slower
 from paceline.studies.predict.layers import layer_table
 from paceline.studies.predict.model import Case
-from paceline.studies.predict.places import Meeting, Place, changed, changed_host, network_bandwidth
+from paceline.studies.predict.places import LinkNames, Meeting, Place, changed, changed_host
 from paceline.studies.predict.sources import Source
-from paceline.studies.predict.steps import closed, predict_step
+from paceline.studies.predict.steps import closed, predict_step, unexplained_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +35,12 @@ class Modelled:
     links_spread: float
     collective: str = "native"
     codec: str = "identity"
+    names: LinkNames = LinkNames()
+    precision: str = ""
+    """In which number format the source computes, in words; empty where it was measured."""
     name: str = "paceline"
-    _costs: dict[int, StepCost] = field(default_factory=dict, init=False)
+    costs: dict[int, StepCost] = field(default_factory=dict)
+    """Of the source, by batch: one dictionary for all models that have it."""
     _compressions: list[Compression] = field(default_factory=list, init=False)
     _fews: dict[Case, Few] = field(default_factory=dict, init=False)
 
@@ -48,6 +52,7 @@ class Modelled:
             compute=self.source.words,
             links=self.links,
             interval=f"{self.source.doubt}; transfers likewise {exp(self.links_spread):.3g}",
+            precision=self.precision,
         )
 
     @property
@@ -55,9 +60,9 @@ class Modelled:
         """As many as the place has room for."""
         return self.place.most
 
-    def bandwidth(self, case: Case) -> float:
-        """Of the network among the workers, and to their servers where there are any."""
-        return network_bandwidth(self.place.cluster(case.workers, self._meeting(case)))
+    def wire(self, case: Case, where: Where) -> Wire:
+        """Among the workers, and to their servers where there are any."""
+        return self.names.wire(self.place.cluster(case.workers, self._meeting(case)), where)
 
     def hosts(self, workers: int) -> int:
         """How many hosts so many workers stand on."""
@@ -65,13 +70,13 @@ class Modelled:
 
     def cost(self, batch: int) -> StepCost:
         """Asked of the source once a batch."""
-        if batch not in self._costs:
-            self._costs[batch] = self.source.cost(batch)
-        return self._costs[batch]
+        if batch not in self.costs:
+            self.costs[batch] = self.source.cost(batch)
+        return self.costs[batch]
 
     def parameters(self) -> int:
         """Of whatever batch was asked for first."""
-        return self.source.trace(next(iter(self._costs))).size
+        return self.source.trace(next(iter(self.costs))).size
 
     def layers(self, batch: int) -> tuple[Layer, ...]:
         """Module by module."""
@@ -83,11 +88,9 @@ class Modelled:
         plain = case.as_described
         few = self._few(plain)
         if few is None:
-            return self.explained(case)
-        parts = closed(few if case == plain else _elsewhere(few, case, self.place.hosts(case.workers) > 1))
-        if parts is None:
-            return self.explained(case)
-        return Step(**parts.as_fields(), bound="compute", besides="compute", path="closed")
+            return unexplained_step(self._setup(case))
+        parts = closed(few if case == plain else _elsewhere(few, case))
+        return unexplained_step(self._setup(case)) if parts is None else parts.as_step("closed")
 
     def explained(self, case: Case) -> Step:
         """Run the strategy's program, or its closed form, and see what it would gain most from."""
@@ -156,7 +159,7 @@ class Modelled:
         return self._compressions[0]
 
 
-def _elsewhere(few: Few, case: Case, several: bool) -> Few:
+def _elsewhere(few: Few, case: Case) -> Few:
     """The same in a better or worse world."""
-    kinds = tuple(replace(kind, host=changed_host(kind.host, case, several)) for kind in few.folding.kinds)
+    kinds = tuple(replace(kind, host=changed_host(kind.host, case)) for kind in few.folding.kinds)
     return replace(few, folding=replace(few.folding, kinds=kinds), cost=slower(few.cost, case.compute))

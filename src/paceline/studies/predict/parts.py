@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from paceline.records.spans import StepRecord
+from paceline.studies.predict.base import Step
 
 COMPUTING = ("data", "forward", "backward", "apply")
 """What a worker does itself."""
@@ -32,9 +33,10 @@ class Parts:
         """All of it."""
         return self.data + self.forward + self.backward + self.apply + self.communicate + self.wait
 
-    def as_fields(self) -> dict[str, float]:
-        """By name, for ``Step``."""
-        return {"step": self.step} | {field.name: getattr(self, field.name) for field in fields(self)}
+    def as_step(self, path: Literal["closed", "events"]) -> Step:
+        """The step, before it is known what bounds it."""
+        parts = {field.name: getattr(self, field.name) for field in fields(self)}
+        return Step(step=self.step, **parts, bound="compute", path=path)
 
 
 class Noted(NamedTuple):

@@ -5,7 +5,9 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
-from paceline.studies.predict.model import Case
+from paceline.records.prediction import Wire
+from paceline.studies.predict.base import Where
+from paceline.studies.predict.model import Case, Quality
 from paceline.studies.predict.question import MOST_WORKERS
 
 
@@ -36,18 +38,18 @@ class Place(Protocol):
 class Alike:
     """As many hosts as it takes, all alike, each with so many workers; the last one may be partly used."""
 
-    most = MOST_WORKERS
-
     def __init__(
         self,
         *,
         link: Link,
         per_host: int = 1,
+        most: int = MOST_WORKERS,
         inside: Callable[[int], Link] = lambda workers: MEMORY,  # noqa: ARG005
         device: Device = Device(),  # noqa: B008
         company: tuple[float, ...] = (),
     ) -> None:
         """``inside`` is what so many workers of a host share; ``company`` is as a host has it."""
+        self.most = most
         self._link, self._per_host, self._inside = link, per_host, inside
         self._device, self._company = device, company
         self._full: list[Host] = []
@@ -103,21 +105,22 @@ def changed(cluster: Cluster, case: Case) -> Cluster:
     """The cluster with links as much better or worse as the case says."""
     if case == case.as_described:
         return cluster
-    several = len(cluster.hosts) > 1
-    return replace(cluster, hosts=tuple(changed_host(host, case, several) for host in cluster.hosts))
+    return replace(cluster, hosts=tuple(changed_host(host, case) for host in cluster.hosts))
 
 
-def changed_host(host: Host, case: Case, several: bool) -> Host:
-    """One host of several, or the only one, with such links."""
-    named, other = (case.bandwidth, case.latency), (1.0, 1.0)
+def changed_host(host: Host, case: Case) -> Host:
+    """One host with such links."""
 
-    def better(link: Link, more: float, longer: float) -> Link:
-        return Link(bandwidth=link.bandwidth * more / case.links, latency=link.latency * longer * case.links)
+    def better(link: Link, than: Quality) -> Link:
+        return Link(
+            bandwidth=link.bandwidth * than.bandwidth / case.links,
+            latency=link.latency * than.latency * case.links,
+        )
 
     return _copied(
         host,
-        link=better(host.link, *(named if several else other)),
-        inside=better(host.inside, *(other if several else named)),
+        link=better(host.link, case.network),
+        inside=better(host.inside, case.inside),
     )
 
 
@@ -128,8 +131,28 @@ def _copied(host: Host, **settings: object) -> Host:
     return copy
 
 
-def network_bandwidth(cluster: Cluster) -> float:
-    """Bytes a second of the slowest link between hosts, or of what is inside where there is one host only."""
-    if len(cluster.hosts) == 1:
-        return cluster.hosts[0].inside.bandwidth
-    return min(host.link.bandwidth for host in cluster.hosts)
+@dataclass(frozen=True, kw_only=True)
+class LinkNames:
+    """What people call the links of a place."""
+
+    network: str = ""
+    inside: str = ""
+    own: bool = False
+    """Whether every worker has a link inside the host of its own: what the host has is the sum of them."""
+
+    def wire(self, cluster: Cluster, where: Where) -> Wire:
+        """The slowest such link of a cluster, as 'paceline networks' has it."""
+        if where == "network":
+            links = [host.link for host in cluster.hosts]
+            shares = [1] * len(links)
+        else:
+            hosts = [host for host in cluster.hosts if host.workers]
+            links = [host.inside for host in hosts]
+            shares = [host.workers if self.own else 1 for host in hosts]
+        rates = (link.bandwidth / share for link, share in zip(links, shares, strict=True))
+        return Wire(
+            where=where,
+            name=getattr(self, where),
+            bandwidth=min(rates),
+            latency=max(link.latency for link in links),
+        )

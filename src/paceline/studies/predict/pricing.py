@@ -25,11 +25,14 @@ class Pricing:
     def __init__(self, question: Question, tell: Tell = quiet) -> None:
         self.question, self._tell = question, tell
         self._steps: dict[Case, Step] = {}
+        self._explained: dict[Case, Step] = {}
         self.alone = self.rate(replace(question.case(ALIKE, 1), servers=1))
         """Samples a second of one worker who trains alone."""
 
     def step(self, case: Case) -> Step:
         """The step of a case."""
+        if case in self._explained:
+            return self._explained[case]
         if case not in self._steps:
             self._tell(_words(case))
             self._steps[case] = self.question.model.step(case)
@@ -37,8 +40,10 @@ class Pricing:
 
     def explained(self, case: Case) -> Step:
         """The same with what bounds it."""
-        self._tell(_words(case))
-        return self.question.model.explained(case)
+        if case not in self._explained:
+            self._tell(_words(case))
+            self._explained[case] = self.question.model.explained(case)
+        return self._explained[case]
 
     def seconds(self, case: Case) -> float:
         """How long the step of a case takes."""

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.errors import Mistake
-from paceline.studies.predict.model import Case, CostModel
+from paceline.jobs.sharding import Shards
+from paceline.studies.predict.model import Case, CostModel, Quality
 
 Scaling = Literal["weak", "strong"]
 """Weak: every worker keeps its batch. Strong: the batch of all workers together stays, each has its part."""
@@ -50,10 +51,22 @@ class Money:
         """Whether there is a price."""
         return self.worker_hour > 0 or self.host_hour > 0
 
-    @property
-    def trained(self) -> int | None:
-        """Samples of the whole training, where it is known how long that is."""
-        return self.samples * self.epochs if self.samples and self.epochs else None
+    def room(self, batch: int) -> int:
+        """How many workers of such a batch there is data for."""
+        return MOST_WORKERS if self.samples is None else max(1, self.samples // batch)
+
+    def shards(self, case: Case) -> Shards:
+        """The data cut into the batches of a case; a Mistake where one is larger than the data."""
+        assert self.samples is not None, "nobody said how many samples there are"
+        whole = case.total == case.batch * case.workers
+        sizes = (case.batch,) * case.workers if whole else (case.total,)
+        return Shards(samples=self.samples, batch_sizes=sizes, seed=0)
+
+    def steps(self, case: Case) -> int | None:
+        """Steps of the whole training, where it is known how long that is: an epoch has whole ones."""
+        if self.samples is None or self.epochs is None:
+            return None
+        return self.epochs * self.shards(case).steps_per_epoch
 
     def hourly(self, workers: int, hosts: int) -> float:
         """What so many workers on so many hosts cost an hour; a host that is partly used is paid whole."""
@@ -75,10 +88,12 @@ class Question:
     servers: int = 1
     jitter: float = 0.0
     money: Money = Money()
-    networks: tuple["Faster", ...] = ()
-    """Faster networks that one could have instead, slowest first; what would help is looked for among them."""
+    remedies: tuple["Remedy", ...] = ()
+    """Changes that somebody could make; those that help are found by predicting them."""
     gathers: "Gathers | None" = None
     """Where the codec's messages do not add up on the way."""
+    network: Quality = Quality()
+    """Another network between hosts than the model's."""
 
     def __post_init__(self) -> None:
         check_counts(self.workers)
@@ -94,15 +109,18 @@ class Question:
             raise Mistake(
                 f"--workers {largest} do not fit the cluster, which has {self.model.most}; ask for at most that"
             )
+        if self.money.samples is not None:
+            self.money.shards(self.case("", largest))
 
     @property
     def most(self) -> int:
         """The largest number of workers that makes sense."""
-        limit = self.batch if self.scaling == "strong" else MOST_WORKERS
-        return min(limit, self.model.most)
+        if self.scaling == "strong":
+            return min(self.batch, self.model.most)
+        return min(self.money.room(self.batch), self.model.most)
 
     def case(self, strategy: str, workers: int) -> Case:
-        """The case of so many workers, in a world as described."""
+        """The case of so many workers, on the network of the question."""
         strong = self.scaling == "strong"
         return Case(
             strategy=strategy,
@@ -111,18 +129,19 @@ class Question:
             total=self.batch if strong else self.batch * workers,
             servers=self.servers,
             jitter=self.jitter,
+            network=self.network,
         )
 
 
 @dataclass(frozen=True, kw_only=True)
-class Faster:
-    """A network, compared with the one that is there."""
+class Remedy:
+    """A change, and the same question with it."""
 
-    name: str
-    bandwidth: float
-    """Times as much."""
-    latency: float
-    """Times as long."""
+    kind: str
+    """What is changed, such as "network"; of each kind at most one is recommended."""
+    what: str
+    """As it is typed: "--network 100gbit"."""
+    question: Question
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,22 +2,28 @@
 
 from dataclasses import dataclass, replace
 
+from paceline import specs
+from paceline.clusters.catalogue import NetworkSheet
 from paceline.clusters.cluster import MEMORY, Cluster, Link
 from paceline.clusters.description import read_cluster
-from paceline.clusters.networks import NETWORKS, find_network
+from paceline.clusters.networks import find_network
 from paceline.clusters.profile import INSIDE, Profile
 from paceline.clusters.times import StepTimes
 from paceline.costs.recorded import check_alone
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Served
 from paceline.studies.predict.machine import Machine, Machines
-from paceline.studies.predict.places import Alike, Described, Place
-from paceline.studies.predict.question import Faster
+from paceline.studies.predict.places import Alike, Described, LinkNames, Place
+from paceline.studies.predict.question import MOST_WORKERS
 from paceline.studies.predict.words import USUAL_NETWORK, Words
 from paceline.units import show_rate, show_seconds
 
 SHEET_SPREAD = 0.2
 """Of links that nobody measured, as the logarithm's standard deviation: software reaches 0.7 to 0.95 of most."""
+
+_SHARED = "shared memory"
 
 MEASURED = "measured"
 """The network of a profile."""
@@ -29,9 +35,9 @@ class Standing:
 
     place: Place
     words: str
+    names: LinkNames = LinkNames()
     spread: float = SHEET_SPREAD
     jitter: float = 0.0
-    faster: tuple[Faster, ...] = ()
 
 
 def find_standing(words: Words, profile: Profile | None) -> Standing:
@@ -93,38 +99,56 @@ def _measured(words: Words, profile: Profile) -> Standing:
     return Standing(
         place=place,
         words=f"{fit.name} of {profile.name} as measured, {show_rate(fit.bandwidth)}, {show_seconds(fit.latency)}",
+        names=LinkNames(network="as measured") if apart else LinkNames(inside="as measured"),
         spread=fit.spread,
     )
 
 
 def _named(words: Words, profile: Profile | None) -> Standing:
-    sheet = find_network(words.network or USUAL_NETWORK)
+    """Hosts that are all alike; where the workers that are asked about fit one, there is only that one."""
+    network = find_network(words.network or USUAL_NETWORK)
     inside = None if words.inside is None else find_network(words.inside)
+    per_host = words.per_host or 1
+    alone = words.workers is not None and max(words.workers) <= per_host
     place = Alike(
-        link=Link.of(sheet),
-        per_host=1 if words.per_host is None else words.per_host,
+        link=Link.of(network),
+        per_host=per_host,
+        most=per_host if alone else MOST_WORKERS,
         inside=lambda workers: MEMORY if inside is None else Link.of(inside, workers),
         company=tuple(profile.company) if profile else (),
     )
     missing = "the profile has no links ('paceline calibrate --workers 2' adds them), so "
-    assumed = "" if words.network else missing if profile else "nobody said which, so "
-    told = f"{assumed}{sheet.title} by its data sheet ({sheet.source}, {sheet.date})"
-    return Standing(place=place, words=told, faster=_faster(words))
-
-
-def _faster(words: Words) -> tuple[Faster, ...]:
-    """The catalogue's networks that carry more than the one there is; Paleo's are there to compare with."""
-    there = find_network(words.network or USUAL_NETWORK)
-    more = [
-        sheet
-        for sheet in NETWORKS.values()
-        if not sheet.inside and sheet.bandwidth > there.bandwidth and not sheet.source.startswith("Paleo")
-    ]
-    return tuple(
-        Faster(
-            name=sheet.name,
-            bandwidth=sheet.bandwidth / there.bandwidth,
-            latency=min(1.0, sheet.latency / there.latency) if there.latency else 1.0,
-        )
-        for sheet in sorted(more, key=lambda sheet: sheet.bandwidth)
+    assumed = "" if words.network else missing if profile else "--network is not given, so "
+    between = f"{assumed}{_sheet(network)}"
+    within = f"inside a host, {_memory() if inside is None else _sheet(inside)}"
+    if words.workers == (1,) and not _is_served(words):
+        within = "none is used, for one worker exchanges nothing"
+    several = f"{between}; {within}" if per_host > 1 else between
+    return Standing(
+        place=place,
+        words=f"{within}{_unused(words)}" if alone else several,
+        names=LinkNames(
+            network=network.title,
+            inside=_SHARED if inside is None else inside.title,
+            own=inside is not None and inside.inside,
+        ),
     )
+
+
+def _is_served(words: Words) -> bool:
+    return any(isinstance(specs.build(one, STRATEGIES, "strategy"), Served) for one in words.strategies)
+
+
+def _sheet(network: NetworkSheet) -> str:
+    return f"{network.title} by its data sheet ({network.source}, {network.date})"
+
+
+def _memory() -> str:
+    return f"--inside is not given, so {_SHARED} of a small machine ({MEMORY} for all workers together)"
+
+
+def _unused(words: Words) -> str:
+    """Say that a network was named for nothing."""
+    if words.network is None:
+        return ""
+    return f"; nothing crosses --network {words.network}, for all workers are on one host"

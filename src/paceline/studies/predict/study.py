@@ -1,10 +1,11 @@
-"""Predict: how fast will it go, on how many workers, and where does it stop to pay?"""
+"""Predict: how fast will it go, on how many workers, and where does it stop paying off?"""
 
 from typing import Any
 
 from paceline.records.prediction import Prediction, Row, Series
 from paceline.studies.predict.findings import Finder
 from paceline.studies.predict.interval import interval, interval_by_parts
+from paceline.studies.predict.model import Case
 from paceline.studies.predict.pricing import Pricing, Tell, quiet
 from paceline.studies.predict.question import Question
 
@@ -68,17 +69,18 @@ def _row(pricing: Pricing, strategy: str, workers: int) -> Row:
         speed_up=rate / pricing.alone,
         efficiency=rate / pricing.alone / workers,
         **{part: getattr(step, part) for part in _PARTS},
-        **_paid(question, workers, rate),
+        **_paid(question, case, rate),
     )
 
 
-def _paid(question: Question, workers: int, rate: float) -> dict[str, Any]:
-    """Time and money of so many samples at a rate, as far as they are asked for."""
-    money = question.money
-    price = money.hourly(workers, question.model.hosts(workers)) / HOUR / rate if money.stated else None
-    trained = money.trained
+def _paid(question: Question, case: Case, rate: float) -> dict[str, Any]:
+    """Time and money at so many samples a second, as far as they are asked for."""
+    money, steps = question.money, question.money.steps(case)
+    hosts = question.model.hosts(case.workers)
+    price = money.hourly(case.workers, hosts) / HOUR if money.stated else None
+    finish = None if steps is None else steps * case.total / rate
     return {
-        "cost_million": None if price is None else price * MILLION,
-        "finish": trained / rate if trained else None,
-        "cost": price * trained if price is not None and trained else None,
+        "cost_million": None if price is None else price / rate * MILLION,
+        "finish": finish,
+        "cost": None if price is None or finish is None else price * finish,
     }

@@ -1,0 +1,176 @@
+"""The answers that people get to "two are slower than one: why?", held against predictions of what they say."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline.clusters.networks import find_network
+from paceline.records.prediction import Prediction
+from paceline.reports.predict.text import text_lines
+from paceline.studies.predict.asking import answer, ask
+from paceline.studies.predict.pricing import Pricing
+from paceline.studies.predict.words import Words
+
+TWO_IN_A_HOST = Words(
+    model="vgg16",
+    device="rtx-4090",
+    per_host=2,
+    inside="pcie3-x16",
+    workers=(1, 2),
+    batch=16,
+    scaling="strong",
+    precision="bf16",
+)
+USUAL = Words(model="resnet50", device="a100")
+SLOW = Words(model="vgg16", device="a100", network="1gbit")
+SMALL = Words(model="mlp:hidden=1500", shape=(1, 28, 28), classes=10, device="v100", network="1gbit")
+
+
+def told(words: Words) -> tuple[Prediction, list[str]]:
+    prediction = answer(words)
+    return prediction, text_lines(prediction)
+
+
+def rate(words: Words, workers: int) -> float:
+    question = ask(words)
+    return Pricing(question).rate(question.case(question.strategies[0], workers))
+
+
+def speed_up(words: Words, workers: int) -> float:
+    return rate(words, workers) / Pricing(ask(words)).alone
+
+
+def test_two_workers_of_one_host_hear_of_the_link_that_they_share_and_of_no_other():
+    prediction, lines = told(TWO_IN_A_HOST)
+    assert lines[0] == (
+        "2 workers are slower than one: 0.69x as fast, limited by the bandwidth inside the host "
+        "(PCIe 3 x16, 126 Gbit/s)."
+    )
+    text = "\n".join(lines)
+    assert "the link inside the host has 126 Gbit/s" in text, "as 'paceline networks' has it"
+    assert "--inside pcie4-x16" in text
+    assert "nvlink" not in text, "such a device has none"
+    assert "network" not in text
+    assert "Ethernet" not in text
+    assert "Knee" not in text, "nothing that was asked about is faster than one"
+    limit = prediction.series[0].findings.limit
+    assert limit.wire.bandwidth == find_network("pcie3-x16").bandwidth
+
+
+def test_another_network_between_hosts_changes_nothing_inside_one_and_is_said_to():
+    plain, other = answer(TWO_IN_A_HOST), answer(replace(TWO_IN_A_HOST, network="25gbit"))
+    assert other.series == plain.series
+    assert "nothing crosses --network 25gbit" in other.known.links
+    assert not any("--network" in one.what for one in other.series[0].findings.helps)
+
+
+def test_eight_devices_with_links_of_their_own_have_what_the_catalogue_says_of_one():
+    words = replace(TWO_IN_A_HOST, per_host=8, workers=(8,), scaling="weak")
+    assert answer(words).series[0].findings.bandwidth.wire.bandwidth == find_network("pcie3-x16").bandwidth
+
+
+def test_slower_than_one_comes_first_with_why_and_from_where_on_it_pays_off():
+    _, lines = told(USUAL)
+    assert lines[0] == (
+        "2 workers (0.68x) and 4 workers (0.94x) are slower than one; 2 workers are limited by the bandwidth of the "
+        "network (10 Gbit/s Ethernet); from 5 workers on it is faster: 128 workers are 20.5x as fast (16 % efficiency)."
+    )
+    (knee,) = [line for line in lines if line.startswith("Knee")]
+    assert knee.startswith("Knee: none up to 128 workers;"), "438 is beyond what was asked"
+    assert "beyond what was asked it ends at 438 workers" in knee
+    assert "FP32 with TF32 tensor cores" in "\n".join(lines)
+    assert "--precision bf16" in "\n".join(lines)
+    assert speed_up(USUAL, 4) < 1 < speed_up(USUAL, 5)
+
+
+def test_where_no_count_that_was_asked_for_is_faster_no_knee_is_told_but_how_many_it_takes():
+    _, lines = told(SLOW)
+    assert lines[0] == (
+        "2 workers (0.026x) to 128 workers (0.85x) are slower than one; 2 workers are limited by the bandwidth of the "
+        "network (1 Gbit/s Ethernet). It takes 152 workers to be faster than one."
+    )
+    assert not any(line.startswith("Knee") for line in lines)
+    assert speed_up(SLOW, 151) <= 1 < speed_up(SLOW, 152)
+
+
+def test_a_job_that_scales_is_told_by_what_was_asked_and_not_by_thousands_of_workers():
+    """A slow device: it scales to thousands of workers that nobody asked about."""
+    _, lines = told(Words(model="resnet18", device="gt-750m", workers=(1, 2, 4, 8)))
+    assert lines[0].startswith("Faster than one worker: 8 workers are 7.")
+    assert "000" not in lines[0]
+    (knee,) = [line for line in lines if line.startswith("Knee")]
+    assert knee == "Knee: none up to 8 workers; doubling gives at least 1.5x."
+
+
+TYPED = {
+    "--network": "network",
+    "--inside": "inside",
+    "--codec": "codec",
+    "--collective": "collective",
+    "--servers": "servers",
+    "--batch-size": "batch",
+}
+
+
+def typed(words: Words, what: str) -> Words:
+    """The question with an option more, as somebody would type it."""
+    option, value = what.split()
+    if option == "--strategy":
+        return replace(words, strategies=(value,), servers=1)
+    return replace(words, **{TYPED[option]: int(value) if value.isdecimal() else value})
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        TWO_IN_A_HOST,
+        replace(SMALL, workers=(1, 4)),
+        replace(SMALL, workers=(1, 8), per_host=4, inside="pcie3-x16", network="10gbit"),
+        replace(SMALL, workers=(1, 64), network="10 Gbit/s,200 us"),
+        replace(SMALL, workers=(1, 4), strategies=("ps",)),
+        replace(SMALL, workers=(1, 4), strategies=("ssp",), servers=2),
+        replace(SMALL, workers=(1, 8), scaling="strong", batch=64),
+    ],
+    ids=["inside", "bandwidth", "several a host", "latency", "ps", "ssp", "strong"],
+)
+def test_every_remedy_that_is_printed_does_what_it_says_when_it_is_typed(words):
+    """If this fails, somebody buys a network that changes nothing."""
+    prediction, lines = told(words)
+    now, (found,) = prediction.series[0].rows[-1], [series.findings for series in prediction.series]
+    assert found.helps, "there is something to check"
+    for one in found.helps:
+        then = typed(words, one.what)
+        assert one.workers == now.workers
+        assert one.gain == pytest.approx(rate(then, now.workers) / now.rate, rel=1e-6), one.what
+        assert one.speed_up == pytest.approx(speed_up(then, now.workers), rel=1e-6), one.what
+        assert one.gain >= 1.1
+        assert any(line.startswith(f"What would help: {one.what} makes") for line in lines)
+
+
+def test_the_limit_is_what_perfecting_it_removes():
+    """Latency where messages are many and small, bandwidth where they are large: each checked by taking it away."""
+    for network, bound in (("10 Gbit/s,5 ms", "latency"), ("1gbit", "bandwidth")):
+        words = replace(SMALL, workers=(2, 16), network=network)
+        limit = answer(words).series[0].findings.limit
+        assert (limit.bound, limit.wire.where) == (bound, "network")
+        perfect = {"latency": f"{network.split(',')[0]},0 us", "bandwidth": "100000 Gbit/s,50 us"}[bound]
+        then = speed_up(replace(words, network=perfect), limit.workers)
+        assert limit.without == pytest.approx(then, rel=3e-3)
+
+
+def test_one_worker_hears_of_no_link():
+    _, lines = told(replace(SMALL, workers=(1,), network=None))
+    assert "Links: none is used, for one worker exchanges nothing." in lines
+
+
+def test_strategies_that_are_all_slower_than_one_worker_are_said_to_be():
+    words = replace(SMALL, workers=(1, 2, 4), strategies=("all-reduce", "ps"))
+    assert " No strategy makes 2 or 4 workers as fast as one." in told(words)[1][0]
+
+
+def test_what_is_written_is_read_back_with_its_links(tmp_path: Path):
+    prediction = answer(TWO_IN_A_HOST)
+    document = json.loads(json.dumps(prediction.to_json()))
+    assert Prediction.from_json(document).series[0].findings == prediction.series[0].findings
