@@ -8,6 +8,7 @@ DistributedSampler and a DataLoader; apart is our worker twice at the same time,
 import argparse
 import json
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -84,17 +85,20 @@ def ours(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
         checkpoint=Every(0),
     )
     stamps = Stamps()
-    with tempfile.TemporaryDirectory() as runs, Heartbeat(place) as heartbeat:
-        # Every rank keeps its own folder: what is written does not depend on where.
+    # All workers of a host keep their records in one folder; a worker alone has one of its own.
+    runs = Path(tempfile.gettempdir(), f"paceline-step-rate-{place.port or os.getpid()}")
+    with Heartbeat(place) as heartbeat:
         run_worker(
             settings,
             options=LiveOptions(),
             place=place,
-            runs=Path(runs),
+            runs=runs,
             observer=stamps,
             heartbeat=heartbeat,
             stop_requested=lambda: False,
         )
+    if place.rank == 0:  # which leaves last
+        shutil.rmtree(runs)
     return rate(stamps.times) if place.rank == 0 else 0.0
 
 
