@@ -55,7 +55,11 @@ def test_code_in_a_run_folder_is_not_run(job, tmp_path, marker, monkeypatch, cap
     assert not marker.exists(), "it was run"
     assert f"--resume {run} would run " in told
     assert "call build()" in told
-    assert "lies in the run folder itself; read it, and add --trust to run it" in told
+    assert "lies in the run folder itself; read it, then add --trust to run it all the same" in told
+    for other in (["simulate", "--replay", run], ["predict", "--times", run, "--network", "1gbit"]):
+        assert main(other) == 2
+        assert "lies in the run folder itself; read it, then record a run" in capsys.readouterr().err
+    assert not marker.exists(), "it was run"
     assert main(["train", "--resume", run, "--trust"]) == 2
     assert marker.exists()
     assert "build() raised RuntimeError: built" in capsys.readouterr().err

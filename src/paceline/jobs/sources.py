@@ -44,27 +44,32 @@ def fingerprints(path: str) -> dict[str, str]:
     return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in source_files(path)}
 
 
-def check_trusted(path: str, known: dict[str, str], folder: Path, option: str) -> None:
+def check_trusted(
+    path: str,
+    known: dict[str, str],
+    folder: Path,
+    option: str,
+    fix: str = "add --trust to run it all the same",
+) -> None:
     """Refuse to import code that lies in a run folder, or that is not what the run began with; nothing is run.
 
-    ``known`` is what ``fingerprints`` gave when the run began; ``option`` names the folder for the user.
+    ``known`` is what ``fingerprints`` gave when the run began; ``option`` names the folder for the user, and ``fix``
+    says what else can be done.
     """
     found = fingerprints(path)
     source, _, function = path.rpartition(":")
     if not found:
         raise Mistake(
             f"{option} would call {function}() of {source!r}, which is not found in {Path.cwd()} or among the "
-            "installed modules; run from the folder that holds it, or add --trust to import it from elsewhere"
+            f"installed modules; run from the folder that holds it, or {fix}"
         )
     for file, digest in found.items():
         would = f"{option} would run {file} and call {function}()"
         if Path(file).resolve().is_relative_to(folder.resolve()):
-            raise Mistake(
-                f"{would}, and that file lies in the run folder itself; read it, and add --trust to run it"
-            )
+            raise Mistake(f"{would}, and that file lies in the run folder itself; read it, then {fix}")
         if digest not in known.values():
             raise Mistake(
                 f"{would}, and that file is not what the run began with (SHA-256 {digest[:12]}, not "
                 f"{' or '.join(one[:12] for one in known.values()) or 'known'}); "
-                "put it back, or add --trust to go on with it"
+                f"put it back, or {fix}"
             )

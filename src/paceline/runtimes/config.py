@@ -7,7 +7,7 @@ from typing import Any, Literal, get_type_hints
 from paceline import specs
 from paceline.errors import Mistake
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
-from paceline.jobs.sources import fingerprints
+from paceline.jobs.sources import check_trusted, fingerprints
 from paceline.records.files import DamagedFile, digest_of, read_json, read_sealed, write_sealed
 from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity, new_run_id
@@ -161,8 +161,11 @@ def read_machinery(folder: RunFolder) -> dict[str, Any]:
 
 
 def read_run(folder: RunFolder) -> tuple[Settings, dict[str, Any]]:
-    """The settings and the machinery of an earlier run, live or simulated, or a Mistake."""
+    """The settings and the machinery of an earlier run, live or simulated, whose job may be built; or a Mistake."""
     config = read_config(folder)
+    if config.settings.job.path is not None:
+        fix = "record a run of the job as it is"
+        check_trusted(config.settings.job.path, config.code, folder.path, str(folder.path), fix)
     return config.settings, config.machinery
 
 
