@@ -8,11 +8,13 @@ from pathlib import Path
 from paceline.runtimes.live.served.keys import Secret
 
 STRANGER = str(Path(__file__).parents[1] / "live" / "stranger.py")
-TRAIN = ["--checkpoint-every", "never", "--evaluate-every", "never", "-i", "1000000", "--batch-size", "4"]
+TRAIN = ["-i", "1000000", "--batch-size", "4", "--evaluate-every", "never", "--checkpoint-every", "100 steps"]
 
 
-def steps(home: Path) -> int:
-    return sum(path.read_bytes().count(b"\n") for path in home.glob("runs/*/events/rank-*.jsonl"))
+def saved_step(home: Path) -> int:
+    """The newest step that rank 0 has saved."""
+    saved = home.glob("runs/*/checkpoints/step-*/rank-0.tensors")
+    return max((int(path.parent.name.removeprefix("step-")) for path in saved), default=0)
 
 
 def test_another_host_takes_no_seat_and_has_no_effect(two_hosts: tuple, tmp_path: Path) -> None:
@@ -33,15 +35,15 @@ def test_another_host_takes_no_seat_and_has_no_effect(two_hosts: tuple, tmp_path
     assert f"the run's store at {one.address}, port 29519, does not take this process's secret" in told
     launchers.append(start(other, 1, files[0], "b"))
     end = time.monotonic() + 100
-    while steps(tmp_path / "b") < 5:
+    while saved_step(tmp_path / "a") == 0:
         assert all(launcher.poll() is None for launcher in launchers), [
             each.communicate() for each in launchers
         ]
         assert time.monotonic() < end
         time.sleep(0.05)
     other.start(STRANGER, "knock", one.address, "29519").communicate(timeout=60)
-    before = steps(tmp_path / "b")
-    while steps(tmp_path / "b") == before:
+    before = saved_step(tmp_path / "a")
+    while saved_step(tmp_path / "a") == before:
         assert all(launcher.poll() is None for launcher in launchers), [
             each.communicate() for each in launchers
         ]

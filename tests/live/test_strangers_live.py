@@ -17,7 +17,7 @@ import pytest
 from command import run_python, start_python
 
 STRANGER = str(Path(__file__).with_name("stranger.py"))
-TRAIN = ["--checkpoint-every", "never", "--evaluate-every", "never", "-i", "1000000", "--batch-size", "4"]
+TRAIN = ["-i", "1000000", "--batch-size", "4", "--evaluate-every", "never", "--checkpoint-every", "100 steps"]
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="to become another user needs root")
 
@@ -28,7 +28,7 @@ def training(tmp_path: Path, *words: str, first=lambda: None) -> Iterator["subpr
     command = ["-m", "paceline", "train", *TRAIN, *words]
     with start_python(*command, cwd=tmp_path, env={"NO_COLOR": "1"}, first=first) as launcher:
         try:
-            until(lambda: steps(tmp_path) > 5, launcher)
+            until(lambda: saved_step(tmp_path) > 0, launcher)
             yield launcher
         finally:
             if launcher.poll() is None:
@@ -37,9 +37,10 @@ def training(tmp_path: Path, *words: str, first=lambda: None) -> Iterator["subpr
                 launcher.kill()
 
 
-def steps(tmp_path: Path) -> int:
-    """Steps that rank 0 has recorded."""
-    return sum(path.read_bytes().count(b"\n") for path in tmp_path.glob("runs/*/events/rank-0.jsonl"))
+def saved_step(tmp_path: Path) -> int:
+    """The newest step that rank 0 has saved."""
+    saved = tmp_path.glob("runs/*/checkpoints/step-*/rank-0.tensors")
+    return max((int(path.parent.name.removeprefix("step-")) for path in saved), default=0)
 
 
 def until(condition, launcher: "subprocess.Popen[str]") -> None:
@@ -64,8 +65,8 @@ def doors(launcher: "subprocess.Popen[str]", servers: int) -> list[int]:
 
 
 def goes_on(launcher: "subprocess.Popen[str]", tmp_path: Path) -> None:
-    before = steps(tmp_path)
-    until(lambda: steps(tmp_path) > before, launcher)
+    before = saved_step(tmp_path)
+    until(lambda: saved_step(tmp_path) > before, launcher)
 
 
 def stopped(launcher: "subprocess.Popen[str]") -> tuple[str, str]:
