@@ -28,8 +28,11 @@ SLOW = (
     "test_served_runs",
     "test_shm_cases",
     "test_engine_pair",
+    "test_fault_soak",
+    "test_strangers_live",
     "test_two_hosts",
     "test_deaths",
+    "test_ownership",
 )
 """Files of more than half a minute."""
 

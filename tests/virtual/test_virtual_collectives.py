@@ -102,12 +102,6 @@ def test_the_collective_is_echoed_and_recorded(tmp_path, capsys) -> None:
     assert '"collective": "tree"' in config.read_text()
 
 
-def test_settings_of_a_run_that_knew_no_collectives_can_be_read() -> None:
-    document = Settings(job=JobSpec(), epochs=1).to_json()
-    del document["collective"]
-    assert Settings.from_json(document).collective == "native"
-
-
 def test_a_cluster_says_how_fast_its_workers_reduce(tmp_path) -> None:
     inline = read_cluster("hosts=2,reduce=8 GB/s")
     assert inline.hosts[0].device.reduce_seconds == pytest.approx(1 / 8e9)
