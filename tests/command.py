@@ -100,6 +100,7 @@ def _show(
 
 def _code_of(words: tuple[str, ...]) -> int:
     """Run it; its exit code."""
+    words = words[words[0] == "-P" :]
     module = words[0] == "-m"
     sys.argv = list(words[1:] if module else words)
     sys.path.insert(0, str(Path.cwd() if module else Path(words[0]).parent))

@@ -1,6 +1,7 @@
 """What a launch refuses before anything starts, and where a worker finds itself."""
 
 import socket
+import subprocess
 import threading
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.addresses import interface_towards
-from paceline.runtimes.live.launch import variables
+from paceline.runtimes.live.launch import train_command, variables
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.plan import Launch
@@ -162,3 +163,11 @@ def test_waiting_in_vain_ends_and_names_who_is_missing(port: int) -> None:
     assert f"node rank 0 did not answer at 127.0.0.1, port {port}, within 0.3 s" in str(early)
     (alone,) = meet(0.3, port, {"node_rank": 0})
     assert "node rank 1 of 2 did not come to 127.0.0.1" in str(alone)
+
+
+def test_a_worker_imports_nothing_from_the_folder_that_it_runs_in(tmp_path: Path) -> None:
+    """If this failed, a run folder from somebody else could run anything in whoever resumes it from inside."""
+    (tmp_path / "cyclopts.py").write_text("open('was-here', 'w')")
+    done = subprocess.run(train_command(["--version"]), cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert not (tmp_path / "was-here").exists()

@@ -24,8 +24,11 @@ from paceline.runtimes.live.witness import Witness
 
 
 def train_command(argv: Sequence[str]) -> list[str]:
-    """The command of one worker, from the arguments after "paceline"."""
-    return [sys.executable, "-m", "paceline", *argv]
+    """The command of one worker, from the arguments after "paceline".
+
+    The current folder is not searched for modules: it may be a run folder, which may come from anybody.
+    """
+    return [sys.executable, "-P", "-m", "paceline", *argv]
 
 
 def say_on_stderr(sentence: str) -> None:
