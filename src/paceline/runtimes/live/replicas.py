@@ -67,8 +67,8 @@ class Alike:
 def parameter_hash(params: Tensor) -> int:
     """A number below 2**53 that differs where the bits of the parameters do, but for one case in 2**53.
 
-    Values that have only changed places count alike. One pass over the memory, in any order. A value that is no number counts alike whatever its bits, for these depend
-    on the order of a sum.
+    Values that have only changed places count alike. One pass over the memory, in any order. A value that is no
+    number counts alike whatever its bits, for these depend on the order of a sum.
     """
     plain = params if torch.isfinite(params.sum()) else params.nan_to_num()
     if plain.element_size() == 8:
