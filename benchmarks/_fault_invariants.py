@@ -105,7 +105,7 @@ def killed_launchers(fired: Sequence[Fault]) -> set[int]:
 
 def lost_workers(fault: Fault, scenario: Scenario) -> set[str]:
     """The workers that a run with servers may go on without after a fault."""
-    if not scenario.servers or fault.kind not in ("kill", "stop", "cut link"):
+    if not scenario.servers or fault.kind not in ("kill", "stop", "cut link", "full disk"):
         return set()
     if fault.target.startswith("rank"):
         return {fault.target}

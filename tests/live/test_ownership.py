@@ -76,6 +76,18 @@ def test_files_of_another_run_or_rank_are_refused_by_name_and_the_step_before_is
     )
 
 
+def test_a_worker_of_servers_whose_file_is_lost_records_no_step_twice(tmp_path):
+    """If this failed, it would draw the same mini-batches again, and its record have two of every step."""
+    made = run_json(*TRAIN, "--strategy", "ps", "-i", "30", cwd=tmp_path, first=fork_workers)
+    run = tmp_path / made["run"]["folder"]
+    last = max(path.name for path in (run / "checkpoints").glob("step-*"))
+    (run / "checkpoints" / last / "rank-1.tensors").unlink()
+    run_paceline("train", "--resume", str(run), "-i", "50", cwd=tmp_path, first=fork_workers)
+    lines = map(json.loads, (run / "events" / "rank-1.jsonl").read_text().splitlines())
+    steps = [line["step"] for line in lines if not line.get("meeting")]
+    assert steps == list(range(1, 51))
+
+
 def test_damaged_lines_do_not_keep_a_run_from_going_on(run):
     """If this failed, one bad line in a record would make whole checkpoints useless."""
     for file, number in ((run / "events" / "rank-1.jsonl", 5), (run / "metrics.jsonl", 2)):

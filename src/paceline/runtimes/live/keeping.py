@@ -152,6 +152,12 @@ def go_on(home: Home, rank: int, clock: int, progress: int) -> list[str]:
     return damaged
 
 
+def last_recorded_step(folder: RunFolder, rank: int) -> int:
+    """The last step that a worker has recorded; 0 where it has recorded none."""
+    path = folder.events(rank)
+    return max((record.step for record in read_events(path)), default=0) if path.exists() else 0
+
+
 def recorded_totals(folder: RunFolder, rank: int) -> tuple[Totals, float]:
     """What a worker has recorded, in sum, and when that ended; as far as it can be read."""
     totals, end = Totals(), 0.0

@@ -16,7 +16,7 @@ from paceline.records.summary import Summary
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Alone, Group
-from paceline.runtimes.live.keeping import FolderKeeper, Home
+from paceline.runtimes.live.keeping import FolderKeeper, Home, last_recorded_step
 from paceline.runtimes.live.life import Life, already_complete
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
@@ -79,7 +79,7 @@ class ServedLife(Life):
         return self.group.line
 
     def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
-        """Become the worker that was saved. The servers' checkpoints decide: a worker without one begins anew."""
+        """Become the worker that was saved. The servers' checkpoints decide: a worker without one goes on counting."""
         assert isinstance(self.group, Entering)
         settings = self.prepared.settings
         servers = self.group.servers()
@@ -108,6 +108,8 @@ class ServedLife(Life):
     def move_in(self, home: Home) -> None:
         """Take the run folder over; what a worker that begins anew had recorded in it stays."""
         self._move_in(home, self._recorded_to)
+        if self._recorded_to == maxsize:  # no step is recorded twice, and no mini-batch drawn again
+            self.me.clock = last_recorded_step(home.folder, self.group.rank)
 
     def post(self) -> Post:
         """The line."""
