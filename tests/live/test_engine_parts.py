@@ -1,10 +1,11 @@
 """The engine's parts, each with a scripted group instead of processes."""
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from paceline.records.spans import StepRecord, Totals
 from paceline.runtimes.config import read_settings, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live import recorder as recorder_module
+from paceline.runtimes.live.engine import Engine
 from paceline.runtimes.live.keeping import check_alike
 from paceline.runtimes.live.life import seed_device
 from paceline.runtimes.live.options import LiveOptions
@@ -30,6 +32,7 @@ from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.live.worker import run_worker
 from paceline.runtimes.replica import stream_seed
+from paceline.runtimes.session import Save
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies.effects import Mean
 
@@ -365,3 +368,32 @@ def test_workers_that_share_a_machine_compute_with_one_thread() -> None:
     assert LiveOptions().threads_of(1) == torch.get_num_threads()
     assert LiveOptions(threads=4).threads_of(3) == 4
     assert machine_id() == machine_id() != ""
+
+
+def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(clock: Clock) -> None:
+    """If this failed, the rank that waits would be ended in place of the one that hangs in its checkpoint."""
+    phases: list[str] = []
+
+    class Waiting(ScriptedGroup):
+        alone, members = False, (0, 1)
+
+        def minimum(self, tensor: Tensor) -> None:
+            phases.append(f"{phases[-1]}: waits")
+
+    class Keeper:
+        def save(self) -> None:
+            phases.append(f"{phases[-1]}: saves")
+
+        def commit(self, members: Sequence[int]) -> None:
+            phases.append(f"{phases[-1]}: commits")
+
+    engine = object.__new__(Engine)
+    engine.group, engine.keeper = Waiting(), Keeper()  # type: ignore[assignment]
+    engine.heartbeat = SimpleNamespace(enter=phases.append)  # type: ignore[assignment]
+    engine.recorder = Recorder(ScriptedGroup(), lambda _: None, Totals())
+    engine._save(Save())
+    assert [said for said in phases if ":" in said] == [
+        "checkpoint: saves",
+        "exchange: waits",
+        "checkpoint: commits",
+    ]

@@ -1,10 +1,11 @@
 """When a process counts as standing still: by its phases, by the system, and not because others wait."""
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from paceline.runtimes.live import hangs
+from paceline.runtimes.live import bulletin, hangs
 from paceline.runtimes.live.hangs import Episode, HangWatch
 from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Pulse
 from paceline.runtimes.live.place import Place
@@ -59,15 +60,59 @@ def test_the_first_checkpoint_may_take_longer_than_what_is_known() -> None:
     assert detector.look(pulse("checkpoint", 200.0), RUNNING, 231.0) is not None
 
 
-def test_a_process_that_computes_while_it_finishes_is_not_standing_still() -> None:
-    """If this failed, rank 0 would be ended while it writes a long trace."""
+@pytest.mark.parametrize("phase", ["finishing", "checkpoint"])
+def test_a_process_that_computes_while_it_writes_is_not_standing_still(phase: Phase) -> None:
+    """If this failed, a worker would be ended while it writes a long trace or a checkpoint of many gigabytes."""
     detector = trained(0.03)
     busy = [Activity(stopped=False, ticks=ticks) for ticks in range(3)]
     assert all(
-        detector.look(pulse("finishing", 200.0), one, 200.0 + 100.0 * at) is None
-        for at, one in enumerate(busy)
+        detector.look(pulse(phase, 200.0), one, 200.0 + 100.0 * at) is None for at, one in enumerate(busy)
     )
-    assert detector.look(pulse("finishing", 200.0), busy[-1], 431.0) is not None, "idle for 31 s"
+    assert detector.look(pulse(phase, 200.0), busy[-1], 431.0) is not None, "idle for 31 s"
+
+
+def test_who_waits_for_a_disk_in_a_checkpoint_is_mentioned_and_ended_only_when_the_disk_has_answered() -> (
+    None
+):
+    """If this failed, a worker would be killed while gigabytes go to a slow disk, or a hang after that be missed."""
+    detector = trained(0.03)
+    syncing = Activity(stopped=False, ticks=1, disk=True)
+    found = [detector.look(pulse("checkpoint", 200.0), syncing, now) for now in (200.1, 400.0)]
+    assert found[0] is None
+    assert found[1] is not None
+    assert found[1].until == float("inf")
+    assert detector.look(pulse("checkpoint", 200.0), RUNNING, 401.0) is None, "it goes on"
+    found = [detector.look(pulse("checkpoint", 200.0), RUNNING, 432.0)]
+    assert found == [Stall(401.0, 521.0, "checkpoint", stopped=False)]
+
+
+def test_a_first_evaluation_is_not_ended_while_it_computes() -> None:
+    """If this failed, a model that is compiled once more for its first evaluation would end the run."""
+    detector = trained(0.03)
+    for ticks, now in enumerate((200.1, 250.0, 320.0)):
+        found = detector.look(pulse("evaluate", 200.0), Activity(False, ticks), now)
+    assert found == Stall(200.0, 440.0, "evaluate", stopped=False)
+
+
+@pytest.mark.parametrize("phase", ["starting", "data", "forward", "backward", "apply"])
+def test_nobody_is_ended_before_its_first_step(phase: Phase) -> None:
+    """If this failed, a model that takes three minutes to compile would be killed the moment it is mentioned."""
+    detector = StallDetector(Limits())
+    assert detector.look(pulse(phase, 200.0, step=0), RUNNING, 310.0) is None
+    found = detector.look(pulse(phase, 200.0, step=0), RUNNING, 330.0)
+    assert found == Stall(200.0, float("inf"), phase, stopped=False)
+
+
+def test_time_in_which_a_process_was_stopped_does_not_count_once_it_goes_on() -> None:
+    """If this failed, a worker that was let go on after 110 s would be killed ten seconds later."""
+    detector = trained(0.03)
+    here = pulse("forward", 200.0)
+    stopped = Activity(stopped=True, ticks=1)
+    assert detector.look(here, stopped, 200.0) is None
+    assert detector.look(here, stopped, 310.0) is not None
+    assert detector.look(here, RUNNING, 310.1) is None
+    assert detector.look(here, RUNNING, 318.0) is None
+    assert detector.look(here, RUNNING, 318.2) == Stall(310.1, 430.1, "forward", stopped=False)
 
 
 def test_a_stopped_process_stands_still_whatever_it_was_doing() -> None:
@@ -136,6 +181,77 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
     assert "rank 0" in told[1]
     assert "goes on again" in told[1]
     assert told[2].startswith("rank 1 on")
+
+
+@pytest.fixture
+def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watched"]:
+    """One process in forward, and the clock of its launcher."""
+    process = Process("worker", 0)
+    process.popen = type("Popen", (), {"pid": 1})()  # type: ignore[assignment]
+    monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
+    monkeypatch.setattr(hangs, "ask_for_stack", lambda *_: [])
+    with Heartbeat(Place(rank=0, workers=1, launch=tmp_path)) as heartbeat:
+        heartbeat.beat(3)
+        heartbeat.enter("forward")
+        made = Watched(heartbeat.pulse().since)
+        made.watch = HangWatch([process], tmp_path, Limits(), say=made.told.append)
+        monkeypatch.setattr(hangs.time, "monotonic", lambda: made.now)
+        yield made
+
+
+class Watched:
+    watch: HangWatch
+
+    def __init__(self, since: float) -> None:
+        self.since, self.now, self.told = since, since, list[str]()
+
+    def at(self, seconds: float) -> int:
+        """How many are to be ended after so many seconds in the phase."""
+        self.now = self.since + seconds
+        return len(self.watch.look())
+
+    def until(self, seconds: float) -> int:
+        """Look once a second until then."""
+        begun = int(self.now - self.since) + 1
+        return sum(self.at(float(second)) for second in range(begun, int(seconds) + 1))
+
+
+def test_nobody_is_named_and_ended_in_one_look(watched: Watched) -> None:
+    """If this failed, a phase that usually takes 50 s and once 200 s would be killed without a notice."""
+    assert watched.at(0.5) == 0
+    watched.watch._detectors[watched.watch._processes[0]]._longest["forward"] = 50.0
+    assert watched.until(199.0) == 0
+    assert watched.told == []
+    assert watched.until(201.0) == 0
+    assert "ended in 8 s unless it goes on" in watched.told[0]
+    assert watched.until(207.0) == 0
+    assert watched.at(210.0) == 1
+
+
+def test_time_in_which_the_launcher_was_frozen_too_does_not_count(watched: Watched) -> None:
+    """If this failed, the first look after a container was frozen or a machine suspended would end the run."""
+    assert watched.until(3.0) == 0
+    assert watched.at(400.0) == 0
+    assert watched.told == []
+    assert watched.until(439.0) == 0
+    assert len(watched.told) == 1, "it does stand still"
+    assert watched.at(700.0) == 0, "frozen again, after it was named"
+    assert watched.until(819.0) == 0
+    assert watched.at(821.0) == 1
+
+
+def test_a_launcher_that_was_frozen_hears_the_other_hosts_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, the first look after a container was frozen would give up every other host."""
+    clock = [100.0]
+    monkeypatch.setattr(bulletin.time, "monotonic", lambda: clock[0])
+    board = object.__new__(bulletin.Bulletin)
+    board._silence, board._looked, board._heard = 20.0, 100.0, {0: 100.0, 2: float("inf")}
+    clock[0] = 400.0
+    assert board.silent_node() is None
+    for clock[0] in (409.0, 418.0):
+        assert board.silent_node() is None
+    clock[0] = 421.0
+    assert board.silent_node() == 0, "it says nothing while this launcher listens"
 
 
 STACK = """Thread 0x00007f01 (most recent call first):

@@ -32,6 +32,7 @@ class Bulletin:
         self._store, self._node_rank, self._nodes, self._silence = store.clone(), node_rank, nodes, silence
         self._store.set_timeout(_PATIENCE)
         self._heard = dict.fromkeys(set(range(nodes)) - {node_rank}, time.monotonic())
+        self._looked = time.monotonic()
         self._told = False
         self._notices: deque[str] = deque()
         self._sent = 0
@@ -84,8 +85,13 @@ class Bulletin:
 
     def silent_node(self) -> int | None:
         """A node that has said nothing for too long, or None."""
-        limit = time.monotonic() - self._silence
-        return next((rank for rank, heard in self._heard.items() if heard < limit), None)
+        now, others = time.monotonic(), self._heard
+        if (
+            now - self._looked > self._silence / 2
+        ):  # this launcher was held up itself, and hears first what came
+            others.update({rank: max(heard, now) for rank, heard in others.items()})
+        self._looked = now
+        return next((rank for rank, heard in others.items() if heard < now - self._silence), None)
 
     def told(self) -> bool:
         """Whether any host has told of a failure, as of the last beat."""

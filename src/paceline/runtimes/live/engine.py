@@ -285,8 +285,10 @@ class Engine:
         self.keeper.save()
         self.recorder.mark("checkpoint")
         if not self.group.alone:
+            self.heartbeat.enter("exchange")
             self.group.minimum(torch.zeros(1))  # when it returns, all have written theirs
             self.recorder.mark("wait")
+            self.heartbeat.enter("checkpoint")
         self.keeper.commit(self.group.members)
         self.recorder.mark("checkpoint")
 

@@ -12,7 +12,7 @@ from paceline.runtimes.live.place import host_name
 from paceline.runtimes.live.processes import Process, activity
 from paceline.runtimes.live.stacks import FRAMES, ask_for_stack, users_frame
 from paceline.runtimes.live.stalls import Limits, Stall, StallDetector
-from paceline.runtimes.live.timeouts import AFTER_END, HANG_LOOK
+from paceline.runtimes.live.timeouts import AFTER_END, HANG_LOOK, HELD_UP
 from paceline.units import show_seconds
 
 
@@ -24,6 +24,8 @@ class Episode:
     stall: Stall
     pulse: Pulse
     frames: list[str] = field(default_factory=list)
+    told: float = 0.0
+    """When it was mentioned, by the monotonic clock."""
 
     def failure(self) -> Failure:
         """What to tell of it when it is ended."""
@@ -72,12 +74,14 @@ class HangWatch:
         now = time.monotonic()
         if now - self._looked < HANG_LOOK:
             return []
-        self._looked = now
+        if now - self._looked > HELD_UP:
+            self._restart(now)
         for process in self._processes:
             if process.alive:
                 self._look_at(process, now, over_at is not None)
             else:
                 self.episodes.pop(process, None)
+        self._looked = time.monotonic()  # after it: asking for stacks takes time, and holds no process up
         return [one for one in self.episodes.values() if now > self._ends(one, over_at)]
 
     def end(self, episode: Episode, *, over: bool) -> None:
@@ -91,13 +95,22 @@ class HangWatch:
         process.kill()
 
     def _ends(self, episode: Episode, over_at: float | None) -> float:
-        """When a process is ended that does not go on."""
+        """When a process is ended that does not go on; never before its user had time to read of it."""
+        return max(self._due(episode, over_at), episode.told + self._limits.notice)
+
+    def _due(self, episode: Episode, over_at: float | None) -> float:
         stall = episode.stall
         if over_at is None:
             return stall.until
         soon = stall.stopped or episode.process.role == "server"
         wait = min(AFTER_END, self._limits.hang) if soon else self._limits.hang
         return max(over_at, stall.since) + wait
+
+    def _restart(self, now: float) -> None:
+        """Nothing could go on until now; who stands still is found anew."""
+        self.episodes.clear()
+        for detector in self._detectors.values():
+            detector.restart(now)
 
     def _look_at(self, process: Process, now: float, over: bool) -> None:
         pulse = read_pulse(self._folder, process.rank, process.role)
@@ -112,9 +125,10 @@ class HangWatch:
             if episode is not None:
                 self._goes_on(episode, now)
             return
-        known = episode is not None and episode.stall.stopped == stall.stopped
-        if not known and (stall.stopped or not self._follows(process)):
-            self._begin(Episode(process, stall, pulse), now)
+        if episode is not None and episode.stall.stopped == stall.stopped:
+            episode.stall = stall
+        elif stall.stopped or not self._follows(process):
+            self._begin(Episode(process, stall, pulse, told=now), now)
 
     def _follows(self, process: Process) -> bool:
         """Whether somebody else stands still already: this one may well do so because of that."""
@@ -127,8 +141,8 @@ class HangWatch:
         self.episodes[process] = episode
         sentence = self._sentence(episode)
         ends = ""
-        if stall.until < float("inf"):
-            ends = f"; ended in {max(0.0, stall.until - now):.0f} s unless it goes on"
+        if (until := self._ends(episode, None)) < float("inf"):
+            ends = f"; ended in {until - now:.0f} s unless it goes on"
         stack = "".join(f"\n  {frame}" for frame in episode.frames[:FRAMES])
         self._say(f"{sentence}{ends}{stack}")
         self._tell_others(f"{sentence}{ends}")

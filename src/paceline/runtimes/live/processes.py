@@ -77,17 +77,19 @@ class Activity(NamedTuple):
     stopped: bool
     """By a signal or a debugger."""
     ticks: int
-    """Processor time that it has used."""
+    """Processor time that its main thread has used: others may sample or beat while that one hangs."""
+    disk: bool = False
+    """Whether it waits in the system, as for a disk; not even SIGKILL ends that."""
 
 
 def activity(pid: int) -> Activity:
     """Look at a process; one that is gone is not stopped."""
     try:
-        text = Path(f"/proc/{pid}/stat").read_text()
+        text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
     except OSError:
         return Activity(False, 0)
     state, *rest = text.rpartition(")")[2].split()
-    return Activity(state in "Tt", int(rest[10]) + int(rest[11]))
+    return Activity(state in "Tt", int(rest[10]) + int(rest[11]), state == "D")
 
 
 def seat_variables(plan: Launch, local_rank: int, address: str, port: int) -> dict[str, str]:

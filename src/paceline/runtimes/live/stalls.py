@@ -1,7 +1,8 @@
 """Whether a process stands still, as its heartbeat and the system tell.
 
 A process that waits for others does not stand still, however long it waits: somebody else does. One that is stopped by
-a signal does, whatever it was doing. Of the rest, one does whose phase lasts much longer than ever before.
+a signal does, whatever it was doing. Of the rest, one does whose phase lasts much longer than ever before. A file may
+be of any size: who writes one stands still only while it uses no processor time, and is not ended while the disk works.
 """
 
 from collections import defaultdict
@@ -18,6 +19,8 @@ from paceline.runtimes.live.timeouts import (
     STARTING,
     STOPPED,
 )
+
+_WRITING: tuple[Phase, ...] = ("checkpoint", "finishing")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,8 +61,10 @@ class StallDetector:
     _longest: dict[Phase, float] = field(default_factory=lambda: defaultdict(float))
     _stopped_at: float | None = None
     _was_stopped: bool = False
-    _ticks: int = -1
+    _system: Activity | None = None
     _busy_at: float = 0.0
+    _counts_from: float = 0.0
+    """Whatever lasted until then counts for nothing: the process could not go on."""
 
     def look(self, pulse: Pulse, system: Activity, now: float, *, alone: bool = False) -> Stall | None:
         """Whether the process stands still; ``alone`` says that there is nobody left for it to wait for."""
@@ -69,23 +74,37 @@ class StallDetector:
             if now - self._stopped_at < STOPPED:
                 return None
             return Stall(self._stopped_at, self._stopped_at + self.limits.hang, pulse.phase, True)
-        self._stopped_at = None
-        since = max(pulse.since, self._busy_at) if pulse.phase == "finishing" else pulse.since
-        limit = self._limit(pulse, alone)
-        if not since or now - since < limit:
+        if self._stopped_at is not None:
+            self.restart(now)
+        since = max(pulse.since, self._counts_from, self._busy_at if pulse.phase in _WRITING else 0.0)
+        if not pulse.since or now - since < self._limit(pulse, alone):
             return None
-        until = float("inf") if pulse.phase == "starting" else since + max(limit, self.limits.hang)
-        return Stall(since, until, pulse.phase, False)
+        return Stall(since, self._until(pulse, system, since), pulse.phase, False)
+
+    def restart(self, now: float) -> None:
+        """The process could not go on until now."""
+        self._stopped_at, self._counts_from, self._was_stopped = None, now, True
+
+    def _until(self, pulse: Pulse, system: Activity, since: float) -> float:
+        """When a process that stands still is ended."""
+        if not pulse.at or (system.disk and pulse.phase in _WRITING):
+            return float("inf")
+        if (
+            pulse.phase == "evaluate" and pulse.phase not in self._longest
+        ):  # it may compile the model once more
+            since = max(since, self._busy_at)
+        return since + self.limits.hang
 
     def _remember(self, pulse: Pulse, system: Activity, now: float) -> None:
-        """How long phases last, and when the process last used a processor."""
+        """How long phases last, and when the process last used a processor or had its answer from a disk."""
         self._was_stopped = self._was_stopped or system.stopped
         if pulse.since != self._since:
             if self._since and not self._was_stopped:
                 self._longest[self._phase] = max(self._longest[self._phase], pulse.since - self._since)
             self._phase, self._since, self._was_stopped = pulse.phase, pulse.since, system.stopped
-        if system.ticks != self._ticks:
-            self._ticks, self._busy_at = system.ticks, now
+        before, self._system = self._system, system
+        if before is None or system.ticks != before.ticks or (before.disk and not system.disk):
+            self._busy_at = now
 
     def _limit(self, pulse: Pulse, alone: bool) -> float:
         """Seconds that this phase may last."""

@@ -39,7 +39,7 @@ ATTENDANCE = 0.25
 
 STARTING = 120.0
 """That a process may take until its first step before it is mentioned, or its first word to a server is given up:
-reading data and compiling take minutes. It is not ended for it."""
+reading data and compiling take minutes. It is not ended for it, in whatever phase."""
 
 HANG = 120.0
 """That a process may stand still before it is ended; ``--hang-timeout`` sets it. Below the 300 s after which the others
@@ -59,6 +59,10 @@ STOPPED = 0.5
 
 HANG_LOOK = 0.25
 """Between two looks at what the processes are doing."""
+
+HELD_UP = 5.0
+"""Between two looks where the launcher itself was held up, by a suspended machine or a frozen container: so were its
+processes, and the time counts for nothing."""
 
 STACK = 1.0
 """To wait for a process to write its stack."""
