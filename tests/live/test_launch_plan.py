@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cli.resuming import ResumeOptions
+from paceline.cli.train import train
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch import variables
@@ -14,6 +16,7 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.served.keys import Secret
 from ports import free_ports
+from run_folders import saved_run
 
 SECRET, FILE = Secret(b"a secret of the tests"), Path("secret")
 TORCHRUN = {
@@ -162,3 +165,15 @@ def test_waiting_in_vain_ends_and_names_who_is_missing(port: int) -> None:
     assert f"node rank 0 did not answer at 127.0.0.1, port {port}, within 0.3 s" in str(early)
     (alone,) = meet(0.3, port, {"node_rank": 0})
     assert "node rank 1 of 2 did not come to 127.0.0.1" in str(alone)
+
+
+def test_a_trusted_run_is_told_how_it_goes_on_with_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, the Resume line of a job in its run folder would be refused when it is typed."""
+    folder, plans = saved_run(tmp_path / "run", 4), []
+    monkeypatch.setattr("paceline.runtimes.live.launch.launch", lambda _, plan: plans.append(plan) or 0)
+    monkeypatch.delenv("RANK", raising=False)
+    for trust in (False, True):
+        assert train(resume=ResumeOptions(resume=folder.path, trust=trust)) == 0
+    assert [plan.options for plan in plans] == ["", " --trust"]
