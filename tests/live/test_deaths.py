@@ -8,9 +8,14 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import zmq
 from faults import PATIENCE, Faulty, printed, run_printed, start_printed
 
+from command import start_python
 from paceline.runtimes.live.heartbeat import read_pulse
+from paceline.runtimes.live.safety import complete_steps
+from paceline.runtimes.live.served.deaths import DeathNotices
+from paceline.runtimes.live.served.keys import Secret, server_keys
 from ports import free_ports
 
 Start = Callable[..., Faulty]
@@ -111,3 +116,46 @@ def test_a_host_that_was_given_up_is_told_how_to_join_the_run_that_goes_on(
     ].text
     assert "Resume" not in nodes[1].text
     comes_back(nodes[0], nodes[1].cwd, nodes[1].text)
+
+
+def test_a_death_that_is_told_just_before_the_launcher_ends_is_heard() -> None:
+    """If this failed, the servers would wait for the last worker of a host until its silence tells."""
+    secret, context = Secret(b"a secret of the tests"), zmq.Context()
+    server = context.socket(zmq.ROUTER)
+    try:
+        server.curve_server, server.curve_secretkey = True, server_keys(secret).secret
+        port = server.bind_to_random_port("tcp://127.0.0.1")
+        notices = DeathNotices(secret)
+        notices.tell(1, [f"tcp://127.0.0.1:{port}"])
+        notices.close()
+        assert server.poll(5000), "the notice was dropped"
+    finally:
+        context.destroy(linger=0)
+
+
+def test_a_host_that_has_only_servers_makes_its_run_folder(tmp_path: Path) -> None:
+    """If this failed, a launcher that puts one process on each host could not run a parameter server."""
+    (port,) = free_ports(1)
+    secret = tmp_path / "secret"
+    secret.write_text("a secret of both hosts")
+    secret.chmod(0o600)
+    words = ("train", "--strategy", "async", "--servers", "1", "-i", "4", "--secret-file", str(secret))
+    shared = {"WORLD_SIZE": "2", "GROUP_WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+    shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "NO_COLOR": "1"}
+    hosts = [
+        start_python(
+            *("-m", "paceline", *words, "--checkpoint-every", "2 steps", "--runs", f"runs-{rank}"),
+            cwd=tmp_path,
+            env={**shared, "RANK": rank, "GROUP_RANK": rank},
+        )
+        for rank in ("0", "1")
+    ]
+    try:
+        told = [host.communicate(timeout=PATIENCE) for host in hosts]
+    finally:
+        for host in hosts:
+            host.kill()
+    assert [host.returncode for host in hosts] == [0, 0], told
+    (serving,), (working,) = ((tmp_path / f"runs-{rank}").iterdir() for rank in (0, 1))
+    assert serving.name == working.name
+    assert complete_steps(serving).complete[0] == 4, "its server's checkpoint is all that a run resumes from"

@@ -20,7 +20,6 @@ from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
 from paceline.runtimes.live.verdict import sentence
-from paceline.runtimes.live.witness import was_stopped
 from run_folders import saved_run
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
@@ -176,10 +175,19 @@ def _wait_for(condition: object) -> None:
         time.sleep(0.01)
 
 
-def test_a_kill_that_is_seen_after_its_consequence_is_still_the_cause() -> None:
+def test_a_kill_that_is_seen_after_its_consequence_is_still_the_cause(tmp_path: Path) -> None:
     """If this failed, a loaded machine would now and then blame the worker that only noticed."""
-    assert not was_stopped(-9, 0.0003)
-    assert not was_stopped(-9, -1.0)
-    assert was_stopped(-9, 5.1), "the launcher's own, after it asked in vain"
-    assert was_stopped(-15, 0.2)
-    assert not was_stopped(1, 0.2)
+    run = Run(Launch(workers=1), None, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    (process,) = run.processes
+    run.supervisor.failed_at = 100.0
+
+    def kind(code: int, after: float, *, killed: bool = False) -> str:
+        process.code, process.ended_at, process.killed = code, 100.0 + after, killed
+        return run.witness.failure(process).kind  # type: ignore[union-attr]
+
+    assert kind(-9, 0.0003) == kind(-9, -1.0) == "killed"
+    assert kind(-9, 9.0) == "killed", "out of memory while the others ended"
+    assert kind(-9, 9.0, killed=True) == "stopped", "the launcher's own, after it asked in vain"
+    assert kind(-15, 0.2) == "stopped"
+    assert kind(-15, -0.2) == "killed"
+    assert kind(1, 0.2) == "exited"

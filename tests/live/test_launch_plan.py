@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from paceline.cli.resuming import ResumeOptions
+from paceline.cli.train import train
 from paceline.errors import Mistake, RunFailed
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch import train_command, variables
@@ -15,6 +17,7 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.served.keys import Secret
 from ports import free_ports
+from run_folders import saved_run
 
 SECRET, FILE = Secret(b"a secret of the tests"), Path("secret")
 TORCHRUN = {
@@ -171,3 +174,15 @@ def test_a_worker_imports_nothing_from_the_folder_that_it_runs_in(tmp_path: Path
     done = subprocess.run(train_command(["--version"]), cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "was-here").exists()
+
+
+def test_a_trusted_run_is_told_how_it_goes_on_with_trust(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, the Resume line of a job in its run folder would be refused when it is typed."""
+    folder, plans = saved_run(tmp_path / "run", 4), []
+    monkeypatch.setattr("paceline.runtimes.live.launch.launch", lambda _, plan: plans.append(plan) or 0)
+    monkeypatch.delenv("RANK", raising=False)
+    for trust in (False, True):
+        assert train(resume=ResumeOptions(resume=folder.path, trust=trust)) == 0
+    assert [plan.options for plan in plans] == ["", " --trust"]

@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import Mistake, RunFailed
-from paceline.runtimes.live.failures import Failure
+from paceline.runtimes.live.failures import Failure, Kind
 from paceline.runtimes.live.guard import _patience
+from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch import Run, launch
+from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.plan import Launch
+from paceline.runtimes.live.safety import CompleteSteps
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import PATIENCE
 from run_folders import saved_run
@@ -128,6 +131,8 @@ class Fake:
     def __init__(self, silent: int | None = None) -> None:
         self.bulletin = self
         self.silent, self.posted_here, self.forgotten = silent, [], []
+        self.known: Failure | None = None
+        self.told_steps: list[CompleteSteps] = []
 
     def lost(self) -> int | None:
         return self.silent
@@ -137,6 +142,13 @@ class Fake:
 
     def forget(self, rank: int) -> None:
         self.forgotten.append(rank)
+
+    def posted(self, patience: float) -> Failure | None:
+        return self.known
+
+    def exchange_steps(self, mine: CompleteSteps, *_: object) -> list[CompleteSteps]:
+        self.told_steps.append(mine)
+        return []
 
 
 def plan_of(node_rank: int) -> Launch:
@@ -157,6 +169,32 @@ def test_a_host_whose_workers_have_died_does_not_end_the_run_of_the_others(tmp_p
         str(failed.value),
     )
     assert meeting.posted_here == []
+
+
+@pytest.mark.parametrize("kind", ["lost-peer", "stopped"])
+def test_a_host_that_lost_the_servers_is_told_to_join_and_tells_nobody_its_steps(
+    tmp_path: Path, kind: Kind
+) -> None:
+    """If this failed, it would be told to resume a run that goes on, and its old steps be taken for new ones later."""
+    saved_run(tmp_path / "run", 4, servers=1)
+    meeting = Fake()
+    run = Run(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    with Heartbeat(Place(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)) as heartbeat:
+        heartbeat.show(tmp_path / "run")
+        heartbeat.beat(7)
+    Failure(rank=1, host="node-b", kind=kind, step=7, message="no answer", at=5.0).write(tmp_path)
+    write_servers(tmp_path, "rank-1", ["tcp://10.0.0.1:4000"])
+    run.processes[0].ended_at, run.processes[0].code = 5.0, 1
+    with pytest.raises(
+        RunFailed, match="known where the servers are; if the run goes on there:\nJoin: "
+    ) as failed:
+        run.reporter.tell()
+    assert "Resume" not in str(failed.value)
+    assert meeting.told_steps == meeting.posted_here == []
+    meeting.known = Failure(rank=0, role="server", host="node-a", kind="killed", message="signal 9", at=4.0)
+    with pytest.raises(RunFailed, match=r"^server 0 on node-a died"):
+        run.reporter.tell()
+    assert len(meeting.told_steps) == 1, "the run has ended, and all say what is safe"
 
 
 @pytest.mark.parametrize(("me", "lost", "survived"), [(0, 1, True), (1, 0, False)])

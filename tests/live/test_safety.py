@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
+from paceline.records.lock import RunLock
 from paceline.runtimes.config import read_config
 from paceline.runtimes.live.safety import CompleteSteps, complete_steps, newest_safe, safe
 from run_folders import checkpoints_of, saved_run
@@ -71,3 +73,56 @@ def test_a_folder_that_cannot_be_resumed_is_not_called_safe(tmp_path):
     assert told.startswith("Safe: nothing that can be resumed: ")
     assert "was altered since it was written" in told
     assert "is gone" in safe(tmp_path / "nowhere")[0]
+
+
+def test_every_file_is_verified_once_and_of_one_node_no_more_than_needed(tmp_path, monkeypatch):
+    """If this failed, a user would wait for gigabytes to be read twice before the first word of what happened."""
+    read = []
+
+    def counted(self, step, rank):
+        read.append((step, rank))
+        return is_whole(self, step, rank)
+
+    is_whole = Checkpoints.is_whole
+    monkeypatch.setattr(Checkpoints, "is_whole", counted)
+    alone = saved_run(tmp_path / "alone", 4)
+    for rank in (0, 1):
+        checkpoints_of(alone).save(8, rank, 1)
+    told = []
+    assert safe(alone.path, "", lambda mine: told.append(mine) or [])[0].startswith(
+        "Safe: checkpoint of step 8"
+    )
+    assert read == [(8, 0), (8, 1)]
+    assert told == [CompleteSteps(whole=(8,), complete=(8,))]
+    read.clear()
+    first = saved_run(tmp_path / "first", 4, nodes=2)
+    checkpoints_of(first).save(8, 0, 1)
+    other = CompleteSteps(whole=(4,))
+    assert safe(first.path, "", lambda _: [other])[0].startswith("Safe: checkpoint of step 4")
+    assert read == [(8, 0), (4, 0)], "another host may lack the newest"
+
+
+def test_other_hosts_hear_from_one_that_has_nothing_to_resume(tmp_path):
+    """If this failed, they would wait for its word until their patience ends."""
+    told = []
+    assert "is gone" in safe(tmp_path / "nowhere", "", lambda mine: told.append(mine) or [])[0]
+    assert told == [CompleteSteps()]
+
+
+@pytest.mark.parametrize("servers", [0, 1])
+def test_a_lock_of_a_command_with_the_wrong_node_rank_hides_no_checkpoint(servers, tmp_path):
+    """If this failed, one --resume with another host's -nr would make every checkpoint here useless for good."""
+    folder = saved_run(tmp_path, 4, nodes=2, servers=servers)
+    Commits(folder, read_config(folder).identity, 0).add(4)
+    RunLock.own(folder, 1).close()
+    assert complete_steps(tmp_path) == CompleteSteps(whole=(4,), complete=(4,))
+
+
+def test_on_a_shared_file_system_a_step_counts_only_with_the_files_of_all_nodes(tmp_path):
+    """If this failed, a step would be called safe that the other host had not written yet."""
+    folder = saved_run(tmp_path, 4, nodes=2)
+    folder.events(1).parent.mkdir()
+    folder.events(1).touch()
+    assert complete_steps(tmp_path) == CompleteSteps()
+    checkpoints_of(folder).save(4, 1, 1)
+    assert complete_steps(tmp_path) == CompleteSteps(whole=(4,), complete=(4,))

@@ -176,3 +176,15 @@ def test_rows_are_read_back_and_can_be_followed_line_by_line(tmp_path):
     assert "NaN" not in path.read_text(), "other programs read this file too"
     truncate_metrics(path, 10)
     assert list(read_metrics(path)) == [good]
+
+
+def test_damaged_lines_are_told_in_one_sentence_a_file(tmp_path):
+    """If this failed, a file of many damaged lines would be more than workers can tell each other at the start."""
+    path = tmp_path / "events.jsonl"
+    write(path, [1])
+    path.write_bytes(path.read_bytes() + b"{]\n" * 8000)
+    (told,) = truncate_events(path, 3)
+    assert (
+        told
+        == f"{path}: 8000 lines are damaged, the first is line 2; they are left out of the record and its totals"
+    )

@@ -69,5 +69,5 @@ def _launch(asked: Asked) -> int:
             stack.enter_context(RunLock.own(resume, plan.node_rank))
         prepare(settings)
         check_parent(asked.keep.parent)
-        plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
+        plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang, trust=asked.trust)
         return launch(train_command(sys.argv[1:]), plan)

@@ -68,7 +68,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
 def repair(
     path: Path, keep: Callable[[int, dict[str, Any]], bool], stand_in: Callable[[int], str]
 ) -> list[str]:
-    """Rewrite a file for a run that goes on; return a sentence for each line that was damaged.
+    """Rewrite a file for a run that goes on; return a sentence if any of its lines was damaged.
 
     ``keep`` is given each line's number, from 1, and its document: it says whether the line stays, and raises where
     it is no record. Such a line becomes the ``stand_in`` of its number, or goes where that is empty. A torn last line
@@ -76,7 +76,7 @@ def repair(
     """
     if not path.exists():
         return []
-    damaged = []
+    damaged: list[int] = []
     with replacing(path) as file:
         for number, line, document in _whole_lines(path):
             try:
@@ -84,13 +84,21 @@ def repair(
                     raise ValueError("not a document")
                 stays = keep(number, document)
             except NO_RECORD:
-                damaged.append(
-                    f"{path}: line {number} is damaged; it is left out of the record and its totals"
-                )
+                damaged.append(number)
                 line, stays = _line(stand_in(number)), True
             if stays:
                 file.write(line)
-    return damaged
+    return [_damage(path, damaged)] if damaged else []
+
+
+def _damage(path: Path, lines: list[int]) -> str:
+    """One sentence, however many lines: it is sent to the other workers."""
+    if len(lines) == 1:
+        return f"{path}: line {lines[0]} is damaged; it is left out of the record and its totals"
+    return (
+        f"{path}: {len(lines)} lines are damaged, the first is line {lines[0]}; "
+        "they are left out of the record and its totals"
+    )
 
 
 NO_RECORD = (ValueError, LookupError, TypeError, AttributeError)

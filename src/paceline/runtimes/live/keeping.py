@@ -142,7 +142,7 @@ def describe_run(
 
 
 def go_on(home: Home, rank: int, clock: int, progress: int) -> list[str]:
-    """Forget what was recorded and saved after a checkpoint; return a sentence for each line that was damaged."""
+    """Forget what was recorded and saved after a checkpoint; return a sentence for each damaged file."""
     home.checkpoints(1).forget_after(progress, rank)
     for commits in home.commits:
         commits.forget_after(progress)

@@ -13,7 +13,7 @@ from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import host_name, local_servers
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.processes import Process
-from paceline.runtimes.live.safety import known_steps, safe
+from paceline.runtimes.live.safety import CompleteSteps, safe
 from paceline.runtimes.live.supervisor import Supervisor, Weight
 from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
 from paceline.runtimes.live.verdict import join, sentence, verdict
@@ -127,7 +127,7 @@ class ExitReporter:
             self.meeting.bulletin.post(cause)
         if cause.kind == "mistake":
             return Mistake(cause.message)
-        if cause.kind == "lost-host" and self.plan.servers and not self.witness.serves:
+        if self._lost_the_servers(cause):
             told = (
                 f"{sentence(cause)}.\nWhat is safe is known where the servers are; if the run goes on there:"
             )
@@ -143,6 +143,12 @@ class ExitReporter:
             trains=self.trains,
         )
         return RunFailed(text)
+
+    def _lost_the_servers(self, cause: Failure) -> bool:
+        """Whether this host alone may have left: nobody has told it that the run, which is kept elsewhere, ended."""
+        if cause.kind == "lost-host":
+            return self.plan.servers > 0 and not self.witness.serves
+        return cause.kind in ("lost-peer", "stopped") and self._goes_on_elsewhere()
 
     def _goes_on_elsewhere(self) -> bool:
         """Whether the run has lost this host's workers only."""
@@ -204,7 +210,8 @@ class ExitReporter:
         run = self.witness.run_folder()
         if run is None or not self.trains:
             return []
-        others = self.meeting.bulletin.exchange_steps(
-            known_steps(run), self.supervisor.lost, BEFORE_KILL + HEARSAY
-        )
-        return safe(run, self.plan.options, others)
+
+        def ask(mine: CompleteSteps) -> list[CompleteSteps]:
+            return self.meeting.bulletin.exchange_steps(mine, self.supervisor.lost, BEFORE_KILL + HEARSAY)
+
+        return safe(run, self.plan.options, ask)

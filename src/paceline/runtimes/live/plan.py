@@ -40,6 +40,8 @@ class Launch:
     """Seconds without a word from another node's launcher after which its host counts as lost."""
     hang: float = HANG
     """Seconds that a process may stand still before it is ended."""
+    trust: bool = False
+    """Whether the user lets a run that goes on run code that has changed or lies in the run folder."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -103,11 +105,12 @@ class Launch:
     @property
     def options(self) -> str:
         """What a command on this host needs to take the same place again."""
-        secret = f" --secret-file {quote(str(self.secret_file))}" if self.secret_file else ""
+        allowed = f" --secret-file {quote(str(self.secret_file))}" if self.secret_file else ""
+        allowed += " --trust" if self.trust else ""
         if self.nodes == 1:
-            return secret
+            return allowed
         address, port = self.endpoint
-        return f" -n {self.nodes} -np {self.workers} -a {address} -p {port} -nr {self.node_rank}{secret}"
+        return f" -n {self.nodes} -np {self.workers} -a {address} -p {port} -nr {self.node_rank}{allowed}"
 
     @property
     def seats(self) -> list[tuple[Role, int]]:

@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Any, Self
@@ -12,6 +13,7 @@ from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
 from paceline.records.folder import RunFolder
+from paceline.records.identity import Role
 from paceline.runtimes.config import Config, read_live
 from paceline.units import show_seconds
 
@@ -21,7 +23,10 @@ class CompleteSteps:
     """What one host can say of a run's checkpoints, newest first."""
 
     whole: tuple[int, ...] = ()
-    """Steps of which every file that belongs on this host is verified: unaltered, and this run's own."""
+    """Steps of which every file that belongs on this host is verified: unaltered, and this run's own.
+
+    Of a run on one node the newest only: nobody else can lack it, and each costs a reading of all its files.
+    """
     complete: tuple[int, ...] = ()
     """Those of them that every other host has written too, as far as this host has seen or recorded it."""
 
@@ -48,33 +53,44 @@ def complete_steps(run: Path) -> CompleteSteps:
     """
     folder = RunFolder(run)
     config = read_live(folder)
-    nodes = sorted({*config.placement.workers, *config.placement.servers})
-    here = [node for node in nodes if node in folder.lock_nodes()]
+    here = _nodes_here(folder, config)
     committed = {step for node in here for step in Commits(folder, config.identity, node).steps()}
     steps = Checkpoints(folder, config.identity, 1).steps()
-    whole = [step for step in steps if _is_whole(folder, config, here, step)]
-    all_here = here == nodes
+    verified = (step for step in steps if _is_whole(folder, config, here, step))
+    whole = list(islice(verified, 1 if _nodes(config) == 1 else None))
+    all_here = here.issuperset(config.placement.servers or config.placement.workers)
     return CompleteSteps(
         whole=tuple(whole), complete=tuple(step for step in whole if all_here or step in committed)
     )
 
 
-def known_steps(run: Path) -> CompleteSteps:
-    """The same for other hosts to know; none where nothing here can be resumed."""
-    try:
-        return complete_steps(run)
-    except Mistake:
-        return CompleteSteps()
+def _nodes_here(folder: RunFolder, config: Config) -> set[int]:
+    """The nodes whose files are in this folder: of whose servers, else workers, it holds a record or a checkpoint.
+
+    A lock is no sign of it: a command with another host's node rank, which is then refused, leaves one too.
+    """
+    placement = config.placement
+    serving = {placement.servers[rank] for rank in _ranks_here(folder, "server", len(placement.servers))}
+    working = {placement.workers[rank] for rank in _ranks_here(folder, "rank", len(placement.workers))}
+    return serving | (working - set(placement.servers))
 
 
-def _is_whole(folder: RunFolder, config: Config, nodes: Sequence[int], step: int) -> bool:
+def _ranks_here(folder: RunFolder, role: Role, count: int) -> list[int]:
+    recorded = folder.server_event_files() if role == "server" else folder.event_files()
+    saved = {path.name for path in folder.checkpoints.glob(f"step-*/{role}-*.tensors")}
+    return [
+        rank for rank in range(count) if rank in recorded or folder.checkpoint(0, rank, role).name in saved
+    ]
+
+
+def _is_whole(folder: RunFolder, config: Config, nodes: Collection[int], step: int) -> bool:
     """Whether all files of a step that a run resumes from are whole, of the workers and servers on these nodes.
 
     Where servers keep the parameters, theirs decide: each writes its own when the workers have written theirs, and
     workers may come and go.
     """
     placement = config.placement
-    role: Any = "server" if placement.servers else "rank"
+    role: Role = "server" if placement.servers else "rank"
     files = Checkpoints(folder, config.identity, 1, role)
     ranks = [rank for rank, node in enumerate(placement.servers or placement.workers) if node in nodes]
     # Whether a file is there is cheaper to know than whether it is whole.
@@ -96,17 +112,23 @@ def newest_safe(hosts: Sequence[CompleteSteps], nodes: int) -> int | None:
     return max(shared, default=None)
 
 
-def safe(run: Path, options: str = "", others: Sequence[CompleteSteps] = ()) -> list[str]:
+Ask = Callable[[CompleteSteps], Sequence[CompleteSteps]]
+"""Tells other hosts what this one knows of the checkpoints, and returns what they know."""
+
+
+def safe(run: Path, options: str = "", ask: Ask = lambda _: ()) -> list[str]:
     """The newest checkpoint that is safe and the command that goes on from it.
 
-    ``options`` are what the command needs besides the run folder, ``others`` what other hosts have told.
+    ``options`` are what the command needs besides the run folder; other hosts are asked once, whatever is found here.
     """
-    if not run.exists():
-        return [f"Safe: nothing, {short(run)} is gone; start again with the same command."]
     try:
-        step = newest_safe([complete_steps(run), *others], _nodes(run))
+        nodes, mine = _nodes(read_live(RunFolder(run))), complete_steps(run)
     except Mistake as mistake:
+        ask(CompleteSteps())
+        if not run.exists():
+            return [f"Safe: nothing, {short(run)} is gone; start again with the same command."]
         return [f"Safe: nothing that can be resumed: {mistake}."]
+    step = newest_safe([mine, *ask(mine)], nodes)
     if step is None:
         return ["Safe: no checkpoint yet; start again with the same command."]
     return [
@@ -115,9 +137,8 @@ def safe(run: Path, options: str = "", others: Sequence[CompleteSteps] = ()) -> 
     ]
 
 
-def _nodes(run: Path) -> int:
-    placement = read_live(RunFolder(run)).placement
-    return len({*placement.workers, *placement.servers})
+def _nodes(config: Config) -> int:
+    return len({*config.placement.workers, *config.placement.servers})
 
 
 def _age(run: Path, step: int) -> float:

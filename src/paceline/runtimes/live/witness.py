@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from signal import SIGKILL, SIGTERM
+from signal import SIGTERM
 
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, read_note
@@ -10,17 +10,7 @@ from paceline.runtimes.live.heartbeat import Pulse, read_pulse
 from paceline.runtimes.live.place import host_name
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.processes import Process
-from paceline.runtimes.live.timeouts import BEFORE_KILL
 from paceline.runtimes.live.verdict import killed_by
-
-
-def was_stopped(code: int, after: float) -> bool:
-    """Whether a process that ended so many seconds after the first failure was ended by this launcher because of it.
-
-    SIGKILL comes late from here. One that comes early is the cause itself: the others may well notice a killed worker,
-    and end, before the system has cleared it away.
-    """
-    return after > 0 and (code == -SIGTERM or (code == -SIGKILL and after >= BEFORE_KILL - 1))
 
 
 class Witness:
@@ -98,12 +88,13 @@ class Witness:
             return note
         pulse = self.pulse(process)
         ended = process.ended_at or 0.0
-        late = process.killed or was_stopped(code, ended - (self._failed_at() or ended))
+        # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
+        stopped = process.killed or (code == -SIGTERM and ended > (self._failed_at() or ended))
         return Failure(
             rank=process.rank,
             role=process.role,
             host=host_name(),
-            kind="stopped" if late else "killed" if code < 0 else "exited",
+            kind="stopped" if stopped else "killed" if code < 0 else "exited",
             step=pulse.step,
             message=killed_by(code),
             run=str(pulse.run) if pulse.run else None,

@@ -10,6 +10,9 @@ from paceline.runtimes.live.served.control import Died
 from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
 from paceline.runtimes.live.served.links import dealer
 
+_LINGER = 1000
+"""Milliseconds that a notice has to go out: the last one is sent just before its launcher ends."""
+
 
 class DeathNotices:
     """Connections to all servers, opened at the first death."""
@@ -32,6 +35,6 @@ class DeathNotices:
                 socket.send_multipart(wire.pack(Died(rank)), zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Close; by now the servers have heard it, or have ended."""
+        """Close once every notice has gone out, or soon after: a server that takes none has ended."""
         if self._context is not None:
-            self._context.destroy(linger=0)
+            self._context.destroy(linger=_LINGER)

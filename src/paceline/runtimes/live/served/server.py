@@ -12,7 +12,7 @@ import torch
 
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.create import check_folder_name
-from paceline.records.files import DamagedFile, read_json, write_json
+from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity
 from paceline.records.lock import RunLock
@@ -20,7 +20,7 @@ from paceline.records.servers import ServerLog, ServerTotals, keep_entries, read
 from paceline.runtimes.config import new_identity, read_live
 from paceline.runtimes.live.addresses import own_address
 from paceline.runtimes.live.documents import Documents, check_equal
-from paceline.runtimes.live.keeping import asked_for, check_owner
+from paceline.runtimes.live.keeping import asked_for, check_owner, claim, describe_run
 from paceline.runtimes.live.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
@@ -76,7 +76,14 @@ def run_server(
         check_equal([run["asked"], ours])
         folder = resume or RunFolder(runs / check_folder_name(run["name"]))
         identity = identity or new_identity(settings, run=run["run"])
-        check_owner(folder, identity)  # the workers of this host have made it
+        if resume:
+            check_owner(folder, identity)
+        else:  # the workers of this host have made it; where it has none, this server does
+
+            def describe(draft: RunFolder) -> None:
+                describe_run(draft, identity, settings, options, place, run["workers"])
+
+            claim(folder, identity, describe)
         heartbeat.show(folder.path)
         me = Server(place.rank, place.servers, part.params, part.grad)
         me.awaited = tuple(range(place.workers))
@@ -104,7 +111,7 @@ def run_server(
                 begun=run["begun"],
                 silence=options.silence,
                 say=say,
-                hosts=_hosts(folder),
+                hosts={worker["rank"]: worker["host"] for worker in run["workers"]},
             )
             ending = engine.run()
             heartbeat.enter("finishing")
@@ -129,14 +136,6 @@ def _introduce(
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]
     return run, [server["endpoint"] for server in servers]
-
-
-def _hosts(folder: RunFolder) -> dict[int, str]:
-    """Which host each worker of the start is on, as far as the run folder tells."""
-    try:
-        return {worker["rank"]: worker["host"] for worker in read_json(folder.env)["workers"]}
-    except (OSError, DamagedFile, KeyError, TypeError):
-        return {}
 
 
 @contextmanager

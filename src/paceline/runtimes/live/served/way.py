@@ -9,6 +9,7 @@ import torch
 
 from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
+from paceline.records.files import read_json
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.servers import ServerTotals
@@ -56,6 +57,7 @@ class ThroughServers:
             "asked": asked,
             "begun": life.begun,
             "step": self._life.step,
+            "workers": read_json(life.folder.env)["workers"],
         }
         if why := self._group.memory.why:
             life.observer.noted(f"gradients go through sockets: {why}")
