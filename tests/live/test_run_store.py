@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import stat
 import threading
 import time
@@ -24,6 +25,7 @@ from paceline.runtimes.live.local_secret import agree, agreed_folder, run_secret
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
 from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
 from paceline.runtimes.live.store_requests import (
     LONGEST_KEY,
@@ -136,6 +138,43 @@ def test_a_wrong_secret_is_the_users_mistake_and_counted(server: StoreServer) ->
     stranger.close()
     assert server.refused["wrong key"] >= 5
     assert "connections without the run's secret" in (server.refusals() or "")
+
+
+def test_strangers_who_send_much_and_stall_are_bounded_and_members_stay(server: StoreServer) -> None:
+    """If this failed, a stranger could take all descriptors of the process that keeps the store, and end the run."""
+    members = [RunStore("127.0.0.1", server.port, SECRET) for _ in range(5)]
+    for number, member in enumerate(members):
+        member.set(f"before-{number}", "")
+    began = len(os.listdir("/proc/self/fd"))
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE".ljust(55, b"\0")
+    stalling = greeting + b"\x06" + (4000).to_bytes(8, "big") + bytes(700)
+    strangers = []
+    for _ in range(2 * MOST_UNPROVEN):
+        strangers.append(socket.create_connection(("127.0.0.1", server.port)))
+        strangers[-1].sendall(stalling)
+    late = RunStore("127.0.0.1", server.port, SECRET)
+    assert late.num_keys() == len(members), "it is accepted after all strangers"
+    deadline = time.monotonic() + 3  # before their time to prove themselves is over
+    while (taken := len(os.listdir("/proc/self/fd")) - began - len(strangers)) > MOST_UNPROVEN + 5:
+        assert time.monotonic() < deadline, f"{taken} connections without a proof are open"
+        time.sleep(0.02)
+    for number, member in enumerate(members):
+        member.set(f"after-{number}", "")
+    assert late.num_keys() == 2 * len(members)
+    for each in (*strangers, *members, late):
+        each.close()
+    assert server.refused["stranger"] >= MOST_UNPROVEN - 5
+
+
+def test_more_members_than_may_be_unproven_stay(server: StoreServer) -> None:
+    """If this failed, a run of many processes would be taken for strangers and cut off."""
+    members = [RunStore("127.0.0.1", server.port, SECRET) for _ in range(MOST_UNPROVEN + 20)]
+    for _ in range(2):
+        for number, member in enumerate(members):
+            member.set(str(number), "")
+    for member in members:
+        member.close()
+    assert server.refusals() is None
 
 
 def test_limits_hold_for_members_too(
