@@ -1,5 +1,6 @@
 """Where a live run computes and how its processes talk; nothing here changes its result."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,6 +14,8 @@ from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
 
 BACKENDS = ("gloo", "nccl", "shm")
 """What torch.distributed may talk over here."""
+LONGEST = 365 * 24 * 3600
+"""Seconds that a timeout may have: torch and Python count in finite units."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +52,12 @@ class LiveOptions:
             raise Mistake("--backend nccl moves CUDA tensors only; choose --backend gloo or --device cuda")
         if self.backend == "shm" and self.device == "cuda":
             raise Mistake("--backend shm moves CPU tensors only; choose --backend nccl or --device cpu")
-        if not self.timeout > 0:
-            raise Mistake(f"a timeout of {self.timeout:g} s is too short: it must be more than 0 s")
+        if not 0 < self.timeout <= LONGEST:
+            raise Mistake(
+                f"--timeout {self.timeout:g} is out of range: it must be more than 0 s and at most {LONGEST:,} s, a year"
+            )
+        if not math.isfinite(self.silence):
+            raise Mistake(f"--silence {self.silence:g} is not a time; give seconds, such as {SILENCE:g}")
         if self.silence < LEAST_SILENCE:
             raise Mistake(
                 f"--silence {self.silence:g} is too short: signs of life come twice a second and may be late; "
