@@ -1,6 +1,8 @@
 """A user's mistake is told in one sentence that names the value, with exit code 2, and nothing is written."""
 
 import contextlib
+import json
+import os
 import socket
 from dataclasses import fields, replace
 
@@ -10,10 +12,14 @@ from command import run_json
 from paceline.cli import resuming
 from paceline.cli.main import main
 from paceline.cli.options import RunOptions
+from paceline.cli.place import WhereOptions
 from paceline.cli.resuming import CHANGEABLE, resumed_settings
+from paceline.cli.served import ServedOptions
+from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import write_config
+from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
@@ -44,6 +50,11 @@ MISTAKES = {
     "train --nodes 2 --address 127.0.0.1 --node-rank 2": "--node-rank 2",
     "train --port 99999": "--port 99999",
     "train --silence 1": "--silence 1 is too short",
+    "train --silence nan": "--silence nan is out of range",
+    "train --silence inf": "--silence inf is out of range",
+    "train --timeout inf": "--timeout inf is out of range",
+    "train --timeout 1e15": "--timeout 1e+15 is out of range",
+    "train --timeout nan": "--timeout nan is out of range",
     "train --hang-timeout 400": "--hang-timeout 400 must lie between 0 and --timeout 300",
     "train --hang-timeout 0": "--hang-timeout 0 must lie between 0",
     "train --timeout 60 --hang-timeout 60": "lower it, or raise --timeout",
@@ -118,6 +129,69 @@ MISTAKES = {
 @pytest.mark.parametrize("command", MISTAKES)
 def test_a_mistake_is_one_sentence_with_exit_code_2(command, tmp_path, monkeypatch, capsys):
     check_refused(command, MISTAKES[command], tmp_path, monkeypatch, capsys)
+
+
+UNDER_TORCHRUN = {
+    "train --hang-timeout 60": "--hang-timeout 60 has no effect under the launcher that set RANK=0",
+    "train --silence 30": "--silence 30 has no effect under the launcher that set RANK=0",
+}
+
+
+@pytest.fixture
+def torchrun(monkeypatch):
+    """The variables of a process that torchrun has started."""
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    monkeypatch.setenv("MASTER_PORT", "1")
+
+
+@pytest.mark.usefixtures("torchrun")
+@pytest.mark.parametrize("command", UNDER_TORCHRUN)
+def test_what_only_our_launcher_does_is_refused_under_another(command, tmp_path, monkeypatch, capsys):
+    """If this failed, the user would rely on a watch that nobody keeps."""
+    check_refused(command, UNDER_TORCHRUN[command], tmp_path, monkeypatch, capsys)
+
+
+def test_under_another_launcher_servers_know_silence_and_one_process_a_host_warns(tmp_path, capsys):
+    """If this failed, an option that works would be refused, or a secret that all can read would go unnoticed."""
+    secret = tmp_path / "secret"
+    Secret.new().write(secret)
+    secret.chmod(0o644)
+    where = WhereOptions(silence=30.0, secret_file=secret)
+    place = Place(rank=0, workers=2, local_workers=2, servers=1)
+    assert where.under_launcher(place).secret_file == secret
+    assert f"other users of this host can read {secret}" in capsys.readouterr().err
+    where.under_launcher(replace(place, rank=1, local_rank=1))
+    assert capsys.readouterr().err == ""
+    secret.write_text("short")
+    with pytest.raises(Mistake, match="needs at least 16"):
+        where.under_launcher(place)
+
+
+JOINS = {
+    "ipc:///tmp/other": "names no HOST:PORT",
+    "tcp://127.0.0.1:99999": "names no HOST:PORT",
+    "tcp://127.0.0.1:5570": "belongs to another user; give --secret-file if you trust it",
+}
+
+
+@pytest.mark.parametrize("endpoint", JOINS)
+def test_what_a_folder_says_of_joining_is_checked(endpoint, tmp_path):
+    """If this failed, whoever writes a run folder could lead a worker anywhere, with a secret of their own."""
+    if os.geteuid() != 0:
+        pytest.skip("to give a file away needs root")
+    secret, folder = tmp_path / "secret", RunFolder(tmp_path)
+    Secret.new().write(secret)
+    folder.join.write_text(json.dumps({"endpoint": endpoint, "secret": str(secret)}))
+    os.chown(secret, 65534, 65534)
+    served = ServedOptions(join=str(tmp_path))
+    with pytest.raises(Mistake, match=JOINS[endpoint]):
+        served.door(None)
+    if endpoint.endswith(":5570"):
+        assert served.door(secret).endpoint == endpoint
+        os.chown(secret, 0, 0)
+        assert served.door(None).secret_file == secret
 
 
 def test_a_port_in_use_is_refused_before_anything_starts(tmp_path, monkeypatch, capsys):

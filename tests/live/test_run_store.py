@@ -2,10 +2,14 @@
 
 import json
 import os
+import signal
+import socket
 import stat
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -16,14 +20,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
+from command import run_python
 from paceline.errors import Mistake, RunFailed
-from paceline.runtimes.live import store_server
+from paceline.runtimes.live import bulletin, store_server
 from paceline.runtimes.live.checked import port_number, read_failure
 from paceline.runtimes.live.failures import Failure, lost_peer
-from paceline.runtimes.live.local_secret import agree, agreed_folder, run_secret
+from paceline.runtimes.live.local_secret import agree, agreed_folder, enter, run_secret
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
 from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
 from paceline.runtimes.live.store_requests import (
     LONGEST_KEY,
@@ -134,8 +140,48 @@ def test_a_wrong_secret_is_the_users_mistake_and_counted(server: StoreServer) ->
     with pytest.raises(Mistake, match="does not take this process's secret; give the same --secret-file"):
         stranger.set("stop/asked", "")
     stranger.close()
-    assert server.refused["wrong key"] >= 5
+    deadline = time.monotonic() + 5
+    while server.refused["wrong key"] < 5:  # the server's thread may be behind
+        assert time.monotonic() < deadline, server.refused
+        time.sleep(0.01)
     assert "connections without the run's secret" in (server.refusals() or "")
+
+
+def test_strangers_who_send_much_and_stall_are_bounded_and_members_stay(server: StoreServer) -> None:
+    """If this failed, a stranger could take all descriptors of the process that keeps the store, and end the run."""
+    members = [RunStore("127.0.0.1", server.port, SECRET) for _ in range(5)]
+    for number, member in enumerate(members):
+        member.set(f"before-{number}", "")
+    began = len([*Path("/proc/self/fd").iterdir()])
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x01CURVE".ljust(55, b"\0")
+    stalling = greeting + b"\x06" + (4000).to_bytes(8, "big") + bytes(700)
+    strangers = []
+    for _ in range(2 * MOST_UNPROVEN):
+        strangers.append(socket.create_connection(("127.0.0.1", server.port)))
+        strangers[-1].sendall(stalling)
+    late = RunStore("127.0.0.1", server.port, SECRET)
+    assert late.num_keys() == len(members), "it is accepted after all strangers"
+    deadline = time.monotonic() + 3  # before their time to prove themselves is over
+    while (taken := len([*Path("/proc/self/fd").iterdir()]) - began - len(strangers)) > MOST_UNPROVEN + 5:
+        assert time.monotonic() < deadline, f"{taken} connections without a proof are open"
+        time.sleep(0.02)
+    for number, member in enumerate(members):
+        member.set(f"after-{number}", "")
+    assert late.num_keys() == 2 * len(members)
+    for each in (*strangers, *members, late):
+        each.close()
+    assert server.refused["stranger"] >= MOST_UNPROVEN - 5
+
+
+def test_more_members_than_may_be_unproven_stay(server: StoreServer) -> None:
+    """If this failed, a run of many processes would be taken for strangers and cut off."""
+    members = [RunStore("127.0.0.1", server.port, SECRET) for _ in range(MOST_UNPROVEN + 20)]
+    for _ in range(2):
+        for number, member in enumerate(members):
+            member.set(str(number), "")
+    for member in members:
+        member.close()
+    assert server.refusals() is None
 
 
 def test_limits_hold_for_members_too(
@@ -222,11 +268,14 @@ def test_a_failure_from_another_host_is_text_and_nothing_else() -> None:
 def test_processes_of_one_host_agree_on_a_secret_that_nobody_else_reads(tmp_path: Path) -> None:
     """If this failed, torchrun on one host would need a file from the user, or show the secret to others."""
     folder = tmp_path / "agreed"
-    found = [agree(folder) for _ in range(3)]
+    entered = [enter(folder) for _ in range(3)]
+    found = [agree(folder) for _ in entered]
     assert found[0] == found[1] == found[2]
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
-    assert [path.name for path in folder.iterdir()] == ["secret"]
+    assert sorted(path.name for path in folder.iterdir()) == ["lock", "secret"]
     assert stat.S_IMODE((folder / "secret").stat().st_mode) == 0o600
+    for each in entered:
+        each.close()
 
 
 @pytest.mark.parametrize("trap", ["open", "link", "owner"])
@@ -246,7 +295,48 @@ def test_a_folder_that_others_have_a_hand_in_is_refused(tmp_path: Path, trap: st
             folder.mkdir(mode=0o700)
             os.chown(folder, 65534, 65534)
     with pytest.raises(Mistake, match="is not a folder of this user alone"):
-        agree(folder)
+        enter(folder)
+
+
+def test_no_other_user_can_take_the_name_of_the_agreed_folder_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, anybody who makes folders in /tmp could keep all runs under torchrun from starting."""
+    runtime, home = tmp_path / "runtime", tmp_path / "home"
+    for folder in (runtime, home):
+        folder.mkdir(mode=0o700)
+    monkeypatch.setenv("HOME", str(home))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    assert agreed_folder(1).parent == runtime
+    runtime.chmod(0o777)
+    assert agreed_folder(1).parent.parent == home / ".cache" / "paceline"
+    assert stat.S_IMODE(agreed_folder(1).parent.stat().st_mode) == 0o700
+    home.chmod(0o777)
+    assert agreed_folder(1).parent == Path(tempfile.gettempdir())
+
+
+def test_an_agreed_secret_of_killed_processes_is_swept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, every run that is killed while it starts would leave a secret for ever."""
+    runtime, script = tmp_path / "runtime", tmp_path / "killed.py"
+    runtime.mkdir(mode=0o700)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
+    place = Place(rank=0, workers=2, local_workers=2, port=1)
+    script.write_text(
+        "import os, signal\n"
+        "from paceline.runtimes.live.local_secret import run_secret\n"
+        "from paceline.runtimes.live.place import Place\n"
+        "with run_secret(Place(workers=2, local_workers=2, port=2)):\n"
+        "    os.kill(os.getpid(), signal.SIGKILL)\n"
+    )
+    assert run_python(str(script)).returncode == -signal.SIGKILL
+    (left,) = runtime.iterdir()
+    assert (left / "secret").exists()
+    with run_secret(place), run_secret(replace(place, rank=1)):
+        assert not left.exists()
+        assert len(list(runtime.iterdir())) == 1, "one that is in use stays"
+    assert list(runtime.iterdir()) == []
 
 
 def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:
@@ -259,6 +349,26 @@ def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:
     assert not agreed_folder(place.port).exists()
     with pytest.raises(Mistake, match="a run on 2 hosts needs --secret-file"), run_secret(Place(nodes=2)):
         pass
+
+
+def test_launchers_go_on_showing_that_they_are_there_after_the_store_was_full(
+    store: RunStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If this failed, a store that is full for a moment would make this host count as lost."""
+    monkeypatch.setattr(bulletin, "_BEAT", 0.05)
+    store.set(bulletin.alive_key(0), "")
+    store.set(bulletin.alive_key(1), "")
+    monkeypatch.setattr(store_server, "MOST_BYTES", 0)
+    board = bulletin.Bulletin(store, 0, 2, 20.0)
+    time.sleep(0.3)
+    assert store.get(bulletin.alive_key(0)) == b"", "there was no room"
+    monkeypatch.setattr(store_server, "MOST_BYTES", 3000)
+    deadline = time.monotonic() + 10
+    while not store.get(bulletin.alive_key(0)):
+        assert time.monotonic() < deadline, "the beats have ended"
+        time.sleep(0.02)
+    store.set(bulletin.alive_key(1), "left")
+    board.leave()
 
 
 def test_whoever_has_no_secret_cannot_take_a_seat() -> None:

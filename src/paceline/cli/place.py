@@ -50,13 +50,13 @@ class PlaceOptions:
             secret_file=self._checked_secret(),
         )
 
-    def _checked_secret(self) -> Path | None:
-        """Refuse a file that holds no secret; say that others can read it, where they can."""
+    def _checked_secret(self, *, warn: bool = True) -> Path | None:
+        """Refuse a file that holds no secret; say that others can read it, where they can and this is asked for."""
         from paceline.runtimes.live.served.keys import Secret
 
         if self.secret_file is not None:
             Secret.read(self.secret_file)
-            if self.secret_file.stat().st_mode & 0o077:
+            if warn and self.secret_file.stat().st_mode & 0o077:
                 sys.stderr.write(
                     f"paceline: other users of this host can read {self.secret_file} and so join the run; "
                     f"'chmod 600 {self.secret_file}' shuts them out\n"
@@ -68,8 +68,9 @@ class PlaceOptions:
         from paceline.runtimes.live.local_secret import NEEDED
 
         self.refuse(place)
-        if self.secret_file is not None:
-            return replace(place, secret_file=self.secret_file.absolute())
+        first = place.role == "worker" and place.local_rank == 0  # one warning a host
+        if (secret_file := self._checked_secret(warn=first)) is not None:
+            return replace(place, secret_file=secret_file.absolute())
         if place.nodes > 1:
             raise Mistake(f"a run on {place.nodes} hosts {NEEDED}")
         return place
@@ -112,6 +113,17 @@ class WhereOptions(PlaceOptions):
     """Seconds that a process may stand still before it is ended (default 120); it is named after about 8."""
     silence: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds without a sign of life after which a worker of a server, or a host, counts as lost (default 20)."""
+
+    def refuse(self, place: "Place") -> None:
+        """Another launcher than ours watches neither progress nor, without servers, signs of life."""
+        super().refuse(place)
+        watched = {"--hang-timeout": self.hang_timeout, "--silence": None if place.servers else self.silence}
+        for option, given in watched.items():
+            if given is not None:
+                raise Mistake(
+                    f"{option} {given:g} has no effect under the launcher that set RANK={place.rank}, which does "
+                    "not watch for it; leave the option out, or unset RANK to start with 'paceline train'"
+                )
 
     def live(self, resume: RunFolder | None) -> "LiveOptions":
         """The machinery under the workers: as asked for, else as an earlier run had it, else as usual."""

@@ -1,5 +1,6 @@
 """How one more worker comes to a run with servers that is under way."""
 
+import os
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,27 +38,41 @@ class ServedOptions:
         join = self.join or ""
         if (folder := Path(join)).is_dir():
             return self._door_of(RunFolder(folder), secret_file)
-        match = _ENDPOINT.fullmatch(join)
-        if match is None or not 0 < int(match["port"]) < 65536:
+        if (endpoint := _endpoint(join)) is None:
             raise Mistake(
                 f"--join {join} is neither a run's folder on this host nor HOST:PORT, such as node-a:5570"
             )
         if secret_file is None:
             raise Mistake(f"--join {join} needs --secret-file, a copy of the file that the run was given")
-        return Door(f"tcp://{match['host']}:{match['port']}", secret_file)
+        return Door(endpoint, secret_file)
 
     def _door_of(self, folder: RunFolder, secret_file: Path | None) -> Door:
         try:
             document = read_json(folder.join)
             file = secret_file or Path(document["secret"])
-            door = Door(document["endpoint"], file, folder.path.absolute().parent)
+            endpoint, known = _endpoint(document["endpoint"]), file.exists()
         except (FileNotFoundError, DamagedFile, KeyError, TypeError):
-            door = None
-        if (
-            door is None or not door.secret_file.exists()
-        ):  # a launcher removes its secret when the run is over
+            known = False
+        if not known:  # a launcher removes its secret when the run is over
             raise Mistake(
                 f"--join {folder.path}: no run with servers is under way there; "
                 "give the folder of one that still trains, or HOST:PORT with --secret-file"
             )
-        return door
+        if endpoint is None:
+            raise Mistake(
+                f"--join {folder.path}: {folder.join} names no HOST:PORT; give HOST:PORT with --secret-file"
+            )
+        if secret_file is None and file.stat().st_uid != os.geteuid():
+            raise Mistake(
+                f"--join {folder.path}: the secret file {file} that it names belongs to another user; "
+                "give --secret-file if you trust it"
+            )
+        return Door(endpoint, file, folder.path.absolute().parent)
+
+
+def _endpoint(text: str) -> str | None:
+    """Where a server listens, as ZeroMQ takes it; None where the text is not HOST:PORT."""
+    match = _ENDPOINT.fullmatch(text)
+    if match is None or not 0 < int(match["port"]) < 65536:
+        return None
+    return f"tcp://{match['host']}:{match['port']}"

@@ -126,6 +126,8 @@ class Bulletin:
                 self._read_notices(store, seen)
             except dist.DistStoreError:
                 continue  # no answer: a network may be cut, and silence will tell
+            except ValueError:
+                pass  # the store is full, and may have room at the next beat
             except dist.DistNetworkError:
                 # The store has gone with the launcher of node rank 0, and so have its workers: ours will notice.
                 self._heard = {}

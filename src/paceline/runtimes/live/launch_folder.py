@@ -39,6 +39,12 @@ class LaunchFolder:
         made.path = draft.rename(parent / f"{_PREFIX}{uuid4().hex[:12]}")
         return made
 
+    def lasts(self) -> bool:
+        """Whether it is still there: somebody who swept may have come between its making and its lock."""
+        with suppress(OSError):
+            return os.path.samestat(os.fstat(self._lock), os.lstat(self.path / _LOCK))
+        return False
+
     def remove(self) -> None:
         """Remove the folder, whoever still uses it."""
         shutil.rmtree(self.path, ignore_errors=True)

@@ -1,7 +1,7 @@
 """The secret of a process's run: as its launcher or the user gave it, else agreed on by the processes of one host."""
 
 import os
-import shutil
+import socket
 import stat
 import tempfile
 from collections.abc import Iterator
@@ -10,6 +10,7 @@ from pathlib import Path
 from uuid import uuid4
 
 from paceline.errors import Mistake
+from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.served.keys import Secret
 
@@ -32,33 +33,68 @@ def run_secret(place: Place) -> Iterator[Secret]:
         return
     if place.nodes > 1:
         raise Mistake(f"a run on {place.nodes} hosts {NEEDED}")
-    folder = agreed_folder(place.port)
+    folder = enter(agreed_folder(place.port))
     try:
-        yield agree(folder)
+        sweep(folder.path.parent)  # those of processes that were killed; this one is in use
+        yield agree(folder.path)
     except BaseException:
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
         raise
     if place.role == "worker" and place.rank == 0:  # one is enough, and the others may be in their next run
-        shutil.rmtree(folder, ignore_errors=True)
+        folder.remove()
+    else:
+        folder.close()
 
 
 def agreed_folder(port: int) -> Path:
     """Where the processes that one parent has started for one port agree."""
     parent = os.getppid()
     name = f"paceline-ranks-{os.geteuid()}-{parent}-{_started(parent)}-{port}"
-    return Path(tempfile.gettempdir(), name)
+    return _own_parent() / name
+
+
+def _own_parent() -> Path:
+    """A folder in which nobody else can take the name first; the temporary directory for whoever has none.
+
+    All processes of one launcher have one environment, so they come to the same.
+    """
+    with suppress(KeyError, OSError):
+        if _is_own(runtime := Path(os.environ["XDG_RUNTIME_DIR"])):
+            return runtime
+    with suppress(RuntimeError, OSError):
+        if _is_own(Path.home(), others=0o022):
+            cache = Path.home() / ".cache" / "paceline" / socket.gethostname()  # a home may be on many hosts
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_own(cache):
+                return cache
+    return Path(tempfile.gettempdir())
+
+
+def _is_own(folder: Path, others: int = 0o077) -> bool:
+    """Whether it is a folder of this user, and others have none of these rights."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
+
+
+def enter(folder: Path) -> LaunchFolder:
+    """Use the folder, which the first one makes. A Mistake where others could have a hand in it."""
+    while True:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        with suppress(FileNotFoundError):  # swept before it had its lock
+            if not _is_own(folder):
+                raise Mistake(
+                    f"{folder} is not a folder of this user alone, so that no secret can be kept there; "
+                    "remove it, or give --secret-file"
+                )
+            entered = LaunchFolder(folder)
+            if entered.lasts():
+                return entered
+            entered.close()
 
 
 def agree(folder: Path) -> Secret:
-    """The secret in the folder; whoever is first makes both. A Mistake where others could have a hand in it."""
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o077:
-        raise Mistake(
-            f"{folder} is not a folder of this user alone, so that no secret can be kept there; "
-            "remove it, or give --secret-file"
-        )
+    """The secret in the folder, which the first one makes."""
     draft = folder / uuid4().hex
     Secret.new().write(draft)
     with suppress(FileExistsError):

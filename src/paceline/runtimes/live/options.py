@@ -13,6 +13,8 @@ from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
 
 BACKENDS = ("gloo", "nccl", "shm")
 """What torch.distributed may talk over here."""
+LONGEST = 365 * 24 * 3600
+"""Seconds of a year: more overflows where torch or Python counts time."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,8 +51,12 @@ class LiveOptions:
             raise Mistake("--backend nccl moves CUDA tensors only; choose --backend gloo or --device cuda")
         if self.backend == "shm" and self.device == "cuda":
             raise Mistake("--backend shm moves CPU tensors only; choose --backend nccl or --device cpu")
-        if not self.timeout > 0:
-            raise Mistake(f"a timeout of {self.timeout:g} s is too short: it must be more than 0 s")
+        if not 0 < self.timeout <= LONGEST:
+            raise Mistake(
+                f"--timeout {self.timeout:g} is out of range: it must be more than 0 s and at most {LONGEST:,} s"
+            )
+        if not self.silence <= LONGEST:
+            raise Mistake(f"--silence {self.silence:g} is out of range: it must be at most {LONGEST:,} s")
         if self.silence < LEAST_SILENCE:
             raise Mistake(
                 f"--silence {self.silence:g} is too short: signs of life come twice a second and may be late; "

@@ -1,5 +1,6 @@
 """How many workers, on how many hosts, and where they meet: checked before anything starts."""
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,9 +65,9 @@ class Launch:
             raise Mistake(f"--nodes {self.nodes} {NEEDED}")
         if self.port is not None and not 0 < self.port < 65536:
             raise Mistake(f"--port {self.port} is not a port: it must lie between 1 and 65535")
-        assert self.wait > 0
-        assert self.silence > 1
-        assert self.hang > 0
+        assert 0 < self.wait < math.inf
+        assert 1 < self.silence < math.inf
+        assert 0 < self.hang < math.inf
 
     @property
     def endpoint(self) -> tuple[str, int]:

@@ -24,10 +24,11 @@ _FAILED = (
     | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
 )
 _WATCHED = _FAILED | zmq.EVENT_ACCEPTED | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
-_PROVING = 64 + 202 + 257
-"""Bytes of a client's greeting, its HELLO and the shortest INITIATE, which is the proof."""
-_RECEIVED_AT, _INFO = 128, 136
-"""Where struct tcp_info has tcpi_bytes_received, and how much of it is read."""
+_READY = 64 + 170 + 32
+"""Bytes of a server's greeting, its WELCOME and the shortest READY, which it sends to whom it believes and to nobody
+else; an ERROR is shorter. What a client has sent says nothing, for it can send anything."""
+_SENT_AT, _INFO = 200, 216
+"""Where struct tcp_info has tcpi_bytes_sent and tcpi_bytes_retrans, and how much of it is read (Linux 4.19)."""
 
 
 def raise_descriptor_limit() -> None:
@@ -81,6 +82,7 @@ class CurveAuthenticator:
             for ready, _ in poller.poll(100):
                 with suppress(zmq.Again):
                     self._answer() if ready is self._questions else self._notice_all()
+            self._unproven.settle()
         self._questions.close()
         self._events.close(linger=0)
 
@@ -126,44 +128,62 @@ class _Unproven:
 
     def __init__(self) -> None:
         self._open: dict[int, None] = {}
-        self._judged: set[int] = set()
-        """Those that were shut down, or whose proof ZeroMQ has; it has yet to say what became of them."""
+        self._shut: set[int] = set()
+        """Those that were shut down; ZeroMQ has yet to close them."""
+        self._succeeded = 0
+        """Handshakes that have succeeded, less the connections found to be theirs, which may be found first."""
         self._nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         self._spare = os.dup(self._nothing)
 
     def add(self, descriptor: int) -> None:
         """A connection was accepted."""
-        self._judged.discard(descriptor)
+        self._shut.discard(descriptor)
         self._open[descriptor] = None
 
     def remove(self, descriptor: int) -> bool:
         """A connection is closed; whether it had not proven itself."""
-        known = descriptor in self._open or descriptor in self._judged
+        if descriptor not in self._open and descriptor not in self._shut:
+            return False
         self._open.pop(descriptor, None)
-        self._judged.discard(descriptor)
-        return known
+        self._shut.discard(descriptor)
+        if self._succeeded > 0:  # one that came and went before it was found
+            self._succeeded -= 1
+            return False
+        return True
 
     def one_has_proven(self) -> None:
-        """A handshake has succeeded, and ZeroMQ does not say whose: the kernel tells who has sent enough for one."""
-        candidates = [*reversed(self._open), *self._judged]
-        far = (each for each in candidates if (self._received(each) or 0) > _PROVING)
-        self.remove(next(far, candidates[0] if candidates else -1))
+        """A handshake has succeeded, and ZeroMQ does not say whose."""
+        self._succeeded += 1
+        self.settle()
+
+    def settle(self) -> None:
+        """Find those whose handshakes have succeeded, newest first: the kernel tells whom ZeroMQ has sent a READY.
+
+        The event may come a moment before the READY is sent; then this is for the next call to find out.
+        """
+        if self._succeeded > 0:
+            for descriptor in [*reversed(self._open)]:
+                if (self._sent(descriptor) or 0) >= _READY:
+                    del self._open[descriptor]
+                    self._succeeded -= 1
 
     def bound(self, most: int) -> None:
-        """Shut down the oldest beyond so many; whoever has sent enough to have proven itself is left alone."""
+        """Shut down the oldest beyond so many, whatever they sent; whoever has proven itself is left alone."""
         while len(self._open) > most:
             oldest = next(iter(self._open))
             del self._open[oldest]
-            self._judged.add(oldest)
-            self._received(oldest, shut_below=_PROVING)
+            if (self._sent(oldest, shut_below=_READY) or 0) < _READY:
+                self._shut.add(oldest)
+            else:
+                self._succeeded -= 1
 
     def close(self) -> None:
         """Give the reserved descriptors back."""
         os.close(self._spare)
         os.close(self._nothing)
 
-    def _received(self, descriptor: int, shut_below: int = 0) -> int | None:
-        """Bytes that a connection to the port has received; it is shut down if they are fewer. None: there is none."""
+    def _sent(self, descriptor: int, shut_below: int = 0) -> int | None:
+        """Bytes sent over a connection to the port; it is shut down if they are fewer. None: there is none."""
         try:
             os.dup2(descriptor, self._spare, inheritable=False)
         except OSError:
@@ -174,10 +194,10 @@ class _Unproven:
             if connection.getsockname()[1] != self.port:
                 return None
             info = connection.getsockopt(sockets.IPPROTO_TCP, sockets.TCP_INFO, _INFO)
-            received = int(struct.unpack_from("<Q", info, _RECEIVED_AT)[0])
-            if received < shut_below:
+            sent, again = struct.unpack_from("<QQ", info, _SENT_AT)
+            if sent - again < shut_below:
                 connection.shutdown(sockets.SHUT_RDWR)
-            return received
+            return int(sent - again)
         except (OSError, IndexError, struct.error):
             return None
         finally:
