@@ -101,6 +101,15 @@ def test_an_exception_is_told_with_the_users_line_and_its_traceback_kept(tmp_pat
     assert safe == "Safe: no checkpoint yet; start again with the same command."
 
 
+def test_a_resumed_run_that_fails_at_once_still_has_what_was_safe(tmp_path: Path) -> None:
+    """If this failed, its user would be told that nothing is saved, and start anew."""
+    saved_run(tmp_path, 4)
+    with pytest.raises(
+        RunFailed, match=r"Safe: checkpoint of step 4, [\s\S]*\nResume: paceline train --resume "
+    ):
+        launch(worker("raise=1@1"), Launch(workers=2, resume=tmp_path))
+
+
 def test_a_mistake_that_only_a_worker_finds_is_the_users_to_fix(capfd: pytest.CaptureFixture[str]) -> None:
     """If this failed, scripts could not tell bad usage from a failed run, or the sentence would come twice."""
     handlers = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]

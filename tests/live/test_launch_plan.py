@@ -186,3 +186,4 @@ def test_a_trusted_run_is_told_how_it_goes_on_with_trust(
     for trust in (False, True):
         assert train(resume=ResumeOptions(resume=folder.path, trust=trust)) == 0
     assert [plan.options for plan in plans] == ["", " --trust"]
+    assert {plan.resume for plan in plans} == {folder.path}

@@ -70,4 +70,5 @@ def _launch(asked: Asked) -> int:
         prepare(settings)
         check_parent(asked.keep.parent)
         plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang, trust=asked.trust)
+        plan = replace(plan, resume=resume.path if resume else None)
         return launch(train_command(sys.argv[1:]), plan)

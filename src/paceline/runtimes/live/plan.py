@@ -41,6 +41,8 @@ class Launch:
     """Seconds without a word from another node's launcher after which its host counts as lost."""
     hang: float = HANG
     """Seconds that a process may stand still before it is ended."""
+    resume: Path | None = None
+    """The run folder that the run goes on in, where it does."""
     trust: bool = False
     """Whether the user lets a run that goes on run code that has changed or lies in the run folder."""
 

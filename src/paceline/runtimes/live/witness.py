@@ -43,9 +43,9 @@ class Witness:
         return read_pulse(self._folder, process.rank, process.role)
 
     def run_folder(self) -> Path | None:
-        """Where the run is kept, once anybody here has said so."""
+        """Where the run is kept: as it was resumed, or once anybody here has said so."""
         known = map(self.pulse, self.processes)
-        return next((pulse.run for pulse in known if pulse.run is not None), None)
+        return next((pulse.run for pulse in known if pulse.run is not None), self._plan.resume)
 
     def begun(self) -> bool:
         """Whether every worker that is left here has finished a step, so that there is something to save."""
