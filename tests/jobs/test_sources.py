@@ -73,8 +73,9 @@ def test_code_that_has_changed_since_is_not_run(tmp_path, marker, monkeypatch, c
     (tmp_path / "mine.py").write_text((tmp_path / "mine.py").read_text() + "# changed\n")
     assert main(["train", "--resume", "run"]) == 2
     assert not marker.exists()
-    assert f"would run {tmp_path}/mine.py and call build(), and that file is not what the run began with" in (
-        capsys.readouterr().err
+    assert (
+        f"would run {tmp_path}/mine.py and call build(), and that file is not what the run last ran with"
+        in (capsys.readouterr().err)
     )
     write_code(tmp_path / "mine.py", marker)
     assert main(["train", "--resume", "run"]) == 2

@@ -67,7 +67,7 @@ def resumed_settings(
 ) -> Settings:
     """The earlier run's settings; an option that would change its result is a Mistake, one that repeats it is none.
 
-    So is code that is not what the run began with, without ``trust``.
+    So is code that is not what the run last ran with, without ``trust``.
     """
     from paceline.jobs.sources import check_trusted
     from paceline.runtimes.config import read_live

@@ -51,7 +51,7 @@ def check_trusted(
     option: str,
     fix: str = "add --trust to run it all the same",
 ) -> None:
-    """Refuse to import code that lies in a run folder, or that is not what the run began with; nothing is run.
+    """Refuse to import code that lies in a run folder, or that is not what the run last ran with; nothing is run.
 
     ``known`` is what ``fingerprints`` gave when the run began; ``option`` names the folder for the user, and ``fix``
     says what else can be done.
@@ -69,7 +69,7 @@ def check_trusted(
             raise Mistake(f"{would}, and that file lies in the run folder itself; read it, then {fix}")
         if digest not in known.values():
             raise Mistake(
-                f"{would}, and that file is not what the run began with (SHA-256 {digest[:12]}, not "
+                f"{would}, and that file is not what the run last ran with (SHA-256 {digest[:12]}, not "
                 f"{' or '.join(one[:12] for one in known.values()) or 'known'}); "
                 f"put it back, or {fix}"
             )

@@ -35,6 +35,8 @@ class Bulletin:
         self._looked = time.monotonic()
         self._told = False
         self._notices: deque[str] = deque()
+        self.unanswered: set[int] = set()
+        """Nodes that did not answer the last exchange of steps."""
         self._sent = 0
         self._done = threading.Event()
         if nodes > 1:
@@ -81,6 +83,7 @@ class Bulletin:
                 if words := _ask(lambda rank=rank: self._store.peek([_steps_key(rank)])):  # type: ignore[misc]
                     told[rank] = CompleteSteps.from_json(read_document(words[0]))
             time.sleep(0.05)
+        self.unanswered = others - set(told)
         return list(told.values())
 
     def silent_node(self) -> int | None:

@@ -135,7 +135,8 @@ class _Notary:
     def ended(self, kind: Kind, code: int) -> int:
         note = self._note(kind, "")
         if not self._leave(note) and kind == "interrupted" and self._speaks() and note.run:
-            self._print(self._way_back(Path(note.run)))
+            gone = [self._gone()] if self._launcher_gone() else []
+            self._print([*gone, *self._way_back(Path(note.run))])
         return code if self.place.launch is None else 0
 
     def end_hard(self, signum: int) -> None:
@@ -170,9 +171,7 @@ class _Notary:
         if self._launcher_gone():
             if not self._speaks():
                 return
-            lines.insert(
-                0, f"paceline: the launcher (process {self.place.launcher}) has gone; its workers end"
-            )
+            lines = [self._gone(), *(() if note.kind in ("lost-peer", "stopped") else lines)]
         if note.run and (note.kind == "stopped" or self._launcher_gone()):
             lines += self._way_back(Path(note.run))
         self._print(lines)
@@ -196,6 +195,9 @@ class _Notary:
     def _speaks(self) -> bool:
         """Whether this is the one of its host's workers that speaks where the launcher cannot."""
         return self.place.role == "worker" and self.place.local_rank == 0
+
+    def _gone(self) -> str:
+        return f"paceline: the launcher (process {self.place.launcher}) has gone; its workers end"
 
     def _launcher_gone(self) -> bool:
         return self.place.launcher is not None and os.getppid() != self.place.launcher

@@ -56,8 +56,13 @@ class HangWatch:
         say: Callable[[str], None],
         tell_others: Callable[[str], None] = lambda _: None,
         trains: bool = True,
+        silence: float | None = None,
     ) -> None:
-        """``tell_others`` passes a sentence to other hosts. What does not train is judged only where it is stopped."""
+        """``tell_others`` passes a sentence to other hosts. What does not train is judged only where it is stopped.
+
+        ``silence`` is after how many seconds the servers give a worker up that does not beat, where there are servers.
+        """
+        self._silence = silence
         self._processes, self._folder, self._limits = processes, folder, limits
         self._say, self._tell_others, self._trains = say, tell_others, trains
         self._detectors: dict[Process, StallDetector] = {}
@@ -141,7 +146,10 @@ class HangWatch:
         self.episodes[process] = episode
         sentence = self._sentence(episode)
         ends = ""
-        if (until := self._ends(episode, None)) < float("inf"):
+        if stall.stopped and process.role == "worker" and self._silence is not None:
+            given_up = max(0.0, stall.since + self._silence - now)
+            ends = f"; the servers give it up in {given_up:.0f} s (--silence) unless it goes on"
+        elif (until := self._ends(episode, None)) < float("inf"):
             ends = f"; ended in {until - now:.0f} s unless it goes on"
         stack = "".join(f"\n  {frame}" for frame in episode.frames[:FRAMES])
         self._say(f"{sentence}{ends}{stack}")

@@ -113,6 +113,7 @@ class Run:
             say=say,
             tell_others=lambda sentence: meeting.bulletin.notify(sentence),
             trains=trains,
+            silence=plan.silence if plan.servers else None,
         )
         self.supervisor = Supervisor(
             self.processes,

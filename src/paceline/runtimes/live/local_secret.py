@@ -16,7 +16,7 @@ from paceline.runtimes.live.served.keys import Secret
 
 NEEDED = (
     "needs --secret-file, so that only the run's own processes get in: make one with "
-    "'openssl rand -hex 32 > secret', copy it to every host and give --secret-file secret"
+    "'openssl rand -hex 32 > secret && chmod 600 secret', copy it to every host and give --secret-file secret"
 )
 """What is said where nobody can make a secret for the user."""
 

@@ -126,7 +126,8 @@ class Meeting:
                     f"node rank {ranks} of {self.nodes} did not come to {self.address}, port {self.port}, "
                     f"within {self._wait:g} s; start the same command with that --node-rank on its host"
                 )
-            note.remind(f": node rank {', '.join(map(str, missing))} of {self.nodes}")
+            refused = f"; {refusals}" if self._server and (refusals := self._server.refusals()) else ""
+            note.remind(f": node rank {', '.join(map(str, missing))} of {self.nodes}{refused}")
             time.sleep(0.05)
 
     def _check(self, seats: list[dict[str, Any]]) -> None:

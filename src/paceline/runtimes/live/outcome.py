@@ -103,8 +103,7 @@ class ExitReporter:
             raise self._failed()
         kinds = {note.kind for note in self.witness.notes().values()}
         if "interrupted" in kinds:
-            self._tell_saved()
-            return 130
+            return self._tell_saved()
         return 3 if "check" in kinds else 0
 
     def _has_failed(self) -> bool:
@@ -196,14 +195,19 @@ class ExitReporter:
             note = Failure(rank=self.plan.seats[0][1], host=host_name(), kind="interrupted", step=step)
             self.meeting.bulletin.post(note)
             self.say("\n".join(["interrupted before the workers could save.", *self._safe()]))
-        else:
-            self._tell_saved()
-        return 130
+            return 130
+        return self._tell_saved()
 
-    def _tell_saved(self) -> None:
-        """Every host has its own command to go on with."""
-        if lines := self._safe():
+    def _tell_saved(self) -> int:
+        """Every host has its own command to go on with; a launcher that does not answer was what ended the run."""
+        lines, silent = self._safe(), self.meeting.bulletin.unanswered
+        if silent and not self.supervisor.signal:
+            gone = ", ".join(f"{node} ({self.meeting.hosts[node]})" for node in sorted(silent))
+            told = f"the launcher of node rank {gone} has gone; all workers have stopped in agreement."
+            raise RunFailed("\n".join([told, *lines]))
+        if lines:
             self.say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
+        return 130
 
     def _safe(self) -> list[str]:
         """What all hosts that can still be asked agree on."""

@@ -59,7 +59,8 @@ class CurveAuthenticator:
         self._questions.bind(_ZAP)
         self._events = socket.get_monitor_socket(_WATCHED)
         self._unproven = _Unproven()
-        self._counted = False
+        self._wrong_keys = 0
+        """Handshakes that have failed for their key, whose connections have yet to be closed."""
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._watch, name="paceline-authenticator", daemon=True)
         self._thread.start()
@@ -107,14 +108,14 @@ class CurveAuthenticator:
             self._unproven.one_has_proven()
         elif event == zmq.EVENT_DISCONNECTED:
             if self._unproven.remove(value):
-                self.refused["stranger"] += not self._counted
-            self._counted = False
-        else:
-            wrong_key = (
-                event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC
-            )
-            self.refused["wrong key" if wrong_key else "stranger"] += 1
-            self._counted = True
+                self._count_refused()
+        elif event == zmq.EVENT_HANDSHAKE_FAILED_AUTH or value == zmq.PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC:
+            self._wrong_keys += 1
+
+    def _count_refused(self) -> None:
+        """Every connection counts once, when it is closed: only then is it known which one it is."""
+        self.refused["wrong key" if self._wrong_keys else "stranger"] += 1
+        self._wrong_keys = max(0, self._wrong_keys - 1)
 
 
 class _Unproven:
