@@ -104,7 +104,7 @@ def test_a_host_that_was_given_up_is_told_how_to_join_the_run_that_goes_on(
     start: Start, tmp_path: Path
 ) -> None:
     """If this failed, it would be told to resume a run that is under way."""
-    nodes = two_nodes(start, tmp_path, *SSP, "-i", "600", "--silence", "2")
+    nodes = two_nodes(start, tmp_path, *SSP, "-i", "600", "--silence", "4")
     nodes[0].until_saved()
     worker = nodes[0].worker(1)
     os.kill(worker, signal.SIGSTOP)
