@@ -1,6 +1,7 @@
 """Code that a run folder or a server names is looked at before it is run."""
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -63,6 +64,18 @@ def test_code_in_a_run_folder_is_not_run(job, tmp_path, marker, monkeypatch, cap
     assert main(["train", "--resume", run, "--trust"]) == 2
     assert marker.exists()
     assert "build() raised RuntimeError: built" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+def test_code_of_another_user_is_not_run(tmp_path, marker, monkeypatch, capsys):
+    """If this failed, whoever hands over a run folder could have it name a file of theirs, digest included."""
+    monkeypatch.chdir(tmp_path)
+    write_code(tmp_path / "theirs.py", marker)
+    make_run(tmp_path / "run", "theirs.py:build")
+    os.chown(tmp_path / "theirs.py", 65534, 65534)
+    assert main(["train", "--resume", "run"]) == 2
+    assert not marker.exists()
+    assert "theirs.py and call build(), and that file belongs to another user" in capsys.readouterr().err
 
 
 def test_code_that_has_changed_since_is_not_run(tmp_path, marker, monkeypatch, capsys):

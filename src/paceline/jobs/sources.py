@@ -1,6 +1,7 @@
 """Which files a job by import path is read from: found without running any of them."""
 
 import hashlib
+import os
 import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
@@ -67,6 +68,8 @@ def check_trusted(
         would = f"{option} would run {file} and call {function}()"
         if Path(file).resolve().is_relative_to(folder.resolve()):
             raise Mistake(f"{would}, and that file lies in the run folder itself; read it, then {fix}")
+        if Path(file).stat().st_uid not in (0, os.geteuid()):  # a folder from its owner could vouch for it
+            raise Mistake(f"{would}, and that file belongs to another user; read it, then {fix}")
         if digest not in known.values():
             raise Mistake(
                 f"{would}, and that file is not what the run last ran with (SHA-256 {digest[:12]}, not "
