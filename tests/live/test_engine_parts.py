@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
@@ -24,7 +24,7 @@ from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live import recorder as recorder_module
 from paceline.runtimes.live.engine import Engine
 from paceline.runtimes.live.keeping import check_alike
-from paceline.runtimes.live.life import seed_device
+from paceline.runtimes.live.life import Life, seed_device
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.overlap import Overlap
 from paceline.runtimes.live.place import Place
@@ -397,3 +397,11 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
         "exchange: waits",
         "checkpoint: commits",
     ]
+
+
+def test_totals_stand_at_the_place_of_their_rank(tmp_path: Path) -> None:
+    """If this failed, a worker that joined as rank 3 after a rank was refused would be told of as rank 2."""
+    told = [{"rank": rank, "totals": asdict(Totals(steps=rank + 1))} for rank in (0, 1, 3)]
+    group = SimpleNamespace(exchange=lambda _: told, rank=0, workers=2)
+    life = SimpleNamespace(group=group, totals=Totals(), folder=RunFolder(tmp_path))
+    assert [totals.steps for totals in Life._all_totals(life)] == [1, 2, 0, 4]  # type: ignore[arg-type]

@@ -123,13 +123,15 @@ class Life:
         return summary
 
     def _all_totals(self) -> list[Totals]:
-        """Every worker's, by rank; of one that has gone, as far as it has recorded them here."""
+        """Every worker's, at the place of its rank; of one that has gone, as far as it has recorded them here."""
         given = self.group.exchange({"rank": self.group.rank, "totals": asdict(self.totals)})
         totals = {one["rank"]: Totals(**one["totals"]) for one in given}
         gone = set(range(self.group.workers)) | set(self.folder.event_files())
         for rank in gone - set(totals):
             totals[rank] = recorded_totals(self.folder, rank)[0]
-        return [totals[rank] for rank in sorted(totals)]
+        return [
+            totals.get(rank, Totals()) for rank in range(max(totals) + 1)
+        ]  # a rank may never have been used
 
     def post(self) -> Post:
         """The way to the servers."""
