@@ -1,4 +1,4 @@
-"""Every time-out and interval of a live run's processes, in seconds, each with why it is what it is."""
+"""The time-outs and intervals of supervision, in seconds, each with why it is what it is."""
 
 import signal
 from collections.abc import Mapping
