@@ -76,7 +76,8 @@ class Host:
     @property
     def folders(self) -> list[Path]:
         """The run folders that there are, oldest first."""
-        found = [path for path in self.runs.iterdir() if path.is_dir()] if self.runs.exists() else []
+        # A folder begins as a draft with a dot before its name, and may be renamed at any moment.
+        found = [path for path in self.runs.glob("[!.]*") if path.is_dir()]
         return sorted(found, key=lambda path: path.stat().st_ctime_ns)
 
     def start(self, words: Sequence[str]) -> Launched:
