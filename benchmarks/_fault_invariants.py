@@ -110,6 +110,8 @@ def lost_workers(fault: Fault, scenario: Scenario) -> set[str]:
         return set()
     if fault.target.startswith("rank"):
         return {fault.target}
+    if fault.kind == "cut link":  # either side is cut off from the other
+        return {f"rank-{rank}" for rank in range(scenario.hosts * scenario.workers)}
     first = scenario.host_of(fault.target) * scenario.workers
     whole_host = not fault.target.startswith("server")
     return {f"rank-{rank}" for rank in range(first, first + scenario.workers)} if whole_host else set()

@@ -202,6 +202,9 @@ def test_only_a_host_with_servers_is_missed(tmp_path: Path, me: int, lost: int, 
     """If this failed, a host that is cut off would end the run of the others, or be waited for without end."""
     told: list[str] = []
     run = Run(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
+    assert run.reporter.lost_node() == lost, "before its first step a run can do without nobody"
+    with Heartbeat(Place(rank=me, workers=2, servers=1, nodes=2, node_rank=me, launch=tmp_path)) as heartbeat:
+        heartbeat.beat(1)
     assert run.reporter.lost_node() == (None if survived else lost)
     words = ["node rank 1 (node-b) has not answered for 20 s; the run goes on with the others."]
     assert told == (words if survived else [])

@@ -88,6 +88,8 @@ class ExitReporter:
         lost = self.meeting.lost()
         if lost is None or not self.plan.servers or local_servers(lost, self.plan.nodes, self.plan.servers):
             return lost
+        if not self.witness.anybody_trained():  # a run begins with everybody, or not at all
+            return lost
         self.meeting.bulletin.forget(lost)
         self.say(f"{self._silence_of(lost)}; the run goes on with the others.")
         return None
