@@ -7,10 +7,12 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from paceline.errors import Mistake, RunFailed
+from paceline.runtimes.live.bulletin import Bulletin
 from paceline.runtimes.live.failures import Failure, Kind
 from paceline.runtimes.live.guard import _patience
 from paceline.runtimes.live.heartbeat import Heartbeat
@@ -127,6 +129,7 @@ class Fake:
     """A meeting of two hosts, of which this one is node rank 1 and has no server."""
 
     hosts = ("node-a", "node-b")
+    unanswered: frozenset[int] = frozenset()
 
     def __init__(self, silent: int | None = None) -> None:
         self.bulletin = self
@@ -195,6 +198,32 @@ def test_a_host_that_lost_the_servers_is_told_to_join_and_tells_nobody_its_steps
     with pytest.raises(RunFailed, match=r"^server 0 on node-a died"):
         run.reporter.tell()
     assert len(meeting.told_steps) == 1, "the run has ended, and all say what is safe"
+
+
+def test_a_stop_that_nobody_asked_for_names_the_launcher_that_has_gone(tmp_path: Path) -> None:
+    """If this failed, a launcher that was killed would look like Ctrl-C to whoever reads the other host's exit code."""
+    saved_run(tmp_path / "run", 4)
+    meeting = Fake()
+    plan = Launch(nodes=2, workers=1, address="127.0.0.1", secret_file=Path("secret"))
+    run = Run(plan, meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    with Heartbeat(Place(workers=2, nodes=2, launch=tmp_path)) as heartbeat:
+        heartbeat.show(tmp_path / "run")
+    Failure(rank=0, host="node-a", kind="interrupted", step=4).write(tmp_path)
+    run.processes[0].ended_at, run.processes[0].code = 5.0, 0
+    assert run.reporter.tell() == 130
+    meeting.unanswered = frozenset({1})
+    with pytest.raises(RunFailed, match=r"^the launcher of node rank 1 \(node-b\) has gone; all workers"):
+        run.reporter.tell()
+
+
+def test_a_launcher_that_still_beats_has_not_gone() -> None:
+    """If this failed, one that is slow to verify large checkpoints would be accused of the run's end."""
+    bulletin = Bulletin.__new__(Bulletin)
+    bulletin._node_rank, bulletin._nodes = 0, 3
+    bulletin._store = SimpleNamespace(set=lambda *_: None, peek=lambda _: None)  # type: ignore[assignment]
+    bulletin._heard = {1: time.monotonic(), 2: time.monotonic() - 60}
+    assert bulletin.exchange_steps(CompleteSteps(), None, patience=0.1) == []
+    assert bulletin.unanswered == {2}
 
 
 @pytest.mark.parametrize(("me", "lost", "survived"), [(0, 1, True), (1, 0, False)])

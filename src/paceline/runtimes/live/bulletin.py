@@ -36,7 +36,7 @@ class Bulletin:
         self._told = False
         self._notices: deque[str] = deque()
         self.unanswered: set[int] = set()
-        """Nodes that did not answer the last exchange of steps."""
+        """Nodes that did not answer the last exchange of steps, and do not beat any more."""
         self._sent = 0
         self._done = threading.Event()
         if nodes > 1:
@@ -83,7 +83,8 @@ class Bulletin:
                 if words := _ask(lambda rank=rank: self._store.peek([_steps_key(rank)])):  # type: ignore[misc]
                     told[rank] = CompleteSteps.from_json(read_document(words[0]))
             time.sleep(0.05)
-        self.unanswered = others - set(told)
+        late = time.monotonic() - 3 * _BEAT  # one that still beats is only slow to verify
+        self.unanswered = {rank for rank in others - set(told) if self._heard.get(rank, 0.0) < late}
         return list(told.values())
 
     def silent_node(self) -> int | None:
