@@ -16,6 +16,17 @@ class RunFailed(RuntimeError):
     """A run that started and could not finish: the message is the root cause; the command exits with 1."""
 
 
+class Diverged(RunFailed):
+    """A loss or a parameter that is no finite number: training on would only spoil what is saved."""
+
+    def __init__(self, what: str, step: int, rate: float) -> None:
+        """``what`` was found in a step, counted from 1, at a learning rate."""
+        advice = f", at a learning rate of {rate:g}; try a lower one (--lr, or in your job)"
+        if step <= 1:
+            advice = ", before any update; look at the model's first weights and at that mini-batch"
+        super().__init__(f"{what} in step {step}{advice}")
+
+
 def unknown(kind: str, name: str, choices: Iterable[str], see: str = "") -> Mistake:
     """Say that ``name`` is no ``kind``, what was probably meant and what there is."""
     known = {choice.lower(): choice for choice in sorted(choices)}

@@ -106,7 +106,7 @@ class WhereOptions(PlaceOptions):
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
     """What workers talk over: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
     threads: Annotated[int | None, Parameter(converter=whole, group=WHERE)] = None
-    """Threads a worker computes with (default 1 where workers share a machine)."""
+    """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
     timeout: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
     hang_timeout: Annotated[float | None, Parameter(group=WHERE)] = None

@@ -104,7 +104,7 @@ def _training(asked: Asked, place: "Place") -> "Work":
             heartbeat.enter("finishing")
         if told.last:  # by the worker that spoke for all
             write_trace(resume or RunFolder(keep.parent / summary.name))
-        return summary
+        return replace(summary, ending="missed") if summary.missed else summary
 
     return process
 

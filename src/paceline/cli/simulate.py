@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from paceline.costs.given import Given
     from paceline.records.summary import Summary
 
+MISSED = 3
+"""The exit code of a run that did not reach its target."""
 LINK = "bandwidth=1 Gbit/s,latency=50 us"
 TIMES = "data=0.1 ms,forward=0.7 ms,backward=1.3 ms,apply=0.1 ms"
 
@@ -121,7 +123,7 @@ def simulate(
 
     The strategy's program is the one that 'paceline train' runs. Time comes from the cluster's description:
     links by latency, bandwidth and fair sharing, steps by the times that it states. Same seed, same record,
-    byte for byte.
+    byte for byte. Exit code 3 where it did not reach --target-accuracy.
 
     Parameters
     ----------
@@ -147,8 +149,7 @@ def simulate(
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
     costs = where.costs(cluster, settings)
-    _run(settings, cluster, costs, keep or KeepOptions(), where)
-    return 0
+    return MISSED if _run(settings, cluster, costs, keep or KeepOptions(), where).missed else 0
 
 
 def _answer(
@@ -162,7 +163,7 @@ def _answer(
 
 def _run(
     settings: Settings, cluster: "Cluster", costs: "Given", keep: KeepOptions, where: ClusterOptions
-) -> None:
+) -> "Summary":
     from paceline.reports.progress import Tee
     from paceline.reports.trace import write_trace
     from paceline.runtimes.prepare import prepare
@@ -195,6 +196,7 @@ def _run(
         write_trace(folder)
         if not keep.as_json:
             _tell_updates(folder, summary, sum(costs.gradient(0, settings.batch_sizes[0], 0)), where.end)
+    return summary
 
 
 def _tell_updates(folder: RunFolder, summary: "Summary", gradient: float, horizon: float) -> None:

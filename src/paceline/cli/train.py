@@ -1,5 +1,6 @@
 """``paceline train``: start the workers, or be one of them."""
 
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -24,7 +25,8 @@ def train(
 
     Two local workers and the embedded digits unless told otherwise. Under torchrun, or anything that sets its
     variables, each process is one worker, or one server where the strategy has servers; without a launcher this
-    command starts them itself.
+    command starts them itself. Exit code 1 where the run failed, for example because its loss is no number any more,
+    and 3 where it did not reach --target-accuracy.
     """
     from paceline.runtimes.live.place import Place
 
@@ -53,11 +55,17 @@ def _launch(asked: Asked) -> int:
     from paceline.records.create import check_parent
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import read_settings
-    from paceline.runtimes.live.launch import launch, train_command
+    from paceline.runtimes.live.launch import launch, say_on_stderr, train_command
     from paceline.runtimes.prepare import prepare
+    from paceline.runtimes.threads import VARIABLE, usual_threads
 
     where, resume = asked.where, asked.resume
     live = where.live(resume)
+    if resume and where.threads is None and VARIABLE in os.environ and usual_threads() != live.threads:
+        say_on_stderr(
+            f"{VARIABLE}={os.environ[VARIABLE]} is not used: the run goes on with --threads {live.threads}, as it "
+            "began; --threads says otherwise"
+        )
     workers = where.workers
     if workers is None:
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS

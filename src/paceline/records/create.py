@@ -18,6 +18,7 @@ import psutil
 from paceline.errors import Mistake
 from paceline.records.files import sync_folder
 from paceline.records.folder import RunFolder
+from paceline.records.load import usable_cores
 
 _LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 _NAME = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9_][A-Za-z0-9._-]{0,39}-[a-z0-9]{4}")
@@ -95,7 +96,7 @@ def environment() -> dict[str, Any]:
         "host": socket.gethostname(),
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
-        "usable_cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "usable_cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
     }
 

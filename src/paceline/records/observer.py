@@ -26,6 +26,10 @@ class Started:
     """How long a resumed run has taken so far."""
     target: float | None = None
     folder: str | None = None
+    threads: int | None = None
+    """With which each worker computes; None where nothing is computed for real."""
+    cores: int | None = None
+    """That the first worker's host has for it."""
 
 
 class Observer(Protocol):

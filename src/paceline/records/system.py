@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 import psutil
 
 from paceline.records.lines import LineWriter, encode
+from paceline.records.load import HostLoad, LoadMeter
 
 
 class _Usage(NamedTuple):
@@ -27,19 +28,32 @@ class SystemSampler:
     A worker that is gone is left out of later lines. A disk that is full ends the sampling and not the run.
     """
 
-    def __init__(self, path: Path, pids: Sequence[int], interval: float = 1.0) -> None:
+    def __init__(
+        self,
+        path: Path,
+        pids: Sequence[int],
+        interval: float = 1.0,
+        *,
+        roots: Sequence[int] = (),
+        wanted: int = 1,
+    ) -> None:
+        """``pids`` are workers; the job is these and ``roots`` with all that they start, and ``wanted`` its threads."""
         self.path, self.pids, self.interval = path, tuple(pids), interval
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
         self._first: dict[int, _Usage] = {}
         self._last: dict[int, _Usage] = {}
         self._largest = 0
+        self._meter = LoadMeter((*self.pids, *roots), wanted)
+        self.load: HostLoad | None = None
+        """What other processes used meanwhile; known at the end."""
 
     def __enter__(self) -> Self:
         self._begun = time.monotonic()
         self._processes = {pid: process for pid in self.pids if (process := _process(pid))}
         self._first = self._last = self._usages()
         self._network = (self._begun, *_traffic())
+        self._meter.restart()
         self._thread.start()
         return self
 
@@ -48,6 +62,7 @@ class SystemSampler:
     ) -> None:
         self._over.set()
         self._thread.join()
+        self.load = self._meter.load()
 
     @property
     def cpu_percent(self) -> float | None:

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from math import isfinite
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,7 +15,7 @@ from paceline.records.summary import Summary
 from paceline.reports.meters import Bar, Lines, Pace, meter_for
 from paceline.reports.rows import RowTable
 from paceline.reports.summary import summary_text
-from paceline.reports.text import can_draw
+from paceline.reports.text import can_draw, counted
 
 SCHEMA = 1
 
@@ -33,7 +32,6 @@ class ConsoleObserver:
         self._table = RowTable(clock)
         self._pace: Pace | None = None
         self._folder: str | None = None
-        self._diverged = False
 
     def started(self, run: Started) -> None:
         """Say what runs, and where it is recorded."""
@@ -48,23 +46,22 @@ class ConsoleObserver:
         self._pace.count(progress, samples, loss, seconds)
 
     def evaluated(self, row: Row) -> None:
-        """Print the row; say so once if the loss is no number any more."""
+        """Print the row."""
         for line in self._table.lines(row):
             self._print(line)
-        if not isfinite(row.scores.test_loss) and not self._diverged:
-            self._diverged = True
-            self.noted("the loss is no longer a number: try a lower learning rate with --lr")
 
     def noted(self, sentence: str) -> None:
         """Say it on stderr."""
         self._meter.say(sentence)
 
     def finished(self, summary: Summary) -> None:
-        """Show the last progress, then print where the time went."""
+        """Show the last progress, then print where the time went and what is wrong with it."""
         if self._pace and isinstance(self._meter, Bar):
             self._pace.show()
         self.close()
         self._print(f"\n{summary_text(summary, self._folder, blocks=can_draw(self._out))}")
+        for sentence in summary.notes:
+            self.noted(sentence)
 
     def close(self) -> None:
         """Leave the terminal tidy, also when the run never finishes; may be called twice."""
@@ -116,7 +113,9 @@ class JsonObserver:
         self._meter.say(sentence)
 
     def finished(self, summary: Summary) -> None:
-        """Print the document."""
+        """Print the document; what is wrong with it is in there, and said too."""
+        for sentence in summary.notes:
+            self.noted(sentence)
         document = {
             "schema": SCHEMA,
             "settings": self._settings,
@@ -178,6 +177,10 @@ def header(run: Started) -> list[str]:
     backend, by, schedule = run.transport.partition(", by ")
     way = f"{_TRANSPORTS.get(backend, backend)}{by}{schedule}"
     lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}, {run.strategy} over {way}"]
+    if run.threads and run.cores:
+        each = " each" if len(run.batch_sizes) > 1 else ""
+        more = "; --threads N for more" if run.threads < run.cores else ""
+        lines.append(f"{counted(run.threads, 'thread')}{each} of {counted(run.cores, 'core')}{more}")
     if run.first_step:
         lines.append(f"resumed at step {run.first_step:,} of {run.last_step:,}")
     if run.folder:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from paceline.errors import Diverged
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Batch, Job
 from paceline.jobs.sharding import Shards, scoring_batches
@@ -37,6 +39,7 @@ class Replica:
         self._rated = Rated(flat_optimizer(job.optimizer, self.flat))
         self.loss_sum = 0.0
         self.loss_samples = 0
+        self._step = 0
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
@@ -50,6 +53,7 @@ class Replica:
 
     def draw(self, step: int) -> Batch:
         """This worker's mini-batch of a step, on its device; possibly empty where an epoch ends unevenly."""
+        self._step = step
         inputs, targets = self.job.train.take(self.shards.indices(self.rank, step))
         return inputs.to(self.device), targets.to(self.device)
 
@@ -62,11 +66,19 @@ class Replica:
         """Add ``share`` times the gradient to ``flat.grad``.
 
         With the shares of all workers adding up to 1, the sum of their gradients is the mean over all samples.
+        Raises Diverged where the loss is not finite.
         """
         # Handed a gradient instead, torch imports sympy to check its shape: half a second in every worker.
         (loss * share).backward()  # type: ignore[no-untyped-call]
-        self.loss_sum += loss.item() * samples
+        value = loss.item()
+        if not isfinite(value):
+            raise self.diverged(f"the loss of rank {self.rank} is {value}", self._step + 1)
+        self.loss_sum += value * samples
         self.loss_samples += samples
+
+    def diverged(self, what: str, step: int) -> Diverged:
+        """The error that says so, with the learning rate of that step."""
+        return Diverged(what, step, self.learning_rate((step - 1) / self.shards.steps_per_epoch))
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
         """The optimizer's step, at ``rate`` times the learning rate of this epoch."""

@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from paceline.errors import Diverged
 from paceline.jobs.sharding import Shards
 from paceline.records.metrics import Row, Scores
 from paceline.runtimes.agenda import Agenda, Due
@@ -172,6 +173,8 @@ class Session:
             yield AllReduce(sums, op="sum")
             row = self._row(Scores.from_sums(sums.tolist(), self.metrics))
             self.report(row)
+            if not sums.isfinite().all():
+                raise Diverged(f"the test loss is {row.scores.test_loss}", row.step, row.learning_rate)
             on_target = self.target is not None and row.scores.metrics["accuracy"] >= self.target
             if on_target and self.position.reached is None:
                 self.position.reached = self.me.now

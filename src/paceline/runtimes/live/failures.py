@@ -31,9 +31,10 @@ Kind = Literal[
     "abandoned",
     "hung",
     "expelled",
+    "diverged",
 ]
 
-_CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake", "hung")
+_CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake", "hung", "diverged")
 _LOST_PEER = (
     "connection closed by peer",
     "connection reset by peer",
@@ -56,6 +57,7 @@ class Failure:
     not answer. "stopped" ended hard after a signal, "interrupted" stopped in agreement with all others;
     "check" ended well, with a result that failed its check; "abandoned" is a server whose workers have all died.
     "hung" stood still and was ended by its launcher, "expelled" was given up by the servers after a long silence.
+    "diverged" found a loss or a parameter that is not finite.
     """
 
     rank: int

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import Diverged, Mistake, RunFailed
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
 from paceline.runtimes.live.heartbeat import Heartbeat
@@ -23,7 +23,7 @@ from paceline.runtimes.live.served.line import Expelled
 from paceline.runtimes.live.signals import StopRequest, die_with
 from paceline.runtimes.live.stacks import write_stack_when_asked
 from paceline.runtimes.live.timeouts import PATIENCE
-from paceline.runtimes.live.verdict import join, sentence
+from paceline.runtimes.live.verdict import join, sentence, what_next
 
 
 class Ended(Protocol):
@@ -31,7 +31,7 @@ class Ended(Protocol):
 
     @property
     def ending(self) -> str:
-        """Whether it was "interrupted", a check found it "wrong", or a server was "abandoned"; else all is well."""
+        """Whether it was "interrupted", "wrong" by a check, "missed" its target, or "abandoned"; else all is well."""
 
 
 Work = Callable[[Heartbeat, StopRequest], Ended]
@@ -84,7 +84,7 @@ def _work(notary: "_Notary", place: Place, heartbeat: Heartbeat, work: Work) -> 
     match ending:
         case "interrupted":
             return notary.ended("interrupted", 130)
-        case "wrong":
+        case "wrong" | "missed":
             return notary.ended("check", 3)
         case "abandoned":
             return notary.ended("abandoned", 1)
@@ -115,6 +115,9 @@ class _Notary:
             return 2
         if isinstance(error, Expelled):
             self._tell(self._note("expelled", str(error)))
+            return 1
+        if isinstance(error, Diverged):
+            self._tell(self._note("diverged", str(error)))
             return 1
         if isinstance(error, RunFailed):  # which says all that there is to say
             self._tell(self._note("error", str(error)))
@@ -172,8 +175,8 @@ class _Notary:
             if not self._speaks():
                 return
             lines = [self._gone(), *(() if note.kind in ("lost-peer", "stopped") else lines)]
-        if note.run and (note.kind == "stopped" or self._launcher_gone()):
-            lines += self._way_back(Path(note.run))
+        if note.run and (note.kind in ("stopped", "diverged") or self._launcher_gone()):
+            lines += what_next(note, self._way_back(Path(note.run)))
         self._print(lines)
 
     def _way_back(self, run: Path) -> list[str]:

@@ -197,8 +197,11 @@ class FolderKeeper:
         self._checkpoints = home.checkpoints(settings.keep)
 
     def save(self) -> None:
-        """Write a checkpoint, named by the progress that all workers share."""
+        """Write a checkpoint, named by the progress that all workers share; one that is of no use is not written."""
         self.home.lock.check()
+        if not self.me.params.isfinite().all():
+            what = f"parameters of rank {self.me.rank} are not finite after an update"
+            raise self.replica.diverged(what, self.me.clock)
         tree = snapshot(self.replica, self.me, self.position, self._target)
         try:
             self._checkpoints.save(self.position.progress, self.me.rank, tree)

@@ -21,6 +21,7 @@ from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.stalls import Limits
 from paceline.runtimes.live.supervisor import SIGNALS, Supervisor, hearing
 from paceline.runtimes.live.witness import Witness
+from paceline.runtimes.threads import USUAL, VARIABLE
 
 
 def train_command(argv: Sequence[str]) -> list[str]:
@@ -77,9 +78,7 @@ def variables(
     """What the environment of all processes has besides the launcher's own."""
     interface = interface_towards(plan.endpoint[0], port)
     # Gloo would look for the address of the host's own name, which may be none or not what others can reach.
-    wishes = {"GLOO_SOCKET_IFNAME": interface, "TORCH_CPP_LOG_LEVEL": "ERROR"}
-    if len(plan.seats) > 1:
-        wishes["OMP_NUM_THREADS"] = "1"
+    wishes = {"GLOO_SOCKET_IFNAME": interface, "TORCH_CPP_LOG_LEVEL": "ERROR", VARIABLE: str(USUAL)}
     ours = {
         place.FOLDER: str(folder),
         place.LAUNCHER: str(os.getpid()),

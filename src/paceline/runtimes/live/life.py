@@ -12,6 +12,7 @@ from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, MetricsWriter
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
+from paceline.records.load import HostLoad, usable_cores
 from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Started
 from paceline.records.servers import ServerTotals
@@ -70,6 +71,7 @@ class Life:
         self.position = Position()
         self.totals, self.begun = Totals(), 0.0
         self.last_row: Row | None = None
+        self.loads: list[HostLoad] = []
 
     def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         """Become the worker that was saved; nothing in the folder changes."""
@@ -102,18 +104,19 @@ class Life:
         self,
         agreed: Agreement,
         before_hard_end: Callable[[Callable[[], None]], None],
-        pids: list[int],
+        sampler: SystemSampler | None,
     ) -> Summary:
-        """Train to the end; sample the system for these processes, if any."""
+        """Train to the end; the first worker of a host has a sampler of the system."""
         with ExitStack() as stack:
-            sampler = stack.enter_context(SystemSampler(self.folder.system, pids)) if pids else None
+            if sampler:
+                stack.enter_context(sampler)
             events = stack.enter_context(EventWriter(self.folder.events(self.group.rank)))
             before_hard_end(events.flush)
             self.observer.started(self._started())
             ending = self._train(stack.enter_context(agreed), events)
         if ending == "left":  # the others go on, and have nothing to tell yet
             return self._summary(ending, [self.totals], [])
-        summary = self._summary(ending, self._all_totals(), self.server_totals())
+        summary = self._summary(ending, self._all_totals(sampler.load if sampler else None), self.server_totals())
         self.home.lock.check()
         if sampler:
             summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
@@ -122,9 +125,11 @@ class Life:
         self.observer.finished(summary)
         return summary
 
-    def _all_totals(self) -> list[Totals]:
+    def _all_totals(self, load: HostLoad | None) -> list[Totals]:
         """Every worker's, at the place of its rank; of one that has gone, as far as it has recorded them here."""
-        given = self.group.exchange({"rank": self.group.rank, "totals": asdict(self.totals)})
+        mine = {"totals": asdict(self.totals), "load": asdict(load) if load else None}
+        given = self.group.exchange({"rank": self.group.rank, **mine})
+        self.loads = [HostLoad(**one["load"]) for one in given if one["load"]]
         totals = {one["rank"]: Totals(**one["totals"]) for one in given}
         gone = set(range(self.group.workers)) | set(self.folder.event_files())
         for rank in gone - set(totals):
@@ -231,6 +236,8 @@ class Life:
             seconds=self.begun,
             target=prepared.settings.target_accuracy,
             folder=str(self.folder.path),
+            threads=torch.get_num_threads(),
+            cores=usable_cores(),
         )
 
     def _transport(self) -> str:
@@ -255,4 +262,5 @@ class Life:
             final=row,
             totals=totals,
             servers=servers,
+            loads=self.loads,
         )

@@ -1,6 +1,6 @@
 """Where a live run computes and how its processes talk; nothing here changes its result."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -10,6 +10,7 @@ from paceline.collectives.choose import NATIVE
 from paceline.errors import Mistake, unknown
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
+from paceline.runtimes.threads import usual_threads
 
 BACKENDS = ("gloo", "nccl", "shm")
 """What torch.distributed may talk over here."""
@@ -26,8 +27,8 @@ class LiveOptions:
     """What torch.distributed talks over; None is shm among workers of one host, gloo across hosts, nccl on CUDA."""
     timeout: float = 300.0
     """Seconds that a worker waits in a collective before it gives the others up."""
-    threads: int | None = None
-    """Threads a worker computes with; None is 1 where workers share a machine, and torch's choice elsewhere."""
+    threads: int = field(default_factory=usual_threads)
+    """Threads a worker computes with."""
     silence: float = SILENCE
     """Seconds that servers wait for a sign of life from a worker, and launchers from each other."""
     hang_timeout: float | None = None
@@ -67,7 +68,7 @@ class LiveOptions:
                 f"--hang-timeout {self.hang_timeout:g} must lie between 0 and --timeout {self.timeout:g}, or the "
                 "others give up before the process that hangs is named; lower it, or raise --timeout"
             )
-        if self.threads is not None and self.threads < 1:
+        if self.threads < 1:
             raise Mistake(f"{self.threads} threads cannot compute: a worker needs at least 1")
 
     def transport(self, place: Place, collective: str = NATIVE) -> str:
@@ -92,7 +93,3 @@ class LiveOptions:
                 f"{torch.cuda.device_count()} CUDA devices; start at most one a device"
             )
         return torch.device("cuda", place.local_rank)
-
-    def threads_of(self, sharing: int) -> int:
-        """How many threads a worker computes with, if so many share its machine."""
-        return self.threads or (1 if sharing > 1 else torch.get_num_threads())

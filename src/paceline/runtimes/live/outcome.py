@@ -62,6 +62,8 @@ class ExitReporter:
 
     def _weight_of(self, failure: Failure, process: Process) -> Weight:
         """Servers hold the run, and so does everybody until it has begun; later it can do without any worker."""
+        if failure.kind == "diverged":  # which the others will too: they train the same model
+            return Weight.ENDS
         if failure.kind == "lost-peer" and self._blame_a_hang():
             return Weight.UNCLEAR if self.plan.servers else Weight.ENDS
         if not self.plan.servers or failure.role == "server" or not self.witness.anybody_trained():

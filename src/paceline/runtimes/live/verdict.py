@@ -41,6 +41,8 @@ def sentence(failure: Failure, *, trains: bool = True) -> str:
             return f"{who} {failure.message}, {when}{where}"
         case "expelled":
             return f"{who} was given up by the servers {when}: {failure.message}"
+        case "diverged":
+            return failure.message
 
 
 def _who(failure: Failure) -> str:
@@ -75,7 +77,16 @@ def verdict(
     saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
     if failure.kind == "error" and saved.exists():
         lines.append(f"Traceback: {short(saved)}")
-    return "\n".join([*lines, *safe])
+    return "\n".join([*lines, *what_next(failure, safe)])
+
+
+def what_next(failure: Failure, safe: Sequence[str]) -> list[str]:
+    """What is safe and what to type; what diverged would do so again."""
+    if failure.kind != "diverged":
+        return list(safe)
+    again = "Resuming would repeat these steps; start a new run with other settings."
+    kept = [again if line.startswith("Resume:") else line for line in safe]
+    return [line.replace("start again with the same command", "start with other settings") for line in kept]
 
 
 def join(run: Path | None, near: bool, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:

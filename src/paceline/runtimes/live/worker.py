@@ -3,20 +3,20 @@
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 import torch
 
-from paceline.collectives.hosts import machine_id
 from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
 from paceline.records.folder import RunFolder
 from paceline.records.lock import RunLock
 from paceline.records.observer import Observer
+from paceline.records.load import usable_cores
 from paceline.records.summary import Summary
+from paceline.records.system import SystemSampler
 from paceline.runtimes.config import read_live
 from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Group
@@ -35,6 +35,7 @@ from paceline.runtimes.live.served.way import ThroughServers
 from paceline.runtimes.live.ways import AmongWorkers, Way
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
+from paceline.runtimes.threads import too_many
 
 
 class Heart(Beating, Protocol):
@@ -66,6 +67,7 @@ def run_worker(
     so far in the run folder, and the connections closed; where gloo still sums, they close with the process.
     ``before_hard_end`` is given what writes the records down, for whoever may end the process.
     """
+    torch.set_num_threads(options.threads)
     prepared = _prepare(settings, place)
     device = options.device_of(place)
     if device.type == "cuda":
@@ -75,26 +77,47 @@ def run_worker(
         own = _Ownership(place, resume, stack)
         group = stack.enter_context(_joined(way.join(device, observer.noted)))
         check_alike(group, settings, name or "", resume, own.run)
-        torch.set_num_threads(options.threads_of(group.exchange(machine_id()).count(machine_id())))
         life = way.life(device, observer, heartbeat)
         if resume:
             heartbeat.show(resume.path)
             life.restore(resume, own.checkpoints(settings.keep))
         # Nobody writes before all have come so far: whatever is wrong with the run has been found by now.
         workers = group.exchange(machine(place, os.getpid()))
-        described = replace(options, threads=torch.get_num_threads())
         home = own.move_in(
             group,
             runs,
             name or prepared.job.name,
             settings,
-            lambda folder, identity: describe_run(folder, identity, settings, described, place, workers),
+            lambda folder, identity: describe_run(folder, identity, settings, options, place, workers),
         )
         heartbeat.show(home.folder.path)
         life.move_in(home)
         agreed = way.agree(life, asked_for(settings, name or "", resume, own.run))
         pids = [worker["pid"] for worker in workers if worker["node"] == place.node_rank]
-        return life.live(agreed, before_hard_end, pids if place.local_rank == 0 else [])
+        sampler = None
+        if place.local_rank == 0:
+            _warn_of_sharing(place, options, observer)
+            sampler = SystemSampler(
+                home.folder.system, pids, roots=_roots(place), wanted=place.local_workers * options.threads
+            )
+        return life.live(agreed, before_hard_end, sampler)
+
+
+def _warn_of_sharing(place: Place, options: LiveOptions, observer: Observer) -> None:
+    """Say that the workers of this host share cores, where they do."""
+    shared = too_many(place.local_workers, options.threads, usable_cores())
+    if shared and options.device == "cpu":
+        observer.noted(
+            f"{shared} of {place.host}: they take turns, so steps take longer than with a core for each thread and "
+            "their times do not compare with those of fewer workers; give fewer --workers or --threads"
+        )
+
+
+def _roots(place: Place) -> list[int]:
+    """The process that has started all of this host's workers and servers, where it is no other program's."""
+    if place.launcher is not None:
+        return [place.launcher]
+    return [os.getppid()] if place.workers > 1 or place.servers else []
 
 
 class _Ownership:

@@ -55,7 +55,7 @@ def join_run(
     settings = Settings.from_json(run["settings"])
     check_named(settings.job.path, job, trust=trust)
     prepared = prepare(settings)
-    torch.set_num_threads(options.threads or 1)
+    torch.set_num_threads(options.threads)
     group = ServedGroup(welcome.rank, settings.workers, SharedFlat(run["name"]))
     device = torch.device(options.device)
     life = JoinedLife(prepared, group, device, Silent(), heartbeat)
@@ -67,7 +67,7 @@ def join_run(
             heartbeat.show(life.folder.path)
             life.begun = run["now"] + perf_counter() - asked
             say(f"joined {run['name']} as rank {welcome.rank}; Ctrl-C leaves it")
-            summary = life.live(ByServers(line, say), lambda _: None, [])
+            summary = life.live(ByServers(line, say), lambda _: None, None)
         except BaseException:
             group.abandon()
             raise

@@ -64,7 +64,7 @@ def run_server(
 ) -> Ended:
     """Keep one part of the parameters until all workers have left; started with the same settings as the workers."""
     prepared = prepare(settings)
-    torch.set_num_threads(options.threads or 1)
+    torch.set_num_threads(options.threads)
     part = Part(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
     documents = Documents(place, timedelta(seconds=options.timeout))
     shape = Shape(length=part.params.numel(), dtype=part.params.dtype)

@@ -14,6 +14,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.servers import ServerTotals
 from paceline.records.summary import Summary
+from paceline.records.system import SystemSampler
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Alone, Group
@@ -132,10 +133,10 @@ class ServedLife(Life):
         self,
         agreed: Agreement,
         before_hard_end: Callable[[Callable[[], None]], None],
-        pids: list[int],
+        sampler: SystemSampler | None,
     ) -> Summary:
         """As any worker does; the servers hear of its end."""
-        summary = super().live(agreed, before_hard_end, pids)
+        summary = super().live(agreed, before_hard_end, sampler)
         self.line.part(self.me.clock, "left" if summary.ending == "left" else "finished")
         return summary
 
