@@ -16,7 +16,7 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -154,3 +154,13 @@ def run_json(*arguments: str, cwd: Path, **more: Any) -> dict:
     with contextlib.chdir(cwd), contextlib.redirect_stdout(out):
         assert main([*arguments, "--json"]) == 0
     return json.loads(out.getvalue())
+
+
+@contextlib.contextmanager
+def hog() -> Iterator[None]:
+    """Something else that computes on this machine."""
+    with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as child:
+        try:
+            yield
+        finally:
+            child.kill()

@@ -9,10 +9,11 @@ import torch
 
 from command import run_json
 from paceline.cli.main import main
-from paceline.clusters.profile import LinkFit, Profile
+from paceline.clusters.profile import DISTURBED, LinkFit, Profile
 from paceline.clusters.profile_file import made_before, read_profile, write_profile
 from paceline.costs.devices.fitted import read_fitted
 from paceline.errors import Mistake
+from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.live.place import Place
 from paceline.studies.calibrate.links import Together
 from paceline.studies.calibrate.record import plain_device
@@ -38,17 +39,20 @@ def refused(capsys, *arguments):
     return err
 
 
-def test_a_short_calibration_gives_a_profile_that_can_be_used(tmp_path, capsys):
-    """A few seconds find a poor device, but a whole one; a second time says what it replaces."""
+def test_a_short_calibration_gives_a_profile_that_can_be_used(tmp_path, monkeypatch, capsys):
+    """A few seconds find a poor device, but a whole one; beside another program it says so."""
+    load = HostLoad(host="here", cores=2, wanted=1, others=0.9)
+    monkeypatch.setattr(LoadMeter, "load", lambda _: load)
     path = tmp_path / "here.json"
     threads = torch.get_num_threads()
-    assert main(["calibrate", "--seconds", "2", "--out", str(path), "--json"]) == 0
+    assert main(["calibrate", "--seconds", "2", "--out", str(path), "--json", "--busy"]) == 0
     told = json.loads(capsys.readouterr().out)
     assert told["profile"] == str(path)
     assert told["replaced"] is None
     assert told["device"]["networks"] >= 8
     profile = read_profile(path, torch.__version__)
     assert profile.machine["threads"] == 1
+    assert profile.machine[DISTURBED] == told["device"]["disturbed"] == disturbance([load], "the measurement")
     device = read_fitted(profile.device, str(path))
     assert device.peak == told["device"]["flops"] > 1e8
     assert "convolution" in device.curves
@@ -98,6 +102,7 @@ def test_bad_words_are_refused_at_once(tmp_path, monkeypatch, capsys, arguments,
         ("--table t.toml --out x.json", "leave --out out"),
         ("--table t.toml --name x", "leave --name out"),
         ("--table t.toml --threads 1", "leave --threads out"),
+        ("--record run --busy", "--busy has no place here: .*; leave --busy out"),
         ("--table t.toml --profile p.json", "leave --profile out"),
     ],
 )

@@ -13,7 +13,6 @@ import torch
 from engine_jobs import Partial
 from torch import Tensor, nn
 
-from paceline.collectives.hosts import machine_id
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
@@ -362,14 +361,6 @@ def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None
         LiveOptions(**options)
 
 
-def test_workers_that_share_a_machine_compute_with_one_thread() -> None:
-    """If this failed, three hosts in namespaces of one machine would take ten times as long as they need."""
-    assert LiveOptions().threads_of(3) == 1
-    assert LiveOptions().threads_of(1) == torch.get_num_threads()
-    assert LiveOptions(threads=4).threads_of(3) == 4
-    assert machine_id() == machine_id() != ""
-
-
 def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(clock: Clock) -> None:
     """If this failed, the rank that waits would be ended in place of the one that hangs in its checkpoint."""
     phases: list[str] = []
@@ -401,7 +392,7 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
 
 def test_totals_stand_at_the_place_of_their_rank(tmp_path: Path) -> None:
     """If this failed, a worker that joined as rank 3 after a rank was refused would be told of as rank 2."""
-    told = [{"rank": rank, "totals": asdict(Totals(steps=rank + 1))} for rank in (0, 1, 3)]
+    told = [{"rank": rank, "totals": asdict(Totals(steps=rank + 1)), "load": None} for rank in (0, 1, 3)]
     group = SimpleNamespace(exchange=lambda _: told, rank=0, workers=2)
     life = SimpleNamespace(group=group, totals=Totals(), folder=RunFolder(tmp_path))
     assert [totals.steps for totals in Life._all_totals(life)] == [1, 2, 0, 4]  # type: ignore[arg-type]

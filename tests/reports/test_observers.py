@@ -257,14 +257,11 @@ def test_a_reader_who_leaves_does_not_end_the_run():
     observer.close()
 
 
-def test_a_loss_that_is_no_number_is_told_once():
-    err = io.StringIO()
-    observer = ConsoleObserver(io.StringIO(), err)
-    observer.started(RUN)
-    broken = replace(ROWS[0], scores=replace(ROWS[0].scores, test_loss=float("nan")))
-    observer.evaluated(broken)
-    observer.evaluated(broken)
-    assert err.getvalue().count("the loss is no longer a number") == 1
+def test_the_header_tells_the_threads_of_a_worker_and_the_cores():
+    """If this failed, nobody would see that one worker is compared with two on other terms."""
+    assert header(replace(RUN, threads=1, cores=2))[1] == "1 thread each of 2 cores; --threads N for more"
+    assert header(replace(RUN, threads=2, cores=2, batch_sizes=(8,)))[1] == "2 threads of 2 cores"
+    assert not [line for line in header(RUN) if "thread" in line]
 
 
 @pytest.mark.parametrize(

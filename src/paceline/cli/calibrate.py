@@ -30,6 +30,7 @@ def calibrate(
     threads: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
     record: Annotated[Path | None, Parameter(group=WHAT)] = None,
     profile: Annotated[Path | None, Parameter(group=WHAT)] = None,
+    busy: Annotated[bool, Parameter(group=WHAT, negative=(), show_default=False)] = False,
     where: PlaceOptions | None = None,
     table: Annotated[Path | None, Parameter(group=TABLE)] = None,
     start: Annotated[str | None, Parameter(name="--from", group=TABLE)] = None,
@@ -42,21 +43,25 @@ def calibrate(
     """Measure this machine, so that predictions know it: 'paceline predict MODEL --profile FILE'.
 
     Runs random networks of many shapes for a few minutes, times every operator in its place, and fits how its time
-    depends on its sizes. Leave the machine alone meanwhile. With --workers 2 or more, on one host or several, links and
-    what computing in company costs are measured afterwards. A record of a real run can correct a profile as well; and a
-    table of measured epochs says how the rest of it would look.
+    depends on its sizes. Waits up to a minute until nothing else computes, measures again what was disturbed, and ends
+    with exit code 1 if that goes on. The profile holds for workers with as many threads. With --workers 2 or more, on
+    one host or several, links and what computing in company costs are measured afterwards. A record of a real run can
+    correct a profile as well; and a table of measured epochs says how the rest of it would look.
 
     Parameters
     ----------
     seconds
         How long to measure (default 180); more is more accurate.
     threads
-        Threads that a worker computes with (default 1). With --workers only 1 will do, in --profile as well.
+        Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says; with --record, as in that run). With
+        --workers only 1 will do, in --profile as well.
     record
         Instead of measuring: the folder of a run by one worker, whose typical step corrects the times.
     profile
         With --record: the profile to correct, which keeps its links, threads and name (default: none, and one rate is
         all that is known). With --workers: the profile that links are added to, instead of measuring the device first.
+    busy
+        Measure though other processes compute, and mark the profile: predictions will say so.
     table
         A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml; nothing is measured or written.
     start
@@ -80,6 +85,7 @@ def calibrate(
 
     where, place = where or PlaceOptions(), Place.from_environment()
     what = {"--seconds": seconds, "--threads": threads, "--record": record, "--profile": profile}
+    what |= {"--busy": busy or None}
     tables = {"--table": table, "--from": start, "--collective": collective, "--predict": foretell}
     others = {f"--{name.replace('_', '-')}": value for name, value in asdict(where).items()}
     task = choose_task({**what, **tables, **others, "--out": out, "--name": name}, place)
@@ -87,11 +93,11 @@ def calibrate(
         return fit_from_table(table, start, collective, foretell, as_json=as_json)
     base = profile or out or DEFAULT_PATH
     if place is not None:
-        return work_together(place, where, base, out or base, as_json)
+        return work_together(place, where, base, out or base, as_json, busy=busy)
     if task in ("together", "add"):
-        kept = Kept(out or base, name, as_json, tell=not as_json)
+        kept = Kept(out or base, name, as_json, busy, tell=not as_json)
         return _together(where, profile, seconds, kept)
-    kept = Kept(out or DEFAULT_PATH, name, as_json)
+    kept = Kept(out or DEFAULT_PATH, name, as_json, busy)
     if record is not None:
         return _by_record(record, profile, threads, kept)
     return _by_measuring(seconds, threads, kept)
@@ -103,6 +109,8 @@ class Kept(NamedTuple):
     path: Path
     name: str | None
     as_json: bool
+    busy: bool
+    """Whether it may be measured while something else computes."""
     tell: bool = True
 
 
@@ -119,7 +127,7 @@ def _together(where: PlaceOptions, base: Path | None, seconds: float | None, kep
         check_out(kept.path)
     elif first:
         _by_measuring(seconds, None, kept)
-    return launch_together(where, kept.path, kept.as_json)
+    return launch_together(where, kept.path, kept.as_json, busy=kept.busy)
 
 
 def _by_measuring(seconds: float | None, threads: int | None, kept: Kept) -> int:
@@ -131,8 +139,8 @@ def _by_measuring(seconds: float | None, threads: int | None, kept: Kept) -> int
     check_out(kept.path)
     many, long = check_threads(threads), USUAL_SECONDS if seconds is None else seconds
     with closing(ShownCalibration()) as observer:
-        device, found = calibrate_device(long, threads=many, observer=observer)
-    profile = make_profile(device, many, kept.name)
+        device, found = calibrate_device(long, threads=many, observer=observer, busy=kept.busy)
+    profile = make_profile(device, many, kept.name, found.disturbed)
     return _finish(profile, kept, {"device": found.to_json()}, [*tell_device(found), ""])
 
 
@@ -141,11 +149,11 @@ def _by_record(record: Path, base: Path | None, threads: int | None, kept: Kept)
     from paceline.records.folder import RunFolder
     from paceline.reports.calibrate import tell_record
     from paceline.studies.calibrate.record import correct_profile, profile_of_record
-    from paceline.studies.calibrate.words import check_out, check_threads
+    from paceline.studies.calibrate.words import check_out
 
     check_out(kept.path)
     if base is None:
-        profile, found = profile_of_record(RunFolder(record), check_threads(threads), kept.name)
+        profile, found = profile_of_record(RunFolder(record), threads, kept.name)
     else:
         profile, found = correct_profile(read_profile(base), RunFolder(record), str(base), kept.name)
     return _finish(profile, kept, {"record": found.to_json()}, tell_record(found))

@@ -96,6 +96,7 @@ class ClusterOptions:
         from paceline.costs.given import given_costs
         from paceline.costs.recorded import typical_step
         from paceline.runtimes.config import check_same_job
+        from paceline.runtimes.threads import HostRoom
 
         if not self.times:
             return given_costs(
@@ -104,6 +105,8 @@ class ClusterOptions:
         recorded = RunFolder(self.times)
         times, samples = typical_step(recorded)
         check_same_job(recorded, settings)
+        if room := HostRoom.of_run(recorded):
+            room.check_hosts(cluster, f"--times {self.times}")
         stated = replace(cluster, times=times)
         return given_costs(
             stated, (samples,) * cluster.workers, settings.slow, settings.seed, settings.slow_turns

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from paceline.studies.calibrate.links import Together
 
 
+TRIES = 3
+"""Of a training during which something else computes."""
+
+
 @dataclass(frozen=True)
 class Ended:
     """How a worker's part ended."""
@@ -27,19 +31,19 @@ class Ended:
     ending: str
 
 
-def launch_together(where: PlaceOptions, out: Path, as_json: bool) -> int:
+def launch_together(where: PlaceOptions, out: Path, as_json: bool, *, busy: bool) -> int:
     """Start this very command line again as each worker; on a single host, then measure messages with a server too."""
     from paceline.runtimes.live.launch import launch, train_command
 
     workers = check_together(where)
     code = launch(train_command(sys.argv[1:]), where.plan(workers), trains=False)
     if code == 0 and (where.nodes or 1) == 1:
-        _add_messages(workers, out)
+        _add_messages(workers, out, busy)
         _tell(_found(workers, out), out, as_json)
     return code
 
 
-def _add_messages(workers: int, out: Path) -> None:
+def _add_messages(workers: int, out: Path, busy: bool) -> None:
     from paceline.clusters.profile_file import read_profile, write_profile
     from paceline.studies.calibrate.messages import calibrate_messages
     from paceline.studies.calibrate.together import add_links
@@ -47,12 +51,25 @@ def _add_messages(workers: int, out: Path) -> None:
     sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
     profile = read_profile(out)
     with tempfile.TemporaryDirectory(prefix="paceline-") as runs:
-        found = calibrate_messages(profile, [workers], partial(_train, Path(runs)))
+        found = calibrate_messages(profile, [workers], partial(_train, Path(runs), busy))
     write_profile(add_links(profile, found), out)
 
 
-def _train(runs: Path, words: "Sequence[str]", workers: int) -> "RunFolder":
-    """Train as somebody who types these words."""
+def _train(runs: Path, busy: bool, words: "Sequence[str]", workers: int) -> "RunFolder":
+    """Train as somebody who types these words, and again where something else computed meanwhile."""
+    from paceline.errors import RunFailed
+    from paceline.records.load import disturbance
+    from paceline.records.summary import recorded_loads
+
+    for _ in range(TRIES):
+        run = _train_once(runs, words, workers)
+        disturbed = disturbance(recorded_loads(run), "the measurement")
+        if busy or not disturbed:
+            return run
+    raise RunFailed(f"{disturbed} Messages with a server were not added: stop them, or give --busy")
+
+
+def _train_once(runs: Path, words: "Sequence[str]", workers: int) -> "RunFolder":
     from paceline.errors import RunFailed
     from paceline.records.folder import RunFolder
     from paceline.runtimes.live.launch import train_command
@@ -94,7 +111,9 @@ def check_together(where: PlaceOptions) -> int:
     return workers
 
 
-def work_together(place: "Place", where: PlaceOptions, base: Path, out: Path, as_json: bool) -> int:
+def work_together(
+    place: "Place", where: PlaceOptions, base: Path, out: Path, as_json: bool, *, busy: bool
+) -> int:
     """Be one worker; rank 0 adds what was found to the profile ``base`` and writes it to ``out``."""
     from paceline.clusters.profile_file import read_profile
     from paceline.runtimes.live.guard import run_guarded
@@ -111,7 +130,7 @@ def work_together(place: "Place", where: PlaceOptions, base: Path, out: Path, as
             check_one_thread(read_profile(base), base)  # before minutes are spent
             check_out(out)
             sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
-        found = calibrate_links(place, beat=heartbeat.beat, stopping=stopping)
+        found = calibrate_links(place, beat=heartbeat.beat, stopping=stopping, busy=busy)
         if found is None:
             return Ended("interrupted")
         if place.rank == 0:

@@ -6,6 +6,9 @@ from typing import Any
 
 SCHEMA = 2
 
+DISTURBED = "disturbed"
+"""What ``machine`` of a profile holds where something else computed while it was measured: a sentence."""
+
 INSIDE = ("memory", "loopback", "messages")
 """Names of links inside a host."""
 
@@ -51,7 +54,7 @@ class Profile:
     versions: Mapping[str, str]
     """Of paceline, torch and Python."""
     machine: Mapping[str, Any]
-    """CPU or GPU by name, cores, threads a worker."""
+    """CPU or GPU by name, cores, threads a worker; and what disturbed the measurement, where anything did."""
     device: Mapping[str, Any]
     links: tuple[LinkFit, ...] = ()
     company: tuple[float, ...] = ()

@@ -94,6 +94,9 @@ class BenchObserver(Protocol):
     def measured(self, cells: Sequence[Cell]) -> None:
         """All cells of one size."""
 
+    def noted(self, sentence: str) -> None:
+        """What somebody must know who uses the figures; before the end."""
+
     def finished(self, ending: Ending) -> None:
         """After the last cell, or when it was interrupted."""
 
@@ -114,6 +117,9 @@ class SilentBench:
         """Say nothing."""
 
     def measured(self, cells: Sequence[Cell]) -> None:
+        """Say nothing."""
+
+    def noted(self, sentence: str) -> None:
         """Say nothing."""
 
     def finished(self, ending: Ending) -> None:

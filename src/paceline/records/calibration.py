@@ -30,6 +30,8 @@ class DeviceFound:
     """The same of whole steps of networks that were left out of the fit."""
     spread: float
     """Standard deviation of the logarithm of (measured / predicted) of these."""
+    disturbed: str = ""
+    """What else computed meanwhile, in a sentence; empty where nothing did."""
 
     def to_json(self) -> dict[str, Any]:
         """A plain document."""
@@ -62,9 +64,15 @@ class CalibrationObserver(Protocol):
     def progressed(self, done: float, words: str) -> None:
         """The share that is done, now and then."""
 
+    def noted(self, sentence: str) -> None:
+        """Something worth saying: what is waited for."""
+
 
 class SilentCalibration:
     """Tells nobody."""
 
     def progressed(self, done: float, words: str) -> None:
+        """Say nothing."""
+
+    def noted(self, sentence: str) -> None:
         """Say nothing."""

@@ -4,7 +4,7 @@ import os
 import socket
 import time
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -61,6 +61,10 @@ class HostLoad:
     def disturbed(self) -> bool:
         """Whether the job's times are longer for it."""
         return self.others > max(LEAST, OF_FREE_CORES * (self.cores - self.wanted))
+
+    def with_others(self, others: float) -> "HostLoad":
+        """The same job beside others who use so much."""
+        return replace(self, others=round(others, 3))
 
     @property
     def words(self) -> str:

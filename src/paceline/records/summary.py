@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Self
 
+from paceline.records.files import DamagedFile, read_json
+from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad, disturbance
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
@@ -52,7 +54,9 @@ class Summary:
     @property
     def notes(self) -> list[str]:
         """What somebody who uses the figures or the model must know, a sentence each."""
-        missed = f"The target accuracy of {self.target} was not reached: {self._reached}." if self.missed else ""
+        missed = (
+            f"The target accuracy of {self.target} was not reached: {self._reached}." if self.missed else ""
+        )
         return [note for note in (disturbance(self.loads), missed) if note]
 
     @property
@@ -72,3 +76,11 @@ class Summary:
         values["totals"] = [Totals(**totals) for totals in values["totals"]]
         values["servers"] = [ServerTotals.from_json(totals) for totals in values.get("servers", [])]
         return cls(**values)
+
+
+def recorded_loads(folder: RunFolder) -> list[HostLoad]:
+    """What else computed during a run; nothing where its summary is not there, or another version wrote it."""
+    try:
+        return Summary.from_json(read_json(folder.summary)).loads
+    except (OSError, DamagedFile, LookupError, TypeError, ValueError, AttributeError):
+        return []

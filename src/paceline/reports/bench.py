@@ -56,6 +56,10 @@ class ConsoleBench:
         for cell in cells:
             self._print(row(cell))
 
+    def noted(self, sentence: str) -> None:
+        """Say it on stderr."""
+        self._meter.say(sentence)
+
     def finished(self, ending: Ending) -> None:
         """Say which way was the fastest at each size, and how it went."""
         self.close()
@@ -86,7 +90,8 @@ class JsonBench:
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out or sys.stdout
-        self._progress = _Progress(Lines(err or sys.stderr))
+        self._meter = Lines(err or sys.stderr)
+        self._progress = _Progress(self._meter)
         self._document: dict[str, Any] = {"schema": SCHEMA}
         self._cells: list[Cell] = []
 
@@ -105,6 +110,11 @@ class JsonBench:
     def measured(self, cells: Sequence[Cell]) -> None:
         """Remember the cells."""
         self._cells += cells
+
+    def noted(self, sentence: str) -> None:
+        """Say it on stderr, and remember it."""
+        self._document.setdefault("notes", []).append(sentence)
+        self._meter.say(sentence)
 
     def finished(self, ending: Ending) -> None:
         """Print the document."""

@@ -31,6 +31,10 @@ class ShownCalibration:
             self._meter.show(done, f"{words}  {time_left(left)} left" if left else words)
             self._due = now + self._meter.interval
 
+    def noted(self, sentence: str) -> None:
+        """Say it at once."""
+        self._meter.say(sentence)
+
     def close(self) -> None:
         """Leave the terminal tidy."""
         self._meter.stop()
@@ -44,9 +48,11 @@ def tell_device(found: DeviceFound) -> Iterator[str]:
     )
     yield (
         f"measured: {counted(found.operators, 'operator')} of {counted(found.networks, 'random network')}, "
-        f"{counted(found.threads, 'thread')}; at best {_rate(found.flops)} and "
+        f"{counted(found.threads, 'thread')} a worker; at best {_rate(found.flops)} and "
         f"{show_bytes(found.bandwidth)}/s of memory"
     )
+    if found.disturbed:
+        yield found.disturbed
     if found.dropped:
         yield f"left out: {counted(found.dropped, 'measurement')} that cannot be (faster than the peak)"
     yield ""

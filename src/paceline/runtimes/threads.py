@@ -1,6 +1,7 @@
 """With how many threads a worker computes, and how many such workers a host has cores for."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Self
@@ -19,7 +20,9 @@ VARIABLE = "OMP_NUM_THREADS"
 
 def usual_threads(environ: Mapping[str, str] = os.environ) -> int:
     """What a worker computes with where no option says so: as the user's OMP_NUM_THREADS has it, else 1."""
-    text = environ.get(VARIABLE, "").partition(",")[0].strip()  # OpenMP takes a list, one number a nested level
+    text = (
+        environ.get(VARIABLE, "").partition(",")[0].strip()
+    )  # OpenMP takes a list, one number a nested level
     if not text:
         return USUAL
     if not text.isdecimal() or not int(text):
@@ -55,7 +58,8 @@ class HostRoom:
     @classmethod
     def of_run(cls, folder: RunFolder) -> Self | None:
         """The host of a live run on CPUs; None where the record does not say."""
-        machinery = read_config(folder).machinery
+        config = read_config(folder)
+        machinery, together = config.machinery, max(Counter(config.placement.workers).values())
         try:
             cores = read_json(folder.env).get("usable_cores")
         except (DamagedFile, OSError, AttributeError):
@@ -63,7 +67,7 @@ class HostRoom:
         threads = machinery.get("threads")
         if not threads or not cores or machinery.get("device") != "cpu":
             return None
-        return cls(source=f"the run {folder.path}", threads=threads, cores=cores)
+        return cls(source=f"the run {folder.path}", threads=threads, cores=cores, measured=together)
 
     @classmethod
     def of_profile(cls, profile: Profile) -> Self | None:

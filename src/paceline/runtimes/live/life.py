@@ -116,7 +116,9 @@ class Life:
             ending = self._train(stack.enter_context(agreed), events)
         if ending == "left":  # the others go on, and have nothing to tell yet
             return self._summary(ending, [self.totals], [])
-        summary = self._summary(ending, self._all_totals(sampler.load if sampler else None), self.server_totals())
+        summary = self._summary(
+            ending, self._all_totals(sampler.load if sampler else None), self.server_totals()
+        )
         self.home.lock.check()
         if sampler:
             summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
@@ -125,7 +127,7 @@ class Life:
         self.observer.finished(summary)
         return summary
 
-    def _all_totals(self, load: HostLoad | None) -> list[Totals]:
+    def _all_totals(self, load: HostLoad | None = None) -> list[Totals]:
         """Every worker's, at the place of its rank; of one that has gone, as far as it has recorded them here."""
         mine = {"totals": asdict(self.totals), "load": asdict(load) if load else None}
         given = self.group.exchange({"rank": self.group.rank, **mine})

@@ -146,6 +146,13 @@ def local_servers(node_rank: int, nodes: int, servers: int) -> range:
     return range(node_rank, servers, nodes)
 
 
+def job_roots(place: Place) -> list[int]:
+    """The process that has started all of this host's workers and servers, where it is no other program's."""
+    if place.launcher is not None:
+        return [place.launcher]
+    return [os.getppid()] if place.workers > 1 or place.servers else []
+
+
 def secret_path(launch: Path) -> Path:
     """The file in a launch folder that holds the secret of a run on one host."""
     return launch / "secret"

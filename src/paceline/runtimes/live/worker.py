@@ -12,9 +12,9 @@ from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
 from paceline.records.folder import RunFolder
+from paceline.records.load import usable_cores
 from paceline.records.lock import RunLock
 from paceline.records.observer import Observer
-from paceline.records.load import usable_cores
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.runtimes.config import read_live
@@ -30,7 +30,7 @@ from paceline.runtimes.live.keeping import (
     machine,
 )
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import Place, job_roots
 from paceline.runtimes.live.served.way import ThroughServers
 from paceline.runtimes.live.ways import AmongWorkers, Way
 from paceline.runtimes.prepare import Prepared, prepare
@@ -98,7 +98,7 @@ def run_worker(
         if place.local_rank == 0:
             _warn_of_sharing(place, options, observer)
             sampler = SystemSampler(
-                home.folder.system, pids, roots=_roots(place), wanted=place.local_workers * options.threads
+                home.folder.system, pids, roots=job_roots(place), wanted=place.local_workers * options.threads
             )
         return life.live(agreed, before_hard_end, sampler)
 
@@ -111,13 +111,6 @@ def _warn_of_sharing(place: Place, options: LiveOptions, observer: Observer) -> 
             f"{shared} of {place.host}: they take turns, so steps take longer than with a core for each thread and "
             "their times do not compare with those of fewer workers; give fewer --workers or --threads"
         )
-
-
-def _roots(place: Place) -> list[int]:
-    """The process that has started all of this host's workers and servers, where it is no other program's."""
-    if place.launcher is not None:
-        return [place.launcher]
-    return [os.getppid()] if place.workers > 1 or place.servers else []
 
 
 class _Ownership:

@@ -8,7 +8,7 @@ all of it.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import pairwise
 from statistics import median
 from typing import Any
@@ -17,7 +17,9 @@ import torch
 
 from paceline.clusters.profile import LinkFit
 from paceline.collectives.operations import find_operation
-from paceline.runtimes.live.place import Place
+from paceline.errors import RunFailed
+from paceline.records.load import HostLoad, LoadMeter, disturbance
+from paceline.runtimes.live.place import Place, job_roots
 from paceline.studies.calibrate.groups import Averaging, groups
 from paceline.studies.calibrate.kernels import (
     IMAGES,
@@ -54,6 +56,8 @@ class Together:
     long: float
     """The same where they never meet."""
     links: tuple[LinkFit, ...]
+    disturbed: str = ""
+    """What else computed meanwhile, in a sentence; empty where nothing did."""
 
 
 @dataclass
@@ -75,17 +79,20 @@ def calibrate_links(
     turn: float = 0.15,
     beat: Callable[[int], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
+    busy: bool = True,
 ) -> Together | None:
     """Measure with all other workers of a launch, who must call this too; None where somebody was asked to stop.
 
     Workers of one host measure shared memory and Gloo on the loopback, those of several hosts the network between
     them. Hosts that are one machine compute ``beside`` times as long together, as was measured there before. A turn
-    of one kind takes about so many seconds. All workers return the same.
+    of one kind takes about so many seconds. All workers return the same. Unless a ``busy`` machine is accepted, rounds
+    during which something else computed are measured again, and RunFailed is raised where too many were.
     """
     torch.set_num_threads(1)
     room = Room(place, stopping)
     try:
-        found = _Probe(room, turn, beside).go(rounds, beat)
+        meter = LoadMeter(job_roots(place), place.local_workers) if place.local_rank == 0 else None
+        found = _Probe(room, turn, beside, meter).go(rounds, beat, busy=busy)
     except Interrupted:
         found = None
     except BaseException:
@@ -96,8 +103,8 @@ def calibrate_links(
 
 
 class _Probe:
-    def __init__(self, room: Room, turn: float, beside: float) -> None:
-        self._room, self._turn, self._beside = room, turn, beside
+    def __init__(self, room: Room, turn: float, beside: float, meter: LoadMeter | None) -> None:
+        self._room, self._turn, self._beside, self._meter = room, turn, beside, meter
         self._ways: Mapping[str, Averaging] = groups(room)
         dense_nets = {str(width): Plain(dense(width)) for width in WIDTHS}
         self._plain = {"images": Plain(images(), IMAGES), **dense_nets}
@@ -107,14 +114,31 @@ class _Probe:
             for width in WIDTHS
         }
 
-    def go(self, rounds: int, beat: Callable[[int], None]) -> Together:
-        found = []
-        for number in range(rounds + 1):
+    def go(self, rounds: int, beat: Callable[[int], None], *, busy: bool) -> Together:
+        found: list[_Round] = []
+        number, disturbed = 0, ""
+        while len(found) < rounds:
             beat(number)
-            one = self._round()
-            if number:  # the first one warms up
+            one, loads = self._watched()
+            number += 1
+            if number == 1:  # it warms up
+                continue
+            if told := disturbance(loads, "the measurement"):
+                disturbed = told
+            if busy or not told:
                 found.append(one)
-        return self._conclude(found, self._wire(rounds))
+            elif number > 2 * rounds + 1:
+                raise RunFailed(f"{told} Nothing was written: stop them and calibrate again, or give --busy")
+        together = self._conclude(found, self._wire(rounds))
+        return replace(together, disturbed=disturbed if busy else "")
+
+    def _watched(self) -> tuple[_Round, list[HostLoad]]:
+        """A round, and what else computed on every host meanwhile; the same loads on all ranks."""
+        if self._meter:
+            self._meter.restart()
+        one = self._round()
+        told = self._room.exchange(asdict(self._meter.load()) if self._meter else None)
+        return one, [HostLoad(**load) for load in told if load]
 
     def _wire(self, rounds: int) -> LinkFit | None:
         """What a message between two hosts takes, with nothing else under way and no part of an all-reduce."""

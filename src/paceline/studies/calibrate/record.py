@@ -11,11 +11,15 @@ from paceline.costs.devices.fitted import Fitted, Overhead, read_fitted
 from paceline.costs.recorded import Typical, check_alone, typical_step
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.tracer import trace
+from paceline.errors import Mistake
 from paceline.jobs.subjects import subject_of_job
 from paceline.records.calibration import RecordFound
 from paceline.records.folder import RunFolder
-from paceline.runtimes.config import read_run
-from paceline.studies.calibrate.profile import make_profile, with_device
+from paceline.records.load import disturbance
+from paceline.records.summary import recorded_loads
+from paceline.runtimes.config import read_config, read_run
+from paceline.runtimes.threads import USUAL
+from paceline.studies.calibrate.profile import make_profile, mark_disturbed, with_device
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 PLAIN = Limits(flops=1e11, bandwidth=1e10)
@@ -24,19 +28,38 @@ PLAIN_SPREAD = log(1.5)
 
 
 def profile_of_record(
-    folder: RunFolder, threads: int, name: str | None = None
+    folder: RunFolder, threads: int | None = None, name: str | None = None
 ) -> tuple[Profile, RecordFound]:
-    """A profile that knows one run of a worker with so many threads."""
+    """A profile that knows one run of a worker; refuses ``threads`` that the run did not have."""
+    had = _threads(folder)
+    if had is not None and threads not in (None, had):
+        raise Mistake(f"--threads {threads}: {folder.path} was run with {had} a worker; leave it out")
     device, found = correct_by_record(plain_device(), folder)
-    return make_profile(device, threads, name), found
+    return make_profile(device, had or threads or USUAL, name, _disturbed(folder)), found
 
 
 def correct_profile(
     profile: Profile, folder: RunFolder, where: str, name: str | None = None
 ) -> tuple[Profile, RecordFound]:
     """The profile of the file ``where`` with its device corrected, and all else as it was."""
+    had, there = _threads(folder), profile.machine.get("threads")
+    if had is not None and there is not None and had != there:
+        raise Mistake(
+            f"{folder.path} was run with --threads {had} and {where} is of workers with {there}; record a run with "
+            f"--threads {there}, or calibrate with --threads {had}"
+        )
     device, found = correct_by_record(read_fitted(profile.device, where), folder)
-    return with_device(profile, device, name), found
+    return mark_disturbed(with_device(profile, device, name), _disturbed(folder)), found
+
+
+def _threads(folder: RunFolder) -> int | None:
+    """With which the worker computed, where that is recorded."""
+    threads = read_config(folder).machinery.get("threads")
+    return threads if isinstance(threads, int) else None
+
+
+def _disturbed(folder: RunFolder) -> str:
+    return disturbance(recorded_loads(folder), f"the run {folder.path}")
 
 
 def plain_device() -> Fitted:

@@ -7,13 +7,15 @@ from math import inf
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.studies.calibrate.link_fit import check_rates
 from paceline.studies.calibrate.links import Together
+from paceline.studies.calibrate.profile import mark_disturbed
 
 
 def add_together(profile: Profile, found: Together) -> Profile:
     """The profile with these links and this company, in place of those that it had of as many workers."""
     apart = not any(link.name == "memory" for link in found.links)
     company = {} if apart else _company(profile, found)
-    return replace(add_links(profile, found.links), **company)  # type: ignore[arg-type]
+    marked = mark_disturbed(add_links(profile, found.links), found.disturbed)
+    return replace(marked, **company)  # type: ignore[arg-type]
 
 
 def add_links(profile: Profile, links: Sequence[LinkFit]) -> Profile:

@@ -1,6 +1,5 @@
 """A calibration in the user's words: what it is to do, and which options go with that."""
 
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
@@ -8,7 +7,9 @@ from typing import Literal, NamedTuple
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import DEFAULT_PATH
 from paceline.errors import Mistake
+from paceline.records.load import usable_cores
 from paceline.runtimes.live.place import Place
+from paceline.runtimes.threads import VARIABLE, usual_threads
 
 Task = Literal["measure", "together", "add", "record", "correct", "table", "launched"]
 
@@ -23,12 +24,12 @@ class Way(NamedTuple):
 
 
 WAYS: Mapping[Task, Way] = {
-    "measure": Way("measuring the device", ("--seconds", "--threads", "--out", "--name")),
+    "measure": Way("measuring the device", ("--seconds", "--threads", "--out", "--name", "--busy")),
     "together": Way(
         "measuring the device and then with several workers",
-        ("--seconds", "--threads", "--out", "--name", *PLACE),
+        ("--seconds", "--threads", "--out", "--name", "--busy", *PLACE),
     ),
-    "add": Way("adding links to a profile", ("--profile", "--out", *PLACE)),
+    "add": Way("adding links to a profile", ("--profile", "--out", "--busy", *PLACE)),
     "record": Way("making a profile of a record", ("--record", "--threads", "--out", "--name")),
     "correct": Way(
         "correcting a profile, which has its threads, by a record",
@@ -38,7 +39,7 @@ WAYS: Mapping[Task, Way] = {
         "fitting a table, where nothing is measured or written,",
         ("--table", "--from", "--collective", "--predict"),
     ),
-    "launched": Way("adding links under a launcher (RANK is set)", ("--profile", "--out", *PLACE)),
+    "launched": Way("adding links under a launcher (RANK is set)", ("--profile", "--out", "--busy", *PLACE)),
 }
 NEEDS = {
     "--from": "--table FILE",
@@ -78,24 +79,28 @@ def _check_options(given: Mapping[str, object], task: Task) -> None:
     for option, value in given.items():
         if option not in way.takes:
             needed = f"add {NEEDS[option]}, or " if task == "measure" and option in NEEDS else ""
+            said = option if value is True else f"{option} {value}"
             raise Mistake(
-                f"{option} {value} has no place here: {way.words} takes {', '.join(way.takes)}; "
+                f"{said} has no place here: {way.words} takes {', '.join(way.takes)}; "
                 f"{needed}leave {option} out"
             )
 
-    threads = given.get("--threads", 1)
-    if task == "together" and threads != 1:
+    if task not in ("together", "add", "launched"):
+        return
+    said = f"--threads {given['--threads']}" if "--threads" in given else f"{VARIABLE}={usual_threads()}"
+    if given.get("--threads", usual_threads()) != 1:
         raise Mistake(
-            f"--threads {threads} does not go with several workers, who are measured with one thread each; leave it out"
+            f"{said} does not go with several workers, who are measured with one thread each; leave it out"
         )
 
 
 def check_threads(threads: int | None) -> int:
-    """Threads that a worker of this machine can compute with; one where nobody said."""
-    most = os.cpu_count() or 1
-    if threads is not None and not 1 <= threads <= most:
-        raise Mistake(f"--threads {threads} does not fit this machine: give 1 to {most}, its cores")
-    return threads or 1
+    """Threads that a worker of this machine can compute with; as the usual where nobody said."""
+    most, said = usable_cores(), "--threads {}" if threads is not None else f"{VARIABLE}={{}}"
+    threads = usual_threads() if threads is None else threads
+    if not 1 <= threads <= most:
+        raise Mistake(f"{said.format(threads)} does not fit this machine: give 1 to {most}, its cores")
+    return threads
 
 
 def check_out(out: Path) -> Path:

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
-from paceline.collectives.hosts import host_id, machine_id, number_hosts
+from paceline.collectives.hosts import host_id, number_hosts
 from paceline.errors import Mistake
 from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.place import Place
@@ -37,8 +37,6 @@ class Room:
         )
         self.hosts = _in_a_row(number_hosts(self.exchange(host_id())))
         """The host of every rank."""
-        self.sharing = self.exchange(machine_id()).count(machine_id())
-        """Workers on this machine."""
         run = place.launch.name if place.launch else f"bench-{place.port}"
         self.shm: Any = dist.new_group(backend="shm", pg_options=shm.Options(run=run))
 

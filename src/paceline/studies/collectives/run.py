@@ -11,7 +11,9 @@ from paceline.collectives.shm.table import PIECE
 from paceline.collectives.shm.team import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.errors import Mistake
 from paceline.records.bench import Bench, BenchObserver, Ending, SilentBench
-from paceline.runtimes.live.place import Place
+from paceline.records.load import LoadMeter, disturbance
+from paceline.runtimes.live.place import Place, job_roots
+from paceline.runtimes.threads import usual_threads
 from paceline.studies.collectives.measure import ROUNDS, Measurer
 from paceline.studies.collectives.pattern import Pattern
 from paceline.studies.collectives.predict import predict
@@ -46,10 +48,13 @@ def run_bench(
         _check_alike(room, asked)
         told = observer if place.rank == 0 else SilentBench()
         study = _Study(asked, room, told, beat)
+        meter = LoadMeter(job_roots(place), place.local_workers * torch.get_num_threads())
         try:
             ending = study.go()
         except Interrupted:
             ending = "interrupted"
+        if disturbed := disturbance([meter.load()], "the benchmark"):
+            told.noted(disturbed)
         told.finished(ending)
         del study  # its tensors live in the group's memory
     except BaseException:
@@ -78,7 +83,7 @@ class _Study:
             raise Mistake(
                 f"{', '.join(idle)}: no two workers share memory here; choose --only ring, or start two on a host"
             )
-        torch.set_num_threads(1 if room.sharing > 1 else torch.get_num_threads())
+        torch.set_num_threads(usual_threads())
         self._room, self._observer, self._beat = room, observer, beat
         self._dtype = getattr(torch, asked.dtype)
         self._operation = find_operation(asked.op, self._dtype)

@@ -23,8 +23,11 @@ from paceline.errors import Mistake
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of, subject_of_job
 from paceline.records.folder import RunFolder
+from paceline.records.load import disturbance
 from paceline.records.prediction import Prediction
+from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
+from paceline.runtimes.threads import HostRoom
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.batches import Batches
@@ -34,7 +37,15 @@ from paceline.studies.predict.places import Described, Place
 from paceline.studies.predict.pricing import Tell, quiet
 from paceline.studies.predict.question import Gathers, Money, Question
 from paceline.studies.predict.remedies import find_remedies
-from paceline.studies.predict.sources import Nominal, Recorded, Source, Traced, by_profile, by_sheet
+from paceline.studies.predict.sources import (
+    Nominal,
+    Recorded,
+    Source,
+    Traced,
+    by_profile,
+    by_sheet,
+    told_threads,
+)
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import USUAL_BATCH, Words
@@ -187,7 +198,16 @@ def recorded(folder: RunFolder, device: DeviceModel, batches: Batches) -> Record
         device=device,
         batches=batches,
         jitter=recorded_jitter(folder),
+        more=_conditions(folder),
     )
+
+
+def _conditions(folder: RunFolder) -> str:
+    """With how many threads a run computed and what else did, as far as its record says so."""
+    room = HostRoom.of_run(folder)
+    told = "" if room is None else told_threads(room.threads)
+    notes = disturbance(recorded_loads(folder), "that run")
+    return f"{told}; {notes}" if notes else told
 
 
 def _usual_batch(source: Source) -> int:

@@ -15,10 +15,9 @@ _AVERAGED = ("memory", "loopback")
 class Machine:
     """One host: workers talk through its memory, with servers by messages, and compute in company."""
 
-    most = MOST_HERE
-
-    def __init__(self, profile: Profile, backend: Backend = "shm") -> None:
-        self._profile, self._backend = profile, backend
+    def __init__(self, profile: Profile, backend: Backend = "shm", most: int = MOST_HERE) -> None:
+        """``most`` is how many workers it has cores for, or was measured with."""
+        self._profile, self._backend, self.most = profile, backend, most
 
     def hosts(self, workers: int) -> int:  # noqa: ARG002
         """The machine itself."""

@@ -6,7 +6,7 @@ from math import exp
 from typing import Protocol
 
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.profile import Profile
+from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.devices.base import DeviceModel, StepCost, step_cost, within
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.operator import Operator
@@ -89,7 +89,7 @@ def by_profile(profile: Profile, device: DeviceModel, batches: Batches) -> Trace
     """A machine that was measured; the job was not."""
     return Traced(
         level="calibrated",
-        words=f"profile {profile.name!r}, measured {profile.made}",
+        words=f"profile {profile.name!r}, measured {profile.made}{_threads(profile)}{_disturbed(profile)}",
         doubt=f"the profile's own residuals, a typical factor of {_factor(device.spread)}",
         device=device,
         batches=batches,
@@ -106,12 +106,14 @@ class Recorded:
     """By which a measured time is divided among its operators."""
     batches: Batches
     jitter: float = 0.0
+    more: str = ""
+    """Threads that the worker computed with, and what else computed there, as the rest of a sentence."""
     level: Level = "profiled"
 
     @property
     def words(self) -> str:
         """The run."""
-        return f"the typical step of {self.folder}, {self.typical.samples} samples"
+        return f"the typical step of {self.folder}, {self.typical.samples} samples{self.more}"
 
     @property
     def doubt(self) -> str:
@@ -154,6 +156,21 @@ class Nominal:
     def seconds(self, operator: Operator) -> float:
         """By operations and bytes."""
         return operator.flops / 5e10 + (operator.read + operator.written) / 1e10 + 2e-6
+
+
+def _threads(profile: Profile) -> str:
+    threads = profile.machine.get("threads")
+    return "" if threads is None else told_threads(threads)
+
+
+def told_threads(threads: int) -> str:
+    """The rest of a sentence on what was measured."""
+    return f", {threads} thread{'s' if threads > 1 else ''} a worker"
+
+
+def _disturbed(profile: Profile) -> str:
+    told = profile.machine.get(DISTURBED)
+    return f"; {told}" if told else ""
 
 
 def _factor(spread: float) -> str:

@@ -12,9 +12,10 @@ from paceline.clusters.times import StepTimes
 from paceline.costs.recorded import check_alone
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
+from paceline.runtimes.threads import HostRoom
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
-from paceline.studies.predict.machine import Machine, Machines
+from paceline.studies.predict.machine import MOST_HERE, Machine, Machines
 from paceline.studies.predict.places import Alike, Described, LinkNames, Place
 from paceline.studies.predict.question import MOST_WORKERS
 from paceline.studies.predict.words import USUAL_NETWORK, Words
@@ -41,16 +42,37 @@ class Standing:
 
 
 def find_standing(words: Words, profile: Profile | None) -> Standing:
-    """By a cluster's description, by the profile's links, or by the catalogue's."""
+    """By a cluster's description, by the profile's links, or by the catalogue's.
+
+    Refuses more workers on a host than the measured times hold for.
+    """
     if words.times is not None:
         check_alone(RunFolder(words.times))
+    room = _find_room(words, profile)
     if words.cluster is not None:
-        return _described(words.cluster)
+        standing = _described(words.cluster)
+        if room is not None and isinstance(standing.place, Described):
+            room.check_hosts(standing.place.whole, f"--cluster {words.cluster}")
+        return standing
+    if room is not None and words.per_host is not None:
+        room.check(words.per_host, f"--per-host {words.per_host}")
     if words.network == MEASURED and profile is None:
         raise Mistake(f"--network {MEASURED} is that of a profile; add --profile, or name a network")
     if profile is not None and (words.network == MEASURED or (words.network is None and profile.links)):
-        return _measured(words, profile)
+        return _measured(words, profile, room)
     return _named(words, profile)
+
+
+def _find_room(words: Words, profile: Profile | None) -> HostRoom | None:
+    """How many workers a host has cores for, by the record or by the profile.
+
+    A record says it where there are both; together they were measured by workers of the profile's threads.
+    """
+    there = None if profile is None else HostRoom.of_profile(profile)
+    run = None if words.times is None else HostRoom.of_run(RunFolder(words.times))
+    if run is None or there is None:
+        return run or there
+    return replace(run, measured=there.measured) if run.threads == there.threads else run
 
 
 def _described(text: str) -> Standing:
@@ -79,7 +101,7 @@ def _check_there_all_along(cluster: Cluster) -> None:
             )
 
 
-def _measured(words: Words, profile: Profile) -> Standing:
+def _measured(words: Words, profile: Profile, room: HostRoom | None) -> Standing:
     """On the measured machine, or on several like it where their network was measured."""
     apart = words.network == MEASURED or not any(link.name in INSIDE for link in profile.links)
     for option, value in (("--inside", words.inside), ("--per-host", None if apart else words.per_host)):
@@ -88,7 +110,9 @@ def _measured(words: Words, profile: Profile) -> Standing:
                 f"{option} {value}: without --network all workers stand on the machine of profile {profile.name!r}, "
                 "whose links were measured; add --network or leave it out"
             )
-    here = Machine(profile, words.backend or "shm")
+    if room is not None and words.workers is not None and not apart:
+        room.check(max(words.workers), f"--workers {max(words.workers)}")
+    here = Machine(profile, words.backend or "shm", MOST_HERE if room is None else room.workers)
     place = Machines(profile, 1 if words.per_host is None else words.per_host) if apart else here
     fit = place.fit(2, served=False)
     if fit is None:

@@ -1,0 +1,107 @@
+"""With how many threads workers compute, and how many such workers a host has cores for."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from command import fork_workers, run_json, run_paceline
+from paceline.clusters.profile import LinkFit, Profile
+from paceline.clusters.profile_file import write_profile
+from paceline.errors import Mistake
+from paceline.records.load import usable_cores
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.threads import HostRoom, too_many, usual_threads
+from paceline.studies.calibrate.record import plain_device
+from paceline.studies.calibrate.words import check_threads, choose_task
+from paceline.studies.predict.standing import find_standing
+from paceline.studies.predict.words import Words
+
+
+def test_the_usual_number_is_one_or_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, one worker would compute with all cores and two with one each."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    assert LiveOptions().threads == check_threads(None) == 1
+    monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
+    assert LiveOptions().threads == 2
+    assert LiveOptions(threads=3).threads == 3
+    with pytest.raises(Mistake, match=r"OMP_NUM_THREADS=2 does not go with several workers"):
+        choose_task({"--workers": 2})
+    with pytest.raises(Mistake, match="OMP_NUM_THREADS=many is no number of threads"):
+        usual_threads({"OMP_NUM_THREADS": "many"})
+    monkeypatch.setenv("OMP_NUM_THREADS", "4096")
+    with pytest.raises(Mistake, match="OMP_NUM_THREADS=4096 does not fit this machine"):
+        check_threads(None)
+
+
+def test_a_room_is_as_many_workers_as_have_cores_or_were_measured() -> None:
+    assert not too_many(2, 1, 2)
+    assert too_many(1, 4, 2) == "1 worker x 4 threads do not fit in 2 cores"
+    room = HostRoom(source="a run", threads=2, cores=4)
+    room.check(2, "--workers 2")
+    with pytest.raises(
+        Mistake, match=r"--workers 3: 3 workers x 2 threads do not fit in 4 cores of the host of a run"
+    ):
+        room.check(3, "--workers 3")
+    HostRoom(source="a run", threads=1, cores=2, measured=4).check(4, "--workers 4")
+
+
+def profile(threads: int) -> Profile:
+    memory = LinkFit(name="memory", bandwidth=4e9, latency=2e-5, spread=0.1, points=9)
+    return Profile(
+        name="here",
+        made="2026-11-16T03:40:00Z",
+        versions={"torch": str(torch.__version__)},
+        machine={"threads": threads, "usable_cores": 2},
+        device=plain_device().to_json(),
+        links=(memory,),
+        company=(1.0, 1.2) if threads == 1 else (),
+    )
+
+
+def test_a_profile_holds_for_as_many_workers_as_its_machine_has_cores_for() -> None:
+    """If this failed, workers of two threads each would be predicted as if two of them had two cores each."""
+    words = Words(model="mlp", profile=Path("p.json"), workers=(1, 2))
+    assert find_standing(words, profile(threads=1)).place.most == 2
+    with pytest.raises(
+        Mistake, match=r"--workers 2: 2 workers x 2 threads do not fit in 2 cores of .* profile 'here'"
+    ):
+        find_standing(words, profile(threads=2))
+    apart = Words(model="mlp", profile=Path("p.json"), network="10gbit", per_host=2)
+    find_standing(apart, profile(threads=1))
+    with pytest.raises(Mistake, match=r"--per-host 2: 2 workers x 2 threads do not fit"):
+        find_standing(apart, profile(threads=2))
+
+
+def test_a_run_keeps_its_threads_and_predictions_mind_them(tmp_path: Path) -> None:
+    """One live run: what it computes with is shown, recorded, carried on, and all that its times hold for."""
+    if usable_cores() < 2:
+        pytest.skip("one core has no room for two threads")
+    keep = ("--runs", str(tmp_path / "runs"), "--iterations", "6", "--evaluate-every", "never")
+    done = run_paceline("train", "--workers", "1", *keep, cwd=tmp_path, first=fork_workers)
+    assert f"1 thread of {usable_cores()} cores; --threads N for more" in done.stdout
+    (one,) = (tmp_path / "runs").iterdir()
+    assert json.loads((one / "config.json").read_text())["machinery"]["threads"] == 1
+    threads = str(usable_cores())
+    wide = run_json("train", "--workers", "1", "--threads", threads, *keep, cwd=tmp_path, first=fork_workers)
+    run = wide["run"]["folder"]
+    assert wide["run"]["threads"] == int(threads)
+    more = ("train", "--resume", run, "--iterations", "8")
+    resumed = run_paceline(*more, cwd=tmp_path, first=fork_workers, env={"OMP_NUM_THREADS": "1"})
+    assert f"{threads} threads of {threads} cores" in resumed.stdout
+    assert f"OMP_NUM_THREADS=1 is not used: the run goes on with --threads {threads}" in resumed.stderr
+    write_profile(profile(threads=1), tmp_path / "p.json")
+    ask = ("predict", "--profile", "p.json", "--workers", "1,2", "--times")
+    told = run_paceline(*ask, str(one), cwd=tmp_path)
+    assert ", 1 thread a worker" in told.stdout
+    refused = run_paceline(*ask, run, cwd=tmp_path, check=2)
+    assert (
+        f"2 workers x {threads} threads do not fit in {threads} cores of the host of the run"
+        in refused.stderr
+    )
+    cluster = ("--cluster", "hosts=1,workers=2,bandwidth=1 Gbit/s,latency=50 us")
+    refused = run_paceline("simulate", *cluster, "--times", run, "-i", "3", cwd=tmp_path, check=2)
+    assert f"2 workers x {threads} threads do not fit" in refused.stderr
+    refused = run_paceline("calibrate", "--record", run, "--profile", "p.json", cwd=tmp_path, check=2)
+    assert f"was run with --threads {threads} and p.json is of workers with 1" in refused.stderr
