@@ -157,10 +157,10 @@ def run_json(*arguments: str, cwd: Path, **more: Any) -> dict:
 
 
 @contextlib.contextmanager
-def hog() -> Iterator[None]:
-    """Something else that computes on this machine."""
+def hog() -> Iterator[int]:
+    """Something else that computes on this machine; its process id."""
     with subprocess.Popen([sys.executable, "-S", "-c", "while True: pass"]) as child:
         try:
-            yield
+            yield child.pid
         finally:
             child.kill()
