@@ -95,7 +95,7 @@ def measure(count: int, sizes: str, cell_seconds: float) -> dict[str, Any]:
                     launcher.wait()
     assert codes == [0] * count, f"exit codes {codes}"
     document: dict[str, Any] = json.loads(out)
-    assert all(cell["measured"] > document["prediction"]["made"] for cell in document["cells"])
+    assert all(cell["measured_at"] > document["prediction"]["made_at"] for cell in document["cells"])
     return document
 
 

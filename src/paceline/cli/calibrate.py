@@ -89,7 +89,7 @@ def calibrate(
     if place is not None:
         return work_together(place, where, base, out or base, as_json)
     if task in ("together", "add"):
-        kept = Kept(out or base, name, as_json, tell=not as_json)
+        kept = Kept(out or base, name, as_json, last=False)
         return _together(where, profile, seconds, kept)
     kept = Kept(out or DEFAULT_PATH, name, as_json)
     if record is not None:
@@ -103,7 +103,8 @@ class Kept(NamedTuple):
     path: Path
     name: str | None
     as_json: bool
-    tell: bool = True
+    last: bool = True
+    """Whether nothing is measured after it; one JSON document is then written."""
 
 
 def _together(where: PlaceOptions, base: Path | None, seconds: float | None, kept: Kept) -> int:
@@ -159,12 +160,12 @@ def _finish(profile: "Profile", kept: Kept, document: dict[str, Any], lines: "It
 
     replaced = made_before(kept.path)
     write_profile(profile, kept.path)
-    if not kept.tell:
+    if kept.as_json and not kept.last:
         return 0
     if kept.as_json:
         whole_document = {"schema": SCHEMA, "profile": str(kept.path), "replaced": replaced, **document}
         text = json.dumps(whole_document, indent=2, allow_nan=False)
     else:
-        text = "\n".join([*lines, *tell_file(kept.path, replaced)])
+        text = "\n".join([*lines, *tell_file(kept.path, replaced, last=kept.last)])
     sys.stdout.write(f"{text}\n")
     return 0
