@@ -3,13 +3,13 @@
 import json
 import sys
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
-from paceline.cli.options import whole
+from paceline.cli.options import WHERE, whole
 from paceline.cli.place import PlaceOptions
 
 if TYPE_CHECKING:
@@ -24,13 +24,22 @@ SHOWN = Group("What is written and shown", sort_key=3)
 Whole = Parameter(converter=whole)
 
 
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class LinkOptions(PlaceOptions):
+    """None means that an option was not given."""
+
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
+    """Worker processes on this host, whose links are measured; without it, or --nodes, only the device is."""
+
+
 def calibrate(
     *,
     seconds: Annotated[float | None, Parameter(group=WHAT)] = None,
     threads: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
     record: Annotated[Path | None, Parameter(group=WHAT)] = None,
     profile: Annotated[Path | None, Parameter(group=WHAT)] = None,
-    where: PlaceOptions | None = None,
+    where: LinkOptions | None = None,
     table: Annotated[Path | None, Parameter(group=TABLE)] = None,
     start: Annotated[str | None, Parameter(name="--from", group=TABLE)] = None,
     collective: Annotated[str | None, Parameter(group=TABLE)] = None,
@@ -78,7 +87,7 @@ def calibrate(
     from paceline.runtimes.live.place import Place
     from paceline.studies.calibrate.words import choose_task
 
-    where, place = where or PlaceOptions(), Place.from_environment()
+    where, place = where or LinkOptions(), Place.from_environment()
     what = {"--seconds": seconds, "--threads": threads, "--record": record, "--profile": profile}
     tables = {"--table": table, "--from": start, "--collective": collective, "--predict": foretell}
     others = {f"--{name.replace('_', '-')}": value for name, value in asdict(where).items()}

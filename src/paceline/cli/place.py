@@ -23,7 +23,7 @@ class PlaceOptions:
     """None means that an option was not given."""
 
     workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
-    """Worker processes on this host."""
+    """Worker processes on this host (default 2)."""
     nodes: Annotated[int | None, Parameter(converter=whole, name=["--nodes", "-n"], group=WHERE)] = None
     """Hosts that take part (default 1); start the command on each."""
     node_rank: Annotated[int | None, Parameter(converter=whole, name=["--node-rank", "-nr"], group=WHERE)] = (
@@ -101,8 +101,6 @@ class PlaceOptions:
 class WhereOptions(PlaceOptions):
     """None means that an option was not given."""
 
-    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
-    """Worker processes on this host (default 2); a run that resumes may be given another number."""
     device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
     """What computes (default cpu)."""
     backend: Annotated[str | None, Parameter(group=WHERE)] = None
