@@ -61,7 +61,7 @@ def train(home: Path, *words: str) -> Path:
 def interrupted(home: Path) -> Path:
     """The folder of a run that was stopped by Ctrl-C after its first checkpoint."""
     before = set(home.glob("runs/*"))
-    command = ["paceline", "train", "--epochs", "1000"]
+    command = ["paceline", "train", "--epochs", "200"]
     process = subprocess.Popen(
         command, cwd=home, env=environment(), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -73,7 +73,6 @@ def interrupted(home: Path) -> Path:
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     assert process.wait(60) == 130
-    shutil.rmtree(made[0] / "trace", ignore_errors=True)
     return made[0]
 
 
@@ -115,15 +114,16 @@ def prepare(home: Path) -> None:
 
 
 def make_run(command: str, home: Path) -> None:
-    """Make the run folder that a command names, unless it is there and nothing has used it up."""
-    named = re.search(r"(\S+) (--\S+) (runs/\S+)", command)
+    """Make the run folder that a command names, in place of one that another command has used."""
+    named = re.search(r"(\S+) (--\S+) (runs/\S+|latest)", command)
     if named is None:
         return
     verb, option, folder = named.groups()
     key = option if option in RUNS else f"{verb} {option}"
-    if (home / folder).exists():
-        shutil.rmtree(home / folder)
-    RUNS[key](home).rename(home / folder)
+    made = RUNS[key](home)
+    if folder != "latest":
+        shutil.rmtree(home / folder, ignore_errors=True)
+        made.rename(home / folder)
 
 
 def on_three_hosts(command: str, home: Path) -> None:
