@@ -176,7 +176,7 @@ class _Notary:
                 return
             lines = [self._gone(), *(() if note.kind in ("lost-peer", "stopped") else lines)]
         if note.run and (note.kind in ("stopped", "diverged") or self._launcher_gone()):
-            lines += what_next(note, self._way_back(Path(note.run)))
+            lines += [what_next(line, note) for line in self._way_back(Path(note.run))]
         self._print(lines)
 
     def _way_back(self, run: Path) -> list[str]:

@@ -71,22 +71,24 @@ def verdict(
     """
     lines = [f"{sentence(failure, trains=trains)}{others}."]
     if not trains:
-        return "\n".join([*lines, "Start again with the same command."])
+        return "\n".join([*lines, what_next("Start again with the same command.", failure)])
     if run is None:
-        return "\n".join([*lines, "Safe: nothing was saved yet; start again with the same command."])
+        nothing = "Safe: nothing was saved yet; start again with the same command."
+        return "\n".join([*lines, what_next(nothing, failure)])
     saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
     if failure.kind == "error" and saved.exists():
         lines.append(f"Traceback: {short(saved)}")
-    return "\n".join([*lines, *what_next(failure, safe)])
+    return "\n".join([*lines, *(what_next(line, failure) for line in safe)])
 
 
-def what_next(failure: Failure, safe: Sequence[str]) -> list[str]:
-    """What is safe and what to type; what diverged would do so again."""
-    if failure.kind != "diverged":
-        return list(safe)
-    again = "Resuming would repeat these steps; start a new run with other settings."
-    kept = [again if line.startswith("Resume:") else line for line in safe]
-    return [line.replace("start again with the same command", "start with other settings") for line in kept]
+def what_next(line: str, failure: Failure) -> str:
+    """A line on what is safe or what to type, for what comes again with the same command: its cause must go first."""
+    if failure.kind == "diverged" and line.startswith("Resume:"):
+        return "Resuming would repeat these steps; start a new run with other settings."
+    if failure.kind in ("error", "diverged") and line.lower().endswith("start again with the same command."):
+        first = "the error is repaired" if failure.kind == "error" else "its settings are others"
+        return f"{line.removesuffix('.')} when {first}."
+    return line
 
 
 def join(run: Path | None, near: bool, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:
