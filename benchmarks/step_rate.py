@@ -90,7 +90,7 @@ def ours(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
     with Heartbeat(place) as heartbeat:
         run_worker(
             settings,
-            options=LiveOptions(),
+            options=LiveOptions(threads=1),
             place=place,
             runs=runs,
             observer=stamps,

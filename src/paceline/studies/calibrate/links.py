@@ -79,7 +79,7 @@ def calibrate_links(
     turn: float = 0.15,
     beat: Callable[[int], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
-    busy: bool = True,
+    busy: bool = False,
 ) -> Together | None:
     """Measure with all other workers of a launch, who must call this too; None where somebody was asked to stop.
 
