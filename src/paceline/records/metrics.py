@@ -4,6 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Self
 
+TEST_LOSS = 2
+"""Where a vector of sums has that of the test loss; 0 where nothing was tested."""
+
 
 @dataclass(frozen=True)
 class Scores:

@@ -5,6 +5,7 @@ Both runtimes run this, so a run evaluates, saves and stops at the same points o
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Literal
 
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from paceline.errors import Diverged
 from paceline.jobs.sharding import Shards
-from paceline.records.metrics import Row, Scores
+from paceline.records.metrics import TEST_LOSS, Row, Scores
 from paceline.runtimes.agenda import Agenda, Due
 from paceline.strategies.base import Meets, Strategy, Worker
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
@@ -173,7 +174,7 @@ class Session:
             yield AllReduce(sums, op="sum")
             row = self._row(Scores.from_sums(sums.tolist(), self.metrics))
             self.report(row)
-            if not sums.isfinite().all():
+            if not isfinite(sums[TEST_LOSS]):
                 raise Diverged(f"the test loss is {row.scores.test_loss}", row.step, row.learning_rate)
             on_target = self.target is not None and row.scores.metrics["accuracy"] >= self.target
             if on_target and self.position.reached is None:
