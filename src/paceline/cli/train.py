@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from paceline.cli.options import DEFAULT_WORKERS, KeepOptions, RunOptions
 from paceline.cli.place import WhereOptions
-from paceline.cli.process import Asked, join, work
+from paceline.cli.process import Asked, join, starting, work
 from paceline.cli.resuming import ResumeOptions
 from paceline.cli.served import ServedOptions
 from paceline.errors import Mistake
@@ -62,13 +62,14 @@ def _launch(asked: Asked) -> int:
     if workers is None:
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
     plan = where.plan(workers)
-    servers = asked.servers()
-    settings = asked.settings(plan.nodes * plan.workers)
     with ExitStack() as stack:
+        start = stack.enter_context(starting(live.device))
+        servers = asked.servers()
+        settings = asked.settings(plan.nodes * plan.workers)
         if resume:  # before anything is imported or started; the workers share it
             stack.enter_context(RunLock.own(resume, plan.node_rank))
         prepare(settings)
         check_parent(asked.keep.parent)
         plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang, trust=asked.trust)
         plan = replace(plan, resume=resume.path if resume else None)
-        return launch(train_command(sys.argv[1:]), plan)
+        return launch(train_command(sys.argv[1:]), plan, start=start)
