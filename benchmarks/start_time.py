@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -61,7 +62,12 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=list(PROGRAMS), choices=PROGRAMS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
-    cells = [(way, workers, one) for workers in options.workers for one in options.strategies for way in options.ways]
+    cells = [
+        (way, workers, one)
+        for workers in options.workers
+        for one in options.strategies
+        for way in options.ways
+    ]
     found: dict[tuple[str, int, str], list[tuple[float, float]]] = {cell: [] for cell in cells}
     measure(FORKED, 2, options.strategies[0])  # the disk's cache is warm from here on
     for _ in range(options.repeats):
@@ -71,9 +77,12 @@ def main() -> None:
     if options.json:
         print(json.dumps({"schema": 1, "cores": os.cpu_count(), "repeats": options.repeats, "rows": rows}))
         return
-
-    print(f"{os.cpu_count()} cores; {options.repeats} repeats, interleaved; seconds from the start of the command to the first step of all")
-    print(f"{'started':<9}{'workers':>8}  {'strategy':<12}{'median s':>9}{'low':>7}{'high':>7}{'GB in all':>11}")
+    print(
+        f"{os.cpu_count()} cores; {options.repeats} repeats, interleaved; seconds to the first step of all workers"
+    )
+    print(
+        f"{'started':<9}{'workers':>8}  {'strategy':<12}{'median s':>9}{'low':>7}{'high':>7}{'GB in all':>11}"
+    )
     for one in rows:
         print(
             f"{one['started']:<9}{one['workers']:>8}  {one['strategy']:<12}{one['median']:>9.2f}{one['low']:>7.2f}"
@@ -81,7 +90,7 @@ def main() -> None:
         )
 
 
-def row(cell: tuple[str, int, str], measured: list[tuple[float, float]]) -> dict[str, object]:
+def row(cell: tuple[str, int, str], measured: list[tuple[float, float]]) -> dict[str, Any]:
     seconds = [one for one, _ in measured]
     return {
         "started": cell[0],

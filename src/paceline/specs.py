@@ -140,7 +140,9 @@ def describe(path: str) -> tuple[str, list[Setting]]:
         line = (ast.get_docstring(node) or line).partition("\n")[0]
         for field, following in pairwise([*node.body, ast.Pass()]):
             match field:
-                case ast.AnnAssign(target=ast.Name(id=name)) if "ClassVar" not in ast.unparse(field.annotation):
+                case ast.AnnAssign(target=ast.Name(id=name)) if "ClassVar" not in ast.unparse(
+                    field.annotation
+                ):
                     told = _docstring(following) or (settings[name].help if name in settings else "")
                     settings[name] = Setting(name, _default(field.value, names), told)
     return line, list(settings.values())

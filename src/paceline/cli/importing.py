@@ -28,8 +28,8 @@ def without_collecting() -> Iterator[None]:
 def spare_compiler() -> None:
     """Let optimizers be made without torch's compiler, whose import takes a second and 90 MB.
 
-    torch imports it to exempt their bookkeeping from compilation, and keeps the exempt method beside the plain one: here
-    they are the same. A model that is compiled does no bookkeeping. Where the compiler is there already, nothing happens.
+    torch imports it to exempt their bookkeeping from compilation, and keeps the exempt method beside the plain one;
+    here they are the same. A model that is compiled does no bookkeeping. Where it is imported already, nothing happens.
     """
     from torch.optim import Optimizer
 

@@ -9,9 +9,9 @@ from torch.nn.functional import interpolate
 
 from paceline.jobs.checks import at_least
 from paceline.jobs.data.images import Images, refuse_folder
-from paceline.jobs.spec import Shape
 from paceline.jobs.data.tensors import DrawnData
 from paceline.jobs.job import Batch
+from paceline.jobs.spec import Shape
 
 
 @dataclass(frozen=True, kw_only=True)

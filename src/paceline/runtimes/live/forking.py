@@ -87,7 +87,9 @@ class ForkServer:
         """Start ``command`` once for each of these environments, as ``processes.start`` does."""
         try:
             with self._ours.makefile("rwb") as line:
-                line.write(json.dumps([list(command), [dict(environ) for environ in environs]]).encode() + b"\n")
+                line.write(
+                    json.dumps([list(command), [dict(environ) for environ in environs]]).encode() + b"\n"
+                )
                 line.flush()
                 pids = json.loads(line.readline())
         except (OSError, ValueError):
@@ -159,7 +161,9 @@ def _take(environ: Environ) -> None:
     if not sys.flags.safe_path:
         del sys.path[0]
     if "numpy.random" in sys.modules:
-        sys.modules["numpy.random"].seed()  # Python seeds its own after a fork, and torch's is the same everywhere
+        sys.modules[
+            "numpy.random"
+        ].seed()  # Python seeds its own after a fork, and torch's is the same everywhere
     place = Place.from_environment(environ)
     if place is not None:
         alike = place.servers if place.role == "server" else place.workers
@@ -167,7 +171,7 @@ def _take(environ: Environ) -> None:
 
 
 def _show_as(title: str) -> None:
-    """Have ps and top show this as the process's name and command line; where that cannot be, they show the launcher's."""
+    """Have ps and top show this as the process's name and command line, where the system lets them."""
     _prctl(_PR_SET_NAME, ctypes.create_string_buffer(title.encode()))
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()

@@ -155,12 +155,16 @@ class Run:
 
     def _environs(self, environ: Mapping[str, str]) -> list[Mapping[str, str]]:
         address, port = self.meeting.address, self.meeting.port
-        own = (seat_variables(self.plan, local_rank, address, port) for local_rank in range(len(self.processes)))
+        own = (
+            seat_variables(self.plan, local_rank, address, port) for local_rank in range(len(self.processes))
+        )
         return [{**environ, **variables} for variables in own]
 
     def _adopt(self, children: Iterator[Child]) -> None:
         for process, child in zip(self.processes, children, strict=True):
-            process.child = child  # each as soon as it is there, so that it is ended if the next one cannot be started
+            process.child = (
+                child  # each as soon as it is there, so that it is ended if the next one cannot be started
+            )
 
     def _died(self, process: Process) -> None:
         if self._deaths is not None and process.role == "worker":
