@@ -116,6 +116,13 @@ def _code_of(words: tuple[str, ...]) -> int:
     return 0
 
 
+def local_rank(pid: int) -> int:
+    """Which of its launcher's processes one is, by the command line that it shows."""
+    title = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
+    assert title.startswith("paceline: "), f"process {pid} is no forked worker or server: {title}"
+    return int(title.split()[-1])
+
+
 def run_python(*words: str, seconds: float = 110, **more: Any) -> subprocess.CompletedProcess[str]:
     """Run ``python *words`` to its end as ``start_python`` starts it."""
     with start_python(*words, **more) as process:

@@ -1,5 +1,6 @@
 """``paceline train``: start the workers, or be one of them."""
 
+import os
 import sys
 from contextlib import ExitStack
 from dataclasses import replace
@@ -50,6 +51,8 @@ def train(
 
 def _launch(asked: Asked) -> int:
     """Find every mistake here, once; then start this very command line again as each worker and server."""
+    # torch reads it when it is imported, before workers are forked: what goes wrong there is told by paceline.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from paceline.records.create import check_parent
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import read_settings

@@ -11,13 +11,13 @@ import gc
 import json
 import os
 import signal
-import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import NoReturn, Self
 
@@ -64,7 +64,7 @@ class ForkServer:
         self._run, self._preload = run, preload
 
     def __enter__(self) -> Self:
-        self._ours, theirs = socket.socketpair()
+        self._ours, theirs = Pipe()
         released, self._release = os.pipe()
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         for stream in (sys.stdout, sys.stderr):
@@ -86,13 +86,9 @@ class ForkServer:
     def start(self, command: Sequence[str], environs: Sequence[Environ]) -> Iterator["processes.Child"]:
         """Start ``command`` once for each of these environments, as ``processes.start`` does."""
         try:
-            with self._ours.makefile("rwb") as line:
-                line.write(
-                    json.dumps([list(command), [dict(environ) for environ in environs]]).encode() + b"\n"
-                )
-                line.flush()
-                pids = json.loads(line.readline())
-        except (OSError, ValueError):
+            self._ours.send_bytes(json.dumps([list(command), list(map(dict, environs))]).encode())
+            pids = json.loads(self._ours.recv_bytes())
+        except (OSError, EOFError):
             self._end(_LEAVE * len(environs))  # whatever it has forked ends, unknown as it is
             yield from processes.start(command, environs)
             return
@@ -103,15 +99,15 @@ class ForkServer:
         """End the fork server, which makes its forks children of this process, and tell them this."""
         if self._pid:
             self._ours.close()
-            with suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
+            os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._pid = 0
             _prctl(_PR_SET_CHILD_SUBREAPER, 0)
-            os.write(self._release, word)
+            with suppress(BrokenPipeError):  # it had forked nobody
+                os.write(self._release, word)
             os.close(self._release)
 
-    def _serve(self, launcher: int, line: socket.socket, released: int) -> NoReturn:
+    def _serve(self, launcher: int, line: "Connection[bytes, bytes]", released: int) -> NoReturn:
         """Be the fork server."""
         try:
             os.setsid()  # Ctrl-C is the launcher's to hear
@@ -120,17 +116,16 @@ class ForkServer:
                 os._exit(1)
             self._preload()
             gc.freeze()
-            with line, line.makefile("rwb") as file:
-                if request := file.readline():
-                    command, environs = json.loads(request)
-                    pids = [self._fork(command, environ, line, released) for environ in environs]
-                    file.write(json.dumps(pids).encode() + b"\n")
-                    file.flush()
-                    signal.pause()  # for its end: a launcher that has not read yet must not take it for dead
+            command, environs = json.loads(line.recv_bytes())
+            pids = [self._fork(command, environ, line, released) for environ in environs]
+            line.send_bytes(json.dumps(pids).encode())
+            signal.pause()  # until the launcher has read this and ends it
         finally:
             os._exit(1)  # without a word: new interpreters find out what is wrong
 
-    def _fork(self, command: Sequence[str], environ: Environ, line: socket.socket, released: int) -> int:
+    def _fork(
+        self, command: Sequence[str], environ: Environ, line: "Connection[bytes, bytes]", released: int
+    ) -> int:
         pid = os.fork()
         if pid:
             return pid
@@ -160,19 +155,21 @@ def _take(environ: Environ) -> None:
     os.environ.update(environ)
     if not sys.flags.safe_path:
         del sys.path[0]
+    # Python draws a new seed for itself in a fork; these would go on alike in all workers.
     if "numpy.random" in sys.modules:
-        sys.modules[
-            "numpy.random"
-        ].seed()  # Python seeds its own after a fork, and torch's is the same everywhere
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
     place = Place.from_environment(environ)
     if place is not None:
         alike = place.servers if place.role == "server" else place.workers
-        _show_as(f"paceline: {file_stem(place.rank, place.role).replace('-', ' ')} of {alike}")
+        who = f"{file_stem(place.rank, place.role).replace('-', ' ')} of {alike}"
+        _show_as(who, f"paceline: {who}, local rank {environ['LOCAL_RANK']}")
 
 
-def _show_as(title: str) -> None:
-    """Have ps and top show this as the process's name and command line, where the system lets them."""
-    _prctl(_PR_SET_NAME, ctypes.create_string_buffer(title.encode()))
+def _show_as(name: str, title: str) -> None:
+    """Have ps and top show these as the process's name and command line; /proc/PID/environ stays the launcher's."""
+    _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode()))
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         begin, end = int(fields[45]), int(fields[46])
