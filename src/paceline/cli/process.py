@@ -1,5 +1,6 @@
 """What one process of a training run does: it trains, it serves, or it joins a run that is under way."""
 
+import sys
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -15,7 +16,7 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from paceline.runtimes.live.guard import Work
     from paceline.runtimes.live.place import Place
@@ -81,7 +82,12 @@ def starting(device: str = "cpu") -> "Iterator[Start]":
     if device != "cpu" or not may_fork():
         yield processes.start
         return
-    with ForkServer(lambda command: main(arguments_of(command)), _preload) as server:
+
+    def run(command: "Sequence[str]") -> int:
+        sys.argv[1:] = arguments_of(command)
+        return main()
+
+    with ForkServer(run, _preload) as server:
         yield server.start
 
 
