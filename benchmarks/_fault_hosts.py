@@ -51,9 +51,8 @@ class Launched:
         """Its workers and servers, local rank to process."""
         found: dict[int, int] = {}
         for child in _children(self.process.pid):
-            local = _environment(child).get("LOCAL_RANK", "")
-            if local.isdecimal():
-                found.setdefault(int(local), child)
+            if (local := local_rank(child)) is not None:
+                found.setdefault(local, child)
         return found
 
 
@@ -153,7 +152,7 @@ class Site:
         for pid in self.alive():
             with suppress(OSError, IndexError):
                 state = Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
-                local = _environment(pid).get("LOCAL_RANK")
+                local = local_rank(pid)
                 who = "launcher" if local is None else f"local rank {local}"
                 found.append(f"{who}{' (stopped)' if state == 'T' else ''}")
         return ", ".join(sorted(found))
@@ -255,6 +254,15 @@ def _children(pid: int) -> list[int]:
         for thread in Path("/proc", str(pid), "task").iterdir():
             found += map(int, (thread / "children").read_text().split())
     return found
+
+
+def local_rank(pid: int) -> int | None:
+    """Which of its launcher's processes one is, by the command line that it shows; None where it is no such process."""
+    with suppress(OSError):
+        title = Path("/proc", str(pid), "cmdline").read_bytes().rstrip(b"\0").decode(errors="replace")
+        if title.startswith("paceline: "):
+            return int(title.split()[-1])
+    return None
 
 
 def _environment(pid: int) -> dict[str, str]:

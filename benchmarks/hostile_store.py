@@ -26,6 +26,7 @@ from pathlib import Path
 import psutil
 import zmq
 
+from _fault_hosts import local_rank
 from paceline.runtimes.live.served.keys import Keys, Secret, member_keys, server_keys, store_keys, worker_keys
 from paceline.runtimes.live.store_requests import Op, Request
 
@@ -221,7 +222,7 @@ def _judge(
 ) -> int:
     wait_for(lambda: steps(folder) > 5, launcher)
     process = psutil.Process(launcher.pid)
-    server = max(process.children(), key=lambda child: int(child.environ()["LOCAL_RANK"]))
+    server = max(process.children(), key=lambda child: local_rank(child.pid) or 0)
     siege = Siege(listening(process), listening(server), secret, options.stretches, options.per_second)
     before = [each.memory_info().rss for each in (process, server)]
     ratios = besiege(folder, launcher, siege, options.stretches, options.quiet)

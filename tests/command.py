@@ -16,13 +16,12 @@ import tempfile
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from paceline.cli.main import main
-from paceline.runtimes.live import processes
 
 TESTS = str(Path(__file__).parent)
 _KEPT: list[Any] = []
@@ -38,7 +37,7 @@ def start_python(
 ) -> "subprocess.Popen[str]":
     """Start ``python *words``, a module or a script, as a fork of this process, which has torch already.
 
-    A new interpreter would take seconds to import it. What the program starts itself are new interpreters.
+    A new interpreter would take seconds to import it. Workers that the program starts are forks of it in turn.
     ``env`` is added to the environment, ``first`` is called before the program; ``more`` is as for Popen.
     """
     # The fork ends where a new program would begin, and never returns from there.
@@ -117,13 +116,11 @@ def _code_of(words: tuple[str, ...]) -> int:
     return 0
 
 
-def fork_workers() -> None:
-    """From here on this launcher forks its workers too; for runs of which only the results count."""
-
-    def fork(command: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen[str]":
-        return start_python(*command[1:], env=environ, start_new_session=True)
-
-    processes.start = fork
+def local_rank(pid: int) -> int:
+    """Which of its launcher's processes one is, by the command line that it shows."""
+    title = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").decode()
+    assert title.startswith("paceline: "), f"process {pid} is no forked worker or server: {title}"
+    return int(title.split()[-1])
 
 
 def run_python(*words: str, seconds: float = 110, **more: Any) -> subprocess.CompletedProcess[str]:

@@ -9,8 +9,11 @@ import ast
 import dataclasses
 import inspect
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from paceline.errors import Mistake, Unreadable, unknown
@@ -38,11 +41,19 @@ def find(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
+def check(text: str, table: Table, kind: str) -> None:
+    """Refuse a spec whose name or settings there are not, without importing what it names."""
+    name, settings = _look_up(text, table, kind)
+    if settings:
+        known = [setting.name for setting in describe(table[name])[1]]
+        for key in settings:
+            if key.replace("-", "_") not in known:
+                raise unknown(f"setting of {kind} {name!r}", key, known)
+
+
 def build(text: str, table: Table, kind: str, **context: Any) -> Any:
     """Make the object that a spec names; ``context`` are arguments that no user sets."""
-    name, settings = split(text)
-    if name not in table:
-        raise unknown(kind, name, table, see=f"paceline {list_command(kind)}")
+    name, settings = _look_up(text, table, kind)
     cls = find(table[name])
     hints = get_type_hints(cls)
     fields = {field.name: hints[field.name] for field in dataclasses.fields(cls) if field.name not in context}
@@ -58,6 +69,14 @@ def build(text: str, table: Table, kind: str, **context: Any) -> Any:
         raise
     except ValueError as error:
         raise Mistake(f"{kind} {text!r}: {error}") from error
+
+
+def _look_up(text: str, table: Table, kind: str) -> tuple[str, dict[str, str]]:
+    """Take a spec apart whose name is in the table."""
+    name, settings = split(text)
+    if name not in table:
+        raise unknown(kind, name, table, see=f"paceline {list_command(kind)}")
+    return name, settings
 
 
 def list_command(kind: str) -> str:
@@ -76,7 +95,7 @@ def shorten(text: str, table: Table) -> str:
     name, settings = split(text)
     if name not in table:
         return text
-    usual = {field.name: _default(field) for field in dataclasses.fields(find(table[name]))}
+    usual = {setting.name: setting.default for setting in describe(table[name])[1]}
     rest = ",".join(f"{key}={value}" for key, value in settings.items() if usual.get(key) != value)
     return f"{name}:{rest}" if rest else name
 
@@ -121,32 +140,54 @@ class Setting:
 
 
 def describe(path: str) -> tuple[str, list[Setting]]:
-    """The first line of a plug-in's docstring, and its settings with their own docstrings."""
-    cls = find(path)
-    helps = _field_docstrings(cls)
-    settings = [
-        Setting(field.name, _default(field), helps.get(field.name, ""))
-        for field in dataclasses.fields(cls)
-        if field.init
-    ]
-    return (inspect.getdoc(cls) or "").partition("\n")[0], settings
+    """The first line of a plug-in's docstring, and its settings with their own docstrings.
+
+    They are read from its source, because importing it may import torch.
+    """
+    line: str = ""
+    settings: dict[str, Setting] = {}
+    for node, names in _lineage(path):
+        line = (ast.get_docstring(node) or line).partition("\n")[0]
+        for field, following in pairwise([*node.body, ast.Pass()]):
+            match field:
+                case ast.AnnAssign(target=ast.Name(id=name)) if "ClassVar" not in ast.unparse(
+                    field.annotation
+                ):
+                    told = _docstring(following) or (settings[name].help if name in settings else "")
+                    settings[name] = Setting(name, _default(field.value, names), told)
+    return line, list(settings.values())
 
 
-def _default(field: "dataclasses.Field[Any]") -> str:
-    if field.default is not dataclasses.MISSING:
-        return str(field.default)
-    if field.default_factory is not dataclasses.MISSING:
-        return str(field.default_factory())
+def _lineage(path: str) -> Iterator[tuple[ast.ClassDef, Table]]:
+    """A class after the classes of ours that it inherits from, each with where the names of its module come from."""
+    module, _, name = path.partition(":")
+    spec = find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    tree = ast.parse(Path(spec.origin).read_text())
+    classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    names = {defined: f"{module}:{defined}" for defined in classes} | {
+        alias.name: f"{node.module}:{alias.name}"
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("paceline.")
+        for alias in node.names
+    }
+    for base in map(ast.unparse, classes[name].bases):
+        if base in names:
+            yield from _lineage(names[base])
+    yield classes[name], names
+
+
+def _default(value: ast.expr | None, names: Table) -> str:
+    """A default as a spec has it: a literal, or a value of a type of ours."""
+    if value is None:
+        return ""
+    used = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
+    return str(eval(ast.unparse(value), {name: find(names[name]) for name in used}))  # noqa: S307  our own source
+
+
+def _docstring(node: ast.stmt) -> str:
+    match node:
+        case ast.Expr(value=ast.Constant(value=str(text))):
+            return inspect.cleandoc(text)
     return ""
-
-
-def _field_docstrings(cls: type) -> dict[str, str]:
-    found = {}
-    for base in reversed([base for base in cls.__mro__ if dataclasses.is_dataclass(base)]):
-        (body,) = ast.parse(inspect.cleandoc("\n" + inspect.getsource(base))).body
-        assert isinstance(body, ast.ClassDef)
-        for line, following in zip(body.body, body.body[1:], strict=False):
-            match line, following:
-                case ast.AnnAssign(target=ast.Name(id=name)), ast.Expr(value=ast.Constant(value=text)):
-                    found[name] = inspect.cleandoc(str(text))
-    return found

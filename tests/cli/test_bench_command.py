@@ -8,7 +8,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from command import fork_workers, run_json, start_python
+from command import run_json, start_python
 from paceline.cli.main import main
 from paceline.collectives.algorithms import SCHEDULES
 from ports import free_ports
@@ -18,7 +18,7 @@ QUICK = ("--cell-seconds", "0.02")
 
 
 def test_every_way_is_measured_checked_and_predicted_before(tmp_path):
-    found = run_json("bench", "collectives", "--sizes", "1kB,2.5MB", *QUICK, cwd=tmp_path, first=fork_workers)
+    found = run_json("bench", "collectives", "--sizes", "1kB,2.5MB", *QUICK, cwd=tmp_path)
     assert found["schema"] == 2
     assert found["ending"] == "done"
     assert found["settings"]["workers"] == 2

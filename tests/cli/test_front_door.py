@@ -22,6 +22,45 @@ def test_help_does_not_import_torch(words):
     assert out.splitlines()[-1] == "False"
 
 
+LIGHT = [
+    *(
+        "strategies",
+        "codecs",
+        "models",
+        "data",
+        "optimizers",
+        "schedules",
+        "devices",
+        "networks",
+        "models --json",
+    ),
+    *(
+        "explain ring",
+        "train --strategy spp",
+        "train --strategy ssp:stale=3",
+        "train --model cn",
+        "train --data digit",
+    ),
+    *("train --optimizer sdg", "train --schedule cosin", "train --collective rin", "simulate --strategy spp"),
+]
+
+
+def test_lists_and_refusals_of_names_do_not_import_torch():
+    """If this failed, whoever looks a name up or misspells it would wait for torch, which is not needed for it."""
+    script = f"""
+import sys
+from paceline.cli.main import main
+for words in {LIGHT!r}:
+    main(words.split())
+    if "torch" in sys.modules:
+        sys.exit(words)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr.splitlines()[-1]
+    refused = [line for line in done.stderr.splitlines() if line.startswith("paceline: unknown ")]
+    assert len(refused) == sum(words.startswith(("train", "simulate")) for words in LIGHT)
+
+
 @pytest.mark.parametrize("words", ["explain ring", "explain ring --json", "--help"])
 def test_a_reader_who_has_seen_enough_is_no_failure(words):
     inward, outward = os.pipe()

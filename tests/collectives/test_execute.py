@@ -190,7 +190,7 @@ def test_any_schedule_is_carried_out_as_it_is_played(schedule: Schedule, segment
     chance = Random(seed)
     cut = pipelined(schedule, segments)
     tensors = [torch.arange(12.0) + 100 * rank for rank in range(schedule.workers)]
-    expected = list(play(cut, tensors, OPERATIONS["sum"]))[-1] if cut.rounds else tensors
+    expected = list(play(cut, tensors, OPERATIONS["sum"].into))[-1] if cut.rounds else tensors
     results, _ = execute(cut, tensors, "sum", Post(lambda: chance.random() < 0.5))
     assert all(map(torch.equal, results, expected))
 

@@ -152,7 +152,7 @@ def test_between_hosts_only_the_first_ranks_talk() -> None:
 
 def test_a_ring_of_four_finds_the_largest_of_each_column() -> None:
     rows = [torch.tensor(row) for row in ([5, 2, 9, 1], [3, 8, 4, 7], [6, 6, 0, 2], [1, 9, 3, 3])]
-    states = list(play(build_schedule("ring", [0] * 4), rows, OPERATIONS["max"]))
+    states = list(play(build_schedule("ring", [0] * 4), rows, OPERATIONS["max"].into))
     assert len(states) == 6
     assert states[0][1].tolist() == [5, 8, 4, 7]
     assert [row.tolist() for row in states[-1]] == [[6, 9, 9, 7]] * 4

@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import torch
 
-from command import fork_workers, run_json
+from command import run_json
 from paceline.records.tensorfile import read_tensors
 from paceline.strategies import STRATEGIES
 
@@ -60,7 +60,7 @@ def run(tmp_path_factory):
     @cache
     def once(command: str, *arguments: str) -> Outcome:
         folder = tmp_path_factory.mktemp("run")
-        document = run_json(command, *arguments, "--runs", "runs", cwd=folder, first=fork_workers)
+        document = run_json(command, *arguments, "--runs", "runs", cwd=folder)
         model = read_tensors(folder / document["run"]["folder"] / "model.tensors")
         return Outcome(model, document)
 
@@ -198,9 +198,9 @@ def test_three_live_workers_are_three_virtual_ones(spec, run):
 @pytest.mark.parametrize("spec", ["all-reduce", "local-sgd:period=5"])
 def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
     through = run("train", "--strategy", spec, "--epochs", "2")
-    first = run_json("train", "--strategy", spec, "--epochs", "1", cwd=tmp_path, first=fork_workers)
+    first = run_json("train", "--strategy", spec, "--epochs", "1", cwd=tmp_path)
     folder: str = first["run"]["folder"]
-    document = run_json("train", "--resume", folder, "--epochs", "2", cwd=tmp_path, first=fork_workers)
+    document = run_json("train", "--resume", folder, "--epochs", "2", cwd=tmp_path)
     resumed = Outcome(read_tensors(tmp_path / folder / "model.tensors"), document)
     assert same(resumed, through)
     assert resumed.rows == through.rows[1:]

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from command import fork_workers, run_json, run_paceline
+from command import run_json, run_paceline
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.clusters.profile_file import write_profile
 from paceline.errors import Mistake
@@ -79,16 +79,16 @@ def test_a_run_keeps_its_threads_and_predictions_mind_them(tmp_path: Path) -> No
     if usable_cores() < 2:
         pytest.skip("one core has no room for two threads")
     keep = ("--runs", str(tmp_path / "runs"), "--iterations", "6", "--evaluate-every", "never")
-    done = run_paceline("train", "--workers", "1", *keep, cwd=tmp_path, first=fork_workers)
+    done = run_paceline("train", "--workers", "1", *keep, cwd=tmp_path)
     assert f"1 thread of {usable_cores()} cores; --threads N for more" in done.stdout
     (one,) = (tmp_path / "runs").iterdir()
     assert json.loads((one / "config.json").read_text())["machinery"]["threads"] == 1
     threads = str(usable_cores())
-    wide = run_json("train", "--workers", "1", "--threads", threads, *keep, cwd=tmp_path, first=fork_workers)
+    wide = run_json("train", "--workers", "1", "--threads", threads, *keep, cwd=tmp_path)
     run = wide["run"]["folder"]
     assert wide["run"]["threads"] == int(threads)
     more = ("train", "--resume", run, "--iterations", "8")
-    resumed = run_paceline(*more, cwd=tmp_path, first=fork_workers, env={"OMP_NUM_THREADS": "1"})
+    resumed = run_paceline(*more, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
     assert f"{threads} threads of {threads} cores" in resumed.stdout
     assert f"OMP_NUM_THREADS=1 is not used: the run goes on with --threads {threads}" in resumed.stderr
     write_profile(profile(threads=1), tmp_path / "p.json")

@@ -3,7 +3,7 @@
 import json
 from pathlib import Path
 
-from command import fork_workers, start_python
+from command import start_python
 
 
 def test_two_runs_of_one_second_do_not_share_a_folder_on_their_second_host(
@@ -24,7 +24,7 @@ def test_two_runs_of_one_second_do_not_share_a_folder_on_their_second_host(
                 *("-m", "paceline", "train", *place, "--runs", str(runs), *words),
                 cwd=tmp_path,
                 env={"OMP_NUM_THREADS": "1"},
-                first=lambda host=host: (host._enter(), fork_workers()),
+                first=host._enter,
             )
             host.started.append(process)
             launchers.append(process)

@@ -11,7 +11,7 @@ from subprocess import PIPE, STDOUT
 
 import psutil
 
-from command import fork_workers, start_python
+from command import start_python
 from paceline.records.folder import RunFolder
 
 JOB = """
@@ -59,7 +59,6 @@ class Faulty:
             *words,
             cwd=cwd,
             env=env,
-            first=fork_workers,
             stdout=self._out,
             stderr=STDOUT,
         )
@@ -122,7 +121,7 @@ def start_printed(cwd: Path, text: str, what: str) -> "subprocess.Popen[str]":
     """Start the command as it was printed, in the folder where it was."""
     env = {"NO_COLOR": "1", "FAULTS": str(cwd), "PYTHONPATH": str(cwd), "TMPDIR": str(cwd)}
     words = ("-m", "paceline", *printed(text, what))
-    return start_python(*words, cwd=cwd, env=env, first=fork_workers, stdout=PIPE, stderr=STDOUT)
+    return start_python(*words, cwd=cwd, env=env, stdout=PIPE, stderr=STDOUT)
 
 
 def run_printed(cwd: Path, text: str, what: str) -> str:

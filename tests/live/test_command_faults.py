@@ -11,7 +11,7 @@ import psutil
 import pytest
 import torch
 
-from command import run_json, run_paceline, run_python, start_python
+from command import local_rank, run_json, run_paceline, run_python, start_python
 from paceline.records.tensorfile import read_tensors
 from paceline.runtimes.live.heartbeat import read_pulse
 
@@ -38,7 +38,7 @@ def running(tmp_path):
 def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
     """The worker processes, by rank."""
     children = psutil.Process(process.pid).children()
-    return sorted((c for c in children if "RANK" in c.environ()), key=lambda c: int(c.environ()["RANK"]))
+    return sorted(children, key=lambda child: local_rank(child.pid))
 
 
 def newest(folder: Path) -> int:

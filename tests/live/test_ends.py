@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from command import fork_workers, hog, run_paceline
+from command import hog, run_paceline
 from paceline.cli.main import main
 from paceline.errors import Diverged
 from paceline.records.load import usable_cores
@@ -19,9 +19,7 @@ DIVERGES = ("--epochs", "3", "--schedule", "step:at=1,gamma=1e25")
 @pytest.mark.parametrize("strategy", ["all-reduce", "ps"])
 def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, strategy: str) -> None:
     """If this failed, hours would be spent on a model of NaNs, and a script would take it for a success."""
-    done = run_paceline(
-        "train", *DIVERGES, "--strategy", strategy, cwd=tmp_path, check=1, first=fork_workers, seconds=60
-    )
+    done = run_paceline("train", *DIVERGES, "--strategy", strategy, cwd=tmp_path, check=1, seconds=60)
     last = [line for line in done.stderr.splitlines() if line][-3:]
     assert last[0].startswith("paceline: the loss of rank ")
     assert "in step " in last[0]
@@ -61,7 +59,6 @@ def test_a_target_that_was_missed_is_a_failed_check(
             "--json",
             cwd=tmp_path,
             check=3,
-            first=fork_workers,
             seconds=60,
         )
     summary = json.loads(done.stdout)["summary"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from command import fork_workers, run_json, run_paceline, start_python
+from command import run_json, run_paceline, start_python
 
 TRAIN = ("train", "-b", "8", "--evaluate-every", "10 steps", "--checkpoint-every", "10 steps")
 JOB = """
@@ -40,7 +40,7 @@ def build():
 def runs(tmp_path_factory) -> tuple[Path, Path]:
     """Two runs of 30 steps that differ in nothing but their ids."""
     home = tmp_path_factory.mktemp("runs")
-    made = [run_json(*TRAIN, "-i", "30", cwd=home, first=fork_workers) for _ in range(2)]
+    made = [run_json(*TRAIN, "-i", "30", cwd=home) for _ in range(2)]
     return tuple(home / one["run"]["folder"] for one in made)  # type: ignore[return-value]
 
 
@@ -52,7 +52,7 @@ def run(runs, tmp_path) -> Path:
 
 def resume(run: Path, *more: str, check: int | None = 0) -> subprocess.CompletedProcess[str]:
     words = ("train", "--resume", run.name, *more, "--json")
-    return run_paceline(*words, cwd=run.parent, check=check, first=fork_workers)
+    return run_paceline(*words, cwd=run.parent, check=check)
 
 
 def rank_file(run: Path, step: int, rank: int) -> Path:
@@ -78,11 +78,11 @@ def test_files_of_another_run_or_rank_are_refused_by_name_and_the_step_before_is
 
 def test_a_worker_of_servers_whose_file_is_lost_records_no_step_twice(tmp_path):
     """If this failed, it would draw the same mini-batches again, and its record have two of every step."""
-    made = run_json(*TRAIN, "--strategy", "ps", "-i", "30", cwd=tmp_path, first=fork_workers)
+    made = run_json(*TRAIN, "--strategy", "ps", "-i", "30", cwd=tmp_path)
     run = tmp_path / made["run"]["folder"]
     last = max(path.name for path in (run / "checkpoints").glob("step-*"))
     (run / "checkpoints" / last / "rank-1.tensors").unlink()
-    run_paceline("train", "--resume", str(run), "-i", "50", cwd=tmp_path, first=fork_workers)
+    run_paceline("train", "--resume", str(run), "-i", "50", cwd=tmp_path)
     lines = map(json.loads, (run / "events" / "rank-1.jsonl").read_text().splitlines())
     steps = [line["step"] for line in lines if not line.get("meeting")]
     assert steps == list(range(1, 51))
@@ -105,7 +105,7 @@ def test_damaged_lines_do_not_keep_a_run_from_going_on(run):
 def test_of_two_resumes_at_once_exactly_one_goes_on(run):
     """If this failed, two runs would write into one folder, and every record be there twice."""
     words = ("-m", "paceline", "train", "--resume", run.name, "-i", "400")
-    both = [start_python(*words, cwd=run.parent, first=fork_workers) for _ in range(2)]
+    both = [start_python(*words, cwd=run.parent) for _ in range(2)]
     told = [one.communicate(timeout=100)[1] for one in both]
     assert sorted(one.returncode for one in both) == [0, 2], told
     refused = next(text for one, text in zip(both, told, strict=True) if one.returncode == 2)
@@ -120,7 +120,7 @@ def test_of_two_resumes_at_once_exactly_one_goes_on(run):
 @pytest.fixture
 def living(tmp_path) -> Iterator["subprocess.Popen[str]"]:
     words = (*TRAIN, "-i", "1000000")
-    process = start_python("-m", "paceline", *words, cwd=tmp_path, first=fork_workers)
+    process = start_python("-m", "paceline", *words, cwd=tmp_path)
     try:
         deadline = time.monotonic() + 60
         while not list(tmp_path.glob("runs/*/checkpoints/complete-0.json")):
@@ -154,11 +154,7 @@ def test_a_worker_whose_parameters_drift_is_named(tmp_path):
     (tmp_path / "job.py").write_text(JOB)
     words = ("train", "--job", "job.py:build", "-np", "3", "-i", "20", "--checkpoint-every", "10 steps")
 
-    def first() -> None:
-        os.environ["ALTER"] = "1"
-        fork_workers()
-
-    done = run_paceline(*words, cwd=tmp_path, check=1, first=first)
+    done = run_paceline(*words, cwd=tmp_path, check=1, env={"ALTER": "1"})
     told = "at step 10 the parameters of rank 1 are not those of ranks 0 and 2, and at step 0 all were equal"
     assert told in done.stderr
     assert "Safe: no checkpoint yet" in done.stderr, "what differs must not be saved"
@@ -169,11 +165,7 @@ def test_a_full_disk_at_the_first_checkpoint_leaves_nothing_that_is_called_safe(
     (tmp_path / "job.py").write_text(JOB)
     words = ("train", "--job", "job.py:build", "-i", "20", "--checkpoint-every", "10 steps")
 
-    def first() -> None:
-        os.environ["FULL"] = "1"
-        fork_workers()
-
-    done = run_paceline(*words, cwd=tmp_path, check=1, first=first)
+    done = run_paceline(*words, cwd=tmp_path, check=1, env={"FULL": "1"})
     assert (
         done.stderr.splitlines()[-1]
         == "Safe: no checkpoint yet; start again with the same command when the error is repaired."
@@ -192,11 +184,11 @@ def test_what_is_safe_on_a_full_disk_is_what_a_resume_uses(tmp_path):
     if mount.returncode:
         pytest.skip("this machine mounts no tmpfs")
     try:
-        done = run_paceline(*TRAIN, "-i", "60", cwd=tmp_path, check=1, first=fork_workers)
+        done = run_paceline(*TRAIN, "-i", "60", cwd=tmp_path, check=1)
         (step,) = re.findall(r"Safe: checkpoint of step (\d+), ", done.stderr)
         (command,) = re.findall(r"Resume: paceline (.*)", done.stderr)
         subprocess.run(["mount", "-o", "remount,size=20m", str(small)], check=True)
-        again = run_paceline(*command.split(), "--json", cwd=tmp_path, first=fork_workers)
+        again = run_paceline(*command.split(), "--json", cwd=tmp_path)
         assert json.loads(again.stdout)["run"]["first_step"] == int(step)
     finally:
         subprocess.run(["umount", str(small)], check=True)

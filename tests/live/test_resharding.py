@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from command import fork_workers, run_json, run_paceline
+from command import run_json, run_paceline
 from paceline.cli.options import RunOptions
 from paceline.cli.resuming import name_folder, repeated_options
 from paceline.errors import Mistake
@@ -34,7 +34,7 @@ TRAIN = (
 
 def train(*words: str, home: Path) -> Path:
     """The run folder of a training."""
-    return home / run_json(*words, cwd=home, first=fork_workers)["run"]["folder"]
+    return home / run_json(*words, cwd=home)["run"]["folder"]
 
 
 def weights(run: Path) -> torch.Tensor:

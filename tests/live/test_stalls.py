@@ -166,7 +166,7 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
     places = [Place(rank=rank, workers=2, launch=tmp_path) for rank in (0, 1)]
     processes = [Process("worker", rank) for rank in (0, 1)]
     for process in processes:
-        process.popen = type("Popen", (), {"pid": 1})()  # type: ignore[assignment]
+        process.child = type("Child", (), {"pid": 1})()  # type: ignore[assignment]
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(hangs, "HANG_LOOK", 0.0)
     watch = HangWatch(processes, tmp_path, Limits(notice=0.0, first_time=0.0), say=told.append)
@@ -187,7 +187,7 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watched"]:
     """One process in forward, and the clock of its launcher."""
     process = Process("worker", 0)
-    process.popen = type("Popen", (), {"pid": 1})()  # type: ignore[assignment]
+    process.child = type("Child", (), {"pid": 1})()  # type: ignore[assignment]
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(hangs, "ask_for_stack", lambda *_: [])
     with Heartbeat(Place(rank=0, workers=1, launch=tmp_path)) as heartbeat:

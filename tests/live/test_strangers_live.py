@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from command import run_python, start_python
+from command import local_rank, run_python, start_python
 
 STRANGER = str(Path(__file__).with_name("stranger.py"))
 TRAIN = ["-i", "1000000", "--batch-size", "4", "--evaluate-every", "never", "--checkpoint-every", "100 steps"]
@@ -54,7 +54,7 @@ def until(condition, launcher: "subprocess.Popen[str]") -> None:
 def doors(launcher: "subprocess.Popen[str]", servers: int) -> list[int]:
     """The ports of the store and of the servers, which come last among the launcher's children."""
     process = psutil.Process(launcher.pid)
-    children = sorted(process.children(), key=lambda child: int(child.environ()["LOCAL_RANK"]))
+    children = sorted(process.children(), key=lambda child: local_rank(child.pid))
     keepers = [process, *children[len(children) - servers :]]
     return [
         connection.laddr.port

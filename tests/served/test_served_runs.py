@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from command import fork_workers, run_json, run_paceline, start_python
+from command import local_rank, run_json, run_paceline, start_python
 from paceline.cli.main import main
 from paceline.records.folder import RunFolder
 from paceline.records.servers import ServerTotals
@@ -92,8 +92,7 @@ def shared_memory(process: int) -> list[str]:
 def server_pid(launcher: int) -> int:
     """The launcher's only child that keeps parameters."""
     children = Path(f"/proc/{launcher}/task/{launcher}/children").read_text().split()
-    environments = {int(child): Path(f"/proc/{child}/environ").read_bytes() for child in children}
-    (server,) = [child for child, text in environments.items() if b"\0LOCAL_RANK=2\0" in text]
+    (server,) = [int(child) for child in children if local_rank(int(child)) == 2]
     return server
 
 
@@ -182,7 +181,7 @@ def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
 
 def test_an_asynchronous_run_can_be_repeated_to_the_last_bit(tmp_path):
     options = ("--strategy", "async", "--servers", "2", "--slow", "1=2", "--epochs", "2")
-    document = run_json("train", *options, cwd=tmp_path, first=fork_workers)
+    document = run_json("train", *options, cwd=tmp_path)
     folder = document["run"]["folder"]
     out = io.StringIO()
     with contextlib.chdir(tmp_path), contextlib.redirect_stdout(out):

@@ -74,13 +74,15 @@ def collectives(
 
 def _launch(where: PlaceOptions) -> int:
     """Start this very command line again as each worker."""
+    from paceline.cli.process import starting
     from paceline.runtimes.live.launch import launch, train_command
     from paceline.studies.collectives.request import check_workers
 
     workers = DEFAULT_WORKERS if where.workers is None else where.workers
     check_workers(workers * max(where.nodes or 1, 1))
     plan = where.plan(workers)
-    return launch(train_command(sys.argv[1:]), plan, trains=False)
+    with starting() as start:
+        return launch(train_command(sys.argv[1:]), plan, trains=False, start=start)
 
 
 def _work(asked: "Request", where: PlaceOptions, place: "Place", as_json: bool) -> int:

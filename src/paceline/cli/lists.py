@@ -59,11 +59,10 @@ def _print_table(described: Described, known: Mapping[str, Facts]) -> None:
 
 
 def _model_facts(name: str) -> Facts:
-    usual = specs.build(name, jobs.MODELS, "model").usual
     figures = FIGURES[name]
     return {
-        "input": "x".join(map(str, usual.shape)),
-        "classes": usual.classes,
+        "input": figures.input,
+        "classes": figures.classes,
         "parameters": figures.parameters,
         "multiply_adds": figures.multiply_adds,
     }

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Group, Parameter, Token
 
+from paceline import jobs, specs
 from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import NATIVE
+from paceline.collectives.choose import NATIVE, check_collective
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
+from paceline.strategies import STRATEGIES
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -28,6 +30,13 @@ RECORD = Group("What is kept and shown", sort_key=5)
 DEFAULT_WORKERS = 2
 DEFAULT_BATCH = "32"
 DEFAULT_EPOCHS = 30
+_TABLES = {
+    "strategy": STRATEGIES,
+    "data": jobs.DATA,
+    "model": jobs.MODELS,
+    "optimizer": jobs.OPTIMIZERS,
+    "schedule": jobs.SCHEDULES,
+}
 
 
 def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
@@ -98,6 +107,13 @@ class RunOptions:
     """'1 epoch' (default), '500 steps' or 'never'."""
     keep: Annotated[int | None, Parameter(converter=whole, group=RECORD)] = None
     """How many checkpoints are kept (default 3)."""
+
+    def __post_init__(self) -> None:
+        """Refuse a name or a setting that there is not, before torch is imported."""
+        for name, table in _TABLES.items():
+            if (spec := getattr(self, name)) is not None:
+                specs.check(spec, table, name)
+        check_collective(_given(self.collective, NATIVE))
 
     def settings(self, workers: int) -> Settings:
         """Resolve the options for so many workers."""

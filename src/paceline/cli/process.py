@@ -1,9 +1,12 @@
 """What one process of a training run does: it trains, it serves, or it joins a run that is under way."""
 
-from contextlib import closing
+import sys
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import TYPE_CHECKING
 
+from paceline.cli.importing import spare_compiler
 from paceline.cli.options import KeepOptions, RunOptions, given_options
 from paceline.cli.place import WhereOptions
 from paceline.cli.resuming import resumed_settings
@@ -13,9 +16,19 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from paceline.runtimes.live.guard import Work
     from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.processes import Start
 
+_NEEDED = (
+    "paceline.cli.train",
+    "paceline.reports.progress",
+    "paceline.reports.trace",
+    "paceline.runtimes.live.served.server",
+    "paceline.runtimes.live.worker",
+)
 _OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file")
 
 
@@ -55,10 +68,40 @@ class Asked:
         return servers
 
 
+@contextmanager
+def starting(device: str = "cpu") -> "Iterator[Start]":
+    """How this command starts its workers and servers: as forks of what this process is now, where that is possible.
+
+    Enter it before the user's code is imported and before a thread starts.
+    """
+    from paceline.cli.main import main
+    from paceline.runtimes.live import processes
+    from paceline.runtimes.live.forking import ForkServer, may_fork
+    from paceline.runtimes.live.launch import arguments_of
+
+    if device != "cpu" or not may_fork():
+        yield processes.start
+        return
+
+    def run(command: "Sequence[str]") -> int:
+        sys.argv[1:] = arguments_of(command)
+        return main()
+
+    with ForkServer(run, _preload) as server:
+        yield server.start
+
+
+def _preload() -> None:
+    """Import what workers and servers need; nothing of this starts a thread."""
+    for module in _NEEDED:
+        import_module(module)
+
+
 def work(asked: Asked, place: "Place") -> int:
     """Be one worker or server, to the end."""
     from paceline.runtimes.live.guard import run_guarded
 
+    spare_compiler()
     if place.launch is None:
         place = asked.where.under_launcher(place.with_servers(asked.servers()))
     return run_guarded(place, (_serving if place.role == "server" else _training)(asked, place))
@@ -142,6 +185,7 @@ def join(asked: Asked) -> int:
     from paceline.runtimes.live.served.keys import Secret
     from paceline.runtimes.live.signals import StopRequest
 
+    spare_compiler()
     _refuse_beside_join(asked)
     door = asked.served.door(asked.where.secret_file)
     secret = Secret.read(door.secret_file)

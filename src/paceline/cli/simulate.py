@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
+from paceline.cli.importing import spare_compiler
 from paceline.cli.options import (
     DEFAULT_WORKERS,
     JOB,
@@ -139,14 +140,15 @@ def simulate(
         return _answer(
             scenario, replay, options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
         )
-    import torch
-
+    options, where = options or RunOptions(), where or ClusterOptions()
     if replay is not None:
         from paceline.cli.replay import repeat
 
-        return repeat(replay, options or RunOptions(), where or ClusterOptions(), keep or KeepOptions())
+        return repeat(replay, options, where, keep or KeepOptions())
+    import torch
+
+    spare_compiler()
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
-    options, where = options or RunOptions(), where or ClusterOptions()
     cluster = where.read()
     if not where.gradients and options.evaluate_every is None and options.target_accuracy is None:
         options.evaluate_every = "never"

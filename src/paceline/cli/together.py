@@ -33,10 +33,12 @@ class Ended:
 
 def launch_together(where: PlaceOptions, out: Path, as_json: bool, *, busy: bool) -> int:
     """Start this very command line again as each worker; on a single host, then measure messages with a server too."""
+    from paceline.cli.process import starting
     from paceline.runtimes.live.launch import launch, train_command
 
     workers = check_together(where)
-    code = launch(train_command(sys.argv[1:]), where.plan(workers), trains=False)
+    with starting() as start:
+        code = launch(train_command(sys.argv[1:]), where.plan(workers), trains=False, start=start)
     if code == 0 and (where.nodes or 1) == 1:
         _add_messages(workers, out, busy)
         _tell(_found(workers, out), out, as_json)

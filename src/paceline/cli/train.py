@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from paceline.cli.options import DEFAULT_WORKERS, KeepOptions, RunOptions
 from paceline.cli.place import WhereOptions
-from paceline.cli.process import Asked, join, work
+from paceline.cli.process import Asked, join, starting, work
 from paceline.cli.resuming import ResumeOptions, name_folder, repeated_options
 from paceline.cli.served import ServedOptions
 from paceline.errors import Mistake
@@ -52,6 +52,8 @@ def train(
 
 def _launch(asked: Asked) -> int:
     """Find every mistake here, once; then start this very command line again as each worker and server."""
+    # torch reads it when it is imported, before workers are forked: what goes wrong there is told by paceline.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     from paceline.records.create import check_parent, check_writable
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import check_unfinished, read_settings
@@ -70,9 +72,10 @@ def _launch(asked: Asked) -> int:
     if workers is None:
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
     plan = where.plan(workers)
-    servers = asked.servers()
     arguments = sys.argv[1:]
     with ExitStack() as stack:
+        start = stack.enter_context(starting(live.device))
+        servers = asked.servers()
         if resume:  # before anything is imported or started; the workers share it
             if plan.nodes == 1 and plan.workers != read_settings(resume).workers:
                 resume = _resharded(asked, resume, plan.workers)
@@ -86,7 +89,7 @@ def _launch(asked: Asked) -> int:
         if not resume:
             check_parent(asked.keep.parent)
         plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
-        return launch(train_command(arguments), plan)
+        return launch(train_command(arguments), plan, start=start)
 
 
 def _resharded(asked: Asked, resume: RunFolder, workers: int) -> RunFolder:

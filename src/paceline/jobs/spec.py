@@ -1,6 +1,9 @@
 """The words that name a job, before anything is loaded."""
 
 from dataclasses import dataclass
+from typing import Self
+
+from paceline.errors import Mistake
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,3 +19,22 @@ class JobSpec:
     model: str = "cnn"
     optimizer: str = "sgd"
     schedule: str = "constant"
+
+
+class Shape(tuple[int, int, int]):
+    """Channels, height and width of an image; "3x32x32" as text."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read "3x32x32"."""
+        sides = text.strip().lower().split("x")
+        if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
+            raise Mistake(
+                f"{text!r} is not the shape of an image: write channels x height x width, as in 3x32x32"
+            )
+        return cls(int(side) for side in sides)
+
+    def __str__(self) -> str:
+        return "x".join(map(str, self))

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Iterable
 from functools import partial
+from inspect import unwrap
 from typing import Any
 
+import torch
 from torch import nn, optim
 
 from paceline.jobs.optimizers import ELEMENTWISE
@@ -37,15 +39,14 @@ class Rated:
 
 
 def plain_step(optimizer: optim.Optimizer) -> Callable[[], object]:
-    """The optimizer's step without torch's wrapper for hooks and profilers, where nobody has hooked in.
+    """The optimizer's step without torch's wrappers for hooks, profilers and the compiler, where nobody has hooked in.
 
-    The wrapper costs several times what a small model's step itself does.
+    They cost several times what a small model's step itself does, and import the compiler, which takes a second.
     """
-    step = getattr(type(optimizer).step, "__wrapped__", None)
     hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
-    if type(optimizer) not in ELEMENTWISE or step is None or hooks:
+    if type(optimizer) not in ELEMENTWISE or optimizer.defaults.get("differentiable") or hooks:
         return optimizer.step
-    return partial(step, optimizer)
+    return torch.no_grad()(partial(unwrap(type(optimizer).step), optimizer))
 
 
 def takes_vector(optimizer: optim.Optimizer, flat: Flat) -> bool:

@@ -2,32 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
 from paceline.errors import Mistake
 from paceline.jobs.data.tensors import TensorData
-
-
-class Shape(tuple[int, int, int]):
-    """Channels, height and width of an image; "3x32x32" as text."""
-
-    __slots__ = ()
-
-    @classmethod
-    def parse(cls, text: str) -> Self:
-        """Read "3x32x32"."""
-        sides = text.strip().lower().split("x")
-        if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
-            raise Mistake(
-                f"{text!r} is not the shape of an image: write channels x height x width, as in 3x32x32"
-            )
-        return cls(int(side) for side in sides)
-
-    def __str__(self) -> str:
-        return "x".join(map(str, self))
+from paceline.jobs.spec import Shape
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,19 +1,22 @@
 """What happens in a collective, round by round, as data: the text, the page and the JSON are told from it."""
 
 import math
-from collections.abc import Iterator, Sequence
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from types import MappingProxyType
 
-import torch
-from torch import Tensor
-
-from paceline.collectives.operations import Operation
-from paceline.collectives.play import play, reduce_all
+from paceline.collectives.play import play
 from paceline.collectives.schedule import Round, Schedule, Then, chunk_bounds
 from paceline.costs.bandwidth import lower_bound_bytes
 from paceline.errors import Mistake
 from paceline.reports.explain.request import Values
+
+OPERATIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {"sum": operator.add, "mean": operator.add, "max": max, "min": min, "product": operator.mul}
+)
+"""What two numbers become; a mean is divided at the end."""
 
 Parts = tuple[tuple[int, ...], ...]
 """Per chunk, the ranks whose values are in it."""
@@ -118,27 +121,26 @@ class Story:
 
 def tell(
     schedule: Schedule,
-    operation: Operation,
+    op: str,
     hosts: Sequence[int],
     values: Sequence[Values],
     segments: int = 1,
 ) -> Story:
     """Play the schedule on these values, a row a rank, and write down what happens."""
-    tensors = [torch.tensor(row, dtype=torch.float64) for row in values]
     bounds = tuple(chunk_bounds(len(values[0]), schedule.chunks))
-    begin = _moments(schedule, operation, tensors)
+    begin = _moments(schedule, op, values)
     start = next(begin)
     steps = list(_steps(schedule, start, begin, bounds))
-    ends = _rows(reduce_all(schedule, tensors, operation))
-    _check_finite(ends, operation)
-    if _finishes(operation, schedule.workers):
-        last = steps[-1].after if steps else start
-        after = Moment(values=ends, parts=last.parts)
+    last = steps[-1].after if steps else start
+    _check_finite(last.values, op)
+    if op == "mean" and schedule.workers > 1:
+        means = tuple(tuple(value / schedule.workers for value in row) for row in last.values)
+        after = Moment(values=means, parts=last.parts)
         steps.append(Step(phase="finish", place=1, of=1, messages=(), before=last, after=after))
     return Story(
         schedule=schedule,
         hosts=tuple(hosts),
-        op=operation.name,
+        op=op,
         segments=segments,
         bounds=bounds,
         start=start,
@@ -146,27 +148,29 @@ def tell(
     )
 
 
-def _moments(schedule: Schedule, operation: Operation, tensors: list[Tensor]) -> Iterator[Moment]:
+def _moments(schedule: Schedule, op: str, values: Sequence[Values]) -> Iterator[Moment]:
     """The start, and what follows each round; whose values are where is played by the same schedule."""
-    workers, chunks = schedule.workers, schedule.chunks
-    whose = [torch.zeros(chunks, workers, dtype=torch.bool) for _ in range(workers)]
-    for rank, marks in enumerate(whose):
-        marks[:, rank] = True
-    union = Operation("union", torch.logical_or, frozenset({torch.bool}))
-    flat = [marks.flatten() for marks in whose]
-    yield Moment(values=_rows(tensors), parts=_parts(flat, chunks))
-    for held, marked in zip(play(schedule, tensors, operation), play(schedule, flat, union), strict=True):
-        yield Moment(values=_rows(held), parts=_parts(marked, chunks))
+    workers, chunks, of_two = schedule.workers, schedule.chunks, OPERATIONS[op]
+    rows = [[float(value) for value in row] for row in values]
+    # A mark for each chunk and rank, chunk by chunk, so that a chunk's marks travel with it.
+    whose = [[other == rank for _ in range(chunks) for other in range(workers)] for rank in range(workers)]
+    yield Moment(values=_rows(rows), parts=_parts(whose, chunks))
+    moved = play(schedule, rows, lambda mine, other: list(map(of_two, mine, other)))
+    marked = play(schedule, whose, lambda mine, other: list(map(operator.or_, mine, other)))
+    for held, marks in zip(moved, marked, strict=True):
+        yield Moment(values=_rows(held), parts=_parts(marks, chunks))
 
 
-def _rows(tensors: Sequence[Tensor]) -> tuple[Values, ...]:
-    return tuple(tuple(tensor.tolist()) for tensor in tensors)
+def _rows(held: Sequence[Sequence[float]]) -> tuple[Values, ...]:
+    return tuple(map(tuple, held))
 
 
-def _parts(marked: Sequence[Tensor], chunks: int) -> tuple[Parts, ...]:
+def _parts(marked: Sequence[Sequence[bool]], chunks: int) -> tuple[Parts, ...]:
+    size = len(marked[0]) // chunks
     return tuple(
         tuple(
-            tuple(rank for rank, there in enumerate(row) if there) for row in marks.view(chunks, -1).tolist()
+            tuple(rank for rank, there in enumerate(marks[chunk * size : (chunk + 1) * size]) if there)
+            for chunk in range(chunks)
         )
         for marks in marked
     )
@@ -205,15 +209,6 @@ def _messages(turn: Round, before: Moment, bounds: tuple[int, ...]) -> tuple[Mes
     )
 
 
-def _finishes(operation: Operation, workers: int) -> bool:
-    """Whether something remains to be done with what all values were combined into, as for a mean."""
-    probe = torch.ones(1, dtype=torch.float64)
-    operation.finish(probe, workers)
-    return probe.item() != 1
-
-
-def _check_finite(rows: Sequence[Values], operation: Operation) -> None:
+def _check_finite(rows: Sequence[Values], op: str) -> None:
     if not all(math.isfinite(value) for row in rows for value in row):
-        raise Mistake(
-            f"the {operation.name} of these values is too large for a 64-bit number: choose smaller ones"
-        )
+        raise Mistake(f"the {op} of these values is too large for a 64-bit number: choose smaller ones")

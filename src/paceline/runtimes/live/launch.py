@@ -4,7 +4,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.meeting import Meeting
 from paceline.runtimes.live.outcome import ExitReporter
 from paceline.runtimes.live.plan import Launch
-from paceline.runtimes.live.processes import Process, seat_variables
+from paceline.runtimes.live.processes import Child, Process, Start, seat_variables
 from paceline.runtimes.live.served.deaths import DeathNotices
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.stalls import Limits
@@ -23,13 +23,20 @@ from paceline.runtimes.live.supervisor import SIGNALS, Supervisor, hearing
 from paceline.runtimes.live.witness import Witness
 from paceline.runtimes.threads import USUAL, VARIABLE
 
+_COMMAND = (sys.executable, "-P", "-m", "paceline")
+
 
 def train_command(argv: Sequence[str]) -> list[str]:
     """The command of one worker, from the arguments after "paceline".
 
     The current folder is not searched for modules: it may be a run folder, which may come from anybody.
     """
-    return [sys.executable, "-P", "-m", "paceline", *argv]
+    return [*_COMMAND, *argv]
+
+
+def arguments_of(command: Sequence[str]) -> Sequence[str]:
+    """What comes after "paceline" in the command of one worker."""
+    return command[len(_COMMAND) :]
 
 
 def say_on_stderr(sentence: str) -> None:
@@ -46,6 +53,7 @@ def launch(
     say: Callable[[str], None] = say_on_stderr,
     *,
     trains: bool = True,
+    start: Start = processes.start,
 ) -> int:
     """Run ``command`` once a worker and server of this host, to the end.
 
@@ -65,7 +73,7 @@ def launch(
             meeting.gather()
             run = Run(plan, meeting, folder.path, say, trains=trains)
             given = dict(environ) | variables(plan, meeting.port, folder.path, secret_file, environ)
-            return run.go(command, given, secret)
+            return run.go(lambda environs: start(command, environs), given, secret)
     finally:
         if meeting is not None:
             meeting.leave()
@@ -128,21 +136,34 @@ class Run:
         self.reporter.supervisor, self.reporter.hangs = self.supervisor, hangs
         self._deaths: DeathNotices | None = None
 
-    def go(self, command: Sequence[str], environ: Mapping[str, str], secret: Secret) -> int:
-        """Run to the end, and tell it."""
+    def go(
+        self,
+        start: Callable[[Sequence[Mapping[str, str]]], Iterator[Child]],
+        environ: Mapping[str, str],
+        secret: Secret,
+    ) -> int:
+        """Run to the end, and tell it; ``start`` is given each process's variables."""
         if self.plan.servers:
             self._deaths = DeathNotices(secret)
         try:
-            self.supervisor.run(lambda: self._start(command, environ))
+            self.supervisor.run(lambda: self._adopt(start(self._environs(environ))))
         finally:
             if self._deaths is not None:
                 self._deaths.close()
         return self.reporter.tell()
 
-    def _start(self, command: Sequence[str], environ: Mapping[str, str]) -> None:
-        for local_rank, process in enumerate(self.processes):
-            own = seat_variables(self.plan, local_rank, self.meeting.address, self.meeting.port)
-            process.popen = processes.start(command, {**environ, **own})
+    def _environs(self, environ: Mapping[str, str]) -> list[Mapping[str, str]]:
+        address, port = self.meeting.address, self.meeting.port
+        own = (
+            seat_variables(self.plan, local_rank, address, port) for local_rank in range(len(self.processes))
+        )
+        return [{**environ, **variables} for variables in own]
+
+    def _adopt(self, children: Iterator[Child]) -> None:
+        for process, child in zip(self.processes, children, strict=True):
+            process.child = (
+                child  # each as soon as it is there, so that it is ended if the next one cannot be started
+            )
 
     def _died(self, process: Process) -> None:
         if self._deaths is not None and process.role == "worker":

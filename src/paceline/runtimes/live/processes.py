@@ -3,19 +3,34 @@
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from paceline.runtimes.live.place import Role, host_name, local_servers
 from paceline.runtimes.live.plan import Launch
 
 
-def start(command: Sequence[str], environ: Mapping[str, str]) -> "subprocess.Popen[bytes]":
-    """Start one process, in a session of its own and with this process's streams; the only place that does."""
-    return subprocess.Popen(command, env=environ, start_new_session=True)
+class Child(Protocol):
+    """A child of this process."""
+
+    @property
+    def pid(self) -> int:
+        """Its process id."""
+
+    def wait(self) -> int:
+        """Its exit code once it has ended: negative for a signal."""
+
+
+Start = Callable[[Sequence[str], Sequence[Mapping[str, str]]], Iterator[Child]]
+"""Starts a command once for each environment, in a session of its own and with this process's streams."""
+
+
+def start(command: Sequence[str], environs: Sequence[Mapping[str, str]]) -> Iterator[Child]:
+    """Start new programs."""
+    return (subprocess.Popen(command, env=environ, start_new_session=True) for environ in environs)
 
 
 @dataclass(eq=False)
@@ -24,7 +39,7 @@ class Process:
 
     role: Role
     rank: int
-    popen: "subprocess.Popen[bytes] | None" = field(default=None, repr=False)
+    child: Child | None = field(default=None, repr=False)
     ended_at: float | None = None
     """When it ended, in seconds since the epoch."""
     code: int | None = None
@@ -37,8 +52,8 @@ class Process:
     @property
     def pid(self) -> int:
         """Its process id, which is that of its session and group too."""
-        assert self.popen is not None, "it was never started"
-        return self.popen.pid
+        assert self.child is not None, "it was never started"
+        return self.child.pid
 
     @property
     def alive(self) -> bool:
@@ -51,13 +66,13 @@ class Process:
 
     def reap(self) -> bool:
         """Whether it has ended; what one that failed has started ends with it."""
-        assert self.popen is not None
+        assert self.child is not None
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if status is None:
             return False
         if status.si_code != os.CLD_EXITED or status.si_status:
             self.send(signal.SIGKILL)  # its id is still taken, so the group cannot be anybody else's
-        self.code = self.popen.wait()
+        self.code = self.child.wait()
         return True
 
     def send(self, signum: int) -> None:

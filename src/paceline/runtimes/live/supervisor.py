@@ -88,7 +88,7 @@ class Supervisor:
         return any(True for _ in self._alive())
 
     def _alive(self) -> Iterator[Process]:
-        return (process for process in self.processes if process.popen is not None and process.alive)
+        return (process for process in self.processes if process.child is not None and process.alive)
 
     def _reap(self) -> None:
         for process in self._alive():
