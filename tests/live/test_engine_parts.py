@@ -17,8 +17,8 @@ from paceline.collectives.hosts import machine_id
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Silent, Started
 from paceline.records.ledger import TimeLedger
+from paceline.records.observer import Silent, Started
 from paceline.records.spans import StepRecord, Totals
 from paceline.runtimes.config import read_settings, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters

@@ -15,8 +15,8 @@ from paceline.records.events import (
     truncate_metrics,
 )
 from paceline.records.files import DamagedFile
-from paceline.records.metrics import Row, Scores
 from paceline.records.ledger import TimeLedger
+from paceline.records.metrics import Row, Scores
 from paceline.records.spans import KINDS, Span, StepRecord
 
 TIMES = st.floats(0, 1e6)

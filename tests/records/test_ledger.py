@@ -1,4 +1,4 @@
-"""A step is a step: neither the first of a process, nor a join, an evaluation or an unfinished one is counted as typical."""
+"""Neither the first step of a process, nor a join, an evaluation or an unfinished step is counted as typical."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""What a simulated run says of a step is what a step takes: neither the join, the last pull nor the horizon is in it."""
+"""What a simulated run says of a step is what a step takes, without the join, the last pull or the horizon."""
 
 import pytest
 from virtual_helpers import make_cluster, time_only

@@ -83,9 +83,7 @@ class TimeLedger:
             return
         found = classes[key]
         found[0] += 1
-        place = 0
-        for more in seconds:
-            place += 1
+        for place, more in enumerate(seconds, start=1):
             found[place] += more
         found[-1] += hidden
 

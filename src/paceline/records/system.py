@@ -27,8 +27,9 @@ class SystemSampler:
     A worker that is gone is left out of later lines. A disk that is full ends the sampling and not the run.
     """
 
-    def __init__(self, path: Path, pids: Sequence[int], interval: float = 1.0) -> None:
-        self.path, self.pids, self.interval = path, tuple(pids), interval
+    def __init__(self, path: Path, pids: Sequence[int], interval: float = 1.0, since: float = 0.0) -> None:
+        """``since`` is the run's time so far, where a run goes on."""
+        self.path, self.pids, self.interval, self._since = path, tuple(pids), interval, since
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
         self._first: dict[int, _Usage] = {}
@@ -83,7 +84,7 @@ class SystemSampler:
         self._last, self._network = {**before, **usages}, (now, sent, received)
         passed = max(now - then, 1e-6)
         return {
-            "time": round(now - self._begun, 3),
+            "time": round(self._since + now - self._begun, 3),
             "cpu_percent": psutil.cpu_percent(),
             "workers": [_line(pid, before[pid], usage) for pid, usage in usages.items()],
             "sent_per_second": round((sent - sent_then) / passed),

@@ -107,7 +107,9 @@ class Life:
     ) -> Summary:
         """Train to the end; sample the system for these processes, if any."""
         with ExitStack() as stack:
-            sampler = stack.enter_context(SystemSampler(self.folder.system, pids)) if pids else None
+            sampler = SystemSampler(self.folder.system, pids, since=self.begun) if pids else None
+            if sampler:
+                stack.enter_context(sampler)
             events = stack.enter_context(EventWriter(self.folder.events(self.group.rank)))
             before_hard_end(events.flush)
             self.observer.started(self._started())
