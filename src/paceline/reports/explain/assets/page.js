@@ -36,7 +36,7 @@
   function makeTable() {
     const hosts = [...new Set(story.hosts)];
     const table = $("table");
-    const head = element("tr", {}, ...(hosts.length > 1 ? [element("td")] : []), element("td"));
+    const head = element("tr", {}, ...(hosts.length > 1 ? [element("td")] : []), element("td", { class: "corner" }, story.chunks > 1 ? "chunk" : ""));
     for (const chunk of chunks) head.append(element("th", { scope: "col", class: "chunk" }, story.chunks > 1 ? element("span", { class: "word" }, "chunk ") : "values", story.chunks > 1 ? `${chunk}` : ""));
     table.append(element("thead", {}, head));
     for (const host of hosts) {
@@ -76,6 +76,7 @@
 
   function hint() {
     const board = $("board");
+    $("view").classList.toggle("scrolls", !fits());
     const edges = board.getBoundingClientRect();
     const start = Math.max(edges.left, document.querySelector("th.process").getBoundingClientRect().right);
     const inView = chunks.filter((chunk) => {
@@ -83,9 +84,9 @@
       return left >= start - 2 && right <= edges.right + 1;
     });
     const [first, last] = [inView[0], inView[inView.length - 1]];
-    const which = inView.length > 1 ? `Chunks ${first} to ${last} of 0 to ${story.chunks - 1} are` : `Only a part of ${story.chunks} columns is`;
+    const which = inView.length > 1 ? `Chunks ${first} to ${last} of 0 to ${story.chunks - 1} are` : "Not all values are";
     $("more").hidden = fits();
-    $("more").textContent = `${which} in view: scroll the table sideways for the others.`;
+    $("more").textContent = `${which} in view: scroll the table sideways for the rest.`;
     $("view").classList.toggle("left", !fits() && board.scrollLeft > 1);
     $("view").classList.toggle("right", !fits() && board.scrollLeft < board.scrollWidth - board.clientWidth - 1);
   }
