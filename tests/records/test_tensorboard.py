@@ -82,7 +82,9 @@ def test_step_times_are_a_series_over_the_run_without_evaluations(tmp_path):
     points = {point.step: point.value for point in events.Scalars("step_ms/step")}
     assert len(points) >= 190
     assert all(value == pytest.approx(10 if step <= 200 else 30) for step, value in points.items())
-    assert len(events.Scalars("train/samples_per_second")) >= 190
+    rates = [point.value for point in events.Scalars("train/samples_per_second")]
+    assert len(rates) >= 190
+    assert min(rates) == pytest.approx(64 / 0.030, rel=0.01), "an evaluation of 5 s makes no rate lower"
 
 
 def test_a_missing_package_is_a_mistake_that_says_what_to_install(tmp_path, monkeypatch):

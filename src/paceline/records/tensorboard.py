@@ -61,13 +61,15 @@ class TensorBoardObserver:
             self._point(seconds)
 
     def evaluated(self, row: Row) -> None:
-        """Write the row's scores."""
+        """Write the row's scores; the time that it took is in no rate and in no step."""
+        if self._last:
+            self._point(self._last[1])
         self._scalar("train/mean_loss", row.scores.train_loss, row.step, row.seconds)
         self._scalar("test/loss", row.scores.test_loss, row.step, row.seconds)
         for name, value in row.scores.metrics.items():
             self._scalar(f"test/{name}", value, row.step, row.seconds)
         self._scalar("train/learning_rate", row.learning_rate, row.step, row.seconds)
-        self._last = None  # the evaluation is no part of the next step
+        self._last, self._since = None, row.seconds
 
     def noted(self, sentence: str) -> None:
         """Keep the sentence, once there is a file."""
