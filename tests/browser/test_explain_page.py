@@ -113,6 +113,40 @@ def test_every_kind_of_story_ends_with_its_result(browser, tmp_path):
         assert browser.errors() == [], name
 
 
+LAYOUT = """
+const board = document.getElementById("board"), more = document.getElementById("more");
+const last = [...document.querySelectorAll("tbody .cell")].at(-1);
+const scrolls = board.scrollWidth > board.clientWidth;
+const hinted = Boolean(more && !more.hidden && more.offsetHeight > 0 && more.textContent.includes("scroll"));
+board.scrollLeft = board.scrollWidth;
+const seen = last.getBoundingClientRect(), frame = board.getBoundingClientRect();
+const names = document.querySelector("th.process").getBoundingClientRect();
+return {
+  scrolls, hinted, page: document.documentElement.scrollWidth <= innerWidth,
+  reached: seen.right <= frame.right + 1 && seen.left >= frame.left,
+  named: names.left >= frame.left - 1 && names.right <= frame.right,
+};
+"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_column_is_in_view_or_is_said_to_be_elsewhere(browser, tmp_path, scheme):
+    """If this failed, a reader would take the columns on the screen for all that there are."""
+    for workers in (2, 4, 8, 16):
+        write_page(answer(Request(schedule="ring", workers=workers), DRAWN), tmp_path / "page.html")
+        for width in (390, 800, 1200, 1600):
+            browser.show(width, scheme=scheme)
+            browser.visit(tmp_path / "page.html")
+            found, case = browser.run(LAYOUT), f"{workers} workers at {width} px"
+            assert found["page"], f"{case}: the page is wider than the window"
+            assert found["hinted"] == found["scrolls"], f"{case}: {found}"
+            assert found["reached"], f"{case}: the last column cannot be reached"
+            assert found["named"], f"{case}: whose row it is cannot be seen"
+            if (workers, width) in ((4, 390), (8, 800), (16, 1200), (16, 1600)):
+                assert not found["scrolls"], f"{case}: there is room for all columns"
+        assert browser.errors() == []
+
+
 def test_no_text_can_end_the_data(ring, monkeypatch):
     hostile = "</script><script>alert(1)</script><!-- $style"
     monkeypatch.setattr("paceline.reports.explain.document.about", lambda name: hostile)

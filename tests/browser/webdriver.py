@@ -67,6 +67,14 @@ class Browser:
         """Open a file as a user would, from its folder."""
         self._call("POST", f"{self._session}/url", {"url": page.resolve().as_uri()})
 
+    def show(self, width: int, height: int = 1000, scheme: str = "light") -> None:
+        """A screen of this size, in CSS pixels, for somebody who likes light or dark pages."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        media = {"features": [{"name": "prefers-color-scheme", "value": scheme}]}
+        for name, values in (("setDeviceMetricsOverride", size), ("setEmulatedMedia", media)):
+            command = {"cmd": f"Emulation.{name}", "params": values}
+            self._call("POST", f"{self._session}/goog/cdp/execute", command)
+
     def run(self, script: str) -> Any:
         """What a script on the page returns."""
         return self._call("POST", f"{self._session}/execute/sync", {"script": script, "args": []})

@@ -17,7 +17,7 @@ from paceline.collectives.algorithms import SCHEDULES
 from paceline.jobs.sharding import Shards
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
-from paceline.records.spans import Totals
+from paceline.records.ledger import TimeLedger
 from paceline.records.tensorfile import read_tensors
 from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.options import LiveOptions
@@ -138,12 +138,19 @@ def test_every_moment_belongs_to_one_span(out: Path, name: str, rank: int) -> No
 def test_totals_are_the_sum_of_the_events(out: Path) -> None:
     run = run_of(out, "killed")
     for rank, totals in enumerate(json.loads(run.summary.read_text())["totals"]):
-        added = Totals()
+        ledger = TimeLedger()
         for record in read_events(run.events(rank)):
-            added.add(record)
+            ledger.add(record)
+        added = ledger.totals()
         assert added.steps == totals["steps"] == 30
         assert added.sent == totals["sent"]
         assert added.seconds == pytest.approx(totals["seconds"], abs=1e-6)
+        assert added.warm_up_steps == totals["warm_up_steps"] == 2, "the run was killed once, and resumed"
+        assert sum(added.typical.values()) == pytest.approx(sum(totals["typical"].values()), abs=1e-6)
+        parts = ("step_seconds", "warm_up_seconds", "outside")
+        whole = sum(sum(totals[part].values()) for part in parts)
+        assert whole == pytest.approx(sum(totals["seconds"].values())), "no time disappears"
+        assert whole == pytest.approx(json.loads(run.summary.read_text())["seconds"], abs=0.1)
 
 
 def test_bytes_counted_are_the_bytes_on_the_sockets(out: Path) -> None:

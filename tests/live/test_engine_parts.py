@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
+from paceline.records.ledger import TimeLedger
 from paceline.records.observer import Silent, Started
 from paceline.records.spans import StepRecord, Totals
 from paceline.runtimes.config import read_settings, resolved, write_config
@@ -89,7 +90,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_time_in_an_exchange_beyond_the_shortest_is_waiting(clock: Clock) -> None:
     written: list[StepRecord] = []
-    recorder = Recorder(ScriptedGroup(shortest=[0.5, 2.0]), written.append, Totals(), begun=10.0)
+    recorder = Recorder(ScriptedGroup(shortest=[0.5, 2.0]), written.append, TimeLedger(), begun=10.0)
     for length in (2.0, 1.0):
         clock.time += 3.0
         recorder.mark("forward")
@@ -112,7 +113,7 @@ def test_time_in_an_exchange_beyond_the_shortest_is_waiting(clock: Clock) -> Non
 
 def test_what_is_pending_when_a_run_fails_is_written_as_communication(clock: Clock) -> None:
     written: list[StepRecord] = []
-    recorder = Recorder(ScriptedGroup(), written.append, Totals())
+    recorder = Recorder(ScriptedGroup(), written.append, TimeLedger())
     clock.time += 1.0
     recorder.exchanged(1, 1)
     recorder.give_up(step=4)
@@ -121,7 +122,7 @@ def test_what_is_pending_when_a_run_fails_is_written_as_communication(clock: Clo
 
 def test_many_exchanges_are_settled_without_a_meeting(clock: Clock) -> None:
     written: list[StepRecord] = []
-    recorder = Recorder(ScriptedGroup(), written.append, Totals())
+    recorder = Recorder(ScriptedGroup(), written.append, TimeLedger())
     for step in range(recorder_module.SETTLE_AFTER + 1):
         recorder.exchanged(1, 1)
         recorder.close(step)
@@ -133,7 +134,7 @@ def test_a_long_way_without_exchanges_keeps_no_records(clock: Clock) -> None:
     written: list[StepRecord] = []
     flushed: list[int] = []
     group = ScriptedGroup()
-    recorder = Recorder(group, written.append, Totals(), flush=lambda: flushed.append(len(written)))
+    recorder = Recorder(group, written.append, TimeLedger(), flush=lambda: flushed.append(len(written)))
     for step in range(1, 3 * recorder_module.LONG):
         recorder.pace(step - 1)
         clock.time += 1.0
@@ -148,7 +149,7 @@ def test_a_long_way_without_exchanges_keeps_no_records(clock: Clock) -> None:
 
 def test_short_rounds_are_not_settled_one_by_one(clock: Clock) -> None:
     group = ScriptedGroup()
-    recorder = Recorder(group, lambda _: None, Totals())
+    recorder = Recorder(group, lambda _: None, TimeLedger())
     for step in range(1, recorder_module.LONG):
         recorder.pace(step)
         if step % 16 == 0:
@@ -160,7 +161,7 @@ def test_short_rounds_are_not_settled_one_by_one(clock: Clock) -> None:
 def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Clock) -> None:
     """If this failed, its samples would be counted twice after a resume from the step before it."""
     written: list[StepRecord] = []
-    recorder = Recorder(ScriptedGroup(), written.append, Totals())
+    recorder = Recorder(ScriptedGroup(), written.append, TimeLedger())
     recorder.mark("forward")
     recorder.count(8)
     recorder.give_up(step=20)
@@ -381,7 +382,7 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
     engine = object.__new__(Engine)
     engine.group, engine.keeper = Waiting(), Keeper()  # type: ignore[assignment]
     engine.heartbeat = SimpleNamespace(enter=phases.append)  # type: ignore[assignment]
-    engine.recorder = Recorder(ScriptedGroup(), lambda _: None, Totals())
+    engine.recorder = Recorder(ScriptedGroup(), lambda _: None, TimeLedger())
     engine._save(Save())
     assert [said for said in phases if ":" in said] == [
         "checkpoint: saves",
@@ -394,5 +395,5 @@ def test_totals_stand_at_the_place_of_their_rank(tmp_path: Path) -> None:
     """If this failed, a worker that joined as rank 3 after a rank was refused would be told of as rank 2."""
     told = [{"rank": rank, "totals": asdict(Totals(steps=rank + 1)), "load": None} for rank in (0, 1, 3)]
     group = SimpleNamespace(exchange=lambda _: told, rank=0, workers=2)
-    life = SimpleNamespace(group=group, totals=Totals(), folder=RunFolder(tmp_path))
+    life = SimpleNamespace(group=group, ledger=TimeLedger(), folder=RunFolder(tmp_path))
     assert [totals.steps for totals in Life._all_totals(life)] == [1, 2, 0, 4]  # type: ignore[arg-type]

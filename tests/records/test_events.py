@@ -15,8 +15,9 @@ from paceline.records.events import (
     truncate_metrics,
 )
 from paceline.records.files import DamagedFile
+from paceline.records.ledger import TimeLedger
 from paceline.records.metrics import Row, Scores
-from paceline.records.spans import KINDS, Span, StepRecord, Totals
+from paceline.records.spans import KINDS, Span, StepRecord
 
 TIMES = st.floats(0, 1e6)
 SPANS = st.lists(st.builds(Span, st.sampled_from(KINDS), TIMES, TIMES), max_size=4)
@@ -141,9 +142,10 @@ def test_a_damaged_line_does_not_block_a_run_that_resumes_and_totals_say_so(line
     (told,) = truncate_events(path, 3)
     assert f"{path}: line 2 is damaged" in told
     assert truncate_events(path, 3) == [], "the second resume finds nothing new"
-    totals = Totals()
+    ledger = TimeLedger()
     for record in read_events(path):
-        totals.add(record)
+        ledger.add(record)
+    totals = ledger.totals()
     assert (totals.steps, totals.damaged) == (2, 1)
 
 

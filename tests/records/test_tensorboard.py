@@ -32,7 +32,7 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     observer.evaluated(Row(2, 0.2, Scores(1.5, 1.25, {"accuracy": 0.75}), 0.1, 1.5))
     observer.noted("a sentence")
     totals = Totals(steps=2, samples=64)
-    totals.seconds["forward"] = 0.5
+    totals.typical["forward"] = 0.25
     summary = Summary(
         name="digits",
         runtime="live",
@@ -61,6 +61,30 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     assert points("step_ms/forward") == [(2, 250.0)]
     one, other = events.Scalars("train/loss")
     assert other.wall_time - one.wall_time == pytest.approx(0.5), "the axis shows the run's own time"
+
+
+def test_step_times_are_a_series_over_the_run_without_evaluations(tmp_path):
+    """If this failed, nobody could see when a run became slower, or an evaluation would look like a slow step."""
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    observer = TensorBoardObserver(every=1e9)
+    observer.started(replace(STARTED, folder=str(tmp_path), last_step=400))
+    now = 0.0
+    for step in range(1, 401):
+        now += 0.010 if step <= 200 else 0.030
+        observer.stepped(step, 64, 2.0, now)
+        if step % 100 == 0:
+            now += 5.0
+            observer.evaluated(Row(step, 0.2, Scores(1.5, 1.25, {}), 0.1, now))
+    observer.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    points = {point.step: point.value for point in events.Scalars("step_ms/step")}
+    assert len(points) >= 190
+    assert all(value == pytest.approx(10 if step <= 200 else 30) for step, value in points.items())
+    rates = [point.value for point in events.Scalars("train/samples_per_second")]
+    assert len(rates) >= 190
+    assert min(rates) == pytest.approx(64 / 0.030, rel=0.01), "an evaluation of 5 s makes no rate lower"
 
 
 def test_a_missing_package_is_a_mistake_that_says_what_to_install(tmp_path, monkeypatch):

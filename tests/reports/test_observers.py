@@ -147,7 +147,7 @@ def test_an_encoding_without_blocks_gets_ascii_bars(monkeypatch):
     observer = ConsoleObserver(out, io.StringIO())
     observer.started(RUN)
     totals = Totals(steps=90)
-    totals.seconds["forward"] = 9.0
+    totals.typical["forward"] = 0.1
     observer.finished(replace(SUMMARY, totals=[totals]))
     assert b"forward            100.0  100 %  ########################" in raw.getvalue()
 

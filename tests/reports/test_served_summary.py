@@ -6,8 +6,9 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.records.ledger import TimeLedger
 from paceline.records.servers import Coming, Going, ServerTotals
-from paceline.records.spans import Totals
+from paceline.records.spans import KINDS, Totals
 from paceline.records.summary import Summary
 from paceline.reports.staleness import ROWS, histogram
 from paceline.reports.summary import summary_text
@@ -27,9 +28,10 @@ SUMMARY = Summary(
 
 def worker(steps: int, compute: float, wait: float = 0.0) -> Totals:
     """A worker's seconds in all."""
-    totals = Totals(steps=steps, samples=32 * steps)
-    totals.seconds.update(backward=compute, wait=wait)
-    return totals
+    ledger, spent = TimeLedger(), {"backward": compute / steps, "wait": wait / steps}
+    for _ in range(steps):
+        ledger.add_step([spent.get(kind, 0.0) for kind in KINDS], 0.0, 0, 0, 32)
+    return ledger.totals()
 
 
 def server(staleness: dict[int, int], dropped: int = 0, **changes: object) -> ServerTotals:

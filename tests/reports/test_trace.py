@@ -1,8 +1,11 @@
 import gzip
 import json
 
-from paceline.records.events import EventWriter
+import pytest
+
+from paceline.records.events import EventWriter, MetricsWriter
 from paceline.records.folder import RunFolder
+from paceline.records.metrics import Row, Scores
 from paceline.records.servers import Received, ServerLog, Ticked, Updated, Used
 from paceline.records.spans import Span, StepRecord
 from paceline.reports.trace import write_trace
@@ -78,8 +81,58 @@ def test_a_server_is_a_process_of_its_own_with_its_updates_and_its_workers(tmp_p
         "workers",
     }
     moments = [(e["tid"], e["name"], e["ts"]) for e in events if e["ph"] == "i" and e["pid"] == 2]
-    assert moments == [(1, "rank 1 joins", 0.0), (0, "update 1", 11000.0), (1, "rank 1 died", 30000.0)]
-    (update,) = [e for e in events if e["name"] == "update 1"]
-    assert update["args"]["gradients"] == [
-        {"worker": 1, "clock": 0, "version": 0, "staleness": 0, "samples": 32}
-    ]
+    assert moments == [(1, "joins", 0.0), (0, "update", 11000.0), (1, "died", 30000.0)]
+    (update,) = [e for e in events if e["name"] == "update"]
+    assert update["args"] == {
+        "version": 1,
+        "gradients": [{"worker": 1, "clock": 0, "version": 0, "staleness": 0, "samples": 32}],
+    }
+    assert {e["args"]["rank"] for e in events if e["name"] in ("joins", "died")} == {1}
+    assert counters(events, 2) == {
+        "queue depth": [(0.0, 1), (10000.0, 1), (30000.0, 1)],
+        "staleness": [(11000.0, 0)],
+    }
+
+
+def counters(events: list[dict], process: int) -> dict[str, list[tuple[float, float]]]:
+    """The series of a process by name, as the format has them: one number each, at increasing times."""
+    found: dict[str, list[tuple[float, float]]] = {}
+    for event in events:
+        if event["ph"] == "C" and event["pid"] == process:
+            (value,) = event["args"].values()
+            found.setdefault(event["name"], []).append((event["ts"], value))
+    return found
+
+
+def test_names_are_kinds_that_can_be_added_up(tmp_path):
+    """If this failed, a viewer could not say how much time or how many updates there were of a kind."""
+    folder = RunFolder(tmp_path)
+    record_run(folder)
+    with ServerLog(folder.server_events(0)) as log:
+        for version in range(1, 700):
+            log.append(Updated(version / 1000, version, (Used(version % 2, version, 0, 3, 32),)))
+    events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]
+    assert len({e["name"] for e in events if e["ph"] in "Xi"}) < 10
+    assert sum(e["name"] == "update" for e in events) == 699
+
+
+def test_counters_follow_the_run(tmp_path):
+    folder = RunFolder(tmp_path)
+    record_run(folder)
+    with MetricsWriter(folder.metrics) as metrics:
+        metrics.append(Row(1, 0.5, Scores(2.0, 1.5, {}), 0.1, 0.1))
+        metrics.append(Row(2, 1.0, Scores(float("nan"), 1.0, {}), 0.1, 0.105))
+    workers = [{"pid": 70 + rank, "cpu_percent": 90.0 + rank, "memory_bytes": 1000 + rank} for rank in (0, 1)]
+    sample = {"time": 0.05, "cpu_percent": 55.0, "workers": workers}
+    folder.system.write_text("".join(json.dumps({**sample, "time": at}) + "\n" for at in (0.05, 99.0)))
+    events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]
+    first, second = counters(events, 0), counters(events, 1)
+    assert first["samples/s"] == [(1000.0, pytest.approx(32 / 0.006, abs=1e-3)), (7000.0, 0.0)]
+    assert first["bytes sent"] == [(1000.0, 8), (7000.0, 0)]
+    assert (first["train loss"], first["test loss"]) == (
+        [(100000.0, 2.0)],
+        [(100000.0, 1.5), (105000.0, 1.0)],
+    )
+    assert (first["CPU % of a core"], second["CPU % of a core"]) == ([(50000.0, 90.0)], [(50000.0, 91.0)])
+    assert second["memory bytes"] == [(50000.0, 1001)], "what came after the last shown step is left out"
+    assert counters(events, 2) == {"CPU % of all cores": [(50000.0, 55.0)]}

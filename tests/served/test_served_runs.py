@@ -5,6 +5,7 @@ import io
 import json
 import os
 import random
+import re
 import signal
 import socket
 import subprocess
@@ -122,6 +123,8 @@ def test_strangers_and_a_death_do_not_end_a_run(tmp_path, start):
     assert run.stop() == 130
     (totals,) = [ServerTotals.from_json(one) for one in json.loads(folder.summary.read_text())["servers"]]
     assert [(one.worker, one.how) for one in totals.left] == [(1, "died")]
+    told = re.findall(r"rank 1 on \S+ died at step (\d+)", run.text)
+    assert told == [str(totals.left[0].clock)], "the launcher and the servers name one step for one death"
     assert sum(totals.refused.values()) >= 9, totals.refused
     assert totals.used == totals.pushes
     assert "the run goes on with the others" in run.text

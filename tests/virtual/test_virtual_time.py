@@ -11,7 +11,7 @@ from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, setting
 from paceline.clusters.times import StepTimes
 from paceline.costs.given import given_costs
 from paceline.errors import Mistake
-from paceline.records.spans import Totals
+from paceline.records.ledger import TimeLedger
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
@@ -128,15 +128,18 @@ def test_spans_follow_each_other_and_add_up(strategy: str) -> None:
     )
     ends = []
     for rank, totals in enumerate(summary.totals):
-        added, now = Totals(), 0.0
+        ledger, now = TimeLedger(), 0.0
         for record in kept.records[rank]:
-            added.add(record)
+            ledger.add(record)
             for span in record.spans:
                 assert span.start == pytest.approx(now)
                 now = span.start + span.length
         ends.append(now)
         assert sum(totals.seconds.values()) == pytest.approx(now)
+        added = ledger.totals()
         assert added.seconds == pytest.approx(totals.seconds)
+        assert added.typical == pytest.approx(totals.typical)
+        assert added.outside == pytest.approx(totals.outside)
         assert (added.sent, added.steps, added.samples) == (totals.sent, totals.steps, totals.samples)
     assert max(ends) == pytest.approx(summary.seconds)
 

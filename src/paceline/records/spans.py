@@ -36,6 +36,8 @@ class StepRecord:
     received: int = 0
     meeting: bool = False
     """Whether this is no step but what lies between two: an evaluation, a checkpoint, the first broadcast."""
+    warm_up: bool = False
+    """Whether this is the first step of a process, in which memory is allocated and kernels are chosen."""
     damaged: int = 0
     """Lines for which this record stands, which could not be read when the run resumed."""
 
@@ -47,6 +49,8 @@ class StepRecord:
         line["sent"], line["received"] = self.sent, self.received
         if self.meeting:
             line["meeting"] = True
+        if self.warm_up:
+            line["warm_up"] = True
         if self.damaged:
             line["damaged"] = self.damaged
         return line
@@ -62,6 +66,7 @@ class StepRecord:
             sent=line["sent"],
             received=line["received"],
             meeting=line.get("meeting", False),
+            warm_up=line.get("warm_up", False),
             damaged=line.get("damaged", 0),
         )
 
@@ -82,27 +87,38 @@ def _rounded(spans: list[Span]) -> list[list[Any]]:
     return [[kind, round(start, 9), round(length, 9)] for kind, start, length in spans]
 
 
+def _no_time() -> dict[str, float]:
+    return dict.fromkeys(KINDS, 0.0)
+
+
 @dataclass(slots=True)
 class Totals:
-    """One worker's time by kind, its traffic and its work, over a whole run."""
+    """One worker's time by kind, its traffic and its work, over a whole run; ``TimeLedger`` adds them up.
 
-    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    ``seconds`` is all of its time: that of its steps, of the first step of each of its processes, and outside of steps.
+    """
+
+    seconds: dict[str, float] = field(default_factory=_no_time)
     hidden: float = 0.0
     """Seconds of communication behind backward; part of no sum."""
     sent: int = 0
     received: int = 0
     steps: int = 0
+    """Finished ones, the first included."""
     samples: int = 0
+    """Of finished steps."""
     damaged: int = 0
     """Lines of the record that could not be read when the run resumed; what they said is in no sum."""
-
-    def add(self, record: StepRecord) -> None:
-        """Count one record."""
-        for kind, _, length in record.spans:
-            self.seconds[kind] += length
-        self.hidden += sum(span.length for span in record.hidden)
-        self.sent += record.sent
-        self.received += record.received
-        self.samples += record.samples
-        self.damaged += record.damaged
-        self.steps += not record.meeting
+    step_seconds: dict[str, float] = field(default_factory=_no_time)
+    """By kind, in all steps but the first of each process."""
+    step_sent: int = 0
+    """Bytes sent in steps."""
+    warm_up_steps: int = 0
+    """How many steps were the first of a process; a run that resumed has one more."""
+    warm_up_seconds: dict[str, float] = field(default_factory=_no_time)
+    warm_up_samples: int = 0
+    outside: dict[str, float] = field(default_factory=dict)
+    """Seconds outside of steps, by kind; "start" is all before the first step, "unfinished" steps that were cut off."""
+    typical: dict[str, float] = field(default_factory=_no_time)
+    """A typical step by kind: the mean over the middle half of the steps by length; see ``TimeLedger``."""
+    typical_hidden: float = 0.0

@@ -34,11 +34,15 @@ class SystemSampler:
         pids: Sequence[int],
         interval: float = 1.0,
         *,
+        since: float = 0.0,
         roots: Sequence[int] = (),
         wanted: int = 1,
     ) -> None:
-        """``pids`` are workers; the job is these and ``roots`` with all that they start, and ``wanted`` its threads."""
-        self.path, self.pids, self.interval = path, tuple(pids), interval
+        """``pids`` are workers; the job is these and ``roots`` with all that they start, and ``wanted`` its threads.
+
+        ``since`` is the run's time so far, where a run goes on.
+        """
+        self.path, self.pids, self.interval, self._since = path, tuple(pids), interval, since
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
         self._first: dict[int, _Usage] = {}
@@ -98,7 +102,7 @@ class SystemSampler:
         self._last, self._network = {**before, **usages}, (now, sent, received)
         passed = max(now - then, 1e-6)
         return {
-            "time": round(now - self._begun, 3),
+            "time": round(self._since + now - self._begun, 3),
             "cpu_percent": psutil.cpu_percent(),
             "workers": [_line(pid, before[pid], usage) for pid, usage in usages.items()],
             "sent_per_second": round((sent - sent_then) / passed),

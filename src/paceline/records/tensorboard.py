@@ -2,6 +2,7 @@
 
 import time
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from paceline.errors import Mistake
@@ -11,9 +12,11 @@ from paceline.records.observer import Started
 from paceline.records.spans import KINDS
 from paceline.records.summary import Summary
 
+POINTS = 200
+
 
 class TensorBoardObserver:
-    """Writes a run's scalars into its folder: losses, metrics, learning rate, samples/s, parts of a step.
+    """Writes a run's scalars into its folder: losses, metrics, learning rate, samples/s, step times.
 
     The time of each point is the run's own, so simulated runs show simulated time on the relative axis.
     """
@@ -21,12 +24,15 @@ class TensorBoardObserver:
     def __init__(self, every: float = 0.5) -> None:
         self._writer: Any = None
         self._every = every
-        """Seconds between two points of the training loss."""
+        """Seconds between two points of the training loss; there are at least ``POINTS`` in a run of so many steps."""
         self._begun = time.time()
         self._due = 0.0
         self._since = 0.0
         self._loss = 0.0
-        self._steps = self._samples = self._progress = 0
+        self._steps = self._samples = self._progress = self._next = 0
+        self._stride = 1
+        self._last: tuple[int, float] | None = None
+        self._lengths: list[float] = []
 
     def started(self, run: Started) -> None:
         """Open the files, and name the run."""
@@ -35,6 +41,9 @@ class TensorBoardObserver:
         self._begun = time.time() - run.seconds
         self._since = run.seconds
         self._due = time.monotonic() + self._every
+        self._stride = max(1, (run.last_step - run.first_step) // POINTS)
+        self._next = run.first_step + self._stride
+        self._last = (run.first_step, run.seconds)
         text = f"{run.job}, {run.parameters:,} parameters, {run.strategy}, {len(run.batch_sizes)} workers"
         self._writer.add_text("run", text, run.first_step)
 
@@ -44,16 +53,23 @@ class TensorBoardObserver:
         self._samples += samples
         self._steps += 1
         self._progress = progress
-        if time.monotonic() >= self._due:
+        if self._last and progress > self._last[0]:
+            self._lengths.append((seconds - self._last[1]) / (progress - self._last[0]))
+        if not self._last or progress > self._last[0]:
+            self._last = (progress, seconds)
+        if progress >= self._next or time.monotonic() >= self._due:
             self._point(seconds)
 
     def evaluated(self, row: Row) -> None:
-        """Write the row's scores."""
+        """Write the row's scores; the time that it took is in no rate and in no step."""
+        if self._last:
+            self._point(self._last[1])
         self._scalar("train/mean_loss", row.scores.train_loss, row.step, row.seconds)
         self._scalar("test/loss", row.scores.test_loss, row.step, row.seconds)
         for name, value in row.scores.metrics.items():
             self._scalar(f"test/{name}", value, row.step, row.seconds)
         self._scalar("train/learning_rate", row.learning_rate, row.step, row.seconds)
+        self._last, self._since = None, row.seconds
 
     def noted(self, sentence: str) -> None:
         """Keep the sentence, once there is a file."""
@@ -61,11 +77,11 @@ class TensorBoardObserver:
             self._writer.add_text("notes", sentence, self._progress)
 
     def finished(self, summary: Summary) -> None:
-        """Write the mean parts of a step, in milliseconds, and close the files."""
+        """Write the parts of a typical step, in milliseconds, and close the files."""
         self._point(summary.seconds)
         workers = [totals for totals in summary.totals if totals.steps]
         for kind in KINDS if workers else ():
-            mean = sum(totals.seconds[kind] / totals.steps for totals in workers) / len(workers)
+            mean = sum(totals.typical[kind] for totals in workers) / len(workers)
             self._scalar(f"step_ms/{kind}", 1e3 * mean, summary.steps, summary.seconds)
         self.close()
 
@@ -80,6 +96,10 @@ class TensorBoardObserver:
         if seconds > self._since and self._steps:
             rate = self._samples / (seconds - self._since)
             self._scalar("train/samples_per_second", rate, self._progress, seconds)
+        if self._lengths:
+            self._scalar("step_ms/step", 1e3 * median(self._lengths), self._progress, seconds)
+            self._lengths.clear()
+        self._next = self._progress + self._stride
         self._loss, self._samples, self._steps, self._since = 0.0, 0, 0, seconds
         self._due = time.monotonic() + self._every
 

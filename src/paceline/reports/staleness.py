@@ -129,8 +129,8 @@ def _share_waited(totals: Totals) -> float:
 
 
 def _compute(totals: Totals) -> float:
-    """Seconds of a step that are the worker's own."""
-    return sum(totals.seconds[kind] for kind in ("data", "forward", "backward")) / totals.steps
+    """Seconds of a typical step that are the worker's own."""
+    return sum(totals.typical[kind] for kind in ("data", "forward", "backward"))
 
 
 def _time(seconds: float) -> str:

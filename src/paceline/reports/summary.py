@@ -1,6 +1,7 @@
-"""The end of a run in a few lines: the answer, where a step's time went, what else it took."""
+"""The end of a run in a few lines: the answer, where a typical step's time went, what else it took."""
 
 from dataclasses import dataclass
+from textwrap import wrap
 
 from paceline.records.spans import Totals
 from paceline.records.summary import Summary
@@ -22,6 +23,21 @@ PARTS = {
 COMPUTE = ("data", "forward", "backward", "apply")
 UNEVEN = 1.3
 """How much longer the slowest worker computes than the fastest before both are shown."""
+ATYPICAL = 1.05
+"""How much longer the mean step is than the typical one before its parts are shown as well."""
+LONGER = 1.2
+"""How much longer than the typical step the first one is before it is told."""
+
+OUTSIDE = {
+    "start": "start",
+    "evaluate": "evaluation",
+    "checkpoint": "checkpoints",
+    "communicate": "communication",
+    "wait": "waiting for others",
+    "unfinished": "unfinished steps",
+}
+"""What a worker's time goes to outside of steps; what is not named, or is less than MENTIONED, is the rest."""
+MENTIONED = 0.001
 
 
 def summary_text(summary: Summary, folder: str | None = None, blocks: bool = True) -> str:
@@ -41,32 +57,36 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
 
 @dataclass(frozen=True)
 class Worker:
-    """One worker's mean step."""
+    """One worker's typical step."""
 
     rank: int
     parts: tuple[float, ...]
     """Seconds, in the order of PARTS."""
-    compute: float
-    hidden: float
+    mean: tuple[float, ...]
+    """The same of the mean step; the first step of a process is not in it unless there is no other."""
     totals: Totals
 
     @classmethod
     def of(cls, rank: int, totals: Totals) -> "Worker":
-        """Divide a worker's totals by its steps."""
-        mean = {kind: seconds / totals.steps for kind, seconds in totals.seconds.items()}
-        return cls(
-            rank=rank,
-            parts=tuple(mean[kind] for kind in PARTS),
-            compute=sum(mean[kind] for kind in COMPUTE),
-            hidden=totals.hidden / totals.steps,
-            totals=totals,
-        )
+        """Read the totals of a worker that has finished a step."""
+        later = totals.steps - totals.warm_up_steps
+        sums = totals.step_seconds if later else totals.warm_up_seconds
+        mean = tuple(sums[kind] / (later or totals.steps) for kind in PARTS)
+        return cls(rank, tuple(totals.typical[kind] for kind in PARTS), mean, totals)
+
+    @property
+    def compute(self) -> float:
+        """Seconds of the typical step that are the worker's own."""
+        return sum(self.totals.typical[kind] for kind in COMPUTE)
 
     @property
     def samples_per_second(self) -> float:
-        """While it trains: evaluations and checkpoints do not count."""
-        training = sum(self.parts) * self.totals.steps
-        return self.totals.samples / training if training else 0.0
+        """While it trains: neither the first step of a process nor what lies outside of steps counts."""
+        totals, training = self.totals, sum(self.totals.step_seconds.values())
+        if not training:
+            training = sum(totals.warm_up_seconds.values())
+            return totals.samples / training if training else 0.0
+        return (totals.samples - totals.warm_up_samples) / training
 
 
 def _answer(summary: Summary, workers: list[Worker]) -> str:
@@ -96,26 +116,30 @@ def _accuracy(summary: Summary, took: str) -> str:
 
 
 def _table(workers: list[Worker], blocks: bool) -> list[str]:
-    """A worker's mean step in parts that add up; the fastest and the slowest beside it where they differ."""
-    mean = [sum(values) / len(workers) for values in zip(*(worker.parts for worker in workers), strict=True)]
-    step = sum(mean)
+    """The typical step in parts that add up; the mean one, the fastest and the slowest worker where they differ."""
+    typical = _mean([worker.parts for worker in workers])
+    mean = _mean([worker.mean for worker in workers])
+    step = sum(typical)
     digits = _digits(1e3 * step)
-    columns = [_milliseconds(mean, digits), [f"{share:.0f} %" for share in _percents(mean)]]
+    columns = [_milliseconds(typical, digits), [f"{share:.0f} %" for share in _percents(typical)]]
     titles = ["ms", "%"]
+    if sum(mean) > ATYPICAL * step:
+        columns.append(_milliseconds(mean, digits))
+        titles.append("mean ms")
     fast, slow = (pick(workers, key=lambda worker: worker.compute) for pick in (min, max))
     uneven = slow.compute > UNEVEN * fast.compute
     for worker in (fast, slow) if uneven else ():
         columns.append(_milliseconds(worker.parts, digits))
         titles.append(f"rank {worker.rank}")
-    width = 12 if uneven else 24
-    drawn = [bar(part / step if step else 0.0, width, blocks) for part in mean]
-    hidden = sum(worker.hidden for worker in workers) / len(workers)
+    width = {2: 24, 3: 18, 4: 12}.get(len(titles), 6)
+    drawn = [bar(part / step if step else 0.0, width, blocks) for part in typical]
+    hidden = sum(worker.totals.typical_hidden for worker in workers) / len(workers)
     if hidden:
         place = list(PARTS).index("communicate")
         drawn[place] = f"{drawn[place]} ({1e3 * hidden:.{digits}f} hidden)".lstrip()
     lines = [_line("where a step went", titles, "")]
     names = [f"  {name}" for name in PARTS.values()]
-    for name, *cells, picture in zip([*names, "  step"], *columns, [*drawn, ""], strict=True):
+    for name, *cells, picture in zip([*names, "  typical step"], *columns, [*drawn, ""], strict=True):
         lines.append(_line(name, cells, picture))
     if uneven:
         ratio = slow.compute / fast.compute
@@ -123,8 +147,12 @@ def _table(workers: list[Worker], blocks: bool) -> list[str]:
     return lines
 
 
+def _mean(rows: list[tuple[float, ...]]) -> list[float]:
+    return [sum(values) / len(rows) for values in zip(*rows, strict=True)]
+
+
 def _line(name: str, cells: list[str], picture: str) -> str:
-    widths = (9, 7, 9, 9)
+    widths = (9, 7, 9, 9, 9)
     numbers = "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=False))
     return f"{name:<17}{numbers}  {picture}".rstrip()
 
@@ -151,16 +179,11 @@ def _percents(parts: list[float]) -> list[float]:
 
 
 def _amounts(summary: Summary, workers: list[Worker]) -> list[str]:
-    """Work, time outside of steps, traffic, CPU and memory: a line each where there is something to say."""
+    """Work, where a worker's whole time went, traffic, CPU and memory: a line each where there is something to say."""
     rate = sum(worker.samples_per_second for worker in workers)
-    lines = [f"{_steps(summary, workers)}, {counted(summary.epochs, 'epoch')}, {rate:,.0f} samples/s"]
-    between = {
-        name: sum(worker.totals.seconds[kind] for worker in workers) / len(workers)
-        for kind, name in (("evaluate", "evaluation"), ("checkpoint", "checkpoints"))
-    }
-    if any(between.values()):
-        lines.append("between steps: " + ", ".join(f"{n} {show_seconds(s)}" for n, s in between.items() if s))
-    sent = sum(worker.totals.sent for worker in workers) / sum(worker.totals.steps for worker in workers)
+    lines = [f"{_steps(summary)}, {counted(summary.epochs, 'epoch')}, {rate:,.0f} samples/s"]
+    lines += [*_first(workers), *_whole_time(_present(summary))]
+    sent = sum(worker.totals.step_sent for worker in workers) / sum(worker.totals.steps for worker in workers)
     used = [f"sent {show_bytes(sent)} a step and worker" if sent else "sent nothing"]
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
         memory = show_bytes(summary.memory_bytes)
@@ -168,8 +191,46 @@ def _amounts(summary: Summary, workers: list[Worker]) -> list[str]:
     return [*lines, "; ".join(used)]
 
 
-def _steps(summary: Summary, workers: list[Worker]) -> str:
-    fewest, most = (pick(worker.totals.steps for worker in workers) for pick in (min, max))
-    if fewest == most:
-        return f"{counted(summary.steps, 'step')} a worker"
-    return f"{fewest:,} to {most:,} steps a worker"
+def _present(summary: Summary) -> list[Totals]:
+    """Of all who were there, also of one that finished no step."""
+    return [one for one in summary.totals if one.steps or any(one.seconds.values())]
+
+
+def _steps(summary: Summary) -> str:
+    fewest, most = (pick(one.steps for one in _present(summary)) for pick in (min, max))
+    return f"{counted(most, 'step')} a worker" if fewest == most else f"{fewest:,} to {most:,} steps a worker"
+
+
+def _first(workers: list[Worker]) -> list[str]:
+    """What the first step took, where that is worth a word."""
+    firsts = [one.totals for one in workers if one.totals.warm_up_steps]
+    if not firsts:
+        return []
+    if all(one.steps == one.warm_up_steps for one in firsts):
+        return ["no step but the first, which allocates memory: train for longer to see a typical one"]
+    many = sum(one.warm_up_steps for one in firsts)
+    first = sum(sum(one.warm_up_seconds.values()) for one in firsts) / many
+    typical = sum(sum(one.parts) for one in workers) / len(workers)
+    if first < LONGER * typical:
+        return []
+    name = "the first step" if many == len(firsts) else "the first step after each start"
+    return [f"{name} took {show_seconds(first)}, {first / typical:.2g} times as long"]
+
+
+def _whole_time(present: list[Totals]) -> list[str]:
+    """All of a worker's time, in the mean of those who were there: it adds up."""
+    sums: dict[str, float] = {"steps": 0.0}
+    for one in present:
+        sums["steps"] += sum(one.step_seconds.values()) + sum(one.warm_up_seconds.values())
+        for kind, seconds in one.outside.items():
+            name = OUTSIDE.get(kind, "rest")
+            sums[name] = sums.get(name, 0.0) + seconds
+    whole = sum(sums.values())
+    if whole <= sums["steps"]:
+        return []
+    named = [name for name in ("steps", *OUTSIDE.values()) if sums.get(name, 0.0) >= MENTIONED * whole]
+    told = {name: sums[name] for name in named}
+    if (rest := whole - sum(told.values())) >= MENTIONED * whole:
+        told["rest"] = rest
+    shown = ", ".join(f"{name} {show_seconds(seconds / len(present))}" for name, seconds in told.items())
+    return wrap(f"a worker's {show_seconds(whole / len(present))}: {shown}", 80, subsequent_indent="  ")

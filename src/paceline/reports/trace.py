@@ -4,12 +4,14 @@ import gzip
 import json
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
-from paceline.records.events import read_events
+from paceline.records.events import read_events, read_metrics
 from paceline.records.files import replacing
 from paceline.records.folder import RunFolder
+from paceline.records.lines import read_lines
 from paceline.records.servers import Received, Updated, read_server_log
 from paceline.records.spans import Span, StepRecord
 
@@ -23,9 +25,10 @@ MOST = 20_000
 def write_trace(folder: RunFolder, most: int = MOST) -> Path:
     """Write ``trace.json.gz`` from what every worker recorded first, and return its path.
 
-    A worker is a process with two tracks: its steps, and the communication that was hidden behind backward. A
-    server is one as well: its updates, and the workers that joined and left.
-    The same record gives the same bytes.
+    A worker is a process with two tracks, its steps and the communication that was hidden behind backward, and with
+    counters: samples/s, bytes sent, CPU, memory. The first one has the losses too. A server is a process as well: its
+    updates, the workers that joined and left, staleness and queue depth. What can be added up has one name; numbers
+    are arguments. The same record gives the same bytes.
     """
     with (
         replacing(folder.trace) as file,
@@ -42,6 +45,7 @@ def write_trace(folder: RunFolder, most: int = MOST) -> Path:
 
 def _events(folder: RunFolder, most: int) -> Iterator[dict[str, Any]]:
     files = folder.event_files()
+    end = 0.0
     for rank, path in files.items():
         yield _name("process_name", rank, STEPS, f"rank {rank}")
         yield _name("thread_name", rank, STEPS, "steps")
@@ -49,23 +53,72 @@ def _events(folder: RunFolder, most: int) -> Iterator[dict[str, Any]]:
         for record in islice(read_events(path), max(1, most // len(files))):
             yield from _complete(record, rank, STEPS, record.spans)
             yield from _complete(record, rank, HIDDEN, record.hidden)
+            yield from _step_counters(record, rank)
+            end = max([end, *(span.start + span.length for span in record.spans)])
     first = max(files, default=-1) + 1
-    for server, path in folder.server_event_files().items():
+    servers = folder.server_event_files()
+    for server, path in servers.items():
         yield from _server(first + server, server, path, most)
+    if files:
+        yield from _losses(folder, min(files), end)
+        yield from _system(
+            folder, list(files), max([first, *(first + server + 1 for server in servers)]), end
+        )
 
 
 def _server(process: int, server: int, path: Path, most: int) -> Iterator[dict[str, Any]]:
-    """A server's moments, as instant events."""
+    """A server's moments, as instant events, and how its queue and its gradients' staleness went."""
     yield _name("process_name", process, UPDATES, f"server {server}")
     yield _name("thread_name", process, UPDATES, "updates")
     yield _name("thread_name", process, CREW, "workers")
     for entry in islice(read_server_log(path), most):
         if isinstance(entry, Updated):
-            whose = [one._asdict() for one in entry.used]
-            yield _instant(process, UPDATES, entry.at, f"update {entry.version}", {"gradients": whose})
-        elif isinstance(entry, Received) and entry.kind in ("Join", "Left"):
-            what = "joins" if entry.kind == "Join" else entry.how or "left"
-            yield _instant(process, CREW, entry.at, f"rank {entry.worker} {what}", {})
+            whose = {"version": entry.version, "gradients": [one._asdict() for one in entry.used]}
+            yield _instant(process, UPDATES, entry.at, "update", whose)
+            stalest = max((one.staleness for one in entry.used), default=0)
+            yield _counter(process, entry.at, "staleness", stalest)
+        elif isinstance(entry, Received):
+            yield _counter(process, entry.at, "queue depth", entry.depth)
+            if entry.kind in ("Join", "Left"):
+                what = "joins" if entry.kind == "Join" else entry.how or "left"
+                yield _instant(process, CREW, entry.at, what, {"rank": entry.worker})
+
+
+def _step_counters(record: StepRecord, rank: int) -> Iterator[dict[str, Any]]:
+    """What a step came to, from its beginning on; a counter keeps its value until the next one."""
+    length = sum(span.length for span in record.spans)
+    if not length:
+        return
+    yield _counter(rank, record.spans[0].start, "samples/s", round(record.samples / length, 3))
+    yield _counter(rank, record.spans[0].start, "bytes sent", record.sent)
+
+
+def _losses(folder: RunFolder, rank: int, end: float) -> Iterator[dict[str, Any]]:
+    """One value an evaluation, at its end; nothing where a loss is no number."""
+    for row in read_metrics(folder.metrics) if folder.metrics.exists() else ():
+        for name, value in (("train loss", row.scores.train_loss), ("test loss", row.scores.test_loss)):
+            if isfinite(value) and row.seconds <= end:
+                yield _counter(rank, row.seconds, name, value)
+
+
+def _system(folder: RunFolder, ranks: list[int], process: int, end: float) -> Iterator[dict[str, Any]]:
+    """CPU and memory of the workers that the run began with here, in order of rank, and of the machine."""
+    known: dict[int, int] = {}
+    for line in read_lines(folder.system) if folder.system.exists() else ():
+        if line["time"] > end:
+            continue
+        if not known:
+            yield _name("process_name", process, STEPS, "machine")
+        yield _counter(process, line["time"], "CPU % of all cores", line["cpu_percent"])
+        for worker in line["workers"]:
+            rank = known.setdefault(worker["pid"], ranks[len(known) % len(ranks)])
+            yield _counter(rank, line["time"], "CPU % of a core", worker["cpu_percent"])
+            yield _counter(rank, line["time"], "memory bytes", worker["memory_bytes"])
+
+
+def _counter(process: int, at: float, name: str, value: float) -> dict[str, Any]:
+    """A point of a series; counters belong to a process, and each has one series, for viewers stack several."""
+    return {"ph": "C", "name": name, "pid": process, "ts": round(1e6 * at, 3), "args": {"value": value}}
 
 
 def _instant(process: int, track: int, at: float, name: str, args: dict[str, Any]) -> dict[str, Any]:

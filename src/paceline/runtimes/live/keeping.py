@@ -17,8 +17,8 @@ from paceline.records.events import read_events, truncate_events, truncate_metri
 from paceline.records.files import DamagedFile, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity
+from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
-from paceline.records.spans import Totals
 from paceline.records.tensorfile import write_tensors
 from paceline.runtimes.config import Placement, new_identity, read_config, write_config
 from paceline.runtimes.live.documents import check_equal
@@ -161,17 +161,18 @@ def last_recorded_step(folder: RunFolder, rank: int) -> int:
     return max((record.step for record in read_events(path)), default=0) if path.exists() else 0
 
 
-def recorded_totals(folder: RunFolder, rank: int) -> tuple[Totals, float]:
-    """What a worker has recorded, in sum, and when that ended; as far as it can be read."""
-    totals, end = Totals(), 0.0
+def recorded_time(folder: RunFolder, rank: int) -> tuple[TimeLedger, float]:
+    """What a worker has recorded, added up, and when that ended; as far as it can be read."""
+    ledger, end = TimeLedger(), 0.0
     if folder.events(rank).exists():
         try:
             for record in read_events(folder.events(rank)):
-                totals.add(record)
+                ledger.add(record)
                 end = record.spans[-1].start + record.spans[-1].length if record.spans else end
         except DamagedFile:
-            totals.damaged += 1
-    return totals, end
+            ledger.note_damage()
+    ledger.starting = True
+    return ledger, end
 
 
 class Speaks(Protocol):

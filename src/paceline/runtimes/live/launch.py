@@ -167,7 +167,7 @@ class Run:
 
     def _died(self, process: Process) -> None:
         if self._deaths is not None and process.role == "worker":
-            self._deaths.tell(process.rank, read_servers(self.folder))
+            self._deaths.tell(process.rank, self.witness.pulse(process).step, read_servers(self.folder))
 
     def _listen(self) -> int | None:
         """Pass on what other hosts say; a node that is lost and that the run cannot do without."""

@@ -11,6 +11,7 @@ from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, MetricsWriter
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
+from paceline.records.ledger import TimeLedger
 from paceline.records.load import HostLoad, usable_cores
 from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Started
@@ -22,7 +23,7 @@ from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.engine import Beating, Engine
 from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.keeping import FolderKeeper, Home, go_on, recorded_totals
+from paceline.runtimes.live.keeping import FolderKeeper, Home, go_on, recorded_time
 from paceline.runtimes.live.post import NoPost, Post
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.replicas import Alike, Replicas, Unlike
@@ -64,7 +65,7 @@ class Life:
         self.me = Worker(group.rank, group.workers, flat.params, flat.grad, self.replica.buffers)
         self.me.servers = prepared.servers
         self.position = Position()
-        self.totals, self.begun = Totals(), 0.0
+        self.ledger, self.begun = TimeLedger(), 0.0
         self.last_row: Row | None = None
         self.loads: list[HostLoad] = []
 
@@ -89,7 +90,7 @@ class Life:
     def _move_in(self, home: Home, clock: int) -> None:
         self.home = home
         damaged = go_on(home, self.group.rank, clock, self.position.progress)
-        self.totals, end = recorded_totals(home.folder, self.group.rank)
+        self.ledger, end = recorded_time(home.folder, self.group.rank)
         told = self.group.exchange({"begun": max(self.me.now, end), "damaged": damaged})
         for sentence in (sentence for other in told for sentence in other["damaged"]):
             self.observer.noted(sentence)
@@ -110,7 +111,7 @@ class Life:
             self.observer.started(self._started())
             ending = self._train(stack.enter_context(agreed), events)
         if ending == "left":  # the others go on, and have nothing to tell yet
-            return self._summary(ending, [self.totals], [])
+            return self._summary(ending, [self.ledger.totals()], [])
         summary = self._summary(
             ending, self._all_totals(sampler.load if sampler else None), self.server_totals()
         )
@@ -124,13 +125,13 @@ class Life:
 
     def _all_totals(self, load: HostLoad | None = None) -> list[Totals]:
         """Every worker's, at the place of its rank; of one that has gone, as far as it has recorded them here."""
-        mine = {"totals": asdict(self.totals), "load": asdict(load) if load else None}
+        mine = {"totals": asdict(self.ledger.totals()), "load": asdict(load) if load else None}
         given = self.group.exchange({"rank": self.group.rank, **mine})
         self.loads = [HostLoad(**one["load"]) for one in given if one["load"]]
         totals = {one["rank"]: Totals(**one["totals"]) for one in given}
         gone = set(range(self.group.workers)) | set(self.folder.event_files())
         for rank in gone - set(totals):
-            totals[rank] = recorded_totals(self.folder, rank)[0]
+            totals[rank] = recorded_time(self.folder, rank)[0].totals()
         return [
             totals.get(rank, Totals()) for rank in range(max(totals) + 1)
         ]  # a rank may never have been used
@@ -156,7 +157,7 @@ class Life:
         settings = self.prepared.settings
         self.line_up()
         recorder = Recorder(
-            self.compared(), events.append, self.totals, self.begun, events.flush, self._replicas()
+            self.compared(), events.append, self.ledger, self.begun, events.flush, self._replicas()
         )
         engine = Engine(
             me=self.me,

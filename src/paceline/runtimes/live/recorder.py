@@ -5,7 +5,8 @@ from time import perf_counter
 
 import torch
 
-from paceline.records.spans import Span, StepRecord, Totals
+from paceline.records.ledger import TimeLedger
+from paceline.records.spans import Span, StepRecord
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.replicas import Replicas, Unlike
 
@@ -28,7 +29,7 @@ class Recorder:
         self,
         group: Group,
         write: Callable[[StepRecord], None],
-        totals: Totals,
+        ledger: TimeLedger,
         begun: float = 0.0,
         flush: Callable[[], None] = lambda: None,
         replicas: Replicas = Unlike(),  # noqa: B008  it holds nothing
@@ -37,11 +38,12 @@ class Recorder:
 
         ``replicas`` are compared whenever exchanges are, in the same message.
         """
-        self.totals = totals
+        self._ledger = ledger
         self._group, self._write, self._flush, self._replicas = group, write, flush, replicas
         self._last = perf_counter()
         self._origin = self._last - begun
         self._record = StepRecord(step=0, meeting=True)
+        self._warm = False
         self._closed: list[StepRecord] = []
         self._exchanges: list[tuple[StepRecord, int]] = []
         self._seen = 0
@@ -91,6 +93,7 @@ class Recorder:
         """So many samples, or none, were trained on: this is a step, and no meeting."""
         self._record.samples += samples
         self._record.meeting = False
+        self._record.warm_up, self._warm = not self._warm, True
 
     def close(self, step: int) -> None:
         """A step or a meeting is over."""
@@ -159,7 +162,7 @@ class Recorder:
 
     def _hand_on(self) -> None:
         for record in self._closed:
-            self.totals.add(record)
+            self._ledger.add(record)
             self._write(record)
         self._closed.clear()
 

@@ -98,7 +98,11 @@ def run_worker(
         if place.local_rank == 0:
             _warn_of_sharing(place, options, observer)
             sampler = SystemSampler(
-                home.folder.system, pids, roots=job_roots(place), wanted=place.local_workers * options.threads
+                home.folder.system,
+                pids,
+                since=life.begun,
+                roots=job_roots(place),
+                wanted=place.local_workers * options.threads,
             )
         return life.live(agreed, before_hard_end, sampler)
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from paceline.costs.base import Times
+from paceline.records.ledger import TimeLedger
 from paceline.records.spans import KINDS, Span, StepRecord, Totals
 from paceline.runtimes.virtual.timeline import Interval
 
@@ -12,14 +13,19 @@ DATA, FORWARD, BACKWARD, COMMUNICATE, WAIT, APPLY, EVALUATE, CHECKPOINT, _ = ran
 
 
 class Books:
-    """Sums only, in a flat list: this runs for every step of every worker."""
+    """The open step or meeting, in a flat list: this runs for every step of every worker."""
 
-    __slots__ = ("hidden", "received", "samples", "seconds", "sent", "steps")
+    __slots__ = ("clock", "hidden", "is_step", "ledger", "received", "samples", "seconds", "sent")
 
     def __init__(self) -> None:
+        self.ledger = TimeLedger()
+        self._open(0)
+
+    def _open(self, clock: int) -> None:
+        self.clock, self.is_step = clock, False
         self.seconds = [0.0] * len(KINDS)
         self.hidden = 0.0
-        self.sent = self.received = self.steps = self.samples = 0
+        self.sent = self.received = self.samples = 0
 
     def gradient(self, start: float, times: Times, samples: int) -> None:  # noqa: ARG002
         """A mini-batch was trained on."""
@@ -28,8 +34,8 @@ class Books:
         seconds[DATA] += data
         seconds[FORWARD] += forward
         seconds[BACKWARD] += backward
-        self.samples += samples
-        self.steps += 1
+        self.samples = samples
+        self.is_step = True
 
     def unfinished(self, start: float, times: Times, end: float) -> None:
         """A mini-batch that somebody's end cuts short: its time counts, its samples do not."""
@@ -60,36 +66,44 @@ class Books:
 
     def meet(self, clock: int) -> None:
         """What follows belongs to a meeting, not to the step before it."""
+        if self.is_step:
+            self.close(clock)
+
+    def cut(self, clock: int) -> None:
+        """The worker's time is over: a step counts only if it had come to its end."""
+        self.is_step = self.is_step and clock > self.clock
+        self.close(clock)
 
     def close(self, clock: int) -> None:
         """A step or a meeting is over."""
+        if self.is_step:
+            self.ledger.add_step(self.seconds, self.hidden, self.sent, self.received, self.samples)
+        else:
+            self.ledger.add_outside(self.seconds, self.sent, self.received)
+        self._open(clock)
 
     def totals(self) -> Totals:
         """The sums as records name them."""
-        return Totals(
-            seconds=dict(zip(KINDS, self.seconds, strict=True)),
-            hidden=self.hidden,
-            sent=self.sent,
-            received=self.received,
-            steps=self.steps,
-            samples=self.samples,
-        )
+        return self.ledger.totals()
 
 
 class FullBooks(Books):
-    """Sums, and a record of every step and meeting, handed over as it ends."""
+    """Also a record of every step and meeting, handed over as it ends."""
 
-    __slots__ = ("_hand_over", "_record")
+    __slots__ = ("_hand_over", "_hidden", "_spans")
 
     def __init__(self, hand_over: Callable[[StepRecord], None]) -> None:
-        super().__init__()
         self._hand_over = hand_over
-        self._record = StepRecord(0, meeting=True)
+        super().__init__()
+
+    def _open(self, clock: int) -> None:
+        super()._open(clock)
+        self._spans: list[Span] = []
+        self._hidden: list[Span] = []
 
     def gradient(self, start: float, times: Times, samples: int) -> None:
         """Note and count."""
         super().gradient(start, times, samples)
-        self._record.samples, self._record.meeting = samples, False
         for kind, length in enumerate(times):
             self._note(kind, start, length)
             start += length
@@ -104,33 +118,22 @@ class FullBooks(Books):
         super().exchange(start, wait, communicate, sent, received)
         self._note(WAIT, start, wait)
         self._note(COMMUNICATE, start + wait, communicate)
-        self._record.sent += sent
-        self._record.received += received
 
     def behind(self, hidden: Hidden) -> None:
         """Note and count."""
         super().behind(hidden)
-        self._record.hidden += [Span("communicate", start, stop - start) for start, stop in hidden[0]]
-
-    def moved(self, sent: int, received: int) -> None:
-        """Note and count."""
-        super().moved(sent, received)
-        self._record.sent += sent
-        self._record.received += received
-
-    def meet(self, clock: int) -> None:
-        """End the step's record, once a meeting."""
-        if not self._record.meeting:
-            self.close(clock)
+        self._hidden += [Span("communicate", start, stop - start) for start, stop in hidden[0]]
 
     def close(self, clock: int) -> None:
         """Hand the record over, unless it is of a meeting in which nothing happened."""
-        record = self._record
-        if record.spans or record.sent or record.received or not record.meeting:
-            record.step = clock
-            self._hand_over(record)
-        self._record = StepRecord(clock, meeting=True)
+        if self._spans or self.sent or self.received or self.is_step:
+            samples = self.samples if self.is_step else 0
+            traffic = self.sent, self.received
+            self._hand_over(
+                StepRecord(clock, samples, self._spans, self._hidden, *traffic, meeting=not self.is_step)
+            )
+        super().close(clock)
 
     def _note(self, kind: int, start: float, length: float) -> None:
         if length > 0:
-            self._record.spans.append(Span(KINDS[kind], start, length))
+            self._spans.append(Span(KINDS[kind], start, length))

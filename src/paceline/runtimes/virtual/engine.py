@@ -120,7 +120,7 @@ class Engine:
         if me.now < now and now > node.starts:
             node.books.span(WAIT, me.now, now - me.now)
         me.now = now
-        node.books.close(me.clock)
+        node.books.cut(me.clock)
 
     def _work(self, node: Node) -> None:
         """Run a worker's program until it has to wait for somebody."""

@@ -24,15 +24,20 @@
     (other) => down(one) !== down(other) && one.start < other.stop && other.start < one.stop)));
   const onRight = (message) => down(message) || !bothWays;
   const reach = Math.max(1, ...story.steps.flatMap((step) => step.messages.map((message) => Math.abs(message.target - message.source))));
-  const room = story.chunks === 1 ? Math.min(120, 36 + 10 * reach) : story.chunks <= 6 ? 42 : 30;
+  const fullRoom = story.chunks === 1 ? Math.min(120, 36 + 10 * reach) : story.chunks <= 6 ? 42 : 30;
+
+  let room = fullRoom;
+
+  // Denser until all columns are in view; what still does not fit scrolls, and says so.
+  const LEVELS = [{ name: "", share: 1 }, { name: "compact", share: 0.6 }, { name: "compact tight", share: 0.4 }];
 
   const columnWidth = (chunk) => Math.min(56, Math.max(...moments.flatMap((_, at) => ranks.map((rank) => held(at, rank, chunk).length))));
 
   function makeTable() {
     const hosts = [...new Set(story.hosts)];
     const table = $("table");
-    const head = element("tr", {}, ...(hosts.length > 1 ? [element("td")] : []), element("td"));
-    for (const chunk of chunks) head.append(element("th", { scope: "col", class: "chunk" }, story.chunks > 1 ? `chunk ${chunk}` : "values"));
+    const head = element("tr", {}, ...(hosts.length > 1 ? [element("td")] : []), element("td", { class: "corner" }, story.chunks > 1 ? "chunk" : ""));
+    for (const chunk of chunks) head.append(element("th", { scope: "col", class: "chunk" }, story.chunks > 1 ? element("span", { class: "word" }, "chunk ") : "values", story.chunks > 1 ? `${chunk}` : ""));
     table.append(element("thead", {}, head));
     for (const host of hosts) {
       const members = ranks.filter((rank) => story.hosts[rank] === host);
@@ -46,8 +51,44 @@
       table.append(body);
     }
     table.classList.toggle("many", story.bounds.some((bound, chunk) => story.bounds[chunk + 1] - bound > 1));
+  }
+
+  const fits = () => $("board").scrollWidth <= $("board").clientWidth;
+
+  function density(level) {
+    const table = $("table");
+    table.classList.remove("compact", "tight");
+    table.classList.add(...level.name.split(" ").filter(Boolean));
+    room = Math.round(fullRoom * level.share);
     table.style.setProperty("--right", `${room}px`);
-    table.style.setProperty("--left", bothWays ? `${room}px` : "4px");
+    table.style.setProperty("--left", bothWays ? `${room}px` : level.name ? "2px" : "4px");
+  }
+
+  function fit() {
+    document.querySelector("main").classList.remove("wide");
+    density(LEVELS[0]);
+    if (!fits()) document.querySelector("main").classList.add("wide");
+    const level = LEVELS.find((one) => (density(one), fits()));
+    if (!level) density(LEVELS[1]);
+    drawArrows();
+    hint();
+  }
+
+  function hint() {
+    const board = $("board");
+    $("view").classList.toggle("scrolls", !fits());
+    const edges = board.getBoundingClientRect();
+    const start = Math.max(edges.left, document.querySelector("th.process").getBoundingClientRect().right);
+    const inView = chunks.filter((chunk) => {
+      const { left, right } = cellOf(0, chunk).getBoundingClientRect();
+      return left >= start - 2 && right <= edges.right + 1;
+    });
+    const [first, last] = [inView[0], inView[inView.length - 1]];
+    const which = inView.length > 1 ? `Chunks ${first} to ${last} of 0 to ${story.chunks - 1} are` : "Not all values are";
+    $("more").hidden = fits();
+    $("more").textContent = `${which} in view: scroll the table sideways for the rest.`;
+    $("view").classList.toggle("left", !fits() && board.scrollLeft > 1);
+    $("view").classList.toggle("right", !fits() && board.scrollLeft < board.scrollWidth - board.clientWidth - 1);
   }
 
   function makeCell(rank, chunk) {
@@ -211,5 +252,8 @@
   document.addEventListener("keydown", pressed);
   makeTable();
   go(0);
+  fit();
+  $("board").addEventListener("scroll", hint, { passive: true });
+  window.addEventListener("resize", fit);
   new ResizeObserver(drawArrows).observe($("sheet"));
 })();

@@ -120,6 +120,8 @@ class Died:
     """A launcher has seen one of its workers die."""
 
     rank: int
+    clock: int
+    """Steps that it had finished."""
 
 
 CONTROL_MESSAGES = (

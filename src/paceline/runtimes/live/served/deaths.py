@@ -22,8 +22,8 @@ class DeathNotices:
         self._context: zmq.Context[zmq.Socket[bytes]] | None = None
         self._sockets: list[zmq.Socket[bytes]] = []
 
-    def tell(self, rank: int, endpoints: Sequence[str]) -> None:
-        """Tell every server that a worker has died; waits for nobody."""
+    def tell(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
+        """Tell every server that a worker has died, and after which step; waits for nobody."""
         if self._context is None:
             if not endpoints:
                 return  # nobody here has come so far as to know the servers, so none counts on it yet
@@ -32,7 +32,7 @@ class DeathNotices:
             self._sockets = [dealer(self._context, endpoint, *keys) for endpoint in endpoints]
         for socket in self._sockets:
             with suppress(zmq.Again):  # a server that takes nothing is gone itself
-                socket.send_multipart(wire.pack(Died(rank)), zmq.NOBLOCK)
+                socket.send_multipart(wire.pack(Died(rank, step)), zmq.NOBLOCK)
 
     def close(self) -> None:
         """Close once every notice has gone out, or soon after: a server that takes none has ended."""

@@ -215,7 +215,7 @@ class ServerEngine:
                 self._circle.give(worker, Gift("words", message.document))
                 self._end_collectives()
             case Died():
-                self._let_go(message.rank, self._clocks.get(message.rank, 0), "died")
+                self._let_go(message.rank, message.clock, "died")
             case Keep():
                 self._keep(worker, message.step)
         return False
