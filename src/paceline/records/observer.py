@@ -26,6 +26,8 @@ class Started:
     """How long a resumed run has taken so far."""
     target: float | None = None
     folder: str | None = None
+    step: str = ""
+    """What a step is made of, after the batch: " x 4 accumulated, bf16"; empty for one plain mini-batch."""
 
 
 class Observer(Protocol):

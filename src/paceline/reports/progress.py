@@ -51,7 +51,11 @@ class ConsoleObserver:
         """Print the row; say so once if the loss is no number any more."""
         for line in self._table.lines(row):
             self._print(line)
-        if not isfinite(row.scores.test_loss) and not self._diverged:
+        scores = row.scores
+        if (
+            not isfinite(scores.train_loss if scores.test_loss is None else scores.test_loss)
+            and not self._diverged
+        ):
             self._diverged = True
             self.noted("the loss is no longer a number: try a lower learning rate with --lr")
 
@@ -177,7 +181,7 @@ def header(run: Started) -> list[str]:
     size = f"{run.parameters:,} parameters"
     backend, by, schedule = run.transport.partition(", by ")
     way = f"{_TRANSPORTS.get(backend, backend)}{by}{schedule}"
-    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}, {run.strategy} over {way}"]
+    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}{run.step}, {run.strategy} over {way}"]
     if run.first_step:
         lines.append(f"resumed at step {run.first_step:,} of {run.last_step:,}")
     if run.folder:
