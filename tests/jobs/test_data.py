@@ -62,7 +62,10 @@ class Stream(IterableDataset[int]):
     [
         (Stream(), "its train data is an IterableDataset, whose samples have no index"),
         ([], "no samples"),
-        ([(object(), 1)], "its first sample raised TypeError: default_collate.*; convert it .* or give collate="),
+        (
+            [(object(), 1)],
+            "its first sample raised TypeError: default_collate.*; convert it .* or give collate=",
+        ),
         (None, "is a NoneType"),
     ],
 )
