@@ -176,12 +176,25 @@ def test_accumulated_and_clipped_workers_are_one_worker_with_the_whole(spec, run
     parts = ("--workers", "2", "--batch-size", "16", "--accumulate", "2")
     one = run("simulate", "--workers", "1", "--batch-size", "64", *options)
     assert close(run("simulate", "--strategy", spec, *parts, *options), one, 2e-6)
-    assert not close(run("simulate", "--workers", "1", "--batch-size", "64", "--epochs", "2", *PLAIN_SGD), one)
+    assert not close(
+        run("simulate", "--workers", "1", "--batch-size", "64", "--epochs", "2", *PLAIN_SGD), one
+    )
 
 
 @pytest.mark.parametrize("spec", ["all-reduce:bucket=20000,first-bucket=4000", "ps"])
 def test_live_is_virtual_with_accumulation_clipping_and_bf16(spec, run):
-    options = ("--strategy", spec, "--epochs", "1", "--accumulate", "2", "--clip-norm", "0.5", "--precision", "bf16")
+    options = (
+        "--strategy",
+        spec,
+        "--epochs",
+        "1",
+        "--accumulate",
+        "2",
+        "--clip-norm",
+        "0.5",
+        "--precision",
+        "bf16",
+    )
     live, virtual = run("train", *options), run("simulate", *options)
     assert same(live, virtual)
     assert live.rows == virtual.rows
