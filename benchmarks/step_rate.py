@@ -23,6 +23,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from _ports import free_ports
+from paceline.jobs.batches import batch_loss
 from paceline.jobs.build import build_job
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.spec import JobSpec
@@ -125,9 +126,9 @@ def ddp(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
     while len(times) < case["steps"]:
         sampler.set_epoch(epoch)
         epoch += 1
-        for inputs, targets in loader:
+        for batch in loader:
             optimizer.zero_grad()
-            loss = job.loss(model(inputs), targets)
+            loss = batch_loss(job, model, batch)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
             loss.item()

@@ -14,6 +14,7 @@ import torch
 
 from paceline.clusters.description import read_cluster
 from paceline.costs.given import given_costs
+from paceline.jobs.batches import batch_loss
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
@@ -60,10 +61,10 @@ def bare(job: Job, settings: Settings) -> float:
     begun = time.perf_counter()
     for step in range(settings.iterations or 0):
         for worker in range(settings.workers):
-            inputs, targets = job.train.take(shards.indices(worker, step))
-            if len(targets):
+            if shards.size(worker, step):
                 model.zero_grad()
-                job.loss(model(inputs), targets).backward()  # type: ignore[no-untyped-call]
+                batch = job.train.take(shards.indices(worker, step))
+                batch_loss(job, model, batch).backward()  # type: ignore[no-untyped-call]
     return time.perf_counter() - begun
 
 

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.jobs.job import Batch
+from paceline.jobs.batches import Batch
 from paceline.jobs.optimizers import AdamW, Sgd
 from paceline.jobs.subject import Subject
 

@@ -169,6 +169,40 @@ def test_uneven_shares_of_a_batch_are_one_worker_with_the_whole(spec, run):
     assert close(uneven, one, 2e-6)
 
 
+# With local SGD each worker clips its own gradient, before the average.
+@pytest.mark.parametrize("spec", [spec for spec in SYNCHRONOUS if not spec.startswith("local-sgd")])
+def test_accumulated_and_clipped_workers_are_one_worker_with_the_whole(spec, run):
+    """Two workers with two mini-batches of 16 each; the norm is that of the mean over all 64 samples."""
+    options = ("--epochs", "2", "--clip-norm", "0.5", *PLAIN_SGD)
+    parts = ("--workers", "2", "--batch-size", "16", "--accumulate", "2")
+    one = run("simulate", "--workers", "1", "--batch-size", "64", *options)
+    assert close(run("simulate", "--strategy", spec, *parts, *options), one, 2e-6)
+    assert not close(
+        run("simulate", "--workers", "1", "--batch-size", "64", "--epochs", "2", *PLAIN_SGD), one
+    )
+
+
+@pytest.mark.parametrize("spec", ["all-reduce:bucket=20000,first-bucket=4000", "ps"])
+def test_live_is_virtual_with_accumulation_clipping_and_bf16(spec, run):
+    options = (
+        "--strategy",
+        spec,
+        "--epochs",
+        "1",
+        "--accumulate",
+        "2",
+        "--clip-norm",
+        "0.5",
+        "--precision",
+        "bf16",
+    )
+    live, virtual = run("train", *options), run("simulate", *options)
+    assert same(live, virtual)
+    assert live.rows == virtual.rows
+    sent = [[total["sent"] for total in one.document["summary"]["totals"]] for one in (live, virtual)]
+    assert sent[0] == sent[1], "gradients travel once a step"
+
+
 @pytest.mark.parametrize("spec", LIVE)
 def test_live_is_virtual_to_the_last_bit(spec, run):
     live = run("train", "--strategy", spec, "--epochs", "2")

@@ -100,7 +100,7 @@ def flat(*, loss: Any = functional.cross_entropy, model: Any = None) -> Subject:
         ),
         (
             partial(flat, loss=lambda outputs, _: outputs),
-            "is of shape [4, 10]; it must give the batch's mean",
+            "is a tensor of shape [4, 10]; it must give the batch's mean",
         ),
         (partial(flat, loss=lambda outputs, _: outputs.detach().sum()), "does not depend on any trainable"),
         (

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from command import run_json
+from command import fork_workers, run_json
 from paceline import specs
 from paceline.clusters.description import read_cluster
 from paceline.costs.given import given_costs
@@ -70,9 +70,30 @@ def test_the_model_and_the_cluster_in_the_docs_are_predicted(tmp_path):
 
 
 def test_the_job_in_the_docs_learns(tmp_path):
-    (tmp_path / "waves.py").write_text(shown("jobs.md", "def build()"))
+    (tmp_path / "waves.py").write_text(shown("jobs.md", "class Waves"))
     document = run_json("simulate", "--job", "waves.py:build", "--epochs", "4", cwd=tmp_path)
     assert document["rows"][-1]["accuracy"] > 0.75
+
+
+def test_the_job_with_dict_samples_in_the_docs_learns_and_is_predicted(tmp_path):
+    (tmp_path / "reviews.py").write_text(shown("jobs.md", "class Reviews"))
+    document = run_json("simulate", "--job", "reviews.py:build", "--epochs", "2", cwd=tmp_path)
+    assert document["rows"][-1]["accuracy"] > 0.95
+    words = ("predict", "--job", "reviews.py:build", "--device", "a100", "--workers", "1,2")
+    rows = run_json(*words, cwd=tmp_path)["series"][0]["rows"]
+    assert rows[1]["step"] > rows[0]["step"] > 0
+
+
+def test_the_vision_job_in_the_docs_trains_alike_with_and_without_loader_processes(tmp_path):
+    """Its crops are random: they would differ if a batch depended on the process that loads it."""
+    (tmp_path / "photos.py").write_text(shown("jobs.md", "class Photos"))
+    options = ("--job", "photos.py:build", "--epochs", "2")
+    live = run_json("train", *options, cwd=tmp_path, first=fork_workers)
+    virtual = run_json("simulate", *options, cwd=tmp_path)
+    losses = [[row["train_loss"] for row in document["rows"]] for document in (live, virtual)]
+    assert losses[0] == losses[1]
+    assert losses[0][1] < losses[0][0]
+    assert "test_loss" not in live["rows"][0]
 
 
 def test_the_simulation_in_the_docs_runs(monkeypatch):

@@ -75,12 +75,18 @@ class RunOptions:
     """The optimizer's learning rate, for short."""
     schedule: Annotated[str | None, Parameter(group=JOB)] = None
     """The learning-rate schedule (default constant); see 'paceline schedules'."""
+    accumulate: Annotated[int | None, Parameter(converter=whole, group=JOB)] = None
+    """Mini-batches whose gradients are added up before each step (default 1)."""
+    clip_norm: Annotated[float | None, Parameter(group=JOB)] = None
+    """Scale gradients down to this norm wherever an optimizer steps (default: leave them)."""
+    precision: Annotated[str | None, Parameter(group=JOB)] = None
+    """Of forward and loss: fp32 (default), or bf16 by torch.autocast."""
     strategy: Annotated[str | None, Parameter(group=AGREE)] = None
     """How workers agree (default all-reduce), such as local-sgd:period=16; see 'paceline strategies'."""
     servers: Annotated[int | None, Parameter(converter=whole, group=AGREE)] = None
     """Servers that keep the parameters, each an even part (default 1); of ps, ssp and async."""
     batch_size: Annotated[str | None, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
-    """Samples a worker and step (default 32); 48,16 gives each worker its own."""
+    """Samples of a worker's mini-batch (default 32); 48,16 gives each worker its own."""
     slow: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
     """Slow a rank down: 1=2.5 makes rank 1 compute 2.5 times as long. May be repeated."""
     slow_turns: Annotated[int | None, Parameter(converter=whole, group=AGREE)] = None
@@ -146,14 +152,15 @@ class RunOptions:
         }
         if self.lr is not None:
             parts["optimizer"] = _with_rate(_given(self.optimizer, "sgd"), self.lr)
+        step = {name: getattr(self, name) for name in ("accumulate", "clip_norm", "precision")}
         if self.job is None:
-            return JobSpec(**parts)
+            return JobSpec(**parts, **step)
         if parts:
             option = "--lr" if self.lr is not None else f"--{next(iter(parts)).replace('_', '-')}"
             raise Mistake(
                 f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
             )
-        return JobSpec(path=self.job)
+        return JobSpec(path=self.job, **step)
 
 
 @Parameter(name="*")

@@ -60,8 +60,12 @@ class SubjectOptions:
             return JobSpec(path=self.job)
         if self.data is None and self.model is None:
             return None
-        parts = {"data": self.data, "model": self.model, "optimizer": self.optimizer}
-        return JobSpec(**{name: value for name, value in parts.items() if value is not None})
+        usual = JobSpec()
+        return JobSpec(
+            data=self.data or usual.data,
+            model=self.model or usual.model,
+            optimizer=self.optimizer or usual.optimizer,
+        )
 
     def shape(self) -> tuple[int, ...] | None:
         """The shape of one sample."""
@@ -116,6 +120,8 @@ class WayOptions:
     """How many: 1,2,4,8 or 1-8 (default 1,2,4,8,16,32,64,128)."""
     batch_size: Annotated[int | None, Whole, Parameter(name=["--batch-size", "-b"], group=AGREE)] = None
     """Samples a worker and step (default 32, or those of --times); with --scaling strong, of all workers together."""
+    accumulate: Annotated[int | None, Whole, Parameter(group=AGREE)] = None
+    """Such mini-batches a step, whose gradients are added up (default 1, or as the job says)."""
     scaling: Annotated[Literal["weak", "strong"], Parameter(group=AGREE, show_default=False)] = "weak"
     """weak (default): a worker keeps its batch. strong: the batch is divided among the workers."""
     strategy: Annotated[list[str] | None, Parameter(group=AGREE, negative=())] = None
@@ -259,6 +265,7 @@ def _words(
         **vars(compute),
         workers=None if way.workers is None else parse_counts(way.workers),
         batch=way.batch_size,
+        accumulate=way.accumulate,
         scaling=way.scaling,
         strategies=tuple(way.strategy or ("all-reduce",)),
         collective="native" if way.collective is None else way.collective,

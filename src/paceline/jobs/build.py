@@ -1,5 +1,6 @@
 """From the words that name a job to the job."""
 
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
@@ -17,7 +18,7 @@ from paceline.jobs.spec import JobSpec
 def build_job(spec: JobSpec) -> Job:
     """Make a user's own job, or one of the parts that ship; its data is read now."""
     if spec.path is not None:
-        return import_job(spec.path)
+        return replace(import_job(spec.path), **spec.changes)
     # The words are all read before the data is: a typing mistake should not cost a minute.
     source: Source = specs.build(spec.data, DATA, "data")
     architecture: Architecture = specs.build(spec.model, MODELS, "model")
@@ -35,6 +36,7 @@ def build_job(spec: JobSpec) -> Job:
         optimizer=optimizer,
         schedule=schedule,
         metrics={"accuracy": correct},
+        **spec.changes,
     )
 
 

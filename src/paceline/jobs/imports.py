@@ -14,6 +14,7 @@ from typing import Any
 from torch import nn
 
 from paceline.errors import Mistake
+from paceline.jobs.batches import check_loss
 from paceline.jobs.data.tensors import as_data
 from paceline.jobs.job import Job
 
@@ -48,6 +49,8 @@ def call(function: Callable[[], Any], where: str) -> Any:
     """What a user's function returns; ``where`` ends with its path."""
     try:
         return function()
+    except Mistake as mistake:
+        raise Mistake(f"{where}: {mistake}") from mistake
     except _CRASHES as error:
         raise Mistake(f"{where}: {_name(where)}() raised {_say(error)}") from error
 
@@ -114,13 +117,19 @@ def checked_job(where: str, job: Job) -> Job:
     if isinstance(job.model, nn.Module):
         kind = type(job.model).__name__
         raise Mistake(f"{where}: its model is a {kind} already made; write model=lambda: {kind}(...)")
-    functions = {"model": job.model, "loss": job.loss, "optimizer": job.optimizer, "schedule": job.schedule}
+    functions = {"model": job.model, "optimizer": job.optimizer, "schedule": job.schedule}
+    optional = {"loss": job.loss, "compute_loss": job.compute_loss, "collate": job.collate}
+    functions |= {name: function for name, function in optional.items() if function is not None}
     functions |= {f"metric {name!r}": metric for name, metric in job.metrics.items()}
     for name, function in functions.items():
         if not callable(function):
             raise Mistake(f"{where}: its {name} is a {type(function).__name__}; it must be a function")
-    train = as_data(job.train, f"{where}: its training data")
-    test = as_data(job.test, f"{where}: its test data")
+    train, batch = as_data(job.train, f"{where}: its training data", job.collate)
+    test = None if job.test is None else as_data(job.test, f"{where}: its test data", job.collate)[0]
+    try:
+        check_loss(job, batch)
+    except Mistake as mistake:
+        raise Mistake(f"{where}: {mistake}") from mistake
     return replace(job, train=train, test=test)
 
 

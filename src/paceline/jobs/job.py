@@ -2,11 +2,14 @@
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import Tensor, nn, optim
 
-Batch = tuple[Tensor, Tensor]
+from paceline.errors import Mistake
+from paceline.jobs.batches import Batch
+
+PRECISIONS = ("fp32", "bf16")
 
 
 class Data(Protocol):
@@ -16,7 +19,7 @@ class Data(Protocol):
         """How many samples there are."""
 
     def take(self, indices: Tensor) -> Batch:
-        """The inputs and targets of these samples."""
+        """The batch of these samples."""
 
 
 def constant(epoch: float) -> float:  # noqa: ARG001
@@ -33,12 +36,59 @@ class Job:
 
     name: str
     model: Callable[[], nn.Module]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    """(outputs, targets) to the mean loss of the batch."""
+    loss: Callable[[Any, Any], Tensor] | None = None
+    """(outputs, targets) to the mean loss of the batch; None where the model returns its loss."""
+    compute_loss: Callable[[nn.Module, Batch], Tensor] | None = None
+    """(model, batch) to the mean loss of the batch, instead of ``loss``: for batches that are not (inputs, targets)."""
     train: Data
-    test: Data
+    """A torch ``Dataset`` with a length, or a Data."""
+    test: Data | None = None
+    """None trains without evaluating."""
+    collate: Callable[[list[Any]], Batch] | None = None
+    """Samples to a batch, as torch's loader has it; None is its ``default_collate``."""
+    loader_workers: int = 0
+    """Processes of each worker that prepare batches ahead of time; they change no result."""
     optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer]
     schedule: Callable[[float], float] = constant
     """Epoch, with its fraction, to a factor on the learning rate."""
-    metrics: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = field(default_factory=dict)
-    """Name to a function (outputs, targets) to the sum over the batch; a target refers to "accuracy"."""
+    metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
+    """Name to a function (outputs, targets) to the sum over the batch; a target refers to "accuracy".
+
+    Where a batch has no last element that is the target, the function gets the whole batch instead.
+    """
+    accumulate: int = 1
+    """Mini-batches whose gradients are added up before each step of the optimizer; more needs no more memory."""
+    clip_norm: float | None = None
+    """The gradient is scaled down to this norm wherever an optimizer steps; smaller clips more."""
+    precision: str = "fp32"
+    """Of forward and loss: fp32, or bf16 under torch.autocast; the parameters stay as they are."""
+
+    @property
+    def step(self) -> str:
+        """What a step is made of beside its mini-batch, for people, as it follows the batch size."""
+        times = f" x {self.accumulate} accumulated" if self.accumulate > 1 else ""
+        clipped = f", clipped to norm {self.clip_norm:g}" if self.clip_norm is not None else ""
+        return times + clipped + (f", {self.precision}" if self.precision != "fp32" else "")
+
+    def __post_init__(self) -> None:
+        for name, value, least in (
+            ("accumulate", self.accumulate, 1),
+            ("loader_workers", self.loader_workers, 0),
+        ):
+            if type(value) is not int or value < least:
+                raise Mistake(
+                    f"{name}={value!r} is out of range: it must be a whole number of at least {least}"
+                )
+        if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
+            raise Mistake(
+                f"clip_norm={self.clip_norm:g} is out of range: it must be more than 0, for example 1.0"
+            )
+        if self.precision == "fp16":
+            raise Mistake("precision='fp16' needs loss scaling, which is not supported; choose bf16")
+        if self.precision not in PRECISIONS:
+            raise Mistake(f"precision={self.precision!r} is not known; choose {' or '.join(PRECISIONS)}")
+        if self.test is None and self.metrics:
+            raise Mistake(
+                f"the metric {next(iter(self.metrics))!r} is computed on test data, and there is none; add test=..., "
+                "or leave the metrics out"
+            )

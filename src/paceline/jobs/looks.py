@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from paceline.errors import Mistake
-from paceline.jobs.job import Batch
+from paceline.jobs.batches import Batch
 
 
 class Look(Protocol):

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
-from torch import nn, optim
+from torch import Tensor, nn, optim
 
 from paceline.jobs.checks import at_least, fraction, more_than
 
@@ -15,6 +15,12 @@ ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
 )
 """Optimizers that treat every element alike: one call on the whole vector does what a call a parameter would do."""
+
+
+def clip_norm_(grad: Tensor, most: float | None) -> None:
+    """Scale a flat gradient down to this norm, as torch's ``clip_grad_norm_`` does; None leaves it alone."""
+    if most is not None:
+        grad.mul_((most / (grad.norm() + 1e-6)).clamp(max=1.0))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """The words that name a job, before anything is loaded."""
 
 from dataclasses import dataclass
-from typing import Self
+from typing import Any, Self
 
 from paceline.errors import Mistake
 
@@ -19,6 +19,18 @@ class JobSpec:
     model: str = "cnn"
     optimizer: str = "sgd"
     schedule: str = "constant"
+    accumulate: int | None = None
+    """Mini-batches whose gradients are added up before a step; None, here and below, is as the job says."""
+    clip_norm: float | None = None
+    """The norm to which gradients are clipped."""
+    precision: str | None = None
+    """In which forward is computed."""
+
+    @property
+    def changes(self) -> dict[str, Any]:
+        """What it changes of the job that it names."""
+        names = ("accumulate", "clip_norm", "precision")
+        return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
 class Shape(tuple[int, int, int]):

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor, nn, optim
 
-from paceline.jobs.job import Batch
+from paceline.jobs.batches import Batch
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -14,13 +15,21 @@ class Subject:
 
     name: str
     model: Callable[[], nn.Module]
-    loss: Callable[[Tensor, Tensor], Tensor]
-    """(outputs, targets) to the mean loss of the batch."""
+    loss: Callable[[Any, Any], Tensor] | None = None
+    """(outputs, targets) to the mean loss of the batch; None where the model returns its loss."""
+    compute_loss: Callable[[nn.Module, Batch], Tensor] | None = None
+    """(model, batch) to the mean loss of the batch, instead."""
     batch: Callable[[int], Batch]
-    """Inputs and targets of so many samples, on the device that is the default when it is called.
+    """A batch of so many samples, such as (inputs, targets), on the device that is the default when it is called.
 
     What they hold does not matter, but targets and tokens are in range, so that the model also runs on them.
     """
     optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer]
     train_samples: int | None = None
     """Samples of an epoch, where the subject knows them."""
+    accumulate: int = 1
+    """Mini-batches whose gradients are added up before a step of the optimizer."""
+    clip_norm: float | None = None
+    """The norm to which gradients are clipped."""
+    precision: str = "fp32"
+    """In which forward is computed."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -12,9 +13,10 @@ from torch.nn.functional import cross_entropy
 from paceline import specs
 from paceline.errors import Mistake
 from paceline.jobs import DATA, MODELS, OPTIMIZERS
+from paceline.jobs.batches import Batch, batch_like
 from paceline.jobs.data.images import Source
 from paceline.jobs.imports import call, checked_job, import_function, import_job
-from paceline.jobs.job import Batch, Job
+from paceline.jobs.job import Job
 from paceline.jobs.looks import Look, choices, noise
 from paceline.jobs.models.base import Architecture
 from paceline.jobs.spec import JobSpec
@@ -42,7 +44,7 @@ def subject_of(
 def subject_of_job(spec: JobSpec) -> Subject:
     """What a job trains, fed with samples that look like its data."""
     if spec.path is not None:
-        return _of_job(import_job(spec.path))
+        return replace(_of_job(import_job(spec.path)), **spec.changes)
     source: Source = specs.build(spec.data, DATA, "data")
     architecture: Architecture = specs.build(spec.model, MODELS, "model")
     make_optimizer = specs.build(spec.optimizer, OPTIMIZERS, "optimizer")
@@ -50,7 +52,8 @@ def subject_of_job(spec: JobSpec) -> Subject:
     name = specs.split(spec.model)[0]
     look = architecture.usual.changed(name, images.shape, images.classes)
     data = specs.split(spec.data)[0]
-    return _of_look(f"{data}-{name}", architecture, look, make_optimizer, train_samples=len(images.train))
+    subject = _of_look(f"{data}-{name}", architecture, look, make_optimizer, train_samples=len(images.train))
+    return replace(subject, **spec.changes)
 
 
 def _is_path(text: str) -> bool:
@@ -163,21 +166,15 @@ def _score_loss(text: str, outputs: Any, targets: Tensor) -> Tensor:
 
 def _of_job(job: Job) -> Subject:
     """A job's samples are copies of its first one, so that targets and tokens are in range."""
-    inputs, targets = job.train.take(torch.zeros(1, dtype=torch.int64))
     return Subject(
         name=job.name,
         model=job.model,
         loss=job.loss,
-        batch=partial(_copies, inputs[0], targets[0]),
+        compute_loss=job.compute_loss,
+        batch=partial(batch_like, job.train.take),
         optimizer=job.optimizer,
         train_samples=len(job.train),
+        accumulate=job.accumulate,
+        clip_norm=job.clip_norm,
+        precision=job.precision,
     )
-
-
-def _copies(inputs: Tensor, targets: Tensor, samples: int) -> Batch:
-    return _copied(inputs, samples), _copied(targets, samples)
-
-
-def _copied(sample: Tensor, samples: int) -> Tensor:
-    copies = torch.empty(samples, *sample.shape, dtype=sample.dtype)
-    return copies if copies.is_meta else copies.copy_(sample)

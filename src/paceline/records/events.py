@@ -70,7 +70,13 @@ def truncate_metrics(path: Path, step: int) -> list[str]:
 
     def keep(_: int, document: dict[str, Any]) -> bool:
         row = Row.from_json(document)
-        numbers = (row.epoch, row.learning_rate, row.seconds, row.scores.train_loss, row.scores.test_loss)
+        numbers = (
+            row.epoch,
+            row.learning_rate,
+            row.seconds,
+            row.scores.train_loss,
+            row.scores.test_loss or 0.0,
+        )
         if not all(isinstance(number, float | int) for number in (*numbers, *row.scores.metrics.values())):
             raise TypeError("not a row of metrics")
         return row.step <= step

@@ -13,7 +13,8 @@ class Scores:
     """Means over the training samples since the last evaluation, and over the test data."""
 
     train_loss: float
-    test_loss: float
+    test_loss: float | None
+    """None where there is no test data."""
     metrics: Mapping[str, float]
 
     @classmethod
@@ -22,7 +23,7 @@ class Scores:
         train_loss, trained, test_loss, tested, *values = sums
         return cls(
             train_loss=train_loss / trained if trained else float("nan"),
-            test_loss=test_loss / tested,
+            test_loss=test_loss / tested if tested else None,
             metrics={name: value / tested for name, value in zip(names, values, strict=True)},
         )
 
@@ -44,7 +45,7 @@ class Row:
             "step": self.step,
             "epoch": round(self.epoch, 6),
             "train_loss": self.scores.train_loss,
-            "test_loss": self.scores.test_loss,
+            **({} if self.scores.test_loss is None else {"test_loss": self.scores.test_loss}),
             **self.scores.metrics,
             "learning_rate": self.learning_rate,
             "seconds": self.seconds,
@@ -60,6 +61,6 @@ class Row:
             values.pop(key) for key in ("step", "epoch", "learning_rate", "seconds")
         )
         scores = Scores(
-            train_loss=values.pop("train_loss"), test_loss=values.pop("test_loss"), metrics=values
+            train_loss=values.pop("train_loss"), test_loss=values.pop("test_loss", None), metrics=values
         )
         return cls(step=step, epoch=epoch, scores=scores, learning_rate=rate, seconds=seconds)

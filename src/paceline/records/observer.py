@@ -30,6 +30,8 @@ class Started:
     """With which each worker computes; None where nothing is computed for real."""
     cores: int | None = None
     """That the first worker's host has for it."""
+    step: str = ""
+    """What a step is made of, after the batch: " x 4 accumulated, bf16"; empty for one plain mini-batch."""
 
 
 class Observer(Protocol):

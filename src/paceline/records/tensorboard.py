@@ -65,7 +65,8 @@ class TensorBoardObserver:
         if self._last:
             self._point(self._last[1])
         self._scalar("train/mean_loss", row.scores.train_loss, row.step, row.seconds)
-        self._scalar("test/loss", row.scores.test_loss, row.step, row.seconds)
+        if row.scores.test_loss is not None:
+            self._scalar("test/loss", row.scores.test_loss, row.step, row.seconds)
         for name, value in row.scores.metrics.items():
             self._scalar(f"test/{name}", value, row.step, row.seconds)
         self._scalar("train/learning_rate", row.learning_rate, row.step, row.seconds)

@@ -176,7 +176,7 @@ def header(run: Started) -> list[str]:
     size = f"{run.parameters:,} parameters"
     backend, by, schedule = run.transport.partition(", by ")
     way = f"{_TRANSPORTS.get(backend, backend)}{by}{schedule}"
-    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}, {run.strategy} over {way}"]
+    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}{run.step}, {run.strategy} over {way}"]
     if run.threads and run.cores:
         each = " each" if len(run.batch_sizes) > 1 else ""
         more = "; --threads N for more" if run.threads < run.cores else ""

@@ -18,7 +18,7 @@ class RowTable:
         cells = {
             "epoch": f"{row.epoch:.6g}" if round(row.epoch, 2) == row.epoch else f"{row.epoch:.2f}",
             "train loss": figure(scores.train_loss),
-            "test loss": figure(scores.test_loss),
+            **({} if scores.test_loss is None else {"test loss": figure(scores.test_loss)}),
             **{name: figure(value) for name, value in scores.metrics.items()},
             "lr": figure(row.learning_rate),
             f"{self._clock} s": f"{row.seconds:.{1 if self._clock == 'wall' else 3}f}",

@@ -98,8 +98,10 @@ def _answer(summary: Summary, workers: list[Worker]) -> str:
         )
     if "accuracy" in summary.final:
         return f"{simulated}{_accuracy(summary, took)}"
-    if "test_loss" in summary.final:
-        return f"{simulated}ended at a test loss of {summary.final['test_loss']:.4f} after {took}"
+    for loss in ("test_loss", "train_loss"):
+        if loss in summary.final:
+            what = loss.replace("_", " ")
+            return f"{simulated}ended at a {what} of {summary.final[loss]:.4f} after {took}"
     steps = f"{simulated}{counted(summary.steps, 'step')} in {took}"
     if not workers:
         return steps

@@ -97,7 +97,7 @@ def _losses(folder: RunFolder, rank: int, end: float) -> Iterator[dict[str, Any]
     """One value an evaluation, at its end; nothing where a loss is no number."""
     for row in read_metrics(folder.metrics) if folder.metrics.exists() else ():
         for name, value in (("train loss", row.scores.train_loss), ("test loss", row.scores.test_loss)):
-            if isfinite(value) and row.seconds <= end:
+            if value is not None and isfinite(value) and row.seconds <= end:
                 yield _counter(rank, row.seconds, name, value)
 
 

@@ -217,6 +217,8 @@ def resolved(settings: Settings) -> Settings:
             model=_written_out(job.model, MODELS, "model"),
             optimizer=_written_out(job.optimizer, OPTIMIZERS, "optimizer"),
             schedule=_written_out(job.schedule, SCHEDULES, "schedule"),
+            accumulate=job.accumulate or 1,
+            precision=job.precision or "fp32",
         )
     return replace(settings, job=job, strategy=_written_out(settings.strategy, STRATEGIES, "strategy"))
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from paceline.errors import Mistake
 from paceline.jobs.job import Job
+from paceline.jobs.optimizers import clip_norm_
 from paceline.runtimes.flat import Flat, flatten_parameters
 from paceline.runtimes.optimizers import Rated, flat_optimizer, takes_vector
 from paceline.runtimes.randomness import AllStreams, undisturbed
@@ -25,7 +26,7 @@ class Part:
             streams.seed(seed)
             model = job.model().to(device).train()
         flat = flatten_parameters(model)
-        self._schedule = job.schedule
+        self._schedule, self._clip_norm = job.schedule, job.clip_norm
         self.params, self.grad = flat.params, flat.grad
         if servers == 1:
             self._rated = Rated(flat_optimizer(job.optimizer, flat))
@@ -39,6 +40,7 @@ class Part:
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
         """The optimizer's step on this part, at ``rate`` times the learning rate of this epoch."""
+        clip_norm_(self.grad, self._clip_norm)
         self._rated.step(self._schedule(epoch) * rate)
 
     def state(self) -> dict[str, Any]:
@@ -53,9 +55,14 @@ class Part:
 
 
 def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
-    """Refuse an optimizer that cannot work on a part of the vector; the model is looked at without memory."""
+    """Refuse what cannot work on a part of the vector; the model is looked at without memory."""
     if servers < 2:
         return
+    if job.clip_norm is not None:
+        raise Mistake(
+            f"--servers {servers} and clip_norm={job.clip_norm:g} do not go together: no server knows the norm of the "
+            "whole gradient; choose --servers 1 or leave the clipping out"
+        )
     if flat is None:
         with torch.device("meta"):
             flat = flatten_parameters(job.model())

@@ -32,6 +32,11 @@ def prepare(settings: Settings) -> Prepared:
     """Build the strategy, the job and the shards, or raise a Mistake."""
     strategy = build_strategy(settings)
     job = build_job(settings.job)
+    if settings.target_accuracy is not None and job.test is None:
+        raise Mistake(
+            f"--target-accuracy {settings.target_accuracy:g} is measured on test data, and job {job.name!r} has none; "
+            "add test=... to the job, or leave the target out"
+        )
     if settings.target_accuracy is not None and "accuracy" not in job.metrics:
         raise Mistake(
             f"--target-accuracy {settings.target_accuracy:g} needs a metric named 'accuracy', "
@@ -46,7 +51,9 @@ def prepare(settings: Settings) -> Prepared:
     check_buffers(settings, strategy)
     servers = server_count(settings, strategy)
     check_divisible(job, servers)
-    shards = Shards(samples=len(job.train), batch_sizes=settings.batch_sizes, seed=settings.seed)
+    shards = Shards(
+        samples=len(job.train), batch_sizes=settings.step_sizes(job.accumulate), seed=settings.seed
+    )
     return Prepared(
         settings=settings,
         job=job,

@@ -1,18 +1,22 @@
 """One worker's model, gradient, optimizer, data and randomness, on flat buffers; the same in both runtimes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import count
 from math import isfinite
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from paceline.errors import Diverged
+from paceline.errors import Diverged, Mistake
+from paceline.jobs.batches import Batch, batch_loss, kept_outputs, targets_of, to_device
 from paceline.jobs.data.tensors import TensorData
-from paceline.jobs.job import Batch, Job
+from paceline.jobs.job import Job
+from paceline.jobs.optimizers import clip_norm_
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.runtimes.flat import Flat, Zeros, flatten_buffers, flatten_parameters, own_memory
+from paceline.runtimes.loading import Request, load
 from paceline.runtimes.optimizers import Rated, flat_optimizer
 from paceline.runtimes.randomness import AllStreams, State, Streams, TorchStream, undisturbed
 
@@ -28,6 +32,9 @@ class Replica:
     ) -> None:
         """``zeros`` makes the memory of the parameters and gradients."""
         self.job, self.shards, self.rank, self.device = job, shards, rank, device
+        self._seed = seed
+        self._batches: Iterator[Batch] = iter(())
+        self._next_step: int | None = None
         self.streams = _streams_of(job)
         with undisturbed(self.streams):
             self.streams.seed(seed)
@@ -38,7 +45,6 @@ class Replica:
         self._rated = Rated(flat_optimizer(job.optimizer, self.flat))
         self.loss_sum = 0.0
         self.loss_samples = 0
-        self._step = 0
 
     @contextmanager
     def randomness(self) -> Iterator[None]:
@@ -50,16 +56,43 @@ class Replica:
         yield
         self.rng = self.streams.get()
 
-    def draw(self, step: int) -> Batch:
-        """This worker's mini-batch of a step, on its device; possibly empty where an epoch ends unevenly."""
-        self._step = step
-        inputs, targets = self.job.train.take(self.shards.indices(self.rank, step))
-        return inputs.to(self.device), targets.to(self.device)
+    def batches(self, step: int) -> Iterator[tuple[Batch, int]]:
+        """This worker's mini-batches of a step, on its device, each with its number of samples.
+
+        One unless gradients are accumulated; none where an epoch ends unevenly. All of them must be taken.
+        """
+        if step != self._next_step:
+            self._batches = load(self.job.train, self._all_requests(step), self.job.loader_workers)
+        self._next_step = step + 1
+        return (
+            (to_device(next(self._batches), self.device), len(request.indices))
+            for request in self._requests(step)
+        )
+
+    def _all_requests(self, first: int) -> Iterator[Request]:
+        return (request for step in count(first) for request in self._requests(step))
+
+    def _requests(self, step: int) -> list[Request]:
+        parts = self.job.accumulate
+        size = max(1, self.shards.batch_size(self.rank) // parts)
+        indices = self.shards.indices(self.rank, step).tolist()
+        seed = stream_seed(self._seed, self.rank)
+        return [
+            Request(indices[start : start + size], stream_seed(seed, step * parts + place))
+            for place, start in enumerate(range(0, len(indices), size))
+        ]
 
     def forward(self, batch: Batch) -> Tensor:
         """The mean loss of a mini-batch."""
-        inputs, targets = batch
-        return self.job.loss(self.model(inputs), targets)
+        with self._autocast():
+            return batch_loss(self.job, self.model, batch)
+
+    def _autocast(self) -> AbstractContextManager[Any]:
+        return (
+            nullcontext()
+            if self.job.precision == "fp32"
+            else torch.autocast(self.device.type, torch.bfloat16)
+        )
 
     def backward(self, loss: Tensor, samples: int, share: float) -> None:
         """Add ``share`` times the gradient to ``flat.grad``.
@@ -71,7 +104,7 @@ class Replica:
         (loss * share).backward()  # type: ignore[no-untyped-call]
         value = loss.item()
         if not isfinite(value):
-            raise self.diverged(f"the loss of rank {self.rank} is {value}", self._step + 1)
+            raise self.diverged(f"the loss of rank {self.rank} is {value}", self._next_step or 1)
         self.loss_sum += value * samples
         self.loss_samples += samples
 
@@ -80,7 +113,8 @@ class Replica:
         return Diverged(what, step, self.learning_rate((step - 1) / self.shards.steps_per_epoch))
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
-        """The optimizer's step, at ``rate`` times the learning rate of this epoch."""
+        """The optimizer's step on the clipped gradient, at ``rate`` times the learning rate of this epoch."""
+        clip_norm_(self.flat.grad, self.job.clip_norm)
         self._rated.step(self.job.schedule(epoch) * rate)
 
     def learning_rate(self, epoch: float) -> float:
@@ -100,20 +134,42 @@ class Replica:
 
         ``workers`` share it, and this one has the ``seat``-th part; ``scored`` is called after each batch.
         """
-        batches = scoring_batches(len(self.job.test), seat, workers)
+        ranges = scoring_batches(len(self.job.test or ()), seat, workers)
         loss, metrics = 0.0, [0.0] * len(self.job.metrics)
-        with self._standing_in(params, buffers) if batches else nullcontext(), undisturbed(self.streams):
-            for batch in batches:
-                inputs, targets = self.job.test.take(torch.arange(batch.start, batch.stop))
-                outputs, targets = self.model(inputs.to(self.device)), targets.to(self.device)
-                loss += self.job.loss(outputs, targets).item() * len(inputs)
-                for place, metric in enumerate(self.job.metrics.values()):
-                    metrics[place] += float(metric(outputs, targets))
-                scored()
+        if ranges:
+            with (
+                self._standing_in(params, buffers),
+                undisturbed(self.streams),
+                kept_outputs(self.model) as kept,
+            ):
+                for samples, batch in zip(ranges, self._test_batches(ranges), strict=True):
+                    loss += self.forward(batch).item() * len(samples)
+                    for place, value in enumerate(self._measure(kept, batch)):
+                        metrics[place] += value
+                    scored()
         trained = self.loss_sum, self.loss_samples
         self.loss_sum, self.loss_samples = 0.0, 0
-        tested = sum(map(len, batches))
+        tested = sum(map(len, ranges))
         return torch.tensor([*trained, loss, tested, *metrics], dtype=torch.float64)
+
+    def _test_batches(self, ranges: list[range]) -> Iterator[Batch]:
+        assert self.job.test is not None
+        requests = [Request(list(part), stream_seed(self._seed, part.start)) for part in ranges]
+        batches = load(self.job.test, requests, min(self.job.loader_workers, len(requests)))
+        return (to_device(batch, self.device) for batch in batches)
+
+    def _measure(self, kept: list[Any], batch: Batch) -> list[float]:
+        """Every metric of a batch, by what the model returned last."""
+        if self.job.metrics and not kept:
+            raise Mistake(
+                f"compute_loss of job {self.job.name!r} does not call the model itself, so that there are no outputs "
+                f"for the metric {next(iter(self.job.metrics))!r}; call model(...), or leave the metrics out"
+            )
+        return [float(metric(kept[0], targets_of(batch))) for metric in self.job.metrics.values()]
+
+    def close(self) -> None:
+        """End the loader processes."""
+        self._batches, self._next_step = iter(()), None
 
     @contextmanager
     def _standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:

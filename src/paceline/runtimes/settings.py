@@ -114,6 +114,10 @@ class Settings:
         """How many workers train."""
         return len(self.batch_sizes)
 
+    def step_sizes(self, accumulate: int) -> tuple[int, ...]:
+        """Samples of each worker in a step that is made of so many mini-batches."""
+        return tuple(size * accumulate for size in self.batch_sizes)
+
     def to_json(self) -> dict[str, Any]:
         """A plain document; ``from_json`` reads it back."""
         return {

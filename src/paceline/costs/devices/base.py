@@ -1,6 +1,6 @@
 """From operators to seconds on one device."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, runtime_checkable
 
 from paceline.costs.trace.operator import Operator
@@ -45,6 +45,18 @@ class StepCost:
     def compute(self) -> float:
         """Forward, backward and apply."""
         return self.forward + self.backward + self.apply
+
+
+def accumulated(cost: StepCost, times: int) -> StepCost:
+    """A step of so many mini-batches, of which ``cost`` is one: only the last one's gradients are complete."""
+    return replace(
+        cost,
+        samples=cost.samples * times,
+        data=cost.data * times,
+        forward=cost.forward * times,
+        backward=cost.backward * times,
+        ready=tuple((times - 1 + part) / times for part in cost.ready),
+    )
 
 
 def within(device: DeviceModel, trace: Trace) -> DeviceModel:

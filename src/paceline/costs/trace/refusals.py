@@ -1,17 +1,18 @@
 """Torch's errors under a trace, as sentences about the user's model."""
 
 import traceback
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.results import NeedsValues
 from paceline.errors import Mistake
+from paceline.jobs.batches import describe
 
 _TORCH = Path(torch.__file__).parent
-_HERE = Path(__file__).parent
+_HERE = Path(__file__).parents[2]
 _NO_VALUES = (
     "cannot be called on meta tensors",
     "no data",
@@ -21,7 +22,9 @@ _NO_VALUES = (
 )
 
 
-def told(error: Exception, doing: str, name: str, recorder: Recorder, outputs: object = None) -> Mistake:
+def told(
+    error: Exception, doing: str, name: str, recorder: Recorder, outputs: Sequence[object] = ()
+) -> Mistake:
     """What went wrong while ``doing`` a part of a step of the subject ``name``, where, and how to mend it."""
     line = _line(error)
     at = f" at {line}" if line else ""
@@ -39,7 +42,7 @@ def told(error: Exception, doing: str, name: str, recorder: Recorder, outputs: o
         )
     if doing == "loss":
         return Mistake(
-            f"the loss of {name!r} cannot take the model's outputs, {_look(outputs)}{at}: {message}; "
+            f"the loss of {name!r} cannot take the model's outputs, {describe(outputs[0])}{at}: {message}; "
             "let the model give what the loss expects"
         )
     if doing in ("model", "batch", "optimizer"):
@@ -77,11 +80,3 @@ def _line(error: Exception) -> str:
 def _first_line(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     return lines[0].rstrip(".") if lines else type(error).__name__
-
-
-def _look(outputs: object) -> str:
-    if isinstance(outputs, Tensor):
-        return f"a tensor of shape {list(outputs.shape)}"
-    if isinstance(outputs, tuple | list):
-        return f"a {type(outputs).__name__} of {len(outputs)}"
-    return f"a {type(outputs).__name__}"

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,8 @@ from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.refusals import told
 from paceline.costs.trace.updates import Update
 from paceline.errors import Mistake
+from paceline.jobs.batches import batch_loss, check_loss, kept_outputs
+from paceline.jobs.optimizers import clip_norm_
 from paceline.jobs.subject import Subject
 
 
@@ -38,7 +41,9 @@ class Step:
         self.places = recorder.places = Places(self.model)
         self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
         with self._refusing("batch"):
-            self.inputs, self.targets = subject.batch(samples)
+            self.batch = subject.batch(samples)
+            check_loss(subject, self.batch)
+        self._outputs: list[Any] = []
         self._update = Update(subject.optimizer, [one for _, one in self.parameters], self.grad)
         self.ready: dict[str, int] = {}
 
@@ -52,25 +57,12 @@ class Step:
         with torch.device("cpu"), self._refusing("optimizer"):
             self._update.prepare()
             with self._during("apply"):
+                clip_norm_(self.grad, self.subject.clip_norm)
                 self._update.step()
 
     def _forward(self) -> Tensor:
-        with self._during("forward"):
-            with self._refusing("forward"):
-                outputs = self.model(self.inputs)
-            with self._refusing("loss", outputs):
-                loss = self.subject.loss(outputs, self.targets)
-        if not isinstance(loss, Tensor) or loss.numel() != 1:
-            found = f"of shape {list(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-            raise Mistake(
-                f"the loss of {self.subject.name!r} is {found}; it must give the batch's mean, one number"
-            )
-        if not loss.requires_grad:
-            raise Mistake(
-                f"the loss of {self.subject.name!r} does not depend on any trainable parameter; "
-                "look for detach() or no_grad() in the model"
-            )
-        return loss
+        with self._during("forward"), self._refusing("forward"), kept_outputs(self.model) as self._outputs:
+            return batch_loss(self.subject, self.model, self.batch)
 
     def _backward(self, loss: Tensor) -> None:
         hooks = [
@@ -98,13 +90,15 @@ class Step:
             self.recorder.phase = None
 
     @contextmanager
-    def _refusing(self, doing: str, outputs: object = None) -> Iterator[None]:
+    def _refusing(self, doing: str) -> Iterator[None]:
         try:
             yield
         except Mistake:
             raise
         except Exception as error:
-            raise told(error, doing, self.subject.name, self.recorder, outputs) from error
+            if doing == "forward" and self._outputs:  # the model has returned
+                doing = "loss"
+            raise told(error, doing, self.subject.name, self.recorder, self._outputs) from error
 
 
 def _trainable(name: str, model: nn.Module) -> list[tuple[str, nn.Parameter]]:

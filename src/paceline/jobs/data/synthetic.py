@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 from torch.nn.functional import interpolate
 
+from paceline.jobs.batches import Batch
 from paceline.jobs.checks import at_least
 from paceline.jobs.data.images import Images, refuse_folder
 from paceline.jobs.data.tensors import DrawnData
-from paceline.jobs.job import Batch
 from paceline.jobs.spec import Shape
 
 

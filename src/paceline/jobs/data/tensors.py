@@ -6,10 +6,11 @@ from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
 from paceline.errors import Mistake
-from paceline.jobs.job import Batch, Data
+from paceline.jobs.batches import Batch
+from paceline.jobs.job import Data
 
 
 class TensorData:
@@ -75,23 +76,17 @@ class MapStyle(Protocol):
 
 
 class DatasetData:
-    """Any map-style data set of (input, target) samples, batched as torch's own loader does it."""
+    """Any map-style data set, batched as torch's own loader does it."""
 
-    def __init__(self, dataset: MapStyle) -> None:
-        self.dataset = dataset
+    def __init__(self, dataset: MapStyle, collate: Callable[[list[Any]], Batch] | None = None) -> None:
+        self.dataset, self._collate = dataset, collate or default_collate
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def take(self, indices: Tensor) -> Batch:
-        """Fetch and stack these samples, one by one unless the data set fetches several at once."""
-        if not len(indices):
-            inputs, targets = self.take(torch.zeros(1, dtype=torch.int64))
-            return inputs[:0], targets[:0]
-        batch = default_collate(self._samples(indices.tolist()))
-        if not _is_pair(batch):
-            raise Mistake("a sample is not an (input, target) pair of tensors, arrays or numbers")
-        return batch[0], batch[1]
+        """Fetch and collate these samples, one by one unless the data set fetches several at once."""
+        return self._collate(self._samples(indices.tolist()))
 
     def _samples(self, indices: list[int]) -> list[Any]:
         fetch_many = getattr(self.dataset, "__getitems__", None)
@@ -99,42 +94,59 @@ class DatasetData:
         return samples
 
 
-def as_data(thing: Any, where: str) -> Data:
-    """Make a torch data set, or a ``Data`` as it is, ready for batches; ``where`` names it in a mistake."""
-    data = _wrap(thing, where)
+def as_data(
+    thing: Any, where: str, collate: Callable[[list[Any]], Batch] | None = None
+) -> tuple[Data, Batch]:
+    """A torch data set, or a ``Data`` as it is, ready for batches, and a batch of one sample of it.
+
+    ``where`` names it in a mistake.
+    """
+    data = _wrap(thing, where, collate)
     if not len(data):
         raise Mistake(f"{where} has no samples; a job needs at least one")
     try:
-        batch = data.take(torch.zeros(1, dtype=torch.int64))
-    except Mistake as mistake:
-        raise Mistake(f"{where}: {mistake}") from mistake
+        return data, data.take(torch.zeros(1, dtype=torch.int64))
     except Exception as error:
-        raise Mistake(f"{where}: its first sample raised {type(error).__name__}: {error}") from error
-    if not _is_pair(batch):
         raise Mistake(
-            f"{where}: take(indices) returned a {type(batch).__name__}; it must return (inputs, targets)"
-        )
-    return data
+            f"{where}: its first sample raised {type(error).__name__}: {_first_line(error)}"
+            + _collate_hint(error, collate)
+        ) from error
 
 
-def _is_pair(batch: Any) -> bool:
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [""])[0]
+
+
+def _collate_hint(error: Exception, collate: object) -> str:
+    """Torch's own function refuses whatever is no tensor, array, number or text."""
+    uncollated = collate is None and "default_collate" in str(error)
     return (
-        isinstance(batch, tuple | list)
-        and len(batch) == 2
-        and all(isinstance(part, Tensor) for part in batch)
+        "; convert it in the data set, or give collate=a function from samples to a batch"
+        if uncollated
+        else ""
     )
 
 
-def _wrap(thing: Any, where: str) -> Data:
+def _wrap(thing: Any, where: str, collate: Callable[[list[Any]], Batch] | None) -> Data:
     # Some data sets of other libraries have a ``take`` of another meaning; ours have no ``__getitem__``.
-    if type(thing) is TensorDataset and len(thing.tensors) == 2:
+    if type(thing) is TensorDataset and len(thing.tensors) == 2 and collate is None:
         return TensorData(*thing.tensors)
+    if isinstance(thing, IterableDataset):
+        raise Mistake(
+            f"{where} is an IterableDataset, whose samples have no index, so that they cannot be shuffled and shared "
+            "among workers; give a Dataset with a length and samples by index"
+        )
     if isinstance(thing, MapStyle):
-        return DatasetData(thing)
-    if hasattr(thing, "take") and hasattr(thing, "__len__"):
-        data: Data = thing
-        return data
-    raise Mistake(
-        f"{where} is a {type(thing).__name__}; it must be a torch Dataset with a length and samples by "
-        "index, or a Data with a length and take(indices)"
-    )
+        return DatasetData(thing, collate)
+    if not (hasattr(thing, "take") and hasattr(thing, "__len__")):
+        raise Mistake(
+            f"{where} is a {type(thing).__name__}; it must be a torch Dataset with a length and samples by "
+            "index, or a Data with a length and take(indices)"
+        )
+    if collate is not None:
+        raise Mistake(
+            f"{where} is a {type(thing).__name__}, whose take(indices) makes batches itself; leave collate out, or "
+            "give a Dataset"
+        )
+    data: Data = thing
+    return data

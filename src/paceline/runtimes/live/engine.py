@@ -142,13 +142,10 @@ class Engine:
         recorder.pace(self._session.position.progress)
         if self._share_buffers:
             self._broadcast(Broadcast(me.buffers))
-        self.heartbeat.enter("data")
-        batch = replica.draw(me.clock)
-        me.samples = len(batch[1])
-        recorder.mark("data")
+        me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap(effect.reduce)
-        self._compute(batch, share, overlap)
+        self._compute(share, overlap)
         if overlap:
             self._reduce_gradient(overlap)
         elif effect.reduce:
@@ -156,26 +153,39 @@ class Engine:
         me.samples_apart += me.samples
         recorder.count(me.samples)
 
-    def _compute(self, batch: tuple[Tensor, Tensor], share: float, overlap: Overlap | None) -> None:
-        """Forward and backward; a worker without samples has a gradient of zero."""
-        replica, samples = self.replica, self.me.samples
-        self._slowness.begin(self.me.clock)
-        if samples:
+    def _compute(self, share: float, overlap: Overlap | None) -> None:
+        """Data, forward and backward of each mini-batch; a worker without samples has a gradient of zero.
+
+        Traffic overlaps with the last backward only: until then the gradients are not complete.
+        """
+        replica, samples, before = self.replica, self.me.samples, self.replica.loss_sum
+        batches, left = replica.batches(self.me.clock), samples
+        if not samples:
+            self._begin_backward(overlap)
+            self.recorder.mark("backward")
+        while left:
+            self.heartbeat.enter("data")
+            batch, count = next(batches)
+            self.recorder.mark("data")
+            self._slowness.begin(self.me.clock)
             self.heartbeat.enter("forward")
             loss = replica.forward(batch)
             self._slowness.stretch()
             self.recorder.mark("forward")
-        replica.flat.grad_storage.zero_()
+            self._begin_backward(overlap if left == count else None, first=left == samples)
+            self.heartbeat.enter("backward")
+            replica.backward(loss, count, share * (count / samples))
+            left -= count
+            self._slowness.stretch()
+            self.recorder.mark("backward")
+        self._loss = (replica.loss_sum - before) / samples if samples else self._loss
+        self.heartbeat.enter("exchange")
+
+    def _begin_backward(self, overlap: Overlap | None, first: bool = True) -> None:
+        if first:
+            self.replica.flat.grad_storage.zero_()
         if overlap:
             overlap.begin()
-        if samples:
-            self.heartbeat.enter("backward")
-            before = replica.loss_sum
-            replica.backward(loss, samples, share)
-            self._loss = (replica.loss_sum - before) / samples
-            self._slowness.stretch()
-        self.recorder.mark("backward")
-        self.heartbeat.enter("exchange")
 
     def _overlap(self, mean: Mean | None) -> Overlap | None:
         if mean is None or self.group.alone:

@@ -187,6 +187,8 @@ class Life:
         except BaseException:
             recorder.give_up(self.me.clock)
             raise
+        finally:
+            self.replica.close()
         return ending
 
     def _replicas(self) -> Replicas:
@@ -227,6 +229,7 @@ class Life:
             parameters=self.me.params.numel(),
             strategy=shorten(prepared.settings.strategy, STRATEGIES),
             batch_sizes=prepared.settings.batch_sizes,
+            step=prepared.job.step,
             transport=self._transport(),
             last_step=prepared.agenda.last,
             steps_per_epoch=prepared.agenda.steps_per_epoch,

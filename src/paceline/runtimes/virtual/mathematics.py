@@ -116,6 +116,9 @@ class Real:
 
     def __init__(self, job: Job, shards: Shards, workers: int, seed: int, servers: int = 0) -> None:
         device = torch.device("cpu")
+        job = dataclasses.replace(
+            job, loader_workers=0
+        )  # they change no result, and nobody waits for them here
         self._replicas = [Replica(job, shards, rank, seed, device) for rank in range(workers)]
         self._grads = [replica.flat.grad for replica in self._replicas]
         self._parts = [Part(job, rank, servers, seed, device) for rank in range(servers)]
@@ -139,17 +142,18 @@ class Real:
         return Server(rank, len(self._parts), part.params, part.grad)
 
     def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
-        """Draw, forward, backward; a worker without samples adds nothing."""
+        """Data, forward, backward of each mini-batch; a worker without samples adds nothing."""
         replica = self._replicas[rank]
         self._grads[rank].zero_()
         if not samples:
             return
         share = samples / replica.shards.total(step) if shared else 1.0
+        before = replica.loss_sum
         with replica.randomness():
-            loss = replica.forward(replica.draw(step))
-            replica.backward(loss, samples, share)
+            for batch, count in replica.batches(step):
+                replica.backward(replica.forward(batch), count, share * (count / samples))
         if rank == 0:
-            self.loss = loss.item()
+            self.loss = (replica.loss_sum - before) / samples
 
     @torch.no_grad()
     def sum_gradients(self) -> None:

@@ -60,9 +60,10 @@ class Run:
         self.servers = server_count(settings, strategy)
         self.shape = job if isinstance(job, JobShape) else JobShape.of(job)
         self.name, self.folder = name or self.shape.name, folder
-        self.shards = Shards(self.shape.train_samples, settings.batch_sizes, settings.seed)
+        sizes = settings.step_sizes(self.shape.accumulate)
+        self.shards = Shards(self.shape.train_samples, sizes, settings.seed)
         self.agenda = Agenda(settings, self.shards.steps_per_epoch)
-        self.metrics = tuple(job.metrics) if isinstance(job, Job) else ()
+        self.metrics, self.step = (tuple(job.metrics), job.step) if isinstance(job, Job) else ((), "")
         self.learning_rate: Callable[[float], float] = constant
         self.mathematics: Mathematics = Nothing(self.shape, cluster.workers, self.servers)
         if gradients and isinstance(job, Job):
@@ -141,7 +142,7 @@ class Run:
         self._set_life(node, self.cluster.hosts[host])
         if self.costs.steady:
             last = self.shards.steps_per_epoch - 1
-            sizes = (self.settings.batch_sizes[rank], self.shards.size(rank, last))
+            sizes = (self.shards.batch_size(rank), self.shards.size(rank, last))
             node.prices = tuple((self.costs.gradient(rank, size, 0), size) for size in sizes)
             node.apply_seconds = self.costs.apply(rank, 0)
         return node
@@ -186,6 +187,7 @@ class Run:
             parameters=self.shape.size,
             strategy=self.settings.strategy,
             batch_sizes=self.settings.batch_sizes,
+            step=self.step,
             transport=self._transport(),
             last_step=self.agenda.last,
             steps_per_epoch=self.agenda.steps_per_epoch,

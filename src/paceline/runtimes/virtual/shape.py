@@ -29,6 +29,8 @@ class JobShape:
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty where nobody says."""
     compression: Compression = Whole()
     """What becomes of gradients and averages on their way."""
+    accumulate: int = 1
+    """Mini-batches of a step."""
 
     def __post_init__(self) -> None:
         assert len(self.ready) in (0, len(self.parameters)), "one time a parameter"
@@ -45,7 +47,8 @@ class JobShape:
             dtype=trained[0].dtype if trained else torch.float32,
             buffers=sum(b.numel() for b in model.buffers() if b.dtype == torch.float32),
             train_samples=len(job.train),
-            test_samples=len(job.test),
+            test_samples=len(job.test or ()),
+            accumulate=job.accumulate,
         )
 
     def message_bytes(self, message: Any) -> int:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.jobs.job import Batch
+from paceline.jobs.batches import Batch
 from paceline.jobs.optimizers import Adam, AdamW, Sgd
 from paceline.jobs.subject import Subject
 from paceline.studies.calibrate.blocks import Tokens, transformer_block

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import torch
 
+from paceline.jobs.batches import batch_loss
 from paceline.jobs.subject import Subject
 from paceline.runtimes.flat import flatten_buffers, flatten_parameters
 from paceline.runtimes.optimizers import flat_optimizer, plain_step
@@ -33,12 +34,12 @@ class PlainStep:
         self._flat = flatten_parameters(self._model)
         self._buffers = flatten_buffers(self._model)
         self._apply = plain_step(flat_optimizer(subject.optimizer, self._flat))
-        self._inputs, self._targets = subject.batch(samples)
+        self._batch = subject.batch(samples)
 
     def run(self) -> Parts:
         """One step."""
         begin = perf_counter()
-        loss = self._subject.loss(self._model(self._inputs), self._targets)
+        loss = batch_loss(self._subject, self._model, self._batch)
         forward = perf_counter()
         self._flat.grad_storage.zero_()
         loss.backward(torch.full_like(loss, 1.0))  # type: ignore[no-untyped-call]

@@ -14,7 +14,7 @@ from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
 from paceline.codecs import CODECS
 from paceline.collectives.choose import NATIVE, check_collective
-from paceline.costs.devices.base import DeviceModel, step_cost
+from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
 from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, Roofline
 from paceline.costs.recorded import recorded_jitter, typical_step
@@ -69,16 +69,17 @@ def ask(words: Words) -> Question:
     profile = find_profile(words)
     standing = find_standing(words, profile)
     subject = find_subject(words)
+    words = _as_trained(words, subject)
     sheet = _find_sheet(words, standing.place)
     source = find_source(words, subject, profile, sheet)
-    batch = words.batch or _usual_batch(source)
+    batch = _batch(words, source)
     model = Modelled(
         source=source,
         place=_with_devices(words, standing.place, source, batch),
         links=standing.words,
         links_spread=standing.spread,
         names=standing.names,
-        precision="" if sheet is None else _precision(words, sheet, source, batch),
+        precision=_untold(subject) if sheet is None else _precision(words, sheet, source, batch),
         collective=words.collective,
         codec=words.codec,
     )
@@ -167,7 +168,7 @@ def _with_devices(words: Words, place: Place, source: Source, batch: int) -> Pla
         refuse_named(place.whole, "--times" if words.times is not None else "--profile")
 
     def seconds(sheet: DeviceSheet) -> float:
-        return step_cost(source.trace(batch), _roofline(words, sheet)).compute
+        return _compute(source, _roofline(words, sheet), batch)
 
     return Described(at_their_speeds(place.whole, source.cost(batch).compute, seconds))
 
@@ -175,22 +176,23 @@ def _with_devices(words: Words, place: Place, source: Source, batch: int) -> Pla
 def find_source(words: Words, subject: Subject, profile: Profile | None, sheet: DeviceSheet | None) -> Source:
     """Where compute times come from; ``sheet`` is the device of the catalogue, where there is one."""
     batches = Batches(lambda samples: trace(subject, samples))
+    times = words.accumulate or 1
     if words.times is not None:
         device: DeviceModel = (
             Nominal() if profile is None else read_fitted(profile.device, str(words.profile))
         )
-        return recorded(RunFolder(words.times), device, batches)
+        return recorded(RunFolder(words.times), device, batches, subject.accumulate)
     if profile is not None:
-        return by_profile(profile, read_fitted(profile.device, str(words.profile)), batches)
+        return by_profile(profile, read_fitted(profile.device, str(words.profile)), batches, times)
     if sheet is None:
         raise Mistake(
             f"how fast does a worker compute? --cluster {words.cluster} names no device of the catalogue for its first "
             "worker; add --device, --profile or --times"
         )
-    return by_sheet(sheet, _roofline(words, sheet), batches)
+    return by_sheet(sheet, _roofline(words, sheet), batches, times)
 
 
-def recorded(folder: RunFolder, device: DeviceModel, batches: Batches) -> Recorded:
+def recorded(folder: RunFolder, device: DeviceModel, batches: Batches, accumulate: int = 1) -> Recorded:
     """A run on one worker, whose typical step the device only divides among its operators."""
     return Recorded(
         typical=typical_step(folder),
@@ -199,6 +201,7 @@ def recorded(folder: RunFolder, device: DeviceModel, batches: Batches) -> Record
         batches=batches,
         jitter=recorded_jitter(folder),
         more=_conditions(folder),
+        accumulate=accumulate,
     )
 
 
@@ -210,9 +213,25 @@ def _conditions(folder: RunFolder) -> str:
     return f"{told}; {notes}" if notes else told
 
 
-def _usual_batch(source: Source) -> int:
-    """Where nobody says, the batch that was measured; else the one that 'paceline train' has."""
-    return source.typical.samples if isinstance(source, Recorded) else USUAL_BATCH
+def _as_trained(words: Words, subject: Subject) -> Words:
+    """The words with what the job itself says of its steps, where nobody says otherwise."""
+    accumulate = words.accumulate or subject.accumulate
+    narrow = subject.precision != "fp32" and words.precision is None and words.device is not None
+    return replace(words, accumulate=accumulate, precision=subject.precision if narrow else words.precision)
+
+
+def _untold(subject: Subject) -> str:
+    """What a profile cannot know: it was measured in FP32."""
+    if subject.precision == "fp32":
+        return ""
+    return f"FP32, as it was measured, though the job computes in {subject.precision.upper()}"
+
+
+def _batch(words: Words, source: Source) -> int:
+    """Samples of a step: those that were measured, or so many mini-batches as 'paceline train' has them."""
+    if words.batch is None and isinstance(source, Recorded):
+        return source.typical.samples
+    return (words.batch or USUAL_BATCH) * source.accumulate
 
 
 def _roofline(words: Words, sheet: DeviceSheet) -> Roofline:
@@ -232,9 +251,14 @@ def _precision(words: Words, sheet: DeviceSheet, source: Source, batch: int) -> 
     if narrow is None or words.device is None or words.precision in ("bf16", "fp16"):
         return told
     there = source.cost(batch).compute
-    gain = there / step_cost(source.trace(batch), _roofline(replace(words, precision=narrow), sheet)).compute
+    gain = there / _compute(source, _roofline(replace(words, precision=narrow), sheet), batch)
     faster = f"computes {gain:.2g}x as fast" if gain >= 1.05 else "is no faster"
     return f"{told}; with --precision {narrow} one worker {faster}"
+
+
+def _compute(source: Source, device: DeviceModel, batch: int) -> float:
+    """Seconds that a step of the source's operators computes on another device."""
+    return accumulated(step_cost(source.trace(batch), device), source.accumulate).compute
 
 
 def _money(words: Words, subject: Subject) -> Money:

@@ -7,7 +7,9 @@ from paceline.costs.trace.trace import Trace
 from paceline.records.prediction import Layer
 
 
-def layer_table(trace: Trace, seconds: Callable[[Operator], float]) -> tuple[Layer, ...]:
+def layer_table(
+    trace: Trace, seconds: Callable[[Operator], float], mini_batches: int = 1
+) -> tuple[Layer, ...]:
     """The modules in the order in which forward enters them; the optimizer belongs to none of them."""
     modules: dict[str, list[Operator]] = {}
     for operator in (*trace.forward, *trace.backward):
@@ -18,10 +20,10 @@ def layer_table(trace: Trace, seconds: Callable[[Operator], float]) -> tuple[Lay
         Layer(
             module=module or "(model)",
             kinds=", ".join(dict.fromkeys(operator.kind for operator in operators)),
-            flops=sum(operator.flops for operator in operators),
-            bytes=float(sum(operator.read + operator.written for operator in operators)),
-            forward=times[module][0],
-            backward=times[module][1],
+            flops=mini_batches * sum(operator.flops for operator in operators),
+            bytes=float(mini_batches * sum(operator.read + operator.written for operator in operators)),
+            forward=mini_batches * times[module][0],
+            backward=mini_batches * times[module][1],
             share=sum(times[module]) / whole,
         )
         for module, operators in modules.items()

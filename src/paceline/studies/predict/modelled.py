@@ -49,7 +49,7 @@ class Modelled:
         """What the source and the place rest on."""
         return Known(
             level=self.source.level,
-            compute=self.source.words,
+            compute=self.source.words + _mini_batches(self.source.accumulate),
             links=self.links,
             interval=f"{self.source.doubt}; transfers likewise {exp(self.links_spread):.3g}",
             precision=self.precision,
@@ -81,7 +81,7 @@ class Modelled:
     def layers(self, batch: int) -> tuple[Layer, ...]:
         """Module by module."""
         trace = self.source.trace(batch)
-        return layer_table(trace, self.source.timed(trace))
+        return layer_table(trace, self.source.timed(trace), self.source.accumulate)
 
     def step(self, case: Case) -> Step:
         """By the closed path where there is one; what bounds it is not looked for."""
@@ -163,3 +163,7 @@ def _elsewhere(few: Few, case: Case) -> Few:
     """The same in a better or worse world."""
     kinds = tuple(replace(kind, host=changed_host(kind.host, case)) for kind in few.folding.kinds)
     return replace(few, folding=replace(few.folding, kinds=kinds), cost=slower(few.cost, case.compute))
+
+
+def _mini_batches(accumulate: int) -> str:
+    return f"; {accumulate} mini-batches a step" if accumulate > 1 else ""

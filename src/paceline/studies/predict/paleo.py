@@ -46,6 +46,7 @@ def _check(words: Words) -> None:
         "--per-host": words.per_host,
         "--inside": words.inside,
         "--precision": words.precision,
+        "--accumulate": words.accumulate,
         "--threads": words.threads,
         "--jitter": words.jitter,
         "--strategy": None if words.strategies == ("all-reduce",) else " ".join(words.strategies),

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import DISTURBED, Profile
-from paceline.costs.devices.base import DeviceModel, StepCost, step_cost, within
+from paceline.costs.devices.base import DeviceModel, StepCost, accumulated, step_cost, within
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
@@ -40,11 +40,15 @@ class Source(Protocol):
     def jitter(self) -> float:
         """By how much the steps of one worker vary, where that was recorded; 0 where nobody knows."""
 
+    @property
+    def accumulate(self) -> int:
+        """Mini-batches of a step."""
+
     def cost(self, samples: int) -> StepCost:
         """A step on so many samples, alone on the device."""
 
     def trace(self, samples: int) -> Trace:
-        """The step's operators."""
+        """The operators of a mini-batch of such a step, and of the optimizer."""
 
     def timed(self, trace: Trace) -> Timed:
         """How long each of them takes."""
@@ -60,21 +64,24 @@ class Traced:
     device: DeviceModel
     batches: Batches
     jitter: float = 0.0
+    accumulate: int = 1
 
     def cost(self, samples: int) -> StepCost:
         """The sum of the operators."""
-        return step_cost(self.trace(samples), self.device)
+        return replace(
+            accumulated(step_cost(self.trace(samples), self.device), self.accumulate), samples=samples
+        )
 
     def trace(self, samples: int) -> Trace:
         """The subject's."""
-        return self.batches.trace(samples)
+        return self.batches.trace(-(-samples // self.accumulate))
 
     def timed(self, trace: Trace) -> Timed:
         """As the device has it."""
         return within(self.device, trace).seconds
 
 
-def by_sheet(sheet: DeviceSheet, device: DeviceModel, batches: Batches) -> Traced:
+def by_sheet(sheet: DeviceSheet, device: DeviceModel, batches: Batches, accumulate: int = 1) -> Traced:
     """A device that is known by its data sheet only."""
     return Traced(
         level="catalogue",
@@ -82,10 +89,11 @@ def by_sheet(sheet: DeviceSheet, device: DeviceModel, batches: Batches) -> Trace
         doubt=f"a data sheet misses the real time of a step by a typical factor of {_factor(device.spread)}",
         device=device,
         batches=batches,
+        accumulate=accumulate,
     )
 
 
-def by_profile(profile: Profile, device: DeviceModel, batches: Batches) -> Traced:
+def by_profile(profile: Profile, device: DeviceModel, batches: Batches, accumulate: int = 1) -> Traced:
     """A machine that was measured; the job was not."""
     return Traced(
         level="calibrated",
@@ -93,6 +101,7 @@ def by_profile(profile: Profile, device: DeviceModel, batches: Batches) -> Trace
         doubt=f"the profile's own residuals, a typical factor of {_factor(device.spread)}",
         device=device,
         batches=batches,
+        accumulate=accumulate,
     )
 
 
@@ -108,6 +117,7 @@ class Recorded:
     jitter: float = 0.0
     more: str = ""
     """Threads that the worker computed with, and what else computed there, as the rest of a sentence."""
+    accumulate: int = 1
     level: Level = "profiled"
 
     @property
@@ -124,7 +134,8 @@ class Recorded:
         """As measured; another batch takes its part of all but the optimizer."""
         times, part = self.typical.times, samples / self.typical.samples
         return replace(
-            step_cost(self.trace(samples), self.device),
+            accumulated(step_cost(self.trace(samples), self.device), self.accumulate),
+            samples=samples,
             data=times.data * part,
             forward=(times.forward or 0.0) * part,
             backward=(times.backward or 0.0) * part,
@@ -134,11 +145,11 @@ class Recorded:
 
     def trace(self, samples: int) -> Trace:
         """The subject's."""
-        return self.batches.trace(samples)
+        return self.batches.trace(-(-samples // self.accumulate))
 
     def timed(self, trace: Trace) -> Timed:
         """Their parts of the measured phases."""
-        modelled, measured = step_cost(trace, self.device), self.cost(trace.samples)
+        modelled, measured = step_cost(trace, self.device), self.cost(trace.samples * self.accumulate)
         device = within(self.device, trace)
 
         def seconds(operator: Operator) -> float:

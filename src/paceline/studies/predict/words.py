@@ -45,6 +45,9 @@ class Words:
     """What all-reduces inside a measured machine go through."""
     workers: tuple[int, ...] | None = None
     batch: int | None = None
+    """Of a mini-batch."""
+    accumulate: int | None = None
+    """Mini-batches of a step."""
     scaling: Scaling = "weak"
     strategies: tuple[str, ...] = ("all-reduce",)
     collective: str = "native"
@@ -71,6 +74,8 @@ class Words:
             )
         if self.batch is not None and self.batch < 1:
             raise Mistake(f"--batch-size {self.batch} is too small: it must be at least 1")
+        if self.accumulate is not None and self.accumulate < 1:
+            raise Mistake(f"--accumulate {self.accumulate} is too small: it must be at least 1")
 
     def _check_subject(self) -> None:
         if self.model is None and self.job is None and self.times is None:
@@ -91,6 +96,7 @@ class Words:
             "--input": self.shape,
             f"--classes {self.classes}": self.classes,
             f"--optimizer {self.optimizer}": self.optimizer,
+            f"--accumulate {self.accumulate}": self.accumulate,
         }
         for what, value in named.items():
             if self.times is not None and value is not None:

@@ -1,0 +1,214 @@
+"""Batches of any nesting: how a model is called with one, where its loss comes from, and one made of shapes alone."""
+
+import copy
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields, is_dataclass, replace
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from paceline.errors import Mistake
+
+Batch = Any
+"""Whatever the collate function returns: a tensor, a tuple, a dict, or these inside each other."""
+
+
+class HasLoss(Protocol):
+    """What says how a loss is computed: a Job, or the Subject of a prediction."""
+
+    @property
+    def name(self) -> str:
+        """For sentences."""
+
+    @property
+    def loss(self) -> Callable[[Any, Any], Tensor] | None:
+        """(outputs, targets) to the mean loss."""
+
+    @property
+    def compute_loss(self) -> Callable[[nn.Module, Batch], Tensor] | None:
+        """(model, batch) to the mean loss."""
+
+
+def batch_loss(job: HasLoss, model: nn.Module, batch: Batch) -> Tensor:
+    """Call the model with a batch and return the mean loss over its samples.
+
+    ``compute_loss`` decides where it is given. With ``loss`` the last element of the batch is the target and the others
+    are the model's inputs. With neither, the model is called with the whole batch and returns its loss itself.
+    """
+    if job.compute_loss is not None:
+        loss = job.compute_loss(model, batch)
+    elif job.loss is not None:
+        loss = job.loss(_call(job, model, batch[:-1]), batch[-1])
+    else:
+        loss = _own_loss(job, _call(job, model, batch))
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        raise Mistake(
+            f"the loss of {job.name!r} is {describe(loss)}; it must give the batch's mean, one number"
+        )
+    if torch.is_grad_enabled() and not loss.requires_grad:
+        raise Mistake(
+            f"the loss of {job.name!r} does not depend on any trainable parameter; "
+            "look for detach() or no_grad() in the model"
+        )
+    return loss
+
+
+def check_loss(job: HasLoss, batch: Batch) -> None:
+    """Refuse a batch that does not say which part of it is the target."""
+    if job.loss is not None and job.compute_loss is not None:
+        raise Mistake("both loss and compute_loss say how the loss is computed; leave one of them out")
+    if job.loss is not None and not _has_target(batch):
+        raise Mistake(
+            f"a batch is {describe(batch)}, and loss(outputs, targets) needs (inputs, targets); write compute_loss="
+            "lambda model, batch: ..., or leave loss out where the model returns its loss"
+        )
+
+
+def targets_of(batch: Batch) -> Any:
+    """What a metric compares outputs with: the last of several elements, else the whole batch."""
+    return batch[-1] if _has_target(batch) else batch
+
+
+@contextmanager
+def kept_outputs(model: nn.Module) -> Iterator[list[Any]]:
+    """A list whose only element, once there is one, is what the model returned last."""
+    kept: list[Any] = []
+
+    def keep(_: nn.Module, __: Any, outputs: Any) -> None:
+        kept[:] = [outputs]
+
+    hook = model.register_forward_hook(keep)
+    try:
+        yield kept
+    finally:
+        hook.remove()
+
+
+def map_tensors(
+    function: Callable[[Any], Any],
+    batch: Batch,
+    is_leaf: Callable[[Any], bool] = lambda part: isinstance(part, Tensor),
+) -> Batch:
+    """A batch of the same nesting with the function's result for every tensor; whatever is no container stays."""
+    if is_leaf(batch):
+        return function(batch)
+    if isinstance(batch, Mapping):
+        values = {key: map_tensors(function, value, is_leaf) for key, value in batch.items()}
+        return values if type(batch) is dict or not hasattr(batch, "update") else _updated(batch, values)
+    if isinstance(batch, tuple | list):
+        parts = [map_tensors(function, part, is_leaf) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if is_dataclass(batch) and not isinstance(batch, type):
+        names = [field.name for field in fields(batch) if field.init]
+        return replace(
+            batch, **{name: map_tensors(function, getattr(batch, name), is_leaf) for name in names}
+        )
+    return batch
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The batch with all its tensors on the device; whatever has a ``to`` of its own moves itself."""
+    if device.type == "cpu":
+        return batch
+    return map_tensors(lambda part: part.to(device), batch, lambda part: hasattr(part, "to"))
+
+
+def batch_like(take: Callable[[Tensor], Batch], samples: int) -> Batch:
+    """A batch of so many copies of the first sample, on the device that is the default now.
+
+    Without memory, on "meta", two small batches give the shapes of any: the sides of a tensor stay or grow by the
+    same with every sample, whether samples are stacked, padded or joined.
+    """
+    device = torch.get_default_device()
+    # Samples are real tensors, whatever a trace makes of the calls around.
+    with torch.device("cpu"), torch._C._DisableTorchDispatch():
+        if device.type != "meta":
+            return to_device(_first(take, samples), device)
+        made = _scaled(_tensors(_first(take, 1)), two := _tensors(pair := _first(take, 2)), samples)
+        if made is None or not two:
+            return map_tensors(lambda tensor: tensor.to(device), _first(take, samples))
+        shapes = iter(made)
+        return map_tensors(lambda tensor: torch.empty(next(shapes), dtype=tensor.dtype, device=device), pair)
+
+
+def describe(thing: Any) -> str:
+    """What something is, for a sentence."""
+    if isinstance(thing, Tensor):
+        return f"a tensor of shape {list(thing.shape)}"
+    if isinstance(thing, Mapping):
+        return f"a {type(thing).__name__} with the keys {', '.join(map(str, thing)) or 'of nothing'}"
+    if isinstance(thing, tuple | list):
+        return f"a {type(thing).__name__} of {len(thing)}"
+    return f"a {type(thing).__name__}"
+
+
+def _has_target(batch: Batch) -> bool:
+    return isinstance(batch, tuple | list) and len(batch) > 1
+
+
+def _call(job: HasLoss, model: nn.Module, inputs: Any) -> Any:
+    """Elements of a tuple are the model's positional arguments, entries of a mapping its keywords."""
+    spread = isinstance(inputs, tuple | list)
+    args = tuple(inputs) if spread else () if isinstance(inputs, Mapping) else (inputs,)
+    keywords = dict(inputs) if isinstance(inputs, Mapping) else {}
+    try:
+        return model(*args, **keywords)
+    except TypeError as error:
+        signature = inspect.signature(model.forward)
+        try:
+            signature.bind(*args, **keywords)
+        except TypeError:
+            raise Mistake(_uncallable(job, model, signature, inputs)) from error
+        raise
+
+
+def _uncallable(job: HasLoss, model: nn.Module, signature: inspect.Signature, inputs: Any) -> str:
+    given = (
+        f"the keys {', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else f"{len(inputs)} inputs"
+    )
+    rest = " and a target" if job.loss is not None else ""
+    return (
+        f"job {job.name!r}: a batch has {given}{rest}, and {type(model).__name__}.forward takes "
+        f"({', '.join(signature.parameters)}); change the samples or collate, or write "
+        "compute_loss=lambda model, batch: ..."
+    )
+
+
+def _own_loss(job: HasLoss, outputs: Any) -> Tensor:
+    found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", outputs)
+    if isinstance(found, Tensor) and found.numel() == 1:
+        return found
+    raise Mistake(
+        f"job {job.name!r}: the model returned {describe(outputs)}, which holds no loss; give loss=..., such as "
+        "nn.functional.cross_entropy for (inputs, targets), or compute_loss=lambda model, batch: ..."
+    )
+
+
+def _updated(batch: Any, values: dict[Any, Any]) -> Any:
+    """A copy of a mapping of its own type, as torch's loader makes one to pin its memory."""
+    made = copy.copy(batch)
+    made.update(values)
+    return made
+
+
+def _first(take: Callable[[Tensor], Batch], samples: int) -> Batch:
+    return take(torch.zeros(samples, dtype=torch.int64))
+
+
+def _tensors(batch: Batch) -> list[Tensor]:
+    found: list[Tensor] = []
+    map_tensors(found.append, batch)
+    return found
+
+
+def _scaled(one: list[Tensor], two: list[Tensor], samples: int) -> list[list[int]] | None:
+    """The shapes for so many samples by those for one and two; None where the two do not match."""
+    if [tensor.dim() for tensor in one] != [tensor.dim() for tensor in two]:
+        return None
+    return [
+        [side + (more - side) * (samples - 1) for side, more in zip(a.shape, b.shape, strict=True)]
+        for a, b in zip(one, two, strict=True)
+    ]
