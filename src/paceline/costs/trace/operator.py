@@ -110,3 +110,10 @@ class Operator:
     elements: int
     """Of the largest tensor that it reads or writes."""
     shape: Shape = None
+    held: int = 0
+    """Bytes that the step's tensors occupy while it runs: what is saved for backward, what it reads and what it makes;
+    neither parameters nor anything else that was there before the step."""
+    held_mixed: int = 0
+    """The same in mixed precision."""
+    held_heap: int = 0
+    """Of ``held``, what lies in blocks so small that a CPU's allocator keeps them in its heap."""

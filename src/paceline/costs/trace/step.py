@@ -39,8 +39,14 @@ class Step:
         self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
         with self._refusing("batch"):
             self.inputs, self.targets = subject.batch(samples)
-        self._update = Update(subject.optimizer, [one for _, one in self.parameters], self.grad)
+        self.update = Update(subject.optimizer, [one for _, one in self.parameters], self.grad)
         self.ready: dict[str, int] = {}
+
+    @property
+    def fixed(self) -> int:
+        """Bytes of the model that no step changes by its gradient: buffers, and parameters that are not trained."""
+        untrained = (one for one in self.model.parameters() if not one.requires_grad)
+        return sum(one.nbytes for one in (*self.model.buffers(), *untrained))
 
     def run(self) -> None:
         """Forward, backward and the optimizer's step; the recorder knows the calls afterwards."""
@@ -50,9 +56,9 @@ class Step:
             self._backward(self._forward())
         # Torch's optimizers keep their counters on the CPU.
         with torch.device("cpu"), self._refusing("optimizer"):
-            self._update.prepare()
+            self.update.prepare()
             with self._during("apply"):
-                self._update.step()
+                self.update.step()
 
     def _forward(self) -> Tensor:
         with self._during("forward"):
