@@ -11,9 +11,11 @@ from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.base import Setup
 
-PROCESS = 390e6
-"""Bytes of a process that trains, without its tensors: torch 2.13 for CPUs and paceline take 340 MB once they are
-loaded, and the kernels of the first steps 30 to 80 MB more, as measured on Linux."""
+LOADED = 340e6
+"""Bytes of a process that has loaded torch 2.13 for CPUs and paceline, as measured on Linux."""
+
+KERNELS = 50e6
+"""What the kernels of a first step add, 30 to 80 MB as measured."""
 
 HOLES = 0.3
 """A CPU's heap (glibc) grows beyond what it holds by such a part of it: by nothing where all blocks are alike, by as
@@ -38,7 +40,7 @@ class Room:
     @property
     def base(self) -> float:
         """What a worker takes of it before it has a tensor."""
-        return PROCESS if self.shared else CONTEXT
+        return LOADED + KERNELS if self.shared else CONTEXT
 
 
 def room_of(host: Host, usual: Room) -> Room:
@@ -54,8 +56,8 @@ def room_of(host: Host, usual: Room) -> Room:
 def predict_memory(setup: Setup, trace: Trace, usual: Room, *, mixed: bool) -> Memory:
     """The memory of a step as ``trace`` has it; of all hosts, on the one that has least to spare.
 
-    ``usual`` is the memory of hosts that say nothing of theirs. ``mixed`` computes in mixed precision, where parameters,
-    gradients and the optimizer's state stay as they are.
+    ``usual`` is the memory of hosts that say nothing of theirs. With ``mixed`` precision, parameters, gradients and the
+    optimizer's state stay as they are.
     """
     server = _server(setup, trace)
     placed = setup.cluster.place_servers(setup.servers) if server is not None else ()
@@ -129,7 +131,7 @@ def _server(setup: Setup, trace: Trace) -> float | None:
     part = (2 * vector + trace.optimizer) / servers
     apart = len(setup.cluster.hosts) > 1
     messages = 2 * setup.cluster.workers * vector / servers if apart else 0.0
-    return PROCESS + max(part + messages, 2.0 * vector) + trace.fixed
+    return LOADED + max(part + messages, 2.0 * vector) + trace.fixed
 
 
 def _is_served(setup: Setup) -> bool:
