@@ -26,7 +26,7 @@ from paceline.studies.predict.words import Words
 
 MEDIAN, WORST = 5.0, 15.0
 """Per cent that the median error of a worker's peak and the worst may be."""
-QUIET, LONGEST = 10.0, 150.0
+QUIET, LONGEST = 15.0, 150.0
 """Seconds without growth after which a peak is taken to be reached, and that a cell may take."""
 
 JOB = """
@@ -69,6 +69,7 @@ CELLS = (
     Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=64, optimizer=SGD),
     Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=64),
     Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=1024, optimizer="adam"),
+    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=4096, optimizer="adam"),
     Cell(model="cnn", shape=(1, 28, 28), batch=1024),
     Cell(model="cnn:first=32,second=64,hidden=512", shape=(3, 32, 32), batch=2048, optimizer="adam"),
     Cell(model="resnet18", shape=(3, 32, 32), batch=16, optimizer=SGD),
