@@ -34,11 +34,11 @@ def test_paleos_devices_and_networks_have_paleos_figures() -> None:
 
 
 NEW = {
-    # name: fp32, bf16, memory GB/s, GB; dense, as the data sheets print them
-    "h200": (66.9, 989.4, 4800, 141),
-    "b200": (80, 2250, 8000, 180),
-    "mi300x": (163.4, 1307.4, 5300, 192),
-    "l40s": (91.6, 362.05, 864, 48),
+    # name: fp32, bf16, memory GB/s, dense, as the data sheets print them; MiB as their drivers report them
+    "h200": (66.9, 989.4, 4800, 143_771),
+    "b200": (80, 2250, 8000, 183_359),
+    "mi300x": (163.4, 1307.4, 5300, 196_592),
+    "l40s": (91.6, 362.05, 864, 46_068),
 }
 NEW_NETWORKS = {
     "200gbit": 200,
@@ -57,7 +57,7 @@ def test_what_people_ask_about_now_has_its_data_sheets_figures() -> None:
             sheet.flops / 1e12,
             sheet.tensor_flops["bf16"] / 1e12,
             sheet.bandwidth / 1e9,
-            sheet.memory / 1e9,
+            sheet.memory / 2**20,
         )
         assert found == pytest.approx((teraflops, half, gigabytes, memory)), name
     assert (DEVICES["grace"].cores, DEVICES["grace"].bandwidth) == (72, 500e9)

@@ -18,8 +18,8 @@ from paceline.studies.predict.few import few_of
 from paceline.studies.predict.served import by_capacity
 from paceline.studies.predict.steps import predict_step, unexplained_step
 
-TENTH = Coded(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11)
-HALF = Coded(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0)
+TENTH = Coded(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11, held_rate=1.0)
+HALF = Coded(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0, held_rate=0.0)
 
 
 def coded(workers, strategy, compression, **changes):
@@ -72,7 +72,7 @@ def real(spec: str) -> Coded:
 def test_every_codec_is_priced_by_every_schedule_for_every_strategy(spec):
     """Steps are longer than computing, shorter than with ten times the bytes, and never a traceback."""
     codec = real(spec)
-    free = replace(codec, encode_rate=0.0, decode_rate=0.0)
+    free = replace(codec, encode_rate=0.0, decode_rate=0.0, held_rate=0.0)
     worse = replace(free, ratio=10 * codec.ratio)
     slow = Link(bandwidth=1e8, latency=5e-5)
     alone = predict_step(make_setup(1)).step

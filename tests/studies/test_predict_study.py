@@ -56,6 +56,9 @@ class ByHand:
     def layers(self, batch: int) -> tuple[Layer, ...]:
         return ()
 
+    def memory(self, case: Case) -> None:
+        return None
+
     def cost(self, batch: int) -> StepCost:
         parts = {"forward": self.seconds * batch, "backward": 0.0, "apply": 0.0}
         return StepCost(samples=batch, **parts, ready=(), spread=self.spread)

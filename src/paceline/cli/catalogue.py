@@ -29,11 +29,11 @@ def devices(*, as_json: AsJson = False) -> None:
             _title(sheet),
             *map(_tera, _peaks(sheet)),
             f"{sheet.bandwidth / 1e9:,.4g}",
-            _giga(sheet.memory),
+            _gibi(sheet.memory),
         ]
         for sheet in DEVICES.values()
     ]
-    _print_table(["device", "", *peaks, "memory\nGB/s", "\nGB"], rows, list(DEVICES.values()))
+    _print_table(["device", "", *peaks, "memory\nGB/s", "\nGiB"], rows, list(DEVICES.values()))
     return None
 
 
@@ -66,8 +66,8 @@ def _tera(peak: float) -> str:
     return f"{peak / 1e12:.4g}" if peak else "-"
 
 
-def _giga(size: float) -> str:
-    return f"{size / 1e9:.4g}" if size else "-"
+def _gibi(size: float) -> str:
+    return f"{size / 2**30:.4g}" if size else "-"
 
 
 def _print_json(sheets: Mapping[str, DeviceSheet] | Mapping[str, NetworkSheet]) -> None:

@@ -92,6 +92,9 @@ class ComputeOptions:
     """How that device computes: torch (default, as PyTorch: FP32, TF32 in convolutions), fp32, tf32, fp16 or bf16."""
     threads: Annotated[int | None, Whole, Parameter(group=WHERE)] = None
     """Cores of a CPU that a worker uses (default: all of them)."""
+    memory: Annotated[str | None, Parameter(group=WHERE)] = None
+    """Memory of that device, or of a host whose CPU its workers share, such as '24 GiB' (default: a GPU's by the
+    catalogue, a measured machine's as measured)."""
     profile: Annotated[Path | None, Parameter(group=WHERE)] = None
     """Instead of a device: a file that 'paceline calibrate' wrote."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None

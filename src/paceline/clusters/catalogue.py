@@ -19,7 +19,7 @@ class DeviceSheet:
     bandwidth: float
     """Memory, bytes a second."""
     memory: float
-    """Bytes; 0 where nobody says."""
+    """Bytes, as its driver reports them; 0 where nobody says, as for a CPU, whose host has the memory."""
     tensor_flops: Mapping[str, float] = field(default_factory=dict, hash=False)
     """Peak of matrix units by number format, such as "tf32" or "bf16", dense."""
     cores: int = 1

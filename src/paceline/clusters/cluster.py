@@ -25,6 +25,8 @@ class Device:
     """Seconds a byte to combine what a collective brings with what is held; 0 where nobody says."""
     sheet: DeviceSheet | None = None
     """What the catalogue knows of it."""
+    memory: float = 0.0
+    """Bytes that it has, for each worker of a GPU and for all of a host that share a CPU; 0 where nobody says."""
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < float("inf"):

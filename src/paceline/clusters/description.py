@@ -19,7 +19,7 @@ MOST_HOSTS = 1_000_000
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "aggregate", "jitter")
 _HOST = (
     *("hosts", "workers", "speed", "device", "network", "bandwidth", "latency", "servers", "reduce"),
-    *("start", "steps", "dies", "company", "backend"),
+    *("start", "steps", "dies", "company", "backend", "memory"),
 )
 _INSIDE = ("inside-network", "inside-bandwidth", "inside-latency")
 

@@ -1,7 +1,9 @@
 """The devices of the catalogue: one table, every figure with its source.
 
 Memory bandwidths are as their makers state them, in decimal units; Paleo's own cost model reads its eight as GiB/s.
-Peaks of matrix units are dense: half of what data sheets print with sparsity.
+Peaks of matrix units are dense: half of what data sheets print with sparsity. Sizes of memory are in MiB, as drivers
+report them (``nvidia-smi``, ``rocm-smi``): where data sheets say GB, most mean GiB, of which error correction takes a
+part on some devices.
 """
 
 import re
@@ -23,15 +25,15 @@ _ALIASES = {
 }
 
 
-def _paleo(name: str, title: str, gigaflops: float, bandwidth: float) -> DeviceSheet:
+def _paleo(name: str, title: str, gigaflops: float, bandwidth: float, gibibytes: float) -> DeviceSheet:
     return DeviceSheet(
         name=name,
         title=title,
         kind="gpu",
         flops=gigaflops * 1e9,
         bandwidth=bandwidth * 1e9,
-        memory=0,
-        source=_PALEO,
+        memory=gibibytes * 2.0**30,
+        source=f"{_PALEO}; size of memory: NVIDIA's data sheet",
         date="2017-04",
     )
 
@@ -42,7 +44,7 @@ def _gpu(
     *,
     teraflops: float,
     bandwidth: float,
-    memory: float,
+    mebibytes: int,
     source: str,
     inside: tuple[str, ...],
     **tensor: float,
@@ -53,7 +55,7 @@ def _gpu(
         kind="gpu",
         flops=teraflops * 1e12,
         bandwidth=bandwidth * 1e9,
-        memory=memory * 1e9,
+        memory=mebibytes * 2.0**20,
         tensor_flops={kind: peak * 1e12 for kind, peak in tensor.items()},
         inside=inside,
         source=f"{source}, as quoted by public tables of specifications",
@@ -78,13 +80,13 @@ def _cpu(
 
 
 _SHEETS = (
-    _paleo("titan-x", "NVIDIA GTX Titan X", 6144, 336.5),
-    _paleo("k20", "NVIDIA Tesla K20", 3520, 208),
-    _paleo("k20x", "NVIDIA Tesla K20X", 3935, 250),
-    _paleo("k40", "NVIDIA Tesla K40", 4290, 288),
-    _paleo("k80", "NVIDIA Tesla K80", 5600, 480),
-    _paleo("gtx-780-ti", "NVIDIA GTX 780 Ti", 5040, 336),
-    _paleo("gt-750m", "NVIDIA GT 750M", 722.7, 80),
+    _paleo("titan-x", "NVIDIA GTX Titan X", 6144, 336.5, 12),
+    _paleo("k20", "NVIDIA Tesla K20", 3520, 208, 5),
+    _paleo("k20x", "NVIDIA Tesla K20X", 3935, 250, 6),
+    _paleo("k40", "NVIDIA Tesla K40", 4290, 288, 12),
+    _paleo("k80", "NVIDIA Tesla K80", 5600, 480, 24),
+    _paleo("gtx-780-ti", "NVIDIA GTX 780 Ti", 5040, 336, 3),
+    _paleo("gt-750m", "NVIDIA GT 750M", 722.7, 80, 2),
     DeviceSheet(
         name="i7-5930k",
         title="Intel Core i7-5930K",
@@ -102,7 +104,7 @@ _SHEETS = (
         teraflops=15.7,
         fp16=125,
         bandwidth=900,
-        memory=16,
+        mebibytes=16_160,
         inside=("pcie3-x16", "nvlink2"),
         source="NVIDIA V100 data sheet",
     ),
@@ -112,7 +114,7 @@ _SHEETS = (
         teraflops=8.1,
         fp16=65,
         bandwidth=320,
-        memory=16,
+        mebibytes=15_360,
         inside=("pcie3-x16",),
         source="NVIDIA T4 data sheet",
     ),
@@ -124,7 +126,7 @@ _SHEETS = (
         fp16=125,
         bf16=125,
         bandwidth=600,
-        memory=24,
+        mebibytes=23_028,
         inside=("pcie4-x16",),
         source="NVIDIA A10 data sheet; tf32 is half of bf16, as on the A40 of the same chip",
     ),
@@ -136,7 +138,7 @@ _SHEETS = (
         fp16=312,
         bf16=312,
         bandwidth=1555,
-        memory=40,
+        mebibytes=40_960,
         inside=("pcie4-x16", "nvlink3"),
         source="NVIDIA A100 data sheet (1758950 r4) and Ampere white paper",
     ),
@@ -148,7 +150,7 @@ _SHEETS = (
         fp16=312,
         bf16=312,
         bandwidth=2039,
-        memory=80,
+        mebibytes=81_920,
         inside=("pcie4-x16", "nvlink3"),
         source="NVIDIA A100 data sheet (1758950 r4)",
     ),
@@ -160,7 +162,7 @@ _SHEETS = (
         fp16=989.4,
         bf16=989.4,
         bandwidth=3350,
-        memory=80,
+        mebibytes=81_559,
         inside=("pcie5-x16", "nvlink4"),
         source="NVIDIA H100 data sheet and Hopper white paper",
     ),
@@ -172,7 +174,7 @@ _SHEETS = (
         fp16=756.5,
         bf16=756.5,
         bandwidth=2000,
-        memory=80,
+        mebibytes=81_559,
         inside=("pcie5-x16",),
         source="NVIDIA H100 data sheet",
     ),
@@ -184,7 +186,7 @@ _SHEETS = (
         fp16=121,
         bf16=121,
         bandwidth=300,
-        memory=24,
+        mebibytes=23_034,
         inside=("pcie4-x16",),
         source="NVIDIA L4 data sheet",
     ),
@@ -196,7 +198,7 @@ _SHEETS = (
         fp16=165.2,
         bf16=165.2,
         bandwidth=1008,
-        memory=24,
+        mebibytes=24_564,
         inside=("pcie4-x16",),
         source="NVIDIA Ada white paper; fp16 with 32-bit sums",
     ),
@@ -208,7 +210,7 @@ _SHEETS = (
         fp16=989.4,
         bf16=989.4,
         bandwidth=4800,
-        memory=141,
+        mebibytes=143_771,
         inside=("pcie5-x16", "nvlink4"),
         source="NVIDIA H200 data sheet; computes as the H100 SXM of the same chip",
     ),
@@ -220,7 +222,7 @@ _SHEETS = (
         fp16=2250,
         bf16=2250,
         bandwidth=8000,
-        memory=180,
+        mebibytes=183_359,
         inside=("pcie5-x16", "nvlink5"),
         source="NVIDIA Blackwell architecture brief and HGX B200 data sheet",
     ),
@@ -231,7 +233,7 @@ _SHEETS = (
         fp16=1307.4,
         bf16=1307.4,
         bandwidth=5300,
-        memory=192,
+        mebibytes=196_592,
         inside=("pcie5-x16", "infinity-fabric"),
         source="AMD Instinct MI300X data sheet; tf32 is left out, for PyTorch does not use it there by itself",
     ),
@@ -243,7 +245,7 @@ _SHEETS = (
         fp16=362.05,
         bf16=362.05,
         bandwidth=864,
-        memory=48,
+        mebibytes=46_068,
         inside=("pcie4-x16",),
         source="NVIDIA L40S data sheet",
     ),

@@ -21,11 +21,13 @@ def read_device(reader: Reader) -> Device:
     stated: that is refused.
     """
     name = reader.word("device", "device")
+    sheet = _find_sheet(reader, name)
     return Device(
         name=name,
         speed=reader.positive("speed", 1.0),
         reduce_seconds=1 / reader.rate("reduce", inf),
-        sheet=_find_sheet(reader, name),
+        sheet=sheet,
+        memory=reader.size("memory", 0.0 if sheet is None else sheet.memory),
     )
 
 

@@ -32,6 +32,9 @@ class Compression(Protocol):
     def decode(self, size: int) -> float:
         """Seconds to decode what stands for so many bytes."""
 
+    def held(self, size: int) -> int:
+        """Bytes of memory that encoding or decoding so many takes, the message and the result among them."""
+
 
 class Whole:
     """Nothing is encoded."""
@@ -50,6 +53,10 @@ class Whole:
         """None."""
         return 0.0
 
+    def held(self, size: int) -> int:  # noqa: ARG002
+        """None."""
+        return 0
+
 
 @dataclass(frozen=True, kw_only=True)
 class Coded:
@@ -61,6 +68,8 @@ class Coded:
     encode_rate: float
     """Seconds a byte of the gradient."""
     decode_rate: float
+    held_rate: float
+    """Bytes of memory a byte of the gradient."""
 
     def message(self, size: int, element: int) -> int:
         """At least one element; a codec may send more than it was given, and then it does."""
@@ -74,6 +83,10 @@ class Coded:
         """In proportion."""
         return size * self.decode_rate
 
+    def held(self, size: int) -> int:
+        """In proportion."""
+        return round(size * self.held_rate)
+
 
 def compression_of(
     codec: Codec, shapes: Sequence[Sequence[int]], dtype: torch.dtype, timed: Callable[[Operator], float]
@@ -85,17 +98,19 @@ def compression_of(
     """
     total = elements(shapes) * dtype.itemsize
     asked = shapes if _sees_matrices(codec, shapes) else _pieces(elements(shapes))
-    encode = decode = 0.0
+    encode = decode = held = 0.0
     for shape, many in Counter(map(tuple, asked)).items():
-        message, operators = trace_function(lambda: codec.encode(torch.empty(shape, dtype=dtype)))  # noqa: B023
-        encode += many * sum(map(timed, operators))
-        _, operators = trace_function(lambda: codec.decode(message, shape))  # noqa: B023
-        decode += many * sum(map(timed, operators))
+        message, encoding = trace_function(lambda: codec.encode(torch.empty(shape, dtype=dtype)))  # noqa: B023
+        encode += many * sum(map(timed, encoding))
+        _, decoding = trace_function(lambda: codec.decode(message, shape))  # noqa: B023
+        decode += many * sum(map(timed, decoding))
+        held += many * max((one.held for one in (*encoding, *decoding)), default=0)
     return Coded(
         sums=codec.sums,
         ratio=codec.message_bytes(asked, dtype.itemsize) / total,
         encode_rate=encode / total,
         decode_rate=decode / total,
+        held_rate=held / total,
     )
 
 

@@ -127,7 +127,7 @@ def batch_like(take: Callable[[Tensor], Batch], samples: int) -> Batch:
     with torch.device("cpu"), torch._C._DisableTorchDispatch():
         if device.type != "meta":
             return to_device(_first(take, samples), device)
-        made = _scaled(_tensors(_first(take, 1)), two := _tensors(pair := _first(take, 2)), samples)
+        made = _scaled(tensors_of(_first(take, 1)), two := tensors_of(pair := _first(take, 2)), samples)
         if made is None or not two:
             return map_tensors(lambda tensor: tensor.to(device), _first(take, samples))
         shapes = iter(made)
@@ -198,7 +198,8 @@ def _first(take: Callable[[Tensor], Batch], samples: int) -> Batch:
     return take(torch.zeros(samples, dtype=torch.int64))
 
 
-def _tensors(batch: Batch) -> list[Tensor]:
+def tensors_of(batch: Batch) -> list[Tensor]:
+    """All tensors of a batch, in order."""
     found: list[Tensor] = []
     map_tensors(found.append, batch)
     return found

@@ -11,6 +11,43 @@ Level = Literal["catalogue", "calibrated", "profiled"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class Memory:
+    """The most that a worker holds at a time, in bytes; ``total`` is the sum of what stands before it."""
+
+    parameters: float
+    """With buffers, and parameters that are not trained."""
+    gradients: float
+    optimizer: float
+    """What the optimizer keeps from step to step; 0 where servers keep it."""
+    activations: float
+    """The tensors of a step where they are most: what is saved for backward, the mini-batch, gradients on their way."""
+    workspace: float
+    """What a CPU's allocator holds beyond the tensors; on a GPU nobody measured it, and it is 0."""
+    exchange: float
+    """Messages and what a codec makes of them."""
+    base: float
+    """Of a process that has loaded torch, or of a GPU's context."""
+    total: float
+    server: float | None
+    """The most that a server holds; None where there are none."""
+    device: str
+    """Whose memory it is: a device, or the host that its workers share; of several, the one with the least to spare."""
+    needed: float
+    """Of it: that of one worker on a GPU, that of all workers and servers of a host on a CPU."""
+    capacity: float | None
+    """What it has; None where nobody says."""
+    largest: int | None = None
+    """Where it does not fit, the largest batch of a worker that does: 0 if none."""
+    least: float | None = None
+    """What would be needed with a batch of 1, where that does not fit either."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is enough, as far as anybody knows."""
+        return self.capacity is None or self.needed <= self.capacity
+
+
+@dataclass(frozen=True, kw_only=True)
 class Row:
     """One number of workers; times are seconds of a worker's step."""
 
@@ -51,6 +88,13 @@ class Row:
     """Seconds of the whole training, where its length is known."""
     cost: float | None = None
     """What the whole training costs."""
+    memory: Memory | None = None
+    """None where the cost model knows nothing of memory."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether its memory does, as far as anybody knows."""
+        return self.memory is None or self.memory.fits
 
     @property
     def communication(self) -> float:
@@ -144,6 +188,20 @@ class Help:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Fitting:
+    """A change that was predicted and makes it fit."""
+
+    what: str
+    """As it is typed: "--batch-size 4", "--device a100"."""
+    workers: int
+    needed: float
+    """Bytes of memory with the change."""
+    capacity: float
+    rate: float
+    """Samples a second of all these workers with the change."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Gathering:
     """A codec whose messages do not add up on the way, so that everybody gets everybody's."""
 
@@ -169,6 +227,8 @@ class Findings:
     """None for one worker, who needs no network."""
     helps: tuple[Help, ...]
     gathering: Gathering | None = None
+    fittings: tuple[Fitting, ...] = ()
+    """What would make the numbers of workers that do not fit their memory fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,7 +318,7 @@ class Prediction:
 
 
 def _series(document: Mapping[str, Any]) -> Series:
-    rows = tuple(Row(**row) for row in document["rows"])
+    rows = tuple(Row(**{**row, "memory": _memory(row.get("memory"))}) for row in document["rows"])
     return Series(strategy=document["strategy"], rows=rows, findings=_findings(document["findings"]))
 
 
@@ -276,7 +336,12 @@ def _findings(document: Mapping[str, Any]) -> Findings:
         else Bandwidth(**{**bandwidth, "wire": Wire(**bandwidth["wire"])}),
         helps=tuple(Help(**one) for one in document["helps"]),
         gathering=None if gathering is None else Gathering(**gathering),
+        fittings=tuple(Fitting(**one) for one in document.get("fittings", ())),
     )
+
+
+def _memory(document: Mapping[str, Any] | None) -> Memory | None:
+    return None if document is None else Memory(**document)
 
 
 def _wire(document: Mapping[str, Any] | None) -> Wire | None:

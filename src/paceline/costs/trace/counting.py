@@ -47,7 +47,7 @@ def operator(
     name = function._opname
     kind = kind_of(name)
     arguments = _named(function, args, kwargs)
-    given, made = list(_tensors(arguments.values())), list(_tensors([result]))
+    given, made = list(tensors_in(arguments.values())), list(tensors_in([result]))
     elements = max((tensor.numel() for tensor in [*given, *made]), default=0)
     shape = _shape(name, kind, arguments, made)
     read, written = _bytes(function, arguments, given, made)
@@ -78,12 +78,13 @@ def _named(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
     return {**dict(zip(names, args, strict=False)), **kwargs}
 
 
-def _tensors(values: Iterable[Any]) -> Iterator[Tensor]:
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """The tensors among some values, and in lists and tuples of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
+            yield from tensors_in(value)
 
 
 def _shape(name: str, kind: Kind, arguments: dict[str, Any], made: list[Tensor]) -> Shape:
@@ -169,7 +170,7 @@ def _bytes(
     """Read and written; every tensor once, and in place means both."""
     name = function._opname
     written = {id(tensor): held(tensor) for tensor in made}
-    changed = _tensors(arguments.get(one) for one in _writes(function))
+    changed = tensors_in(arguments.get(one) for one in _writes(function))
     written |= {id(tensor): held(tensor) for tensor in changed}
     read = {id(tensor): held(tensor) for tensor in given}
     if name in WRITE_ONLY:

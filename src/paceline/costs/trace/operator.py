@@ -1,6 +1,6 @@
 """One call of one of torch's operators, as far as its time depends on it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 Phase = Literal["forward", "backward", "apply"]
@@ -110,3 +110,11 @@ class Operator:
     elements: int
     """Of the largest tensor that it reads or writes."""
     shape: Shape = None
+    held: int = field(default=0, compare=False)
+    """Bytes that the step's tensors occupy while it runs: what is saved for backward, what it reads and what it makes;
+    neither parameters nor anything else that was there before the step. Only a trace counts it, and its time does not
+    depend on it, so calls that differ in it are equal."""
+    held_mixed: int = field(default=0, compare=False)
+    """The same in mixed precision."""
+    held_heap: int = field(default=0, compare=False)
+    """Of ``held``, what lies in blocks so small that a CPU's allocator keeps them in its heap."""

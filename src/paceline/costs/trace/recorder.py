@@ -1,12 +1,15 @@
 """A mode of torch that writes down every operator that is called while it is on."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from paceline.costs.trace.counting import counts, operator
+from paceline.costs.trace.counting import counts, operator, tensors_in
+from paceline.costs.trace.kinds import kind_of
+from paceline.costs.trace.memory import Held
 from paceline.costs.trace.operator import Operator, Phase
 from paceline.costs.trace.places import Places
 
@@ -17,9 +20,10 @@ Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, float]]
 class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Calls in the order in which they come, by phase; with no phase set, they run and are not written down."""
 
-    def __init__(self, run: Run) -> None:
+    def __init__(self, run: Run, held: Held | None = None) -> None:
+        """With ``held``, an operator's record also says what memory is held while it runs."""
         super().__init__()  # type: ignore[no-untyped-call]
-        self._run = run
+        self._run, self._held = run, held
         self.phase: Phase | None = None
         self.places: Places | None = None
         self.last: OpOverload | None = None
@@ -42,8 +46,17 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         self.last = func
         result, seconds = self._run(func, args, kwargs)
-        if self.phase is not None and counts(func):
+        if self.phase is None:
+            return result
+        if self._held is not None:
+            given = list(tensors_in((*args, *kwargs.values())))
+            made, name = list(tensors_in([result])), func._opname
+            self._held.made(name, kind_of(name), self.phase == "forward", given, made)
+        if counts(func):
             record = operator(func, args, kwargs, result, self.phase, self._place())
+            if self._held is not None:
+                held = self._held
+                record = replace(record, held=held.bytes, held_mixed=held.mixed, held_heap=held.heap)
             self.calls[self.phase].append((record, seconds))
         return result
 

@@ -44,8 +44,14 @@ class Step:
             self.batch = subject.batch(samples)
             check_loss(subject, self.batch)
         self._outputs: list[Any] = []
-        self._update = Update(subject.optimizer, [one for _, one in self.parameters], self.grad)
+        self.update = Update(subject.optimizer, [one for _, one in self.parameters], self.grad)
         self.ready: dict[str, int] = {}
+
+    @property
+    def fixed(self) -> int:
+        """Bytes of the model that no step changes by its gradient: buffers, and parameters that are not trained."""
+        untrained = (one for one in self.model.parameters() if not one.requires_grad)
+        return sum(one.nbytes for one in (*self.model.buffers(), *untrained))
 
     def run(self) -> None:
         """Forward, backward and the optimizer's step; the recorder knows the calls afterwards."""
@@ -55,10 +61,10 @@ class Step:
             self._backward(self._forward())
         # Torch's optimizers keep their counters on the CPU.
         with torch.device("cpu"), self._refusing("optimizer"):
-            self._update.prepare()
+            self.update.prepare()
             with self._during("apply"):
                 clip_norm_(self.grad, self.subject.clip_norm)
-                self._update.step()
+                self.update.step()
 
     def _forward(self) -> Tensor:
         with self._during("forward"), self._refusing("forward"), kept_outputs(self.model) as self._outputs:

@@ -39,6 +39,25 @@ class Trace:
     buffers: int
     """Elements of the floating-point buffers."""
     dtype: torch.dtype
+    inputs: int = 0
+    """Bytes of the mini-batch."""
+    fixed: int = 0
+    """Bytes of buffers, and of parameters that are not trained."""
+    optimizer: int = 0
+    """Bytes that the optimizer keeps from step to step."""
+
+    def held(self, *, mixed: bool = False) -> int:
+        """The most bytes that the step's tensors occupy at a time, the mini-batch among them."""
+        return self.inputs + max((one.held_mixed if mixed else one.held for one in self._all), default=0)
+
+    @property
+    def heap(self) -> int:
+        """The most bytes of them that a CPU's allocator keeps in its heap at a time."""
+        return max((one.held_heap for one in self._all), default=0)
+
+    @property
+    def _all(self) -> Sequence[Operator]:
+        return (*self.forward, *self.backward, *self.apply)
 
     def operators(self, phase: Phase) -> Sequence[Operator]:
         """Those of a phase."""

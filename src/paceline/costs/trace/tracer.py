@@ -6,11 +6,13 @@ import torch
 from torch._ops import OpOverload
 
 from paceline.costs.trace.fused import FusedAttention
+from paceline.costs.trace.memory import Held
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.results import meta_result
 from paceline.costs.trace.step import Step
 from paceline.costs.trace.trace import Trace, TracedParameter
 from paceline.errors import Mistake
+from paceline.jobs.batches import tensors_of
 from paceline.jobs.subject import Subject
 
 
@@ -21,7 +23,7 @@ def trace(subject: Subject, samples: int) -> Trace:
     """
     if samples < 1:
         raise Mistake(f"a step cannot be traced on {samples} samples; give at least 1")
-    recorder = Recorder(without_values)
+    recorder = Recorder(without_values, Held())
     with torch.device("meta"), FusedAttention(), recorder:
         step = Step(subject, samples, recorder)
         step.run()
@@ -50,4 +52,7 @@ def _trace(step: Step) -> Trace:
         ),
         buffers=sum(one.numel() for one in step.model.buffers() if one.is_floating_point()),
         dtype=step.parameters[0][1].dtype,
+        inputs=sum(one.nbytes for one in tensors_of(step.batch)),
+        fixed=step.fixed,
+        optimizer=step.update.held,
     )

@@ -39,6 +39,14 @@ class Update:
             self._optimizer = self._built()
             self._optimizer.step()
 
+    @property
+    def held(self) -> int:
+        """Bytes of that state; the vector of the parameters is none of it."""
+        if self._optimizer is None:
+            return sum(one.nbytes for one in self._slots[1:])
+        states = self._optimizer.state.values()
+        return sum(one.nbytes for state in states for one in state.values() if isinstance(one, Tensor))
+
     def step(self) -> None:
         """One step with that state."""
         if self._optimizer is not None:

@@ -6,9 +6,11 @@ from types import MappingProxyType
 from paceline.records.prediction import (
     Bandwidth,
     Findings,
+    Fitting,
     Gathering,
     Help,
     Limit,
+    Memory,
     Prediction,
     Reach,
     Row,
@@ -16,7 +18,7 @@ from paceline.records.prediction import (
     Wire,
 )
 from paceline.reports.text import counted, percent
-from paceline.units import show_rate, show_seconds
+from paceline.units import show_bytes, show_rate, show_seconds
 
 LIMITS = MappingProxyType(
     {
@@ -48,17 +50,61 @@ def verdict(prediction: Prediction) -> str:
     return f"{_slower(slower, series.findings)}{_pays_off(slower, faster, series.findings)}"
 
 
+def misfit(prediction: Prediction) -> str | None:
+    """That it does not fit, and what does; None where all numbers of workers and all strategies fit."""
+    rows = [(series.strategy, row) for series in prediction.series for row in series.rows]
+    short = [(strategy, row) for strategy, row in rows if not row.fits]
+    if not short:
+        return None
+    strategy, row = max(short, key=lambda one: one[1].memory.needed if one[1].memory else 0.0)
+    memory = row.memory
+    assert memory is not None, "what knows nothing of memory fits"
+    counts, strategies = {one.workers for _, one in short}, {one for one, _ in short}
+    which = f" with {counted(row.workers, 'worker')}" if len(counts) < len(prediction.workers) else ""
+    which += f" by {strategy}" if len(strategies) < len(prediction.series) else ""
+    several = "the workers of a host need" if memory.needed > memory.total else "a worker needs"
+    if memory.largest:
+        does = f"batch {memory.largest:,} is the largest that fits"
+    else:
+        does = f"not even batch 1 fits, which needs {show_bytes(memory.least or memory.needed)}"
+    needed = f"{several} {show_bytes(memory.needed)} with batch {row.batch:,}"
+    return f"Does not fit{which}: {needed}, {_has(memory)}; {does}."
+
+
+def memory_parts(memory: Memory) -> str:
+    """What the memory of a worker is for, and how much there is."""
+    parts = {
+        "activations": memory.activations,
+        "parameters": memory.parameters,
+        "gradients": memory.gradients,
+        "optimizer": memory.optimizer,
+        "workspace": memory.workspace,
+        "messages": memory.exchange,
+        "torch itself": memory.base,
+    }
+    told = ", ".join(f"{name} {show_bytes(size)}" for name, size in parts.items() if size)
+    server = "" if memory.server is None else f"; a server needs {show_bytes(memory.server)}"
+    return f"a worker needs {show_bytes(memory.total)} ({told}){server}; {_has(memory)}"
+
+
+def _has(memory: Memory) -> str:
+    if memory.capacity is None:
+        return f"how much {memory.device} has is not known (--memory)"
+    return f"{memory.device} has {show_bytes(memory.capacity)} ({memory.capacity / 2**30:.3g} GiB)"
+
+
 def findings(series: Series) -> list[str]:
-    """The knee, the bandwidth, the crossover and the codec; what would help comes last. Of one worker, nothing."""
+    """The knee, the bandwidth, the crossover and the codec, then what would fit or help; of one worker, what fits."""
     found = series.findings
+    fitting = [_fitting(one) for one in found.fittings]
     if found.bandwidth is None:
-        return []
+        return fitting
     lines = [_bandwidth(found.bandwidth), _crossover(found.crossover)]
     if any(row.workers > 1 and row.speed_up >= 1 for row in series.rows):
         lines.insert(0, _knee(found, series.rows[-1].workers))
     if found.gathering is not None:
         lines.append(_gathering(found.gathering, series.rows[-1].workers))
-    return lines + [_help(one) for one in found.helps]
+    return lines + fitting + [_help(one) for one in found.helps]
 
 
 def _slower(rows: Sequence[Row], found: Findings) -> str:
@@ -219,6 +265,13 @@ def _gathering(found: Gathering, most: int) -> str:
     return (
         f"Codec: {found.codec} messages do not add up on the way: everybody gets everybody's, so traffic grows with "
         f"the workers{faster}."
+    )
+
+
+def _fitting(found: Fitting) -> str:
+    return (
+        f"What would fit: {found.what} needs {show_bytes(found.needed)} of {show_bytes(found.capacity)}; "
+        f"{counted(found.workers, 'worker')}: {found.rate:,.4g} samples/s."
     )
 
 

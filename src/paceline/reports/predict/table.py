@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from paceline.records.prediction import Prediction, Row
 from paceline.reports.text import percent
-from paceline.units import show_seconds
+from paceline.units import show_bytes, show_seconds
 
 NOTHING = "-"
 
@@ -14,6 +14,8 @@ def table_lines(prediction: Prediction) -> list[str]:
     rows = ordered(prediction)
     digits = _digits(min(row.step for _, row in rows))
     cells = [_cells(strategy, row, digits) for strategy, row in rows]
+    if all(row.fits for _, row in rows):
+        cells = [{**row, "fits": NOTHING} for row in cells]
     if len(prediction.series) == 1:
         cells = [{title: text for title, text in row.items() if title != "strategy"} for row in cells]
     same = len({row.batch for _, row in rows}) == 1
@@ -22,7 +24,7 @@ def table_lines(prediction: Prediction) -> list[str]:
         for title in cells[0]
         if any(row[title] != NOTHING for row in cells) and not (same and title == "batch")
     ]
-    return aligned(titles, [[row[title] for title in titles] for row in cells], left=("strategy",))
+    return aligned(titles, [[row[title] for title in titles] for row in cells], left=("strategy", "fits"))
 
 
 def ordered(prediction: Prediction) -> list[tuple[str, Row]]:
@@ -67,7 +69,16 @@ def _cells(strategy: str, row: Row, digits: int) -> dict[str, str]:
         "cost/1M": _money(row.cost_million),
         "time": NOTHING if row.finish is None else show_seconds(row.finish),
         "cost": _money(row.cost),
+        "memory": NOTHING if row.memory is None else show_bytes(row.memory.total),
+        "fits": _fits(row),
     }
+
+
+def _fits(row: Row) -> str:
+    if row.fits or row.memory is None:
+        return "yes"
+    largest = row.memory.largest
+    return f"does not fit (batch {largest:,} does)" if largest else "does not fit (no batch does)"
 
 
 def _digits(seconds: float) -> int:

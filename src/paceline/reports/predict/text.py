@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from paceline import specs
 from paceline.records.prediction import Prediction
-from paceline.reports.predict.sentences import findings, verdict
+from paceline.reports.predict.sentences import findings, memory_parts, misfit, verdict
 from paceline.reports.predict.table import table_lines
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
@@ -12,7 +12,9 @@ from paceline.strategies.base import Served
 
 def text_lines(prediction: Prediction) -> list[str]:
     """The answer, the table behind it, what follows, and what it all rests on."""
-    lines = [verdict(prediction), "", heading(prediction), "", *table_lines(prediction), ""]
+    short = misfit(prediction)
+    answer = [verdict(prediction)] if short is None else [short, f"With enough memory: {verdict(prediction)}"]
+    lines = [*answer, "", heading(prediction), "", *table_lines(prediction), ""]
     told = list(_told(prediction))
     return [*lines, *told, *([""] if told else []), *_basis(prediction)]
 
@@ -65,9 +67,12 @@ def _is_served(strategy: str) -> bool:
 
 def _basis(prediction: Prediction) -> list[str]:
     known = prediction.known
+    rows = [row for series in prediction.series for row in series.rows if row.memory is not None]
+    largest = max((row.memory for row in rows if row.memory), key=lambda one: one.total, default=None)
     return [
         f"Level: {known.level}. Compute: {known.compute}.",
         *([f"Precision: {known.precision}."] if known.precision else []),
+        *([f"Memory: {memory_parts(largest)}."] if largest else []),
         f"Links: {known.links}.",
         f"Interval: {known.interval}.",
     ]

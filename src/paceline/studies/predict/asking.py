@@ -1,6 +1,8 @@
 """From words to a question: everything is looked up and read; the model is traced when it is first priced."""
 
 import platform
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from types import MappingProxyType
@@ -9,19 +11,20 @@ import torch
 
 from paceline import __version__, specs
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.devices import find_device
+from paceline.clusters.devices import DEVICES, find_device
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
 from paceline.codecs import CODECS
 from paceline.collectives.choose import NATIVE, check_collective
 from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
 from paceline.costs.devices.fitted import read_fitted
-from paceline.costs.devices.roofline import TORCH, Roofline
+from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.recorded import recorded_jitter, typical_step
 from paceline.costs.trace.tracer import trace
 from paceline.errors import Mistake
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of, subject_of_job
+from paceline.records.files import read_json
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.prediction import Prediction
@@ -31,11 +34,12 @@ from paceline.runtimes.threads import HostRoom
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.batches import Batches
+from paceline.studies.predict.memory import Room
 from paceline.studies.predict.mixed import at_their_speeds, first_device, refuse_named
 from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.places import Described, Place
 from paceline.studies.predict.pricing import Tell, quiet
-from paceline.studies.predict.question import Gathers, Money, Question
+from paceline.studies.predict.question import Gathers, Money, Question, Remedy
 from paceline.studies.predict.remedies import find_remedies
 from paceline.studies.predict.sources import (
     Nominal,
@@ -49,6 +53,7 @@ from paceline.studies.predict.sources import (
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import USUAL_BATCH, Words
+from paceline.units import parse_bytes
 
 PRECISIONS = MappingProxyType(
     {
@@ -82,6 +87,8 @@ def ask(words: Words) -> Question:
         precision=_untold(subject) if sheet is None else _precision(words, sheet, source, batch),
         collective=words.collective,
         codec=words.codec,
+        room=_room(words, profile, sheet),
+        mixed=_is_mixed(words),
     )
     money = _money(words, subject)
     most = model.most if words.scaling == "strong" else min(model.most, money.room(batch))
@@ -97,7 +104,37 @@ def ask(words: Words) -> Question:
         money=money,
         gathers=_gathers(model),
     )
-    return replace(question, remedies=tuple(find_remedies(words, question, model, profile, sheet)))
+    remedies = tuple(find_remedies(words, question, model, profile, sheet))
+    return replace(question, remedies=remedies, roomier=tuple(_roomier(words, question, sheet)))
+
+
+def _roomier(words: Words, question: Question, sheet: DeviceSheet | None) -> Iterator[Remedy]:
+    """Of a device of the catalogue: half as wide numbers, then devices with more memory, the smallest first."""
+    if words.device is None or sheet is None:
+        return
+    narrow = _narrowest(sheet)
+    if narrow is not None and not _is_mixed(words):
+        yield _elsewhere("precision", replace(words, precision=narrow), question, sheet)
+    larger = (one for one in DEVICES.values() if one.kind == sheet.kind and one.memory > sheet.memory)
+    for other in sorted(larger, key=lambda one: one.memory) if words.memory is None else ():
+        with suppress(Mistake):  # it has no matrix units for the asked precision
+            yield _elsewhere("device", replace(words, device=other.name), question, other)
+
+
+def _elsewhere(option: str, words: Words, question: Question, sheet: DeviceSheet) -> Remedy:
+    """The same question of another device, or of the same in another precision."""
+    model = question.model
+    assert isinstance(model, Modelled)
+    assert isinstance(model.source, Traced)
+    model = replace(
+        model,
+        source=by_sheet(sheet, _roofline(words, sheet), model.source.batches),
+        room=_room(words, None, sheet),
+        mixed=_is_mixed(words),
+        costs={},
+    )
+    what = f"--{option} {getattr(words, option)}"
+    return Remedy(kind=option, what=what, question=replace(question, model=model))
 
 
 def _check_ways(words: Words) -> None:
@@ -247,8 +284,8 @@ def _precision(words: Words, sheet: DeviceSheet, source: Source, batch: int) -> 
     if usual and "tf32" not in sheet.tensor_flops:
         told = PRECISIONS["fp32"]
     told = f"{told} (PyTorch's default)" if usual else told
-    narrow = next((name for name in ("bf16", "fp16") if name in sheet.tensor_flops), None)
-    if narrow is None or words.device is None or words.precision in ("bf16", "fp16"):
+    narrow = _narrowest(sheet)
+    if narrow is None or words.device is None or _is_mixed(words):
         return told
     there = source.cost(batch).compute
     gain = there / _compute(source, _roofline(replace(words, precision=narrow), sheet), batch)
@@ -259,6 +296,41 @@ def _precision(words: Words, sheet: DeviceSheet, source: Source, batch: int) -> 
 def _compute(source: Source, device: DeviceModel, batch: int) -> float:
     """Seconds that a step of the source's operators computes on another device."""
     return accumulated(step_cost(source.trace(batch), device), source.accumulate).compute
+
+
+def _narrowest(sheet: DeviceSheet) -> str | None:
+    """The format of mixed precision that a device has matrix units for."""
+    return next((name for name in ("bf16", "fp16") if name in sheet.tensor_flops), None)
+
+
+def _is_mixed(words: Words) -> bool:
+    return WIDTHS[words.precision or TORCH] < WIDTHS[TORCH]
+
+
+def _room(words: Words, profile: Profile | None, sheet: DeviceSheet | None) -> Room:
+    """The memory that --memory, the catalogue or a measured machine has."""
+    if sheet is not None:
+        room = Room(name=sheet.title, size=sheet.memory, shared=sheet.kind == "cpu")
+    elif profile is not None:
+        room = Room(name=f"the machine of {profile.name}", size=float(profile.machine.get("memory_bytes", 0)))
+    else:
+        room = Room(name="the machine of the run", size=_machine_memory(words))
+    if words.memory is None:
+        return room
+    size = parse_bytes(words.memory)
+    if not size:
+        raise Mistake(f"--memory {words.memory} is too little: give a size such as '24 GiB'")
+    return replace(room, size=size)
+
+
+def _machine_memory(words: Words) -> float:
+    """Of the machine on which the run of --times was recorded; 0 where it does not say."""
+    if words.times is None:
+        return 0.0
+    try:
+        return float(read_json(RunFolder(words.times).env).get("memory_bytes", 0))
+    except (OSError, ValueError):
+        return 0.0
 
 
 def _money(words: Words, subject: Subject) -> Money:

@@ -57,7 +57,8 @@ def on_line(small: Trace, large: Trace, samples: int) -> Trace | None:
         phases[phase] = tuple(_operator(one, two, part, scale) for one, two in pairs)
     if small.parameters != large.parameters:
         return None
-    return replace(large, samples=samples, **phases)
+    inputs = round(small.inputs + (large.inputs - small.inputs) * part)
+    return replace(large, samples=samples, inputs=inputs, **phases)
 
 
 def _place(operator: Operator) -> tuple[object, ...]:

@@ -7,13 +7,13 @@ from types import MappingProxyType
 
 from paceline import specs
 from paceline.errors import Mistake
-from paceline.records.prediction import Bandwidth, Findings, Gathering, Help, Knee, Limit
+from paceline.records.prediction import Bandwidth, Findings, Fitting, Gathering, Help, Knee, Limit
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.model import ALIKE, Case
 from paceline.studies.predict.pricing import Pricing
-from paceline.studies.predict.question import Remedy
+from paceline.studies.predict.question import Question, Remedy
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 
 WELL = 0.8
@@ -77,6 +77,7 @@ class Finder:
             bandwidth=self._bandwidth() if several else None,
             helps=tuple(self._helps()) if several else (),
             gathering=self._gathering() if several else None,
+            fittings=tuple(self._fittings()),
         )
 
     def _case(self, workers: int) -> Case:
@@ -154,7 +155,7 @@ class Finder:
 
     def _helps(self) -> list[Help]:
         """The changes that help most, each predicted: of every kind the first that is enough, else the fastest."""
-        if self._speed_up(self._asked) * WORTH > self._asked:
+        if self._speed_up(self._asked) * WORTH > self._asked or not self._fits(self._question, self._asked):
             return []
         kinds = groupby(self._question.remedies, key=lambda remedy: remedy.kind)
         found = {kind: self._best(remedies) for kind, remedies in kinds}
@@ -167,8 +168,10 @@ class Finder:
         best: Help | None = None
         for remedy in list(remedies)[:: -1 if self._closed else -PLAYED][::-1]:
             try:
-                one = self._predicted(remedy)
+                one = self._predicted(remedy) if self._fits(remedy.question, self._asked) else None
             except Mistake:  # a described cluster offers so many places for servers and no more
+                continue
+            if one is None:
                 continue
             if best is None or one.gain > WORTH * best.gain:
                 best = one
@@ -178,11 +181,46 @@ class Finder:
         worth = best is not None and best.gain >= WORTH and best.speed_up >= WORTH * now
         return best if worth else None
 
+    def _other(self, question: Question, workers: int) -> Case:
+        """The same of another question, which may be about another strategy."""
+        same = self._strategy in question.strategies
+        return question.case(self._strategy if same else question.strategies[0], workers)
+
+    def _fits(self, question: Question, workers: int) -> bool:
+        memory = question.model.memory(self._other(question, workers))
+        return memory is None or memory.fits
+
+    def _fittings(self) -> Iterator[Fitting]:
+        """For the most workers that do not fit: the smaller batch, and of every other change the first that is enough.
+
+        Where none is, the first with which a smaller batch is.
+        """
+        short = [workers for workers in self._question.workers if not self._fits(self._question, workers)]
+        if not short:
+            return
+        same = Remedy(kind="batch-size", what="", question=self._question)
+        for _, remedies in groupby((same, *self._question.roomier), key=lambda remedy: remedy.kind):
+            found = [one for remedy in remedies if (one := self._fitting(remedy, max(short)))]
+            yield from sorted(found, key=lambda one: "--batch-size" in one.what)[:1]
+
+    def _fitting(self, remedy: Remedy, workers: int) -> Fitting | None:
+        """The change with as large a batch as fits, up to the one that was asked for."""
+        question, what = remedy.question, remedy.what
+        memory = question.model.memory(self._other(question, workers))
+        if memory is not None and memory.largest:
+            smaller = memory.largest * (workers if question.scaling == "strong" else 1)
+            question = replace(question, batch=smaller)
+            what = f"{what} --batch-size {smaller}".lstrip()
+            memory = question.model.memory(self._other(question, workers))
+        if memory is None or memory.capacity is None or not memory.fits:
+            return None
+        rate = Pricing(question).rate(self._other(question, workers))
+        return Fitting(what=what, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate)
+
     def _predicted(self, remedy: Remedy) -> Help:
         question = remedy.question
         pricing = Pricing(question)
-        strategy = self._strategy if self._strategy in question.strategies else question.strategies[0]
-        rate = pricing.rate(question.case(strategy, self._asked))
+        rate = pricing.rate(self._other(question, self._asked))
         return Help(
             what=remedy.what,
             workers=self._asked,

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline.costs.devices.base import StepCost
-from paceline.records.prediction import Known, Layer, Wire
+from paceline.records.prediction import Known, Layer, Memory, Wire
 from paceline.studies.predict.base import Step, Where
 
 ALIKE = "all-reduce"
@@ -84,6 +84,9 @@ class CostModel(Protocol):
 
     def layers(self, batch: int) -> tuple[Layer, ...]:
         """Where a worker's step goes, module by module."""
+
+    def memory(self, case: Case) -> Memory | None:
+        """What a worker of a case holds at the most; None where the model does not know."""
 
     def step(self, case: Case) -> Step:
         """The step of a case; ``rate`` counts ``workers`` times ``batch`` samples, and ``bound`` is not looked for."""

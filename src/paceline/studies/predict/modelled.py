@@ -9,7 +9,7 @@ from paceline.codecs.identity import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
 from paceline.costs.devices.base import StepCost
 from paceline.costs.trace.trace import Trace
-from paceline.records.prediction import Known, Layer, Wire
+from paceline.records.prediction import Known, Layer, Memory, Wire
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
@@ -18,8 +18,10 @@ from paceline.studies.predict.base import Setup, Step, Where
 from paceline.studies.predict.closed import waits_for_all
 from paceline.studies.predict.few import Few, few_of, slower
 from paceline.studies.predict.layers import layer_table
+from paceline.studies.predict.memory import Room, predict_memory
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.places import LinkNames, Meeting, Place, changed, changed_host
+from paceline.studies.predict.search import holds_up_to
 from paceline.studies.predict.sources import Source
 from paceline.studies.predict.steps import closed, predict_step, unexplained_step
 
@@ -38,11 +40,16 @@ class Modelled:
     names: LinkNames = LinkNames()
     precision: str = ""
     """In which number format the source computes, in words; empty where it was measured."""
+    room: Room = Room(name="the host")
+    """The memory of a worker that stands where nobody says what memory there is."""
+    mixed: bool = False
+    """Whether the source computes in mixed precision."""
     name: str = "paceline"
     costs: dict[int, StepCost] = field(default_factory=dict)
     """Of the source, by batch: one dictionary for all models that have it."""
     _compressions: list[Compression] = field(default_factory=list, init=False)
     _fews: dict[Case, Few] = field(default_factory=dict, init=False)
+    _memories: dict[Case, Memory] = field(default_factory=dict, init=False)
 
     @property
     def known(self) -> Known:
@@ -82,6 +89,25 @@ class Modelled:
         """Module by module."""
         trace = self.source.trace(batch)
         return layer_table(trace, self.source.timed(trace), self.source.accumulate)
+
+    def memory(self, case: Case) -> Memory:
+        """By the trace, once a case; where it does not fit, also the largest batch that does."""
+        if case not in self._memories:
+            self._memories[case] = self._memory(case)
+        return self._memories[case]
+
+    def _memory(self, case: Case) -> Memory:
+        found = self._needs(case, case.batch)
+        if found.fits:
+            return found
+        smaller = case.batch - 1
+        largest = holds_up_to(lambda batch: self._needs(case, batch).fits, smaller).workers if smaller else 0
+        return replace(found, largest=largest, least=None if largest else self._needs(case, 1).needed)
+
+    def _needs(self, case: Case, batch: int) -> Memory:
+        """With another batch; how long it takes does not matter."""
+        setup = self._setup(case.as_described)
+        return predict_memory(setup, self.source.trace(batch), self.room, mixed=self.mixed)
 
     def step(self, case: Case) -> Step:
         """By the closed path where there is one; what bounds it is not looked for."""

@@ -90,6 +90,8 @@ class Question:
     money: Money = Money()
     remedies: tuple["Remedy", ...] = ()
     """Changes that somebody could make; those that help are found by predicting them."""
+    roomier: tuple["Remedy", ...] = ()
+    """Changes that take less memory or bring more, smallest first; a smaller batch is always one."""
     gathers: "Gathers | None" = None
     """Where the codec's messages do not add up on the way."""
     network: Quality = Quality()

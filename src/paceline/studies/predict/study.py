@@ -68,6 +68,7 @@ def _row(pricing: Pricing, strategy: str, workers: int) -> Row:
         rate=rate,
         speed_up=rate / pricing.alone,
         efficiency=rate / pricing.alone / workers,
+        memory=question.model.memory(case),
         **{part: getattr(step, part) for part in _PARTS},
         **_paid(question, case, rate),
     )

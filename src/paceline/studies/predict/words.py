@@ -35,6 +35,8 @@ class Words:
     """In which number format a device of the catalogue multiplies."""
     threads: int | None = None
     """Of a CPU of the catalogue."""
+    memory: str | None = None
+    """Of a worker's GPU, or of a host whose CPU its workers share."""
     profile: Path | None = None
     times: Path | None = None
     network: str | None = None

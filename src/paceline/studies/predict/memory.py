@@ -1,0 +1,138 @@
+"""What a worker and a server hold in memory at the most, and whether there is room for it."""
+
+from dataclasses import dataclass
+
+from paceline import specs
+from paceline.clusters.cluster import Host
+from paceline.costs.trace.trace import Trace
+from paceline.records.prediction import Memory
+from paceline.runtimes.flat import CONTROL
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Served
+from paceline.studies.predict.base import Setup
+
+LOADED = 340e6
+"""Bytes of a process that has loaded torch 2.13 for CPUs and paceline, as measured on Linux."""
+
+KERNELS = 50e6
+"""What the kernels of a first step add, 30 to 80 MB as measured."""
+
+HOLES = 0.3
+"""A CPU's heap (glibc) grows beyond what it holds by such a part of it: by nothing where all blocks are alike, by as
+much again at worst. About the mean of what ``benchmarks/memory_predicted.py`` measures."""
+
+CONTEXT = 1e9
+"""Bytes of a GPU that no tensor can have: CUDA's context (0.7 GB by reports), handles of cuBLAS and cuDNN, NCCL's
+buffers, and what the driver keeps. Ours, and not measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """Where tensors are kept."""
+
+    name: str
+    """A device, or whatever the workers of a host share."""
+    size: float = 0.0
+    """Bytes; 0 where nobody says."""
+    shared: bool = True
+    """Whether all workers and servers of a host share it, as a CPU's; each GPU has its own."""
+
+    @property
+    def base(self) -> float:
+        """What a worker takes of it before it has a tensor."""
+        return LOADED + KERNELS if self.shared else CONTEXT
+
+
+def room_of(host: Host, usual: Room) -> Room:
+    """That of a host's own device, where the cluster says what it is."""
+    device = host.device
+    if device.sheet is None and not device.memory:
+        return usual
+    shared = usual.shared if device.sheet is None else device.sheet.kind == "cpu"
+    name = f"host {host.name}" if shared else device.sheet.title if device.sheet else device.name
+    return Room(name=name, size=device.memory or usual.size, shared=shared)
+
+
+def predict_memory(setup: Setup, trace: Trace, usual: Room, *, mixed: bool) -> Memory:
+    """The memory of a step as ``trace`` has it; of all hosts, on the one that has least to spare.
+
+    ``usual`` is the memory of hosts that say nothing of theirs. With ``mixed`` precision, parameters, gradients and the
+    optimizer's state stay as they are.
+    """
+    server = _server(setup, trace)
+    placed = setup.cluster.place_servers(setup.servers) if server is not None else ()
+    # There may be 100,000 hosts, and few kinds of them.
+    kinds = {
+        (id(host.device), host.workers, placed.count(index) if placed else 0): host
+        for index, host in enumerate(setup.cluster.hosts)
+        if host.workers
+    }
+    found = [
+        _on_host(setup, trace, room_of(host, usual), (host.workers, servers), server, mixed)
+        for (_, _, servers), host in kinds.items()
+    ]
+    return min(found, key=lambda one: ((one.capacity or float("inf")) - one.needed, -one.needed))
+
+
+def _on_host(
+    setup: Setup, trace: Trace, room: Room, there: tuple[int, int], server: float | None, mixed: bool
+) -> Memory:
+    """``there`` are the workers and servers of the host, a server of ``server`` bytes."""
+    workers, servers = there
+    vector = float(_vector(trace))
+    optimizer = 0.0 if server is not None else float(trace.optimizer)
+    activations, workspace = float(trace.held(mixed=mixed)), HOLES * trace.heap if room.shared else 0.0
+    exchange = _exchange(setup, room, vector)
+    total = 2 * vector + trace.fixed + optimizer + activations + workspace + exchange + room.base
+    return Memory(
+        parameters=vector + trace.fixed,
+        gradients=vector,
+        optimizer=optimizer,
+        activations=activations,
+        workspace=workspace,
+        exchange=exchange,
+        base=room.base,
+        total=total,
+        server=server,
+        device=room.name,
+        needed=workers * total + servers * (server or 0.0) if room.shared else total,
+        capacity=room.size or None,
+    )
+
+
+def _vector(trace: Trace) -> int:
+    return (CONTROL + trace.size) * trace.dtype.itemsize
+
+
+def _exchange(setup: Setup, room: Room, vector: float) -> float:
+    """Copies of what is sent. Workers of one host, and GPUs, sum in place; whatever a codec makes is a copy.
+
+    Between CPUs of several hosts, Gloo has one of the vector; with servers, a gradient goes and parameters come.
+    """
+    if setup.cluster.workers == 1 and not _is_served(setup):
+        return 0.0
+    compression = setup.shape.compression
+    strategy = specs.build(setup.strategy, STRATEGIES, "strategy")
+    piece = round(min(vector, float(getattr(strategy, "bucket", vector))))
+    others = 0 if compression.sums else setup.cluster.workers - 1
+    coded = compression.held(piece) + others * compression.message(piece, 1)
+    apart = len(setup.cluster.hosts) > 1 and room.shared
+    return coded + (vector * (2 if _is_served(setup) else 1) if apart else 0.0)
+
+
+def _server(setup: Setup, trace: Trace) -> float | None:
+    """Parameters, gradients and the optimizer's state of its part; across hosts also every worker's messages.
+
+    It begins with the whole model, to take its part of it.
+    """
+    if not _is_served(setup):
+        return None
+    vector, servers = _vector(trace), setup.servers
+    part = (2 * vector + trace.optimizer) / servers
+    apart = len(setup.cluster.hosts) > 1
+    messages = 2 * setup.cluster.workers * vector / servers if apart else 0.0
+    return LOADED + max(part + messages, 2.0 * vector) + trace.fixed
+
+
+def _is_served(setup: Setup) -> bool:
+    return isinstance(specs.build(setup.strategy, STRATEGIES, "strategy"), Served)

@@ -1,0 +1,180 @@
+"""Whether it fits: predicted for every row, and every change that is said to fit is predicted as it would be typed."""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from paceline.cli.main import main
+from paceline.errors import Mistake
+from paceline.records.prediction import Memory, Prediction
+from paceline.reports.predict.text import text_lines
+from paceline.studies.predict.asking import answer
+from paceline.studies.predict.memory import KERNELS, LOADED
+from paceline.studies.predict.words import Words
+
+WIDE = Words(model="mlp:hidden=2000000", device="t4", workers=(4,), batch=1024)
+"""Few operators, and megabytes a sample."""
+MLP = Words(model="mlp:hidden=2000,layers=2", device="epyc-7763", workers=(1,), batch=16)
+VECTOR = 4 * (16 + 64 * 2000 + 2000 + 2000 * 2000 + 2000 + 2000 * 10 + 10)
+"""Bytes of its parameters, or of its gradients: both have 16 control elements in front."""
+
+
+def memory_of(words: Words, row: int = -1) -> Memory:
+    memory = answer(words).series[0].rows[row].memory
+    assert memory is not None
+    return memory
+
+
+def test_the_largest_gpt_2_does_not_fit_a_t4() -> None:
+    """Predicted happily before: parameters, gradients and momentum alone are more than the T4 has."""
+    prediction = answer(Words(model="gpt2-xl", device="t4", batch=64, workers=(1,)))
+    lines = text_lines(prediction)
+    assert lines[0].startswith(
+        "Does not fit: a worker needs 383 GB with batch 64, NVIDIA T4 has 16.1 GB (15 GiB)"
+    )
+    assert "not even batch 1 fits, which needs 25" in lines[0]
+    assert lines[1].startswith("With enough memory: ")
+    assert sum("does not fit (no batch does)" in line for line in lines) == 1
+    (series,) = prediction.series
+    assert series.findings.helps == ()
+    assert [one.what for one in series.findings.fittings] == ["--device rtx-4090 --batch-size 1"]
+
+
+def test_the_largest_batch_that_fits_does_and_the_next_does_not() -> None:
+    largest = memory_of(WIDE).largest
+    assert largest
+    assert memory_of(replace(WIDE, batch=largest)).fits
+    assert not memory_of(replace(WIDE, batch=largest + 1)).fits
+
+
+@pytest.mark.parametrize("scaling", ["weak", "strong"])
+def test_what_would_fit_fits_when_it_is_typed(scaling: str) -> None:
+    """Each with the memory and the rate that were promised."""
+    words = replace(WIDE, batch=2048 if scaling == "strong" else 1024, scaling=scaling, workers=(2,))
+    fittings = answer(words).series[0].findings.fittings
+    assert [one.what.split()[0] for one in fittings] == ["--batch-size", "--precision", "--device"]
+    names = {"--batch-size": "batch", "--precision": "precision", "--device": "device"}
+    for one in fittings:
+        typed = one.what.split()
+        changes = {
+            names[option]: int(value) if option == "--batch-size" else value
+            for option, value in zip(typed[::2], typed[1::2], strict=True)
+        }
+        row = answer(replace(words, **changes)).series[0].rows[0]
+        assert row.fits
+        assert row.memory is not None
+        assert (row.memory.needed, row.rate) == pytest.approx((one.needed, one.rate))
+
+
+def test_nothing_is_recommended_that_does_not_fit() -> None:
+    """Four times the batch would help most, and it does not fit: twice the batch does."""
+    slow = replace(WIDE, batch=200)
+    roomy = replace(slow, memory="200 GB")
+    found = [[one.what for one in answer(words).series[0].findings.helps] for words in (slow, roomy)]
+    assert [next(what for what in helps if "--batch-size" in what) for helps in found] == [
+        "--batch-size 400",
+        "--batch-size 800",
+    ]
+
+
+def test_a_workers_parts_by_hand() -> None:
+    memory = memory_of(MLP)
+    assert (memory.parameters, memory.gradients) == (VECTOR, VECTOR)
+    assert memory.optimizer == VECTOR - 64
+    assert memory.base == LOADED + KERNELS
+    assert memory.exchange == 0
+    parts = memory.parameters + memory.gradients + memory.optimizer + memory.activations
+    assert memory.total == parts + memory.workspace + memory.exchange + memory.base
+
+
+@pytest.mark.parametrize(("optimizer", "state"), [("sgd:momentum=0", 0), ("sgd", 1), ("adam", 2)])
+def test_memory_grows_with_the_batch_from_the_state_on(optimizer: str, state: int) -> None:
+    """Parameters, gradients and the optimizer's state are the floor of every batch."""
+    totals = [memory_of(replace(MLP, optimizer=optimizer, batch=batch)).total for batch in (1, 2, 5, 64, 300)]
+    assert totals == sorted(set(totals))
+    assert totals[0] > (2 + state) * (VECTOR - 64)
+
+
+def test_servers_keep_the_optimizers_state() -> None:
+    """Two of them: each has half of parameters, gradients and both moments, after it had the whole model."""
+    words = replace(
+        MLP, strategies=("ps",), servers=2, workers=(2,), per_host=2, optimizer="adam", memory="64 GB"
+    )
+    memory = memory_of(words)
+    assert memory.optimizer == 0
+    assert memory.server == LOADED + max(2 * VECTOR, (2 * VECTOR + 2 * (VECTOR - 64)) / 2)
+    assert memory.needed == pytest.approx(2 * memory.total + 2 * memory.server)
+    apart = memory_of(replace(words, per_host=None))
+    assert apart.exchange == 2 * VECTOR  # a gradient that goes, parameters that come
+    assert apart.server is not None
+    assert apart.server == LOADED + (4 * VECTOR - 2 * 64) / 2 + 2 * 2 * VECTOR / 2
+
+
+def test_workers_of_a_cpu_share_the_memory_of_their_host() -> None:
+    words = replace(MLP, workers=(1, 8), per_host=8, memory="2 GB")
+    alone, eight = (memory_of(words, row) for row in (0, 1))
+    assert alone.fits
+    assert not eight.fits
+    assert eight.needed == pytest.approx(8 * eight.total)
+    assert text_lines(answer(words))[0].startswith("Does not fit with 8 workers: the workers of a host need")
+    unknown = memory_of(MLP)
+    assert unknown.capacity is None
+    assert unknown.fits
+
+
+def test_codecs_take_memory() -> None:
+    """Top-k has the sizes of all numbers beside them, and everybody's messages come to everybody."""
+    plain, coded, more = (
+        memory_of(replace(MLP, codec=codec, workers=(workers,), per_host=64))
+        for codec, workers in (("identity", 4), ("top-k", 4), ("top-k", 64))
+    )
+    assert plain.exchange == 0 < coded.exchange < more.exchange
+
+
+def test_mixed_precision_narrows_activations_only() -> None:
+    """Parameters, gradients and the optimizer's state stay in 32 bits."""
+    words = Words(model="cnn", device="t4", workers=(1,), batch=512)
+    whole, mixed = memory_of(words), memory_of(replace(words, precision="fp16"))
+    assert (mixed.parameters, mixed.gradients, mixed.optimizer) == (
+        whole.parameters,
+        whole.gradients,
+        whole.optimizer,
+    )
+    assert 0.45 < mixed.activations / whole.activations < 0.8
+
+
+def test_a_cluster_file_states_memory(tmp_path: Path) -> None:
+    """The host with least to spare decides; one of the catalogue has its own."""
+    file = tmp_path / "lab.toml"
+    old = '[[hosts]]\nname = "old"\nworkers = 1\ndevice = "t4"\nbandwidth = "10 Gbit/s"\n'
+    new = '[[hosts]]\nname = "new"\nworkers = 1\ndevice = "a10"\nmemory = "1 GiB"\nbandwidth = "10 Gbit/s"\n'
+    file.write_text(old + new)
+    words = Words(model="mlp:hidden=2000,layers=2", cluster=str(file), batch=2000)
+    one, two = (memory_of(words, row) for row in (0, 1))
+    assert (one.device, one.fits) == ("NVIDIA T4", True)
+    assert (two.device, two.capacity, two.fits) == ("NVIDIA A10", 2**30, False)
+
+
+@pytest.mark.parametrize("memory", ["0 GB", "much"])
+def test_memory_that_is_none_is_refused(memory: str) -> None:
+    with pytest.raises(Mistake, match=memory):
+        answer(replace(MLP, memory=memory))
+
+
+def test_a_document_has_the_memory_and_one_without_can_be_read() -> None:
+    prediction = answer(replace(MLP, memory="64 GB"))
+    document = json.loads(json.dumps(prediction.to_json()))
+    assert Prediction.from_json(document).series == prediction.series
+    for row in document["series"][0]["rows"]:
+        del row["memory"]
+    del document["series"][0]["findings"]["fittings"]
+    assert Prediction.from_json(document).series[0].rows[0].memory is None
+
+
+def test_the_command_says_so_first_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["predict", "mlp:hidden=2000000", "--device", "t4", "-b", "2000", "--workers", "1"]) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith("Does not fit: ")
+    assert "What would fit: --batch-size" in shown
