@@ -24,10 +24,10 @@ from torch._C._distributed_c10d import Store, TCPStore
 from _ports import free_ports
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.dealer import WorkerSockets
+from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.router import ServerSocket
+from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
 from paceline.strategies.messages import Model, Push
 
@@ -57,7 +57,7 @@ def welcome(socket: ServerSocket, shared: bool) -> None:
         parcel = socket.receive(60)
         assert parcel is not None
         rank = parcel.message.rank
-        socket.bind(parcel.identity, rank)
+        socket.bind(parcel.channel, rank)
         assert socket.attach(rank, parcel.message) is shared
         socket.send(rank, Welcome(rank, shared, ""))
 

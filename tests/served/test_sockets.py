@@ -11,10 +11,10 @@ from served_transport import LENGTH, SECRET, a_server, a_worker, flat_memory
 from paceline.errors import Mistake
 from paceline.runtimes.live.failures import lost_peer
 from paceline.runtimes.live.served.control import Contribution, Hello, Kept, Refusal, Result, Words
-from paceline.runtimes.live.served.dealer import ServerLost, WorkerSockets
+from paceline.runtimes.live.served.worker_sockets import ServerLost, WorkerSockets
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.router import WAITING, ServerSocket
+from paceline.runtimes.live.served.server_socket import WAITING, ServerSocket
 from paceline.runtimes.live.served.wire import STOP
 from paceline.strategies.base import parts
 from paceline.strategies.messages import Join, Model, Pull, Push, Rest
@@ -218,5 +218,5 @@ def test_a_server_listens_on_other_addresses_too() -> None:
             parcel = server.receive(5)
             assert parcel is not None
             assert (parcel.worker, parcel.message.rank) == (-1, -1)
-            server.reply(parcel.identity, Refusal("full"))
+            server.reply(parcel.channel, Refusal("full"))
             assert worker.receive(5).message == Refusal("full")

@@ -15,7 +15,7 @@ from served_transport import LENGTH, SECRET, a_server, a_worker
 from paceline.runtimes.live.served import wire
 from paceline.runtimes.live.served.control import Hello
 from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
-from paceline.runtimes.live.served.router import ServerSocket
+from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.wire import PIECE
 from paceline.strategies.messages import Join, Model, Push
 
@@ -144,7 +144,7 @@ def test_frames_that_do_not_fit_are_refused_even_from_a_member(frames: list[Any]
         member.send_multipart(wire.pack(Hello(7)))
         parcel = server.receive(5)
         assert parcel is not None
-        server.bind(parcel.identity, 7)
+        server.bind(parcel.channel, 7)
         member.send_multipart(frames)
         until(lambda: server.refused[reason] > 0, work)
         assert server.refused == {reason: 1}
@@ -159,9 +159,9 @@ def test_a_frame_that_is_far_too_large_ends_its_connection_before_it_takes_memor
         member.send_multipart(wire.pack(Hello(7)))
         parcel = server.receive(5)
         assert parcel is not None
-        server.bind(parcel.identity, 7)
+        server.bind(parcel.channel, 7)
         member.send(bytes(3 * PIECE))
-        until(lambda: not server.reply(parcel.identity, Join()), work)
+        until(lambda: not server.reply(parcel.channel, Join()), work)
 
 
 def test_noise_in_parallel_does_not_stop_the_work() -> None:

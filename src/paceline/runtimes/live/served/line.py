@@ -22,7 +22,7 @@ from paceline.runtimes.live.served.control import (
     Told,
     Words,
 )
-from paceline.runtimes.live.served.dealer import WorkerSockets
+from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.runtimes.live.served.wire import STOP
 from paceline.strategies.messages import MESSAGES
 
