@@ -10,9 +10,8 @@ import socket
 import struct
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator
 from contextlib import suppress
-from itertools import islice
 from typing import NamedTuple
 
 from paceline.runtimes.live.served.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
@@ -21,10 +20,8 @@ PROLOGUE = b"paceline wire 3\n"
 """What the first message begins with, in the clear: whoever sends something else speaks another protocol."""
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 """What a server answers to a first message that was made with another secret."""
-RECORD = 2**16 - 64
-"""Bytes of a message in a record; Noise allows 65,535 with the tag."""
-_AT_ONCE = 4
-"""Records that are read or written by one system call: they fit into a processor's second cache."""
+RECORD = 2**18
+"""Bytes of a message in a record: few calls, and one that is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
 _TURN = 32
 """System calls for one connection before the others have their turn."""
@@ -71,7 +68,8 @@ class Channel:
         self._reading: Generator[int, memoryview, None]
         self._sealing: Cipher
         self._sending = threading.Lock()
-        self._unsent: deque[deque[memoryview]] = deque()
+        self._scratch = memoryview(b"")
+        self._unsent: deque[deque[bytes]] = deque()
         """What the system has not taken yet, by message."""
 
     def call(self, secret: bytes) -> None:
@@ -114,12 +112,10 @@ class Channel:
         with self._sending:
             if len(self._unsent) >= most:
                 return False
-            kept: deque[memoryview] = deque()
-            sealed = map(memoryview, self._sealed(header, body))
-            while records := [*islice(sealed, _AT_ONCE)]:
-                kept.extend(records)
-                if not self._unsent:
-                    self._write(kept, patience)
+            kept: deque[bytes] = deque()
+            for plain in (_LENGTHS.pack(len(header), len(body)), header, body):
+                for at in range(0, len(plain), RECORD):
+                    self._send_record(plain[at : at + RECORD], kept, patience)
             if kept:
                 self._unsent.append(kept)
             return True
@@ -128,9 +124,12 @@ class Channel:
         """Send what was kept; whether all of it is gone."""
         with self._sending:
             while self._unsent:
-                self._write(self._unsent[0], 0.0)
-                if self._unsent[0]:
-                    return False
+                kept = self._unsent[0]
+                while kept:
+                    record = kept.popleft()
+                    if left := self._write(memoryview(record), 0.0):
+                        kept.appendleft(bytes(left))
+                        return False
                 self._unsent.popleft()
             return True
 
@@ -181,41 +180,40 @@ class Channel:
             yield from _into(landing.memory, body, opening)
             landing.arrived()
 
-    def _sealed(self, header: bytes, body: memoryview) -> Iterator[bytes]:
-        yield self._sealing.seal(_LENGTHS.pack(len(header), len(body)))
-        for whole in (memoryview(header), body):
-            for at in range(0, len(whole), RECORD):
-                yield self._sealing.seal(whole[at : at + RECORD])
+    def _send_record(self, plain: bytes | memoryview, kept: deque[bytes], patience: float) -> None:
+        if kept or self._unsent:
+            kept.append(self._sealing.seal(plain))
+            return
+        size = len(plain) + TAG
+        if size > len(self._scratch):
+            self._scratch = memoryview(bytearray(size))
+        record = self._scratch[:size]
+        self._sealing.seal_into(record, plain)
+        if left := self._write(record, patience):
+            kept.append(bytes(left))
 
-    def _write(self, records: deque[memoryview], patience: float) -> None:
-        """Hand records over, as many as the system takes."""
-        while records:
+    def _write(self, record: memoryview, patience: float) -> memoryview:
+        """Hand a record over; what the system does not take."""
+        while record:
             try:
-                sent = self.socket.sendmsg([*records][:_AT_ONCE])
+                record = record[self.socket.send(record) :]
             except BlockingIOError:
                 if not patience:
-                    return
+                    break
                 if not _writable(self.socket, patience):
                     raise Stalled(f"it took nothing for {patience:g} s (socket timeout)") from None
-                continue
-            while sent:
-                first = records.popleft()
-                if sent < len(first):
-                    records.appendleft(first[sent:])
-                sent -= min(sent, len(first))
+        return record
 
 
 def _into(memory: memoryview | None, size: int, opening: Cipher) -> Generator[int, memoryview, None]:
     """Read so many bytes that were sealed in records."""
-    for start in range(0, size, _AT_ONCE * RECORD):
-        end = min(size, start + _AT_ONCE * RECORD)
-        places = range(start, end, RECORD)
-        sealed = yield end - start + TAG * len(places)
-        for number, at in enumerate(places):
-            record = sealed[number * (RECORD + TAG) :][: min(RECORD, end - at) + TAG]
-            plain = opening.open(record)
-            if memory is not None:
-                memory[at : at + len(plain)] = plain
+    for at in range(0, size, RECORD):
+        length = min(RECORD, size - at)
+        record = yield length + TAG
+        if memory is None:
+            opening.open(record)
+        else:
+            opening.open_into(memory[at : at + length], record)
 
 
 def _receive(connection: socket.socket, size: int) -> bytes:
