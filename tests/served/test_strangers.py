@@ -13,9 +13,9 @@ import torch
 from served_transport import LENGTH, SECRET, a_server, a_worker
 
 from paceline.runtimes.live.served import wire
-from paceline.runtimes.live.served.control import Hello
 from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
 from paceline.runtimes.live.served.channel import PROLOGUE, RECORD, REFUSED, Channel
+from paceline.runtimes.live.served.control import Hello
 from paceline.runtimes.live.served.keys import wire_key
 from paceline.runtimes.live.served.links import call
 from paceline.runtimes.live.served.noise import MESSAGE, Handshake

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from paceline.clusters.profile import Profile
 from paceline.costs.devices.fitted import Fitted
 from paceline.records.create import environment
+from paceline.studies.calibrate.messages import measure_cipher
 
 
 def make_profile(device: Fitted, threads: int, name: str | None = None) -> Profile:
@@ -19,6 +20,7 @@ def make_profile(device: Fitted, threads: int, name: str | None = None) -> Profi
         machine={part: here[part] for part in ("cpu", "cores", "memory_bytes", "platform")}
         | {"threads": threads},
         device=device.to_json(),
+        cipher=measure_cipher(),
     )
 
 

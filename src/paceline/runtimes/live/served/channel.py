@@ -1,8 +1,8 @@
 """One encrypted connection: a handshake, then messages in sealed records over TCP.
 
 A message is a record with its two lengths, its header and its body, each cut into records of RECORD bytes; so both
-sides always know how long the next record is, and no length travels in the clear. A side that has not proven that it has
-the secret is sent one message of the handshake and costs the memory of one.
+sides always know how long the next record is, and no length travels in the clear. A side that has not proven that it
+has the secret is sent one message of the handshake and costs the memory of one.
 """
 
 import select
@@ -21,7 +21,7 @@ PROLOGUE = b"paceline wire 3\n"
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 """What a server answers to a first message that was made with another secret."""
 RECORD = 2**18
-"""Bytes of a message in a record: few calls, and one that is sealed is still in the processor's cache when it is sent."""
+"""Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
 _TURN = 32
 """System calls for one connection before the others have their turn."""
@@ -32,6 +32,9 @@ class Limits(NamedTuple):
 
     header: int
     body: int
+
+
+NOTHING = Limits(0, 0)
 
 
 class Landing(NamedTuple):
@@ -55,10 +58,10 @@ class Stalled(ConnectionError):
 
 
 class Channel:
-    """One end. Reading is one thread's business, and it is never waited for anything to come."""
+    """One end. One thread reads, and never waits; any may send."""
 
     def __init__(
-        self, connection: socket.socket, announce: Announce = drop_all, limits: Limits = Limits(0, 0)
+        self, connection: socket.socket, announce: Announce = drop_all, limits: Limits = NOTHING
     ) -> None:
         self.socket = connection
         self.proven = False

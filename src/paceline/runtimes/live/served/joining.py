@@ -21,13 +21,13 @@ from paceline.runtimes.live.keeping import Home, claim
 from paceline.runtimes.live.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.runtimes.live.served.group import ServedGroup, connect
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.line import ByServers, Line
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.server import Heart
 from paceline.runtimes.live.served.way import ServedLife
+from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings

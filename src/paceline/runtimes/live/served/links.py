@@ -4,7 +4,7 @@ import socket
 import time
 
 from paceline.errors import Mistake
-from paceline.runtimes.live.served.channel import Announce, Channel, Limits, drop_all
+from paceline.runtimes.live.served.channel import NOTHING, Announce, Channel, Limits, drop_all
 from paceline.runtimes.live.served.noise import NotGenuine
 from paceline.runtimes.live.served.tuning import tune_tcp, tune_timeout
 from paceline.runtimes.live.served.wire import Packet
@@ -26,10 +26,10 @@ def call(
     endpoint: str,
     secret: bytes,
     announce: Announce = drop_all,
-    limits: Limits = Limits(0, 0),
+    limits: Limits = NOTHING,
     patience: float = CONNECTING,
 ) -> Channel:
-    """Connect to a server. NotGenuine: it has another secret; OSError: it does not answer within ``patience`` seconds."""
+    """Connect to a server. NotGenuine: it has another secret; OSError: no answer within ``patience`` seconds."""
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     end = time.monotonic() + patience
     while True:

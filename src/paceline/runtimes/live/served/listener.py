@@ -80,7 +80,7 @@ class Listener:
                     elif isinstance(key.data, Channel):
                         self._serve(key.data, events)
                 self._look_after()
-        except BaseException as error:  # noqa: BLE001
+        except BaseException as error:
             self.failure = error
         for channel in [*self._channels]:
             channel.close()
@@ -136,4 +136,3 @@ class Listener:
         self._channels.discard(channel)
         self._selector.unregister(channel.socket)
         channel.close()
-

@@ -1,6 +1,6 @@
 """Noise_NNpsk0_25519_AESGCM_SHA256: two sides that share a secret agree on keys for one connection.
 
-The handshake is two messages and holds no state beyond them; whatever it refuses raises NotGenuine. See
+The handshake is two messages; whatever it refuses raises NotGenuine. See
 https://noiseprotocol.org/noise.html (revision 34), whose names the methods have.
 """
 
@@ -11,7 +11,6 @@ from struct import Struct
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from typing_extensions import Buffer
 
 NAME = b"Noise_NNpsk0_25519_AESGCM_SHA256"
 TAG = 16
@@ -20,6 +19,7 @@ MESSAGE = 32 + TAG
 """Bytes of each of the two messages: an ephemeral public key and the tag of an empty payload."""
 REKEY = 2**18
 """Records after which both sides take the next key; of 256 KiB these are 64 GiB, a sixth of what TLS 1.3 allows."""
+Bytes = bytes | bytearray | memoryview
 _NONCE = Struct(">IQ")
 _LAST_NONCE = 2**64 - 1
 _CHANGED = "a record of this connection was changed, left out or made up"
@@ -30,27 +30,27 @@ class NotGenuine(ConnectionError):
 
 
 class Cipher:
-    """Seals or opens the records of one direction: each has the next nonce, so none can be left out, repeated or moved."""
+    """Seals or opens the records of one direction; each has the next nonce: none can be left out, repeated or moved."""
 
     def __init__(self, key: bytes) -> None:
         self._aead, self._count = AESGCM(key), 0
 
-    def seal(self, plain: Buffer, context: bytes = b"") -> bytes:
+    def seal(self, plain: Bytes, context: bytes = b"") -> bytes:
         """The next record."""
         return self._aead.encrypt(self._next(), plain, context)
 
-    def seal_into(self, record: memoryview, plain: Buffer) -> None:
+    def seal_into(self, record: memoryview, plain: Bytes) -> None:
         """The next record, into memory that is TAG bytes longer than what is in it."""
         self._aead.encrypt_into(self._next(), plain, None, record)
 
-    def open(self, record: Buffer, context: bytes = b"") -> bytes:
+    def open(self, record: Bytes, context: bytes = b"") -> bytes:
         """What is in the next record, or NotGenuine."""
         try:
             return self._aead.decrypt(self._next(), record, context)
         except InvalidTag:
             raise NotGenuine(_CHANGED) from None
 
-    def open_into(self, plain: memoryview, record: Buffer) -> None:
+    def open_into(self, plain: memoryview, record: Bytes) -> None:
         """What is in the next record, into memory that is TAG bytes shorter; NotGenuine leaves anything there."""
         try:
             self._aead.decrypt_into(self._next(), record, None, plain)

@@ -31,11 +31,11 @@ __all__ = [
     "Letter",
     "Packet",
     "Refused",
-    "kind_of",
     "announce",
+    "bytes_of",
+    "kind_of",
     "new_memory",
     "nowhere",
-    "bytes_of",
     "pack",
 ]
 
