@@ -36,7 +36,7 @@ class ServedGroup:
 
     def __init__(self, rank: int, workers: int, memory: SharedFlat) -> None:
         self.rank, self.workers, self.members = rank, workers, tuple(range(workers))
-        self.transport = "ZeroMQ"
+        self.transport = "encrypted TCP"
         self.memory = memory
         self._line: Line | None = None
 
