@@ -145,7 +145,10 @@ class Channel:
         """End the connection at once; may be called by any thread, while others use the channel."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
-        self.socket.close()
+        with (
+            self._sending
+        ):  # a descriptor that another thread writes to must not come to mean another connection
+            self.socket.close()
 
     def _begin(self, reading: Generator[int, memoryview, None]) -> None:
         self._reading = reading
