@@ -27,7 +27,10 @@ import psutil
 import zmq
 
 from _fault_hosts import local_rank
-from paceline.runtimes.live.served.keys import Keys, Secret, member_keys, server_keys, store_keys, worker_keys
+from paceline.runtimes.live.served.channel import PROLOGUE
+from paceline.runtimes.live.served.keys import Keys, Secret, member_keys, store_keys, wire_key
+from paceline.runtimes.live.served.links import call
+from paceline.runtimes.live.served.noise import Handshake
 from paceline.runtimes.live.store_requests import Op, Request
 
 VALUES, FRAMES = 1_000, 10_000
@@ -49,7 +52,7 @@ class Siege:
     def __init__(self, store: int, server: int, secret: Secret, stretches: int, per_second: float) -> None:
         self._ports, self._stretches, self._per_second = (store, server), stretches, per_second
         self._right = {store: (store_keys(secret).public, member_keys(secret))}
-        self._right[server] = (server_keys(secret).public, worker_keys(secret))
+        self._server, self._wire_key = server, wire_key(secret)
         self._random = random.Random(0)
         self.values = self.frames = self.malformed = 0
         self.connections = dict.fromkeys(self._ports, 0)
@@ -92,11 +95,17 @@ class Siege:
             for _ in range(frames // 10):
                 self.connections[port] += 1
                 self._pace(10)
-                wrong = (self._right[port][0], Keys(*zmq.curve_keypair()))
-                self._send(context, port, wrong, [self._random.randbytes(40).split(b"x")] * 10)
+                if port == self._server:
+                    self._plain(port, PROLOGUE + Handshake(bytes(32), PROLOGUE).write_first() + bytes(280))
+                else:
+                    wrong = (self._right[port][0], Keys(*zmq.curve_keypair()))
+                    self._send(context, port, wrong, [self._random.randbytes(40).split(b"x")] * 10)
                 self.frames += 10
 
     def _malformed(self, port: int, frames: int) -> None:
+        if port == self._server:
+            self._malformed_messages(frames)
+            return
         good = Request(1, Op.SET, 0.0, (b"k",), (b"v",)).pack()
         with zmq.Context() as context, context.socket(zmq.DEALER) as member:
             member.curve_serverkey = self._right[port][0]
@@ -109,6 +118,16 @@ class Siege:
                 self.frames, self.malformed = self.frames + 1, self.malformed + 1
                 if number % 50 == 0:
                     self._pace(50)
+
+    def _malformed_messages(self, frames: int) -> None:
+        channel = call(f"tcp://127.0.0.1:{self._server}", self._wire_key)
+        for number in range(frames):
+            noise = self._random.randbytes(self._random.randrange(0, 60))
+            channel.send(noise, memoryview(noise * (number % 2)), 1, patience=10.0)
+            self.frames, self.malformed = self.frames + 1, self.malformed + 1
+            if number % 50 == 0:
+                self._pace(50)
+        channel.close()
 
     def _plain(self, port: int, data: bytes) -> None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as stranger:

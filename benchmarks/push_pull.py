@@ -3,6 +3,9 @@
 The server adds every gradient to its parameters and answers with them. All sides run in the same three processes, one
 thread each, in turns; a round is timed from a barrier to the last answer that the slower worker gets. Every exchange
 ends with the parameters of one version in the worker's own memory, where its model uses them.
+
+RPC goes over TCP, as it does between hosts; on one host it would take the other process's memory (--rpc-memory). Over
+the network ours is encrypted and RPC's is not.
 """
 
 import argparse
@@ -22,19 +25,22 @@ from torch import Tensor
 from torch._C._distributed_c10d import Store, TCPStore
 
 from _ports import free_ports
+from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.router import ServerSocket
+from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
+from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.strategies.messages import Model, Push
+from paceline.studies.calibrate.messages import measure_cipher
 
 WORKERS = 2
 SIDES = ("rpc", "memory", "network")
-LEAST = {"memory": 3.0}
-"""How many times as fast as rpc. Over the network ours is encrypted and rpc's is not; nothing is promised for it."""
+LEAST = {"memory": 3.0, "network": 1.0}
+"""How many times as fast as rpc; over the network, as rpc over TCP."""
+OVER_TCP = {"_transports": ["uv"], "_channels": ["mpt_uv", "basic"]}
 
 
 class Kept:
@@ -57,7 +63,7 @@ def welcome(socket: ServerSocket, shared: bool) -> None:
         parcel = socket.receive(60)
         assert parcel is not None
         rank = parcel.message.rank
-        socket.bind(parcel.identity, rank)
+        socket.bind(parcel.channel, rank)
         assert socket.attach(rank, parcel.message) is shared
         socket.send(rank, Welcome(rank, shared, ""))
 
@@ -137,12 +143,17 @@ def worker(store: Store, rank: int, elements: int, rounds: int, repeats: int) ->
     print(json.dumps(found), flush=True)
 
 
-def process(rank: int, port: int, rpc_port: int, elements: int, rounds: int, repeats: int) -> None:
+def process(
+    rank: int, port: int, rpc_port: int, elements: int, rounds: int, repeats: int, rpc_memory: bool
+) -> None:
     """Rank 0 serves; the others are the workers 0 and 1."""
     torch.set_num_threads(1)
     store = TCPStore("127.0.0.1", port, is_master=rank == 0)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=WORKERS + 1)
-    options = rpc.TensorPipeRpcBackendOptions(init_method=f"tcp://127.0.0.1:{rpc_port}")
+    options = rpc.TensorPipeRpcBackendOptions(
+        init_method=f"tcp://127.0.0.1:{rpc_port}",
+        **({} if rpc_memory else OVER_TCP),  # type: ignore[arg-type]
+    )
     name = f"worker{rank - 1}" if rank else "server"
     rpc.init_rpc(name, rank=rank, world_size=WORKERS + 1, rpc_backend_options=options)  # type: ignore[no-untyped-call]
     if rank:
@@ -153,10 +164,11 @@ def process(rank: int, port: int, rpc_port: int, elements: int, rounds: int, rep
     dist.destroy_process_group()
 
 
-def measure(elements: int, rounds: int, repeats: int) -> list[dict[str, Any]]:
+def measure(elements: int, rounds: int, repeats: int, rpc_memory: bool) -> list[dict[str, Any]]:
     port, rpc_port = free_ports(2)
     command = [sys.executable, __file__, "--port", str(port), "--rpc-port", str(rpc_port)]
     command += ["--bytes", str(4 * elements), "--rounds", str(rounds), "--repeats", str(repeats)]
+    command += ["--rpc-memory"] * rpc_memory
     crew = [
         subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True)
         for rank in range(WORKERS + 1)
@@ -165,12 +177,21 @@ def measure(elements: int, rounds: int, repeats: int) -> list[dict[str, Any]]:
     assert not any(one.returncode for one in crew)
     found = [json.loads(text) for text in said[1:]]
     times = {side: [max(both) for both in zip(*(one[side] for one in found), strict=True)] for side in SIDES}
-    return [row(side, times) for side in SIDES]
+    least = {**LEAST, "network": None} if rpc_memory else LEAST
+    return [row(side, times, least.get(side)) for side in SIDES]
 
 
-def row(side: str, times: dict[str, list[float]]) -> dict[str, Any]:
+def predicted(size: int) -> float:
+    """Seconds that the server's process takes for all pushes and all answers, by the rate that calibrate measures."""
+    fast = Link(bandwidth=1e12, latency=0.0)
+    hosts = tuple(Host(name=name, link=fast, workers=name != "server") for name in ("server", "0", "1"))
+    cluster = Cluster(hosts=hosts, cipher=measure_cipher()).encrypted([0])
+    return 2 * WORKERS * size / cluster.hosts[0].link.bandwidth
+
+
+def row(side: str, times: dict[str, list[float]], least: float | None) -> dict[str, Any]:
     ratios = [theirs / ours for theirs, ours in zip(times["rpc"], times[side], strict=True)]
-    ratio, least = statistics.median(ratios), LEAST.get(side)
+    ratio = statistics.median(ratios)
     return {
         "side": side,
         "ms": 1e3 * statistics.median(times[side]),
@@ -196,17 +217,19 @@ def main() -> int:
     parser.add_argument("--bytes", type=int, default=10_000_000)
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--repeats", type=int, default=10, help="pushes of each worker in a round")
+    parser.add_argument("--rpc-memory", action="store_true", help="let RPC use the other process's memory")
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--rpc-port", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
-    sizes = options.bytes // 4, options.rounds, options.repeats
+    sizes = options.bytes // 4, options.rounds, options.repeats, options.rpc_memory
     if options.rank is not None:
         process(options.rank, options.port, options.rpc_port, *sizes)
         return 0
     rows = measure(*sizes)
     echo = {"bytes": options.bytes, "rounds": options.rounds, "repeats": options.repeats}
+    echo |= {"rpc": "memory" if options.rpc_memory else "tcp", "predicted_ms": 1e3 * predicted(options.bytes)}
     if options.json:
         document = {"schema": 1, **echo, "workers": WORKERS, "servers": 1, "threads": 1, "rows": rows}
         print(json.dumps(document, indent=2))
@@ -216,6 +239,7 @@ def main() -> int:
             f"{options.rounds} rounds of {options.repeats} in turns; milliseconds a push and pull"
         )
         show(rows)
+        print(f"network, as predicted from the rate of encryption: {echo['predicted_ms']:.2f} ms")
     return 0 if all(one["met"] for one in rows) else 3
 
 

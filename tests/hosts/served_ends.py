@@ -7,11 +7,11 @@ import torch
 
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.dealer import ServerLost, WorkerSockets
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.router import ServerSocket
+from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
+from paceline.runtimes.live.served.worker_sockets import ServerLost, WorkerSockets
 from paceline.strategies.messages import Model, Push
 
 SECRET, LENGTH = Secret(b"a secret of the tests"), 100_000
@@ -34,7 +34,7 @@ def serve(address: str) -> None:
                 return
             if parcel is not None and isinstance(parcel.message, Hello):
                 known = True
-                server.bind(parcel.identity, 0)
+                server.bind(parcel.channel, 0)
                 server.send(0, Welcome(0, False, ""))
             elif parcel is not None:
                 server.send(0, Model(parcel.message.grad + 1, 0, 0, 0, 0.0))

@@ -8,14 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import zmq
+import torch
 from faults import PATIENCE, Faulty, printed, run_printed, start_printed
 
 from command import start_python
 from paceline.runtimes.live.heartbeat import read_pulse
 from paceline.runtimes.live.safety import complete_steps
+from paceline.runtimes.live.served.control import Died
 from paceline.runtimes.live.served.deaths import DeathNotices
-from paceline.runtimes.live.served.keys import Secret, server_keys
+from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.served.server_socket import ServerSocket
+from paceline.runtimes.live.served.shape import Shape
 from ports import free_ports
 
 Start = Callable[..., Faulty]
@@ -120,17 +123,14 @@ def test_a_host_that_was_given_up_is_told_how_to_join_the_run_that_goes_on(
 
 def test_a_death_that_is_told_just_before_the_launcher_ends_is_heard() -> None:
     """If this failed, the servers would wait for the last worker of a host until its silence tells."""
-    secret, context = Secret(b"a secret of the tests"), zmq.Context()
-    server = context.socket(zmq.ROUTER)
-    try:
-        server.curve_server, server.curve_secretkey = True, server_keys(secret).secret
-        port = server.bind_to_random_port("tcp://127.0.0.1")
+    secret = Secret(b"a secret of the tests")
+    with ServerSocket(secret, "127.0.0.1", Shape(length=1, dtype=torch.float32), 0, 1) as server:
         notices = DeathNotices(secret)
-        notices.tell(1, [f"tcp://127.0.0.1:{port}"])
+        notices.tell(1, 7, [server.endpoint])
         notices.close()
-        assert server.poll(5000), "the notice was dropped"
-    finally:
-        context.destroy(linger=0)
+        parcel = server.receive(5)
+        assert parcel is not None, "the notice was dropped"
+        assert parcel.message == Died(1, 7)
 
 
 def test_a_host_that_has_only_servers_makes_its_run_folder(tmp_path: Path) -> None:

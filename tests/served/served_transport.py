@@ -8,11 +8,11 @@ from torch import Tensor
 
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.router import ServerSocket
+from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape, span_of
+from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 
 SECRET = Secret(b"a secret of the tests")
 LENGTH = 300_001
@@ -43,7 +43,7 @@ def a_worker(
                 sockets.send(number, memory.hello(rank) if shared else Hello(rank))
                 parcel = server.receive(5)
                 assert parcel is not None
-                server.bind(parcel.identity, rank)
+                server.bind(parcel.channel, rank)
                 assert server.attach(rank, parcel.message) is shared
                 server.send(rank, Welcome(rank, shared, ""))
                 assert sockets.receive(5).message == Welcome(rank, shared, "")

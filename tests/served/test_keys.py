@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import Mistake
-from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
+from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys, wire_key
 
 
 def test_a_secret_survives_its_file_and_gives_the_same_keys(tmp_path: Path) -> None:
@@ -13,15 +13,16 @@ def test_a_secret_survives_its_file_and_gives_the_same_keys(tmp_path: Path) -> N
     secret.write(tmp_path / "secret")
     again = Secret.read(tmp_path / "secret")
     assert again == secret
-    assert server_keys(again) == server_keys(secret)
+    assert store_keys(again) == store_keys(secret)
+    assert wire_key(again) == wire_key(secret)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
 def test_keys_differ_by_role_and_by_secret() -> None:
-    """A worker with a server's key could pose as one; runs with one key would take each other's workers."""
+    """A member with the store's key could pose as it; runs with one key would take each other's workers."""
     one, other = Secret.new(), Secret.new()
-    keys = [server_keys(one), worker_keys(one), server_keys(other), worker_keys(other)]
-    assert len({key for pair in keys for key in pair}) == 8
+    pairs = [store_keys(one), member_keys(one), store_keys(other), member_keys(other)]
+    assert len({*(key for pair in pairs for key in pair), wire_key(one), wire_key(other)}) == 10
 
 
 def test_a_file_is_never_overwritten(tmp_path: Path) -> None:
@@ -58,4 +59,4 @@ def test_any_long_text_will_do(tmp_path: Path) -> None:
     one, other = tmp_path / "one", tmp_path / "other"
     one.write_bytes(b"correct horse battery staple\r\n")
     other.write_bytes(b"correct horse battery staple")
-    assert worker_keys(Secret.read(one)) == worker_keys(Secret.read(other))
+    assert wire_key(Secret.read(one)) == wire_key(Secret.read(other))

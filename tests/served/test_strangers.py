@@ -2,6 +2,7 @@
 
 import os
 import socket
+import struct
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
@@ -9,14 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-import zmq
 from served_transport import LENGTH, SECRET, a_server, a_worker
 
 from paceline.runtimes.live.served import wire
+from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
+from paceline.runtimes.live.served.channel import PROLOGUE, RECORD, REFUSED, Channel
 from paceline.runtimes.live.served.control import Hello
-from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
-from paceline.runtimes.live.served.router import ServerSocket
-from paceline.runtimes.live.served.wire import PIECE
+from paceline.runtimes.live.served.keys import wire_key
+from paceline.runtimes.live.served.links import call
+from paceline.runtimes.live.served.noise import MESSAGE, Handshake
+from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.strategies.messages import Join, Model, Push
 
 
@@ -49,10 +52,14 @@ def until(condition: Callable[[], bool], work: Callable[[], None]) -> None:
         work()
 
 
+def reach(server: ServerSocket) -> socket.socket:
+    host, port = server.endpoint.removeprefix("tcp://").split(":")
+    return socket.create_connection((host, int(port)))
+
+
 def knock(server: ServerSocket, data: bytes) -> None:
     """Say something over plain TCP, and go."""
-    address = server.endpoint.removeprefix("tcp://").split(":")
-    with socket.create_connection((address[0], int(address[1]))) as stranger:
+    with reach(server) as stranger:
         stranger.sendall(data)
         stranger.settimeout(0.3)
         with suppress(OSError):
@@ -68,13 +75,14 @@ def knock(server: ServerSocket, data: bytes) -> None:
         b"\x80\x04\x95" + bytes(100),
         b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(200),
         b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(200),
-        b"\x01\x00" * 50,
         b"\xff" * 300,
         os.urandom(2000),
+        PROLOGUE,
+        PROLOGUE + os.urandom(MESSAGE),
     ],
-    ids=["silence", "http", "pickle", "curve", "null", "old", "ones", "noise"],
+    ids=["silence", "http", "pickle", "curve", "null", "ones", "noise", "half", "made up"],
 )
-def test_what_speaks_no_zeromq_is_a_stranger(data: bytes) -> None:
+def test_what_speaks_another_protocol_is_a_stranger(data: bytes) -> None:
     with a_server() as server, working(server) as work:
         for _ in range(3):
             knock(server, data)
@@ -83,55 +91,92 @@ def test_what_speaks_no_zeromq_is_a_stranger(data: bytes) -> None:
         assert sum(server.refused.values()) == 3
 
 
-@contextmanager
-def client(server: ServerSocket, keys: tuple[bytes, bytes, bytes] | None) -> Any:
-    """A client of ZeroMQ, with or without CURVE, that tries once."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger, dealer.reconnect_ivl = 0, -1
-        if keys:
-            dealer.curve_serverkey, dealer.curve_publickey, dealer.curve_secretkey = keys
-        dealer.connect(server.endpoint)
-        yield dealer
+def test_a_client_with_another_secret_hears_so_and_gets_nothing_through() -> None:
+    with a_server() as server, working(server) as work, reach(server) as stranger:
+        stranger.sendall(PROLOGUE + Handshake(bytes(32), PROLOGUE).write_first())
+        assert stranger.recv(1000) == REFUSED
+        assert stranger.recv(1000) == b""
+        until(lambda: server.refused["wrong key"] > 0, work)
+        assert server.refused == {"wrong key": 1}
 
 
-def right_keys() -> tuple[bytes, bytes, bytes]:
-    return server_keys(SECRET).public, *worker_keys(SECRET)
+def test_what_was_recorded_from_a_member_opens_nothing() -> None:
+    """If this failed, whoever reads the network could push a gradient again, or end a worker with an old Goodbye."""
+    with a_server() as server, working(server) as work:
+        handshake = Handshake(wire_key(SECRET), PROLOGUE)
+        first = PROLOGUE + handshake.write_first()
+        with reach(server) as member:
+            member.sendall(first)
+            handshake.read_second(member.recv(MESSAGE))
+            sealing, _ = handshake.split()
+            recorded = sealing.seal(struct.pack("<IQ", 5, 0)) + sealing.seal(b"hello")
+            member.sendall(recorded)
+            until(lambda: server.refused["malformed"] == 1, work)
+        with reach(server) as stranger:
+            stranger.sendall(first)
+            assert len(stranger.recv(MESSAGE)) == MESSAGE
+            stranger.sendall(recorded)
+            until(lambda: server.refused["wrong key"] == 1, work)
+        assert server.refused == {"malformed": 1, "wrong key": 1}
 
 
-@pytest.mark.parametrize(
-    ("keys", "reason"),
-    [
-        (None, "stranger"),
-        ((server_keys(Secret(b"x" * 20)).public, *worker_keys(Secret(b"x" * 20))), "wrong key"),
-        ((server_keys(SECRET).public, *zmq.curve_keypair()), "wrong key"),
-        ((server_keys(SECRET).public, *server_keys(SECRET)), "wrong key"),
-    ],
-    ids=["no curve", "another secret", "only the server's key", "the server's own keys"],
-)
-def test_a_client_without_the_secret_gets_nothing_through(
-    keys: tuple[bytes, bytes, bytes] | None, reason: str
-) -> None:
-    with a_server() as server, working(server) as work, client(server, keys) as stranger:
-        with suppress(zmq.Again):  # it may have been turned away already
-            stranger.send_multipart(wire.pack(Hello(5)), zmq.NOBLOCK)
-        until(lambda: server.refused[reason] > 0, work)
-        assert server.receive(0.1) is None
-        assert server.refused == {reason: 1}
+@pytest.mark.parametrize("how", ["changed", "repeated", "left out"])
+def test_records_cannot_be_tampered_with(how: str) -> None:
+    with a_server() as server, working(server) as work, reach(server) as member:
+        handshake = Handshake(wire_key(SECRET), PROLOGUE)
+        member.sendall(PROLOGUE + handshake.write_first())
+        handshake.read_second(member.recv(MESSAGE))
+        sealing, _ = handshake.split()
+        records = [sealing.seal(part) for _ in "12" for part in (struct.pack("<IQ", 5, 0), b"hello")]
+        member.sendall(records[0] + records[1])
+        until(lambda: server.refused["malformed"] == 1, work)
+        bad = {
+            "changed": records[2][:-1] + bytes([records[2][-1] ^ 1]),
+            "repeated": records[0],
+            "left out": records[3] + bytes(20),
+        }[how]
+        member.sendall(bad)
+        member.settimeout(5)
+        assert member.recv(100) == b"", "the connection must end"
+        assert server.refused == {"malformed": 1}
 
 
-def good_push() -> list[Any]:
+def test_connections_that_prove_nothing_are_bounded() -> None:
+    """If this failed, anybody on the network could take all descriptors of a server."""
+    with a_server() as server, working(server) as work:
+        strangers = [reach(server) for _ in range(MOST_UNPROVEN + 20)]
+        try:
+            until(lambda: server.refused["stranger"] >= 20, work)
+            assert server.refused == {"stranger": 20}
+            with a_worker(server, rank=3):
+                pass
+        finally:
+            for stranger in strangers:
+                stranger.close()
+
+
+def member_of(server: ServerSocket) -> Channel:
+    """A connection with the secret that the server knows as worker 7."""
+    channel = call(server.endpoint, wire_key(SECRET))
+    channel.send(*wire.pack(Hello(7)), most=1)
+    parcel = server.receive(5)
+    assert parcel is not None
+    server.bind(parcel.channel, 7)
+    return channel
+
+
+def good_push() -> wire.Packet:
     return wire.pack(Push(torch.zeros(LENGTH), 0, 0, 1))
 
 
 @pytest.mark.parametrize(
-    ("frames", "reason"),
+    ("packet", "reason"),
     [
-        ([b""], "malformed"),
-        ([os.urandom(100)], "malformed"),
-        ([good_push()[0][:20], *good_push()[1:]], "malformed"),
-        (good_push()[:-1], "wrong length"),
-        ([*good_push(), b"more"], "malformed"),
-        ([good_push()[0], bytes(PIECE + 1), *good_push()[2:]], "too large"),
+        ((b"", memoryview(b"")), "malformed"),
+        ((os.urandom(100), memoryview(b"")), "malformed"),
+        ((good_push().header[:20], good_push().body), "malformed"),
+        ((good_push().header, good_push().body[:-1]), "wrong length"),
+        ((good_push().header, memoryview(bytes(LENGTH * 4 + 1))), "wrong length"),
         (wire.pack(Push(torch.zeros(LENGTH + 1), 0, 0, 1)), "wrong length"),
         (wire.pack(Push(torch.zeros(LENGTH, dtype=torch.float64), 0, 0, 1)), "wrong type"),
         (wire.pack(Push(torch.zeros(LENGTH), 0, 0, 1), place=lambda _: 4096), "no shared memory"),
@@ -139,35 +184,34 @@ def good_push() -> list[Any]:
         (wire.pack(Push(torch.zeros(LENGTH), -5, 0, 1)), "out of range"),
     ],
 )
-def test_frames_that_do_not_fit_are_refused_even_from_a_member(frames: list[Any], reason: str) -> None:
-    with a_server() as server, working(server) as work, client(server, right_keys()) as member:
-        member.send_multipart(wire.pack(Hello(7)))
-        parcel = server.receive(5)
-        assert parcel is not None
-        server.bind(parcel.identity, 7)
-        member.send_multipart(frames)
+def test_messages_that_do_not_fit_are_refused_even_from_a_member(packet: Any, reason: str) -> None:
+    with a_server() as server, working(server) as work:
+        member = member_of(server)
+        member.send(*packet, most=1, patience=5)
         until(lambda: server.refused[reason] > 0, work)
         assert server.refused == {reason: 1}
-        member.send_multipart(wire.pack(Join()))
+        member.send(*wire.pack(Join()), most=1)
         parcel = server.receive(5)
         assert parcel is not None
         assert (parcel.worker, parcel.message) == (7, Join()), "it may still do better"
+        member.close()
 
 
-def test_a_frame_that_is_far_too_large_ends_its_connection_before_it_takes_memory() -> None:
-    with a_server() as server, working(server) as work, client(server, right_keys()) as member:
-        member.send_multipart(wire.pack(Hello(7)))
-        parcel = server.receive(5)
-        assert parcel is not None
-        server.bind(parcel.identity, 7)
-        member.send(bytes(3 * PIECE))
-        until(lambda: not server.reply(parcel.identity, Join()), work)
+def test_a_message_that_is_far_too_large_ends_its_connection_before_it_takes_memory() -> None:
+    with a_server(length=RECORD) as server:
+        member = member_of(server)
+        with pytest.raises(OSError):  # noqa: PT011
+            member.send(b"", memoryview(bytes(2**30)), most=1, patience=5)
+        assert not server.reply(server._callers[7].channel, Join())
+        member.close()
 
 
 def test_noise_in_parallel_does_not_stop_the_work() -> None:
     """Many members' worth of nonsense, at once with good work: every piece is counted."""
-    with a_server() as server, working(server) as work, client(server, right_keys()) as member:
+    with a_server() as server, working(server) as work:
+        member = member_of(server)
         for _ in range(300):
-            member.send_multipart([os.urandom(50)])
+            member.send(os.urandom(50), memoryview(b""), most=1, patience=5)
         until(lambda: server.refused["malformed"] >= 300, work)
         assert server.refused == {"malformed": 300}
+        member.close()

@@ -13,7 +13,7 @@ from torch import Tensor
 from paceline.runtimes.live.served import kinds, reading, wire
 from paceline.runtimes.live.served.control import Contribution, Hello, Welcome, Words
 from paceline.runtimes.live.served.kinds import KINDS, TO_SERVER, TO_WORKER
-from paceline.runtimes.live.served.wire import PIECE, STOP, Expected, Refused
+from paceline.runtimes.live.served.wire import STOP, Expected, Letter, Refused
 from paceline.strategies.messages import Left, Model, Push
 
 ALL = Expected(kinds=frozenset(KINDS), length=7, dtype=torch.float32, limit=10_000)
@@ -55,10 +55,20 @@ def messages() -> st.SearchStrategy[Any]:
     return st.sampled_from(KINDS).flatmap(of)
 
 
-def read(frames: list[bytearray]) -> wire.Letter | str:
+def unpack(packet: Any, expected: Expected = ALL, landing: Any = wire.new_memory) -> Letter:
+    """The message in a header and a body, as an end of a connection reads it."""
+    header, body = packet
+    announced = wire.announce(header, len(body), expected, landing=landing)
+    if body:
+        wire.bytes_of(announced.body)[:] = body
+    announced.check()
+    return announced.letter
+
+
+def read(header: bytearray, body: bytearray) -> Letter | str:
     """The message, or why it was refused."""
     try:
-        return wire.unpack(frames, ALL)
+        return unpack((header, body))
     except Refused as refused:
         return refused.reason
 
@@ -77,7 +87,7 @@ def same(one: Any, other: Any) -> bool:
 
 @given(messages(), st.sampled_from([0, STOP]))
 def test_what_is_packed_comes_out_the_same(message: Any, flags: int) -> None:
-    letter = wire.unpack(wire.pack(message, flags), ALL)
+    letter = unpack(wire.pack(message, flags))
     assert letter.flags == flags
     assert same(letter.message, message)
 
@@ -87,31 +97,27 @@ def test_what_is_packed_comes_out_the_same(message: Any, flags: int) -> None:
 def test_changed_bytes_give_a_valid_message_or_a_refusal_and_nothing_else(
     message: Any, data: st.DataObject
 ) -> None:
-    frames = [bytearray(frame) for frame in wire.pack(message)]
+    both = [bytearray(part) for part in wire.pack(message)]
     for _ in range(data.draw(st.integers(1, 3))):
-        frame = data.draw(st.sampled_from(frames)) if frames else bytearray()
-        what = data.draw(st.sampled_from(["byte", "cut", "more", "drop", "frame"]))
-        if what == "byte" and frame:
-            frame[data.draw(st.integers(0, len(frame) - 1))] = data.draw(st.integers(0, 255))
+        part = data.draw(st.sampled_from(both))
+        what = data.draw(st.sampled_from(["byte", "cut", "more"]))
+        if what == "byte" and part:
+            part[data.draw(st.integers(0, len(part) - 1))] = data.draw(st.integers(0, 255))
         elif what == "cut":
-            del frame[data.draw(st.integers(0, len(frame))) :]
+            del part[data.draw(st.integers(0, len(part))) :]
         elif what == "more":
-            frame += data.draw(st.binary(min_size=1, max_size=40))
-        elif what == "drop" and frames:
-            frames.pop()
-        elif what == "frame":
-            frames.append(bytearray(data.draw(st.binary(max_size=40))))
-    outcome = read(frames)
+            part += data.draw(st.binary(min_size=1, max_size=40))
+    outcome = read(*both)
     if isinstance(outcome, str):
         assert outcome in REASONS
     else:
-        assert [bytes(frame) for frame in wire.pack(outcome.message, outcome.flags)] == frames
+        assert [bytearray(part) for part in wire.pack(outcome.message, outcome.flags)] == both
 
 
-@given(st.lists(st.binary(max_size=60), max_size=4))
-def test_random_frames_are_refused(frames: list[bytes]) -> None:
+@given(st.binary(max_size=60), st.binary(max_size=60), st.booleans())
+def test_random_bytes_are_refused(header: bytes, body: bytes, marked: bool) -> None:
     with pytest.raises(Refused):
-        wire.unpack([b"pace\x01" + frames[0], *frames[1:]] if len(frames) > 3 else frames, NOTHING)
+        unpack((b"pace\x03" + header if marked else header, body), NOTHING)
 
 
 NOTHING = Expected(kinds=frozenset(), length=7, dtype=torch.float32, limit=10_000)
@@ -121,15 +127,19 @@ def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
     return Push(torch.arange(length, dtype=dtype), 1, 2, 3)
 
 
+def header(message: Any) -> bytes:
+    return wire.pack(message).header
+
+
 @pytest.mark.parametrize(
-    ("frames", "reason"),
+    ("packet", "reason"),
     [
-        ([], "malformed"),
+        ((b"", b""), "malformed"),
         (wire.pack(push(8)), "wrong length"),
         (wire.pack(push(7, torch.float64)), "wrong type"),
-        (wire.pack(push(7))[:1], "wrong length"),
-        ([*wire.pack(push(7)), b""], "malformed"),
-        ([*wire.pack(push(7)), bytes(PIECE + 1)], "too large"),
+        ((header(push(7)), b""), "wrong length"),
+        ((header(push(7)), bytes(29)), "wrong length"),
+        ((header(Hello(0)), b"more"), "wrong length"),
         (wire.pack(push(7), 2), "malformed"),
         (wire.pack(push(7), place=lambda _: 4096), "no shared memory"),
         (wire.pack(Push(torch.zeros(7), -1, 2, 3)), "out of range"),
@@ -137,29 +147,30 @@ def push(length: int, dtype: torch.dtype = torch.float32) -> Push:
         (wire.pack(Model(torch.zeros(7), 1, 2, 3, float("inf"))), "out of range"),
         (wire.pack(Hello(-2)), "out of range"),
         (wire.pack(Contribution("sum", 0, torch.zeros(2_501))), "too large"),
-        ([wire.pack(Words("x"))[0] + bytes(2**18)], "too large"),
-        ([wire.pack(Words("x"))[0][:-1] + b"\xff"], "malformed"),
+        ((header(Contribution("sum", 0, torch.zeros(3, dtype=torch.bool))), b"\0\1\2"), "malformed"),
+        ((header(Words("x")) + bytes(2**18), b""), "too large"),
+        ((header(Words("x"))[:-1] + b"\xff", b""), "malformed"),
         (
-            [wire.pack(Welcome(0, True, ""))[0].replace(b"\x01\x00\x00\x00\x00", b"\x02\x00\x00\x00\x00")],
+            (header(Welcome(0, True, "")).replace(b"\x01\x00\x00\x00\x00", b"\x02\x00\x00\x00\x00"), b""),
             "malformed",
         ),
-        ([b"pace\x01" + wire.pack(Left(0))[0][5:]], "other version"),
-        ([b"pace\x02\xff" + wire.pack(Left(0))[0][6:]], "unknown kind"),
-        ([b"evil" + wire.pack(Left(0))[0][4:]], "malformed"),
+        ((b"pace\x02" + header(Left(0))[5:], b""), "other version"),
+        ((b"pace\x03\xff" + header(Left(0))[6:], b""), "unknown kind"),
+        ((b"evil" + header(Left(0))[4:], b""), "malformed"),
     ],
 )
-def test_a_refusal_says_what_was_wrong(frames: list[Any], reason: str) -> None:
+def test_a_refusal_says_what_was_wrong(packet: Any, reason: str) -> None:
     with pytest.raises(Refused) as refused:
-        wire.unpack(frames, ALL)
+        unpack(packet)
     assert refused.value.reason == reason
 
 
 def test_a_length_that_promises_too_much_takes_no_memory() -> None:
     """A header of a few bytes could otherwise make a server reserve all that it has."""
-    header = bytearray(wire.pack(Contribution("sum", 0, torch.zeros(1)))[0])
-    struct.pack_into("<q", header, len(header) - 16, 2**62)
+    promising = bytearray(header(Contribution("sum", 0, torch.zeros(1))))
+    struct.pack_into("<q", promising, len(promising) - 16, 2**62)
     with pytest.raises(Refused, match="too large"):
-        wire.unpack([header, bytes(4)], ALL)
+        wire.announce(promising, 2**64, ALL)
 
 
 def test_messages_have_one_direction() -> None:
@@ -168,20 +179,17 @@ def test_messages_have_one_direction() -> None:
     assert set(KINDS) - TO_SERVER - TO_WORKER == {Left}  # servers are told of a death by their own runtime
 
 
-def test_large_tensors_travel_in_pieces_that_are_views() -> None:
-    """Copies would cost more than the encryption saves, and one frame of 10 MB waits to be decrypted whole."""
-    tensor = torch.arange(PIECE // 4 + 5, dtype=torch.float32)
-    _, *pieces = wire.pack(Push(tensor, 0, 0, 0))
-    assert [len(piece) for piece in pieces] == [PIECE, 20]
+def test_a_tensor_is_sent_from_where_it_lies() -> None:
+    """A copy would cost more than its encryption."""
+    tensor = torch.arange(300_000, dtype=torch.float32)
+    body = wire.pack(Push(tensor, 0, 0, 0)).body
     tensor[0] = 5
-    assert struct.unpack_from("<f", pieces[0]) == (5.0,)
-    expected = Expected(kinds=TO_SERVER, length=tensor.numel(), dtype=torch.float32, limit=0)
-    assert torch.equal(wire.unpack(wire.pack(Push(tensor, 0, 0, 0)), expected).message.grad, tensor)
+    assert struct.unpack_from("<f", body) == (5.0,)
 
 
 def test_a_tensor_is_received_where_it_is_wanted() -> None:
     landing = torch.zeros(7)
     model = Model(torch.arange(7.0), 1, 2, 3, 0.5)
-    letter = wire.unpack(wire.pack(model), ALL, landing=lambda *_: landing)
+    letter = unpack(wire.pack(model), landing=lambda *_: landing)
     assert letter.message.params is landing
     assert torch.equal(landing, model.params)

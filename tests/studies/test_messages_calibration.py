@@ -1,14 +1,16 @@
 """Messages with a server, found from trainings with one and without."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from command import run_json
 from paceline.clusters.profile import Profile
+from paceline.clusters.profile_file import read_profile, write_profile
 from paceline.costs.recorded import usual_pace
 from paceline.records.folder import RunFolder
-from paceline.studies.calibrate.messages import calibrate_messages
+from paceline.studies.calibrate.messages import calibrate_messages, measure_cipher
 
 COMPANY = 1.5
 TIMES = "data=0.1 ms,forward=1 ms,backward=2 ms,apply=0.2 ms"
@@ -49,3 +51,11 @@ def test_a_pace_is_the_usual_one_of_so_many_steps_in_a_row(tmp_path):
     )
     folder = RunFolder(Path(run["run"]["folder"]))
     assert usual_pace(folder, 4) == pytest.approx(3.3e-3 + 10e-3 / 4, rel=0.05), "a period sends once"
+
+
+def test_the_rate_of_encryption_is_measured_and_kept(tmp_path):
+    """If this failed, predictions across hosts would take every processor for the same."""
+    rate = measure_cipher()
+    assert 5e7 < rate < 1e11
+    write_profile(replace(profile(1.0), cipher=rate), tmp_path / "profile.json")
+    assert read_profile(tmp_path / "profile.json").cipher == rate

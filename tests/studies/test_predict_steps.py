@@ -124,3 +124,37 @@ def test_better_is_never_slower(setup: Setup, factor: float) -> None:
     if setup.strategy != "ps":
         # With servers, workers that vary take turns on the servers' links, which may be quicker.
         assert predict_step(replace(setup, jitter=setup.jitter + 0.1)).step * (1 + 1e-9) >= now / (1 + 1e-9)
+
+
+FAST = Link(bandwidth=1e11, latency=1e-6)
+
+
+def exchange(strategy: str, cipher: float, workers: int = 4, **where) -> float:
+    """Seconds of a step beyond computing, on a network that is faster than any encryption."""
+    setup = make_setup(workers, strategy, link=FAST, servers=1, **where)
+    step = predict_step(replace(setup, cluster=replace(setup.cluster, cipher=cipher)))
+    return step.step - COST.data - COST.forward - COST.backward
+
+
+@pytest.mark.parametrize("strategy", ["ps", "ssp:staleness=2", "async"])
+def test_messages_to_servers_on_other_hosts_are_no_faster_than_encryption(strategy):
+    """If this failed, a faster network would be advised where the processors' encryption is the limit."""
+    slow, fast = exchange(strategy, 1e9), exchange(strategy, 1e10)
+    assert slow > 3 * fast
+    whole = 4 * sum(SHAPE.parameters)  # bytes of a model
+    if strategy == "ps":  # three workers on other hosts push it to one server, and it answers them
+        assert slow == pytest.approx(2 * 3 * whole / 1e9, rel=0.1)
+
+
+def test_what_goes_through_no_server_or_leaves_no_host_is_not_encrypted():
+    """If this failed, all-reduces and shared memory would be predicted slower than they are."""
+    assert exchange("all-reduce", 1e9) == exchange("all-reduce", 1e10)
+    assert exchange("ps", 1e9, per_host=4) == exchange("ps", 1e10, per_host=4)
+
+
+def test_every_process_at_a_link_encrypts_for_itself():
+    cluster = make_setup(4, per_host=2, link=FAST).cluster
+    first, second = replace(cluster, cipher=1e9).encrypted([0, 0, 0]).hosts
+    assert (first.link.bandwidth, second.link.bandwidth) == (3e9, 2e9)
+    slow = make_setup(4, per_host=2).cluster
+    assert slow.encrypted([0]) == slow, "what is slower than encryption stays as it is"

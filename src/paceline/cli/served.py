@@ -71,7 +71,7 @@ class ServedOptions:
 
 
 def _endpoint(text: str) -> str | None:
-    """Where a server listens, as ZeroMQ takes it; None where the text is not HOST:PORT."""
+    """Where a server listens, as tcp://HOST:PORT; None where the text is not HOST:PORT."""
     match = _ENDPOINT.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 65536:
         return None

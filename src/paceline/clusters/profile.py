@@ -61,6 +61,8 @@ class Profile:
     """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
     company_short: tuple[float, ...] = ()
     """The same where they meet again after a moment: cores that are shared are then shared unevenly."""
+    cipher: float | None = None
+    """Bytes a second, each way, that one process encrypts; None in a profile that is older than the measurement."""
 
     def company_between(self, apart: float) -> tuple[float, ...]:
         """How many times as long computing takes with 1, 2, 3... workers who meet after so many seconds of it."""

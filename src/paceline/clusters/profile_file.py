@@ -88,6 +88,8 @@ def _profile(document: Mapping[str, Any]) -> Profile:
                 raise TypeError(f"{name!r} must be a list")
             _check(name, known[name])
             known[name] = tuple(map(float, known[name]))
+    if known.get("cipher") is not None:
+        _check("cipher", [known["cipher"]])
     profile = Profile(**known)
     for link in profile.links:
         _check_link(link)

@@ -13,11 +13,11 @@ from typing import Self
 import torch.distributed as dist
 import zmq
 from torch.distributed.distributed_c10d import Store
+from zmq.utils.monitor import recv_monitor_message
 
 from paceline.errors import Mistake
 from paceline.runtimes.live.addresses import resolve, tcp
 from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
-from paceline.runtimes.live.served.links import Connection
 from paceline.runtimes.live.store_requests import (
     LONGEST_VALUE,
     LONGEST_WAIT,
@@ -27,6 +27,57 @@ from paceline.runtimes.live.store_requests import (
     Status,
     unpack_answer,
 )
+
+_ATTEMPTS = 5
+"""Handshakes that may fail before the secret is wrong beyond doubt."""
+_WATCHED = (
+    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
+    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
+    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
+    | zmq.EVENT_HANDSHAKE_SUCCEEDED
+    | zmq.EVENT_DISCONNECTED
+)
+
+
+class Connection:
+    """A DEALER socket, and what its monitor has told.
+
+    A connection that stood and was lost stays lost: messages may have gone with it.
+    """
+
+    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
+        self.socket = socket
+        self.events = socket.get_monitor_socket(_WATCHED)
+        self.stands = False
+        """Whether the handshake has succeeded, ever."""
+        self.down_at: float | None = None
+        """When the connection was lost, by the monotonic clock."""
+        self._failed = 0
+
+    @property
+    def turned_away(self) -> bool:
+        """Whether the other end has another secret, beyond doubt."""
+        return self._failed >= _ATTEMPTS
+
+    def watch(self) -> None:
+        """Take in what the monitor has told."""
+        while self.events.poll(0):
+            self._notice(recv_monitor_message(self.events)["event"])
+
+    def close(self) -> None:
+        """Close; what was sent may be lost."""
+        self.socket.disable_monitor()
+        self.events.close(linger=0)
+        self.socket.close(linger=0)
+
+    def _notice(self, event: int) -> None:
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.stands = True
+        elif event == zmq.EVENT_DISCONNECTED:
+            if self.stands and self.down_at is None:
+                self.down_at = monotonic()
+        elif not self.stands:
+            self._failed += 1
 
 
 class RunStore(Store):
@@ -128,7 +179,7 @@ class RunStore(Store):
             other.close()
         with self._lock:
             if not self._connection.socket.closed:
-                self._connection.close(linger=0)
+                self._connection.close()
 
     def _ask(
         self,

@@ -108,8 +108,8 @@ class Run:
         return plain if isinstance(compression, Whole) else Compressed(plain, topology, compression)
 
     def _topology(self) -> Topology:
-        """The links, and the workers that are run."""
-        return Topology(self.cluster)
+        """The links, and the workers that are run; messages to servers on other hosts are encrypted."""
+        return Topology(self.cluster.encrypted(self._places()) if self.servers else self.cluster)
 
     def _places(self) -> Sequence[int]:
         """The host of every server."""

@@ -4,6 +4,9 @@ A message on idle cores is quick. In a step the server needs a core as well, whi
 trained for real, alone and with a server, and the difference counts.
 """
 
+import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -14,6 +17,8 @@ from paceline.costs.recorded import typical_step, usual_pace
 from paceline.jobs.subjects import subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
+from paceline.runtimes.live.served.channel import RECORD
+from paceline.runtimes.live.served.noise import TAG, Cipher
 from paceline.studies.calibrate.link_fit import Point, fit_link
 
 JOBS = (
@@ -24,6 +29,9 @@ JOBS = (
 STEPS = 600
 AT_ONCE = 8
 """Steps in a row of which the mean counts."""
+
+CIPHER_RECORDS = 256
+"""Of 256 KiB: more than a processor's caches hold, as gradients are."""
 
 Train = Callable[[Sequence[str], int], RunFolder]
 """Trains by these words of 'paceline train' with so many workers of one thread each; the folder of that run."""
@@ -49,6 +57,37 @@ def calibrate_messages(profile: Profile, counts: Sequence[int], train: Train) ->
     jobs = [_alone(text, train) for text in JOBS]
     points = ((count, [_point(job, count, profile, train) for job in jobs]) for count in counts)
     return [fit_link("messages", (0,) * count, found) for count, found in points]
+
+
+def measure_cipher() -> float:
+    """Bytes a second that one process seals and sends while another receives and opens them, here as two threads."""
+    return max(_cipher_rate() for _ in range(3))
+
+
+def _cipher_rate() -> float:
+    sealing, opening = Cipher(bytes(32)), Cipher(bytes(32))
+    source, target = (memoryview(bytearray(CIPHER_RECORDS * RECORD)) for _ in "12")
+    sent, got = (memoryview(bytearray(RECORD + TAG)) for _ in "12")
+    places = range(0, CIPHER_RECORDS * RECORD, RECORD)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as sender,
+        listening.accept()[0] as receiver,
+    ):
+
+        def send() -> None:
+            for at in places:
+                sealing.seal_into(sent, source[at : at + RECORD])
+                sender.sendall(sent)
+
+        begun = time.perf_counter()
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        for at in places:
+            receiver.recv_into(got, RECORD + TAG, socket.MSG_WAITALL)
+            opening.open_into(target[at : at + RECORD], got)
+        thread.join()
+        return CIPHER_RECORDS * RECORD / (time.perf_counter() - begun)
 
 
 def _words(job: str, strategy: str) -> tuple[str, ...]:

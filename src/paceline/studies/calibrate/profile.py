@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.devices.fitted import Fitted
 from paceline.records.create import environment
+from paceline.studies.calibrate.messages import measure_cipher
 
 
 def make_profile(device: Fitted, threads: int, name: str | None = None, disturbed: str = "") -> Profile:
@@ -22,6 +23,7 @@ def make_profile(device: Fitted, threads: int, name: str | None = None, disturbe
         machine={part: here[part] for part in ("cpu", "cores", "usable_cores", "memory_bytes", "platform")}
         | {"threads": threads, **({DISTURBED: disturbed} if disturbed else {})},
         device=device.to_json(),
+        cipher=measure_cipher(),
     )
 
 

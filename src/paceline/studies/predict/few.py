@@ -61,9 +61,11 @@ def few_of(setup: Setup) -> Few:
     strategy = build_strategy(setup)
     places: tuple[int, ...] = ()
     hosts: tuple[int, ...] = ()
+    cluster = setup.cluster
     if isinstance(strategy, Served):
-        hosts = setup.cluster.place_servers(setup.servers)
-    folding = fold(setup.cluster, set(hosts))
+        hosts = cluster.place_servers(setup.servers)
+        cluster = cluster.encrypted(hosts)
+    folding = fold(cluster, set(hosts))
     if hosts:
         kinds = {kind.place: number for number, kind in enumerate(folding.kinds)}
         places = tuple(kinds[host] for host in hosts)

@@ -1,40 +1,43 @@
 """A launcher tells the servers which of its workers have died, so that nobody waits until their silence tells."""
 
+import threading
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 
-import zmq
-
 from paceline.runtimes.live.served import wire
 from paceline.runtimes.live.served.control import Died
-from paceline.runtimes.live.served.keys import Secret, server_keys, worker_keys
-from paceline.runtimes.live.served.links import dealer
+from paceline.runtimes.live.served.keys import Secret, wire_key
+from paceline.runtimes.live.served.links import call
 
-_LINGER = 1000
-"""Milliseconds that a notice has to go out: the last one is sent just before its launcher ends."""
+_TOLD = 5.0
+"""Seconds that a server has to take a notice; one that does not is gone itself."""
+_LINGER = 1.0
+"""Seconds that a notice has to go out: the last one is sent just before its launcher ends."""
 
 
 class DeathNotices:
-    """Connections to all servers, opened at the first death."""
+    """Every notice has a thread and connections of its own: deaths are few."""
 
     def __init__(self, secret: Secret) -> None:
-        self._secret = secret
-        self._context: zmq.Context[zmq.Socket[bytes]] | None = None
-        self._sockets: list[zmq.Socket[bytes]] = []
+        self._secret = wire_key(secret)
+        self._threads: list[threading.Thread] = []
 
     def tell(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
         """Tell every server that a worker has died, and after which step; waits for nobody."""
-        if self._context is None:
-            if not endpoints:
-                return  # nobody here has come so far as to know the servers, so none counts on it yet
-            self._context = zmq.Context()
-            keys = server_keys(self._secret).public, worker_keys(self._secret)
-            self._sockets = [dealer(self._context, endpoint, *keys) for endpoint in endpoints]
-        for socket in self._sockets:
-            with suppress(zmq.Again):  # a server that takes nothing is gone itself
-                socket.send_multipart(wire.pack(Died(rank, step)), zmq.NOBLOCK)
+        for endpoint in endpoints:
+            thread = threading.Thread(target=self._tell, args=(Died(rank, step), endpoint), daemon=True)
+            thread.start()
+            self._threads.append(thread)
 
     def close(self) -> None:
-        """Close once every notice has gone out, or soon after: a server that takes none has ended."""
-        if self._context is not None:
-            self._context.destroy(linger=_LINGER)
+        """Return once every notice has gone out, or soon after: a server that takes none has ended."""
+        end = time.monotonic() + _LINGER
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _tell(self, death: Died, endpoint: str) -> None:
+        with suppress(OSError):
+            channel = call(endpoint, self._secret, patience=_TOLD)
+            channel.send(*wire.pack(death), most=1)
+            channel.close()

@@ -31,7 +31,7 @@ from paceline.runtimes.live.served.control import (
     Welcome,
     Words,
 )
-from paceline.runtimes.live.served.router import Parcel, ServerSocket
+from paceline.runtimes.live.served.server_socket import Parcel, ServerSocket
 from paceline.runtimes.live.served.wire import STOP
 from paceline.runtimes.live.timeouts import SILENCE
 from paceline.runtimes.part import Part
@@ -223,17 +223,17 @@ class ServerEngine:
     def _greet(self, parcel: Parcel, hello: Hello) -> None:
         """Tie a connection to its worker; one without a rank gets one, and hears what is run."""
         if self._finished:
-            self.socket.reply(parcel.identity, Refusal(_OVER))
+            self.socket.reply(parcel.channel, Refusal(_OVER))
             return
         if hello.rank < 0:
             document = json.dumps({**self._invitation, "now": self._now})
-            self.socket.reply(parcel.identity, Welcome(self._expected.reserve(), False, document))
+            self.socket.reply(parcel.channel, Welcome(self._expected.reserve(), False, document))
             return
         bound = parcel.worker >= 0
         if parcel.worker != hello.rank if bound else self.socket.knows(hello.rank):
-            self.socket.reply(parcel.identity, Refusal(f"rank {hello.rank} is taken"))
+            self.socket.reply(parcel.channel, Refusal(f"rank {hello.rank} is taken"))
             return
-        self.socket.bind(parcel.identity, hello.rank)
+        self.socket.bind(parcel.channel, hello.rank)
         shares = self.socket.attach(hello.rank, hello)
         self._expected.come(hello.rank)
         self.socket.send(hello.rank, Welcome(hello.rank, shares, ""), STOP if self._stopping else 0)

@@ -14,10 +14,10 @@ from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place, file_stem
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.served.control import Welcome
-from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.line import Line
 from paceline.runtimes.live.served.memory import SharedFlat
+from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.runtimes.live.sums import Pending
 
 RUN = "served/run"
@@ -36,7 +36,7 @@ class ServedGroup:
 
     def __init__(self, rank: int, workers: int, memory: SharedFlat) -> None:
         self.rank, self.workers, self.members = rank, workers, tuple(range(workers))
-        self.transport = "ZeroMQ"
+        self.transport = "encrypted TCP"
         self.memory = memory
         self._line: Line | None = None
 

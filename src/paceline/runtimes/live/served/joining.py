@@ -21,13 +21,13 @@ from paceline.runtimes.live.keeping import Home, claim
 from paceline.runtimes.live.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.group import ServedGroup, connect
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.line import ByServers, Line
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.server import Heart
 from paceline.runtimes.live.served.way import ServedLife
+from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings
@@ -110,16 +110,16 @@ class JoinedLife(ServedLife):
 
 def _knock(endpoint: str, secret: Secret) -> Welcome:
     """Ask server 0 for a rank, and what is run."""
-    with WorkerSockets(secret, [endpoint], SharedFlat("join")) as sockets:
-        line = Line(sockets, 1, KNOCK, _never)
-        line.send(0, Hello(-1))
-        try:
+    try:
+        with WorkerSockets(secret, [endpoint], SharedFlat("join")) as sockets:
+            line = Line(sockets, 1, KNOCK, _never)
+            line.send(0, Hello(-1))
             _, welcome = line.wait_for(Welcome)
-        except (TimeoutError, ConnectionError):
-            raise Mistake(
-                f"no run answers at {endpoint.removeprefix('tcp://')} to this secret; "
-                "see that it is under way and that --secret-file is the run's own"
-            ) from None
+    except (TimeoutError, ConnectionError):
+        raise Mistake(
+            f"no run answers at {endpoint.removeprefix('tcp://')} to this secret; "
+            "see that it is under way and that --secret-file is the run's own"
+        ) from None
     assert isinstance(welcome, Welcome)
     return welcome
 

@@ -1,4 +1,4 @@
-"""The run's secret, and the CURVE keys that everybody who has it derives."""
+"""The run's secret, and the keys that everybody who has it derives."""
 
 import os
 import secrets
@@ -68,14 +68,9 @@ class Secret:
             stream.write(self.text + b"\n")
 
 
-def server_keys(secret: Secret) -> Keys:
-    """The key pair of every server of a run."""
-    return _derive(secret, b"paceline server")
-
-
-def worker_keys(secret: Secret) -> Keys:
-    """The key pair of every worker of a run."""
-    return _derive(secret, b"paceline worker")
+def wire_key(secret: Secret) -> bytes:
+    """What workers and servers of a run prove to each other that they have."""
+    return _hashed(secret, b"paceline wire")
 
 
 def store_keys(secret: Secret) -> Keys:
@@ -89,6 +84,10 @@ def member_keys(secret: Secret) -> Keys:
 
 
 def _derive(secret: Secret, role: bytes) -> Keys:
-    # Any 32 bytes are a secret key of Curve25519; a hash that is marked with the role gives each role its own.
-    private = z85.encode(blake2b(secret.text, digest_size=32, person=role).digest())
+    private = z85.encode(_hashed(secret, role))
     return Keys(zmq.curve_public(private), private)
+
+
+def _hashed(secret: Secret, role: bytes) -> bytes:
+    # Any 32 bytes are a secret key of Curve25519; a hash that is marked with the role gives each role its own.
+    return blake2b(secret.text, digest_size=32, person=role).digest()

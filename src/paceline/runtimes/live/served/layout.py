@@ -2,7 +2,7 @@
 
 import struct
 
-MAGIC, VERSION = b"pace", 2
+MAGIC, VERSION = b"pace", 3
 HEAD = struct.Struct("<4sBBH")
 """Magic, version, the kind's number, flags; the fields follow in order."""
 NUMBERS: dict[type, struct.Struct] = {
@@ -14,9 +14,7 @@ LENGTH = struct.Struct("<I")
 """Bytes of the text that follows."""
 TENSOR = struct.Struct("<BBqq")
 """A tensor: its type's number, where it is, how many elements, and the offset in shared memory (else 0)."""
-IN_FRAMES, IN_MEMORY = 0, 1
+IN_BODY, IN_MEMORY = 0, 1
 
 STOP = 1
 """The flag by which a worker says that it was asked to stop, and a server that everybody stops."""
-PIECE = 2**20
-"""Bytes of a tensor's frames but the last: while one is decrypted, the next is on its way."""

@@ -22,8 +22,8 @@ from paceline.runtimes.live.served.control import (
     Told,
     Words,
 )
-from paceline.runtimes.live.served.dealer import WorkerSockets
 from paceline.runtimes.live.served.wire import STOP
+from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.strategies.messages import MESSAGES
 
 

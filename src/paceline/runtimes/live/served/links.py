@@ -1,116 +1,98 @@
-"""A connection to one server, and whether it still stands."""
+"""A worker's connection to one server, and whether it still stands."""
 
+import socket
 import time
 
-import zmq
-from zmq.utils.monitor import recv_monitor_message
-
 from paceline.errors import Mistake
-from paceline.runtimes.live.served.keys import Keys
-from paceline.runtimes.live.served.tuning import AT_WORKER, tune
+from paceline.runtimes.live.served.channel import NOTHING, Announce, Channel, Limits, drop_all
+from paceline.runtimes.live.served.noise import NotGenuine
+from paceline.runtimes.live.served.tuning import tune_tcp, tune_timeout
+from paceline.runtimes.live.served.wire import Packet
 
-WAITING = 8
-"""Messages that may wait for one server."""
 GRACE = 1.0
 """Seconds for which others may still be heard after a server's connection was lost."""
-_CONNECTING = 15.0
+CONNECTING = 15.0
 """Seconds until a first connection must stand."""
-_ATTEMPTS = 5
-"""Handshakes that may fail before the secret is wrong beyond doubt."""
-_FAILED = (
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL,
-    zmq.EVENT_HANDSHAKE_FAILED_AUTH,
-    zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL,
-)
-_WATCHED = sum(_FAILED) | zmq.EVENT_HANDSHAKE_SUCCEEDED | zmq.EVENT_DISCONNECTED
+_AGAIN = 0.2
+_HANDED_OVER = 10.0
+"""Seconds within which a server must take something of a message."""
 
 
 class ServerLost(ConnectionError):
     """A server does not answer any more."""
 
 
-def dealer(
-    context: "zmq.Context[zmq.Socket[bytes]]", endpoint: str, server_key: bytes, own: Keys
-) -> "zmq.Socket[bytes]":
-    """A socket that connects to one server."""
-    socket = context.socket(zmq.DEALER)
-    tune(socket, WAITING, AT_WORKER)
-    socket.ipv6 = "[" in endpoint
-    socket.curve_serverkey = server_key
-    socket.curve_publickey, socket.curve_secretkey = own
-    socket.connect(endpoint)
-    return socket
+def call(
+    endpoint: str,
+    secret: bytes,
+    announce: Announce = drop_all,
+    limits: Limits = NOTHING,
+    patience: float = CONNECTING,
+) -> Channel:
+    """Connect to a server. NotGenuine: it has another secret; OSError: no answer within ``patience`` seconds."""
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    end = time.monotonic() + patience
+    while True:
+        try:
+            connection = socket.create_connection((host.strip("[]"), int(port)), end - time.monotonic())
+            channel = Channel(connection, announce, limits)
+            try:
+                tune_tcp(connection)
+                tune_timeout(connection)
+                channel.call(secret)
+                return channel
+            except BaseException:
+                channel.close()
+                raise
+        except NotGenuine:
+            raise
+        except OSError:  # a server under attack may have shut this out, one of many that were unproven
+            if time.monotonic() + _AGAIN > end:
+                raise
+            time.sleep(_AGAIN)
 
 
-class Connection:
-    """A DEALER socket, and what its monitor has told.
+class Link:
+    """A connection that stood and was lost stays lost: messages may have gone with it."""
 
-    A connection that stood and was lost stays lost: messages may have gone with it.
-    """
-
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        self.socket = socket
-        self.events = socket.get_monitor_socket(_WATCHED)
-        self.stands = False
-        """Whether the handshake has succeeded, ever."""
-        self.down_at: float | None = None
-        """When the connection was lost, by the monotonic clock."""
-        self._failed = 0
-
-    @property
-    def turned_away(self) -> bool:
-        """Whether the other end has another secret, beyond doubt."""
-        return self._failed >= _ATTEMPTS
-
-    def watch(self) -> None:
-        """Take in what the monitor has told."""
-        while self.events.poll(0):
-            self._notice(recv_monitor_message(self.events)["event"])
-
-    def close(self, linger: float) -> None:
-        """Close, once what was sent has gone out or so many seconds are over."""
-        self.socket.disable_monitor()
-        self.events.close(linger=0)
-        self.socket.close(linger=0 if self.down_at is not None else round(linger * 1000))
-
-    def _notice(self, event: int) -> None:
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self.stands = True
-        elif event == zmq.EVENT_DISCONNECTED:
-            if self.stands and self.down_at is None:
-                self.down_at = time.monotonic()
-        elif not self.stands:
-            self._failed += 1
-
-
-class Link(Connection):
-    """A worker's connection to one server."""
-
-    def __init__(self, number: int, endpoint: str, socket: "zmq.Socket[bytes]") -> None:
-        super().__init__(socket)
+    def __init__(self, number: int, endpoint: str, secret: bytes, announce: Announce, limits: Limits) -> None:
+        """Connect; ServerLost if nobody answers, and a Mistake where the secret is wrong."""
         self.number, self.endpoint = number, endpoint
         self.shares = False
         """Whether the server maps this worker's memory."""
-        self._made_at = time.monotonic()
-
-    def watch(self) -> None:
-        """Take in what the monitor has told; raise ServerLost, or a Mistake where the secret is wrong."""
-        super().watch()
-        now = time.monotonic()
-        if self.down_at is not None and now - self.down_at > GRACE:
-            raise self.lost("connection closed by peer")
-        if self.turned_away:
+        self.down_at: float | None = None
+        """When the connection was lost, by the monotonic clock."""
+        try:
+            self.channel = call(endpoint, secret, announce, limits)
+        except NotGenuine:
             raise Mistake(
-                f"server {self.number} at {self.endpoint} does not take this worker's secret; give the same "
+                f"server {number} at {endpoint} does not take this worker's secret; give the same "
                 "--secret-file on every host"
-            )
-        if not self.stands and now - self._made_at > _CONNECTING:
-            raise self.lost(f"no connection within {_CONNECTING:g} s (connection refused)")
+            ) from None
+        except OSError as error:
+            raise self.lost(f"no connection within {CONNECTING:g} s ({error})") from None
 
-    @property
-    def down(self) -> bool:
-        """Whether the connection is lost."""
-        return self.down_at is not None
+    def send(self, packet: Packet) -> None:
+        """Hand a message over; ServerLost if that cannot be."""
+        if self.down_at is not None:
+            raise self.lost("connection closed by peer")
+        try:
+            self.channel.send(packet.header, packet.body, 1, _HANDED_OVER)
+        except OSError as error:
+            raise self.lost(str(error)) from None
+
+    def read(self) -> bool:
+        """Take what has come; False if this is the end of the connection."""
+        try:
+            self.channel.read()
+        except OSError:
+            self.down_at = time.monotonic()
+        return self.down_at is None
+
+    def check(self) -> None:
+        """ServerLost if the connection is, for so long that others have been heard."""
+        if self.down_at is not None and time.monotonic() - self.down_at > GRACE:
+            raise self.lost("connection closed by peer")
 
     def lost(self, how: str) -> ServerLost:
         """The exception that says so."""

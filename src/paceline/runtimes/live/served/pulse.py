@@ -4,45 +4,39 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-import zmq
-
 from paceline.runtimes.live.served import wire
+from paceline.runtimes.live.served.channel import Channel
 from paceline.runtimes.live.served.control import Beat
-from paceline.runtimes.live.served.keys import Keys
-from paceline.runtimes.live.served.links import dealer
+from paceline.runtimes.live.served.links import call
 from paceline.runtimes.live.timeouts import BEAT
 
 
 class Pulse:
     """A thread with connections of its own."""
 
-    def __init__(
-        self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        endpoints: Sequence[str],
-        server_key: bytes,
-        own: Keys,
-        rank: int,
-    ) -> None:
-        self._sockets = [dealer(context, endpoint, server_key, own) for endpoint in endpoints]
-        self._frames = wire.pack(Beat(rank))
+    def __init__(self, endpoints: Sequence[str], secret: bytes, rank: int) -> None:
+        self._endpoints, self._secret = endpoints, secret
+        self._beat = wire.pack(Beat(rank))
         self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name="paceline-pulse", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="paceline-pulse", daemon=True)
         self._thread.start()
 
     def close(self) -> None:
         """No more beats."""
         self._closing.set()
-        self._thread.join()
+        self._thread.join(BEAT)  # it may still be connecting
 
-    def _beat(self) -> None:
+    def _run(self) -> None:
+        channels: list[Channel] = []
+        for endpoint in self._endpoints:
+            with suppress(OSError):  # the worker finds out for itself
+                channels.append(call(endpoint, self._secret))
         while True:
-            for socket in self._sockets:
-                with suppress(
-                    zmq.Again
-                ):  # a server that is gone or late needs no more beats than wait already
-                    socket.send_multipart(self._frames, zmq.NOBLOCK)
+            for channel in channels:
+                with suppress(OSError):  # a server that is gone or late needs no more beats than wait already
+                    channel.flush()
+                    channel.send(*self._beat, most=1)
             if self._closing.wait(BEAT):
                 break
-        for socket in self._sockets:
-            socket.close(linger=0)
+        for channel in channels:
+            channel.close()

@@ -17,7 +17,7 @@ from paceline.runtimes.live.served.kinds import (
     lowest,
     typed_fields,
 )
-from paceline.runtimes.live.served.layout import PIECE, STOP
+from paceline.runtimes.live.served.layout import STOP
 
 Frame = bytes | bytearray | memoryview
 
@@ -27,6 +27,18 @@ class Letter(NamedTuple):
 
     flags: int
     message: Any
+
+
+class Announced(NamedTuple):
+    """A message whose header has come; what comes after the header belongs into ``body``."""
+
+    letter: Letter
+    body: Tensor
+
+    def check(self) -> None:
+        """Refuse what has come into ``body`` if it is no tensor."""
+        if self.body.dtype is torch.bool and bool((self.body.view(torch.uint8) > 1).any()):
+            raise Refused("malformed")  # such bytes are neither true nor false, and torch would not notice
 
 
 class Memory(Protocol):
@@ -64,31 +76,30 @@ def kind_of(header: Frame) -> type:
 
 
 class Reader:
-    """Reads one message, field by field."""
+    """Reads one message's header, field by field."""
 
     def __init__(
-        self,
-        header: memoryview,
-        pieces: list[Frame],
-        expected: Expected,
-        memory: Memory | None,
-        landing: Landing,
+        self, header: Frame, size: int, expected: Expected, memory: Memory | None, landing: Landing
     ) -> None:
-        self._header, self._pieces, self._at = header, pieces, layout.HEAD.size
+        """``size`` is how many bytes come after the header."""
+        self._header, self._size, self._at = header, size, layout.HEAD.size
         self._expected, self._memory, self._landing = expected, memory, landing
+        self._body = torch.empty(0, dtype=torch.uint8)
 
-    def letter(self) -> Letter:
+    def announced(self) -> Announced:
         """The message, or Refused."""
         kind = kind_of(self._header)
         if kind not in self._expected.kinds:
             raise Refused("unexpected kind")
-        if len(self._header) > longest_header(kind) or any(len(piece) > PIECE for piece in self._pieces):
+        if len(self._header) > longest_header(kind):
             raise Refused("too large")
         flags = layout.HEAD.unpack_from(self._header)[3]
         values = [self._value(kind, name, type_) for name, type_ in typed_fields(kind)]
-        if self._at != len(self._header) or self._pieces or flags & ~STOP:
+        if self._at != len(self._header) or flags & ~STOP:
             raise Refused("malformed")
-        return Letter(flags, kind(*values))
+        if self._size != self._body.nbytes:
+            raise Refused("wrong length")
+        return Announced(Letter(flags, kind(*values)), self._body)
 
     def _value(self, kind: type, name: str, type_: type) -> Any:
         if type_ is Tensor:
@@ -117,33 +128,20 @@ class Reader:
 
     def _tensor(self, kind: type) -> Tensor:
         code, where, length, offset = self._take(layout.TENSOR)
-        if code >= len(DTYPES) or where not in (layout.IN_FRAMES, layout.IN_MEMORY) or length < 0:
+        if code >= len(DTYPES) or where not in (layout.IN_BODY, layout.IN_MEMORY) or length < 0:
             raise Refused("malformed")
         dtype = DTYPES[code]
         self._expected.check(kind, length, dtype)
-        if where == layout.IN_FRAMES:
+        if where == layout.IN_BODY:
             if offset:
                 raise Refused("malformed")
-            return self._gather(length, dtype, kind)
+            if self._size != length * dtype.itemsize:
+                raise Refused("wrong length")
+            self._body = self._landing(kind, length, dtype)
+            return self._body
         if self._memory is None:
             raise Refused("no shared memory")
         return self._memory.view(offset, length, dtype)
-
-    def _gather(self, length: int, dtype: torch.dtype, kind: type) -> Tensor:
-        """One tensor of the next pieces."""
-        size = length * dtype.itemsize
-        count = -(-size // PIECE)
-        pieces, self._pieces = self._pieces[:count], self._pieces[count:]
-        if [len(piece) for piece in pieces] != [min(PIECE, size - at) for at in range(0, size, PIECE)]:
-            raise Refused("wrong length")
-        if dtype is torch.bool and any(max(piece) > 1 for piece in pieces):
-            raise Refused("malformed")  # such bytes are neither true nor false, and torch would not notice
-        tensor = self._landing(kind, length, dtype)
-        if size:
-            whole = tensor.view(torch.uint8).numpy().data
-            for number, piece in enumerate(pieces):
-                whole[number * PIECE : number * PIECE + len(piece)] = piece
-        return tensor
 
     def _take(self, form: Struct) -> tuple[Any, ...]:
         if self._at + form.size > len(self._header):

@@ -27,7 +27,7 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.served.engine import Beating, Book, ServerEngine
 from paceline.runtimes.live.served.group import RUN, server_key
 from paceline.runtimes.live.served.keys import Secret
-from paceline.runtimes.live.served.router import ServerSocket
+from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
 from paceline.runtimes.part import Part
 from paceline.runtimes.prepare import prepare

@@ -1,19 +1,20 @@
-"""Messages as frames: a small typed header, then the raw tensors in pieces. Pure: it does no I/O and holds no state.
+"""Messages as bytes: a small typed header, then the raw tensor as the body. Pure: it does no I/O and holds no state.
 
 Whatever comes from outside is checked against what may come; what does not fit is refused with a reason that can be
 counted, and nothing else is ever raised.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from paceline.runtimes.live.served import layout
 from paceline.runtimes.live.served.kinds import DTYPES, KINDS, Expected, Refused, longest_header, typed_fields
-from paceline.runtimes.live.served.layout import PIECE, STOP
+from paceline.runtimes.live.served.layout import STOP
 from paceline.runtimes.live.served.reading import (
+    Announced,
     Frame,
     Landing,
     Letter,
@@ -24,19 +25,21 @@ from paceline.runtimes.live.served.reading import (
 )
 
 __all__ = [
-    "PIECE",
     "STOP",
+    "Announced",
     "Expected",
-    "Frame",
     "Letter",
+    "Packet",
     "Refused",
+    "announce",
+    "bytes_of",
     "kind_of",
     "new_memory",
     "nowhere",
     "pack",
-    "unpack",
 ]
 
+_NOTHING = memoryview(b"")
 Place = Callable[[Tensor], int | None]
 """Where in shared memory a tensor lies, or is put, in bytes from the start; None: it travels in frames."""
 
@@ -45,15 +48,23 @@ def nowhere(_: Tensor) -> None:
     """No memory is shared."""
 
 
-def pack(message: Any, flags: int = 0, place: Place = nowhere) -> list[Frame]:
-    """The frames of a message: bytes, then views of its tensors, which must not change until they are sent."""
+class Packet(NamedTuple):
+    """A message as it travels."""
+
+    header: bytes
+    body: memoryview
+    """The bytes of its tensor where they lie; empty where it has none, or where it is in shared memory."""
+
+
+def pack(message: Any, flags: int = 0, place: Place = nowhere) -> Packet:
+    """The bytes of a message; its tensor must not change until they are sent."""
     kind: type = type(message)
     header = bytearray(layout.HEAD.pack(layout.MAGIC, layout.VERSION, KINDS.index(kind), flags))
-    pieces: list[Frame] = []
+    body = _NOTHING
     for name, type_ in typed_fields(kind):
         value = getattr(message, name)
         if type_ is Tensor:
-            _pack_tensor(value, place(value), header, pieces)
+            body = _pack_tensor(value, place(value), header)
         elif type_ is str:
             text = value.encode()
             header += layout.LENGTH.pack(len(text)) + text
@@ -63,28 +74,28 @@ def pack(message: Any, flags: int = 0, place: Place = nowhere) -> list[Frame]:
         raise ValueError(
             f"a {kind.__name__} of {len(header):,} bytes is longer than {longest_header(kind):,}"
         )
-    return [bytes(header), *pieces]
+    return Packet(bytes(header), body)
 
 
-def unpack(
-    frames: Sequence[Frame], expected: Expected, memory: Memory | None = None, landing: Landing = new_memory
-) -> Letter:
-    """The message in frames that came, or Refused.
+def announce(
+    header: Frame, size: int, expected: Expected, memory: Memory | None = None, landing: Landing = new_memory
+) -> Announced:
+    """The message whose header has come and whose body has so many bytes, or Refused.
 
-    Tensors that travelled in frames are copied into memory of ``landing``; the others are views of ``memory``.
+    The body is to be received into memory of ``landing``; a tensor that does not travel is a view of ``memory``.
     """
-    if not frames:
-        raise Refused("malformed")
-    return Reader(memoryview(frames[0]), list(frames[1:]), expected, memory, landing).letter()
+    return Reader(header, size, expected, memory, landing).announced()
 
 
-def _pack_tensor(tensor: Tensor, offset: int | None, header: bytearray, pieces: list[Frame]) -> None:
+def bytes_of(tensor: Tensor) -> memoryview:
+    """A contiguous tensor's memory."""
+    return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else _NOTHING
+
+
+def _pack_tensor(tensor: Tensor, offset: int | None, header: bytearray) -> memoryview:
     code = DTYPES.index(tensor.dtype)
     if offset is not None:
         header += layout.TENSOR.pack(code, layout.IN_MEMORY, tensor.numel(), offset)
-        return
-    header += layout.TENSOR.pack(code, layout.IN_FRAMES, tensor.numel(), 0)
-    plain = tensor.detach().cpu().contiguous().view(-1)
-    if plain.numel():
-        whole = plain.view(torch.uint8).numpy().data
-        pieces += [whole[at : at + PIECE] for at in range(0, whole.nbytes, PIECE)]
+        return _NOTHING
+    header += layout.TENSOR.pack(code, layout.IN_BODY, tensor.numel(), 0)
+    return bytes_of(tensor.detach().cpu().contiguous())
