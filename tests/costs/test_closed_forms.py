@@ -3,6 +3,7 @@
 from math import inf
 
 import pytest
+from closed_forms import CLOSED_FORMS, Uniform, hierarchical, overlapped
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,7 +12,6 @@ from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
 from paceline.costs.all_reduce import uniform_cluster
 from paceline.costs.bandwidth import algbw, bandwidth_use, busbw, lower_bound_bytes
-from paceline.costs.closed_forms import CLOSED_FORMS, Uniform, hierarchical, overlapped
 from paceline.costs.schedules import price_schedule
 from paceline.costs.topology import Topology
 from paceline.errors import Mistake
