@@ -1,7 +1,8 @@
 """What each schedule costs on uniform links, on paper: the formulas that the priced schedules must equal.
 
-One worker a host, each host with a link that carries both ways at once; a round ends when its last message has been
-taken in. The tensor is cut into equal chunks; where it cannot be, the longest chunk sets the pace.
+One worker a host, each host with a link that carries both ways at once; a rank goes on as soon as it has what it waits
+for. The tensor is cut into equal chunks and travels in one segment. Trees, butterflies and halving and doubling are
+among powers of two.
 """
 
 from collections.abc import Callable, Mapping
@@ -39,88 +40,54 @@ def ring(workers: int, size: float, link: Uniform) -> float:
 
 
 def tree(workers: int, size: float, link: Uniform) -> float:
-    """2 L (a + X b) + L X c with L = ceil(log2 n).
+    """2 L a + (L + L (L + 1) / 2) X b + L X c with L = log2 n.
 
-    L rounds towards the first rank, each of whole tensors that are reduced, and L rounds back. In a round every rank
-    is in at most one pair.
+    On the way to the first rank, L rounds of whole tensors that are reduced. On the way back a rank has nothing to wait
+    for between its messages, so the first rank sends L of them at once, which share its link; the one that gets
+    furthest then sends L - 1, and so on.
     """
-    return ceil_log2(workers) * (link.reducing(size) + link.round(size))
+    rounds = ceil_log2(workers)
+    back = sum(link.round(many * size) for many in range(1, rounds + 1))
+    return rounds * link.reducing(size) + back
 
 
 def butterfly(workers: int, size: float, link: Uniform) -> float:
-    """L (a + X b + X c) with L = log2 p, p the largest power of two up to n; and the fold where p < n.
+    """L (a + X b + X c) with L = log2 n.
 
     Partners swap whole tensors, at the same time in both directions, and both reduce.
     """
-    return floor_log2(workers) * link.reducing(size) + fold(workers, size, link)
+    return ceil_log2(workers) * link.reducing(size)
 
 
 def halving_doubling(workers: int, size: float, link: Uniform) -> float:
-    """2 L a + 2 (p - 1)/p X b + (p - 1)/p X c with L = log2 p; and the fold where p < n.
+    """2 L a + 2 (n - 1)/n X b + (n - 1)/n X c with L = log2 n.
 
-    The halving rounds send and reduce X/2, X/4, ..., X/p, which add up to (p - 1)/p X; the doubling rounds send the
+    The halving rounds send and reduce X/2, X/4, ..., X/n, which add up to (n - 1)/n X; the doubling rounds send the
     same sizes in the other order.
     """
-    sizes = [size / 2**step for step in range(1, floor_log2(workers) + 1)]
-    swaps = sum(link.reducing(part) + link.round(part) for part in sizes)
-    return swaps + fold(workers, size, link)
-
-
-def fold(workers: int, size: float, link: Uniform) -> float:
-    """2 (a + X b) + X c where n is no power of two: surplus ranks hand their tensors in, and get the result."""
-    return link.reducing(size) + link.round(size) if workers & (workers - 1) else 0.0
+    sizes = [size / 2**step for step in range(1, ceil_log2(workers) + 1)]
+    return sum(link.reducing(part) + link.round(part) for part in sizes)
 
 
 def one_to_all(workers: int, size: float, link: Uniform) -> float:
-    """2 a + 2 (n - 1) X b + c X, or with (n - 1) X c + X b in the gathering where reducing is slower than the link.
+    """2 a + 2 (n - 1) X b + (n - 1) X c.
 
-    All n - 1 tensors come through the master's link in one round, one after the other, and each is reduced while
-    the next one travels (``overlapped``). The way back is n - 1 tensors through the same link.
+    All n - 1 tensors come through the master's link at the same time, sharing it, so that they are there together and
+    are reduced then. The way back is n - 1 tensors through the same link.
     """
-    if workers == 1:
-        return 0.0
     many = (workers - 1) * size
-    gather = link.latency + overlapped(many, many, size, link.byte_seconds, link.reduce_seconds)
-    return gather + link.round(many)
-
-
-def overlapped(
-    total: float, reduced: float, message: float, byte_seconds: float, reduce_seconds: float
-) -> float:
-    """max(b B + c m, b (B - R + m) + c R): B bytes come, R of them in messages of m bytes that are reduced.
-
-    What is only put in place comes first, as in a pipeline, whose earlier segments are in later rounds; each message
-    is reduced while the next one travels. Reduced message i has come after b (B - R + i m), and it and all later ones
-    are still to be reduced: the end is the largest of b (B - R + i m) + c (R - (i - 1) m). That is linear in i, so
-    the last message or the first one decides: the link is busy all the time and one reduction is left, or one
-    message comes in and from then on reducing never stops. Where messages differ, with m the largest, no order of
-    them takes longer than this.
-    """
-    if not reduced:
-        return byte_seconds * total
-    last = byte_seconds * total + reduce_seconds * message
-    return max(last, byte_seconds * (total - reduced + message) + reduce_seconds * reduced)
+    return link.reducing(many) + link.round(many) if many else 0.0
 
 
 def hierarchical(hosts: int, per_host: int, size: float, link: Uniform, inside: Uniform) -> float:
-    """The tree inside: 2 (L a' + (k - 1) X b') + L X c with L = ceil(log2 k); the ring of h hosts in between.
-
-    The k workers of a host share its memory: the pairs of a round go through it together, and there are k - 1 pairs
-    in all.
-    """
-    rounds, copies = ceil_log2(per_host), (per_host - 1) * size
-    within = 2 * (rounds * inside.latency + copies * inside.byte_seconds)
-    return within + rounds * size * inside.reduce_seconds + ring(hosts, size, link)
+    """The trees inside, of one or two workers, and the ring of h hosts in between."""
+    within = inside.reducing(size) + inside.round(size) if per_host == 2 else 0.0
+    return within + ring(hosts, size, link)
 
 
 def ceil_log2(number: int) -> int:
     """The rounds in which 1 can become ``number`` by doubling."""
     return (number - 1).bit_length()
-
-
-def floor_log2(number: int) -> int:
-    """The rounds that the largest power of two up to ``number`` needs."""
-    return number.bit_length() - 1
 
 
 CLOSED_FORMS: Mapping[str, Callable[[int, float, Uniform], float]] = MappingProxyType(

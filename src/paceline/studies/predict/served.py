@@ -27,21 +27,42 @@ Demand = Mapping[int, float]
 def by_arrivals(few: Few) -> Parts:
     """Synchronous rounds of workers that vary: gradients come in one after the other, the last one decides.
 
-    The servers' links are through when, after some worker has come, it and all who come later have been carried. The
-    answers leave together, as they do where nobody varies.
+    The step of workers that do not vary is known exactly; added is by how much later the servers have everything.
     """
     still = by_folding(without_stragglers(few))
     computing = still.data + still.forward + still.backward
-    update = _update(few, few.workers)
-    one_way = max(0.0, (still.step - computing - update) / 2)
-    left = torch.arange(few.workers, 0, -1, dtype=torch.float64) / few.workers
-    step = float((_arrivals(few) + left * one_way).max()) + update + one_way
     own = mean_factor(few.jitter)
+    even = without_stragglers(few)
+    step = max(still.step + _carried(few) - _carried(even), own * computing)
     rest = step - own * computing
     communicate = max(0.0, min(still.communicate, rest - still.wait))
     parts = {kind: own * getattr(still, kind) for kind in ("data", "forward", "backward")}
     rate = still.rate * still.step / step
     return replace(still, **parts, communicate=communicate, wait=rest - communicate, rate=rate)
+
+
+def _carried(few: Few) -> float:
+    """When all gradients are through the links to the servers.
+
+    A link is through when, after some worker has come, it and all who come later have been carried; one that only the
+    workers of a host use, when the last of all has.
+    """
+    topology, arrivals = Folded(few.folding), _arrivals(few)
+    links: dict[int, tuple[float, int]] = {}
+    for place, kind in enumerate(few.folding.kinds):
+        for server, size in zip(few.places, _pushes(few), strict=True):
+            crosses = topology.gather(place, server).crosses if kind.workers else {}
+            for link, times in crosses.items():
+                busy, users = links.get(link, (0.0, 0))
+                near = link in (topology.out_of(place), topology.inside(place))
+                of_link = kind.host.workers if near else few.workers
+                links[link] = (busy + times * size / topology.capacities[link], max(users, of_link))
+    ends = []
+    for busy, users in links.values():
+        last = arrivals[-users:]
+        left = torch.arange(len(last), 0, -1, dtype=torch.float64) / len(last)
+        ends.append(float((last + left * busy).max()))
+    return max(ends)
 
 
 def _arrivals(few: Few) -> torch.Tensor:
