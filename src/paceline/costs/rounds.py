@@ -22,6 +22,8 @@ class Places:
     """Of each link."""
     latency: Numbers
     """Of each host's link to the others, then inside each host."""
+    passing: Numbers
+    """The same as it counts for what passes through a host that stands for others, or for part of one."""
     reduce: Numbers
     """Seconds a byte, of each rank."""
 
@@ -34,23 +36,30 @@ class Places:
 
         link = each(1 / row.host.link.bandwidth for row in rows)
         inside = each(1 / row.host.inside.bandwidth for row in rows)
-        delays = each(row.part * row.host.link.latency for row in rows)
-        within = each(row.part * row.host.inside.latency for row in rows)
+        latency = [
+            each(row.host.link.latency for row in rows),
+            each(row.host.inside.latency for row in rows),
+        ]
+        parts = np.tile(each(row.part for row in rows), 2)
         workers = each(row.host.workers for row in rows).astype(np.int64)
         return cls(
             host_of=np.repeat(np.arange(len(workers)), workers),
             byte_seconds=np.concatenate([link, link, inside]),
-            latency=np.concatenate([delays, within]),
+            latency=np.concatenate(latency),
+            passing=parts * np.concatenate(latency),
             reduce=np.repeat(each(row.host.device.reduce_seconds for row in rows), workers),
         )
 
-    def ways(self, sources: Ranks, targets: Ranks) -> tuple[Ranks, Numbers]:
-        """The two links of each message, the same one twice inside a host, and its latency."""
+    def ways(self, sources: Ranks, targets: Ranks) -> tuple[Ranks, Numbers, Numbers]:
+        """The two links of each message, the same one twice inside a host, and its latency, also in passing."""
         near, far, hosts = self.host_of[sources], self.host_of[targets], len(self.latency) // 2
         same, within = near == far, 2 * hosts + near
         links = np.stack([np.where(same, within, near), np.where(same, within, hosts + far)])
-        across = np.maximum(self.latency[near], self.latency[far])
-        return links, np.where(same, self.latency[hosts + near], across)
+
+        def delays(each: Numbers) -> Numbers:
+            return np.where(same, each[hosts + near], np.maximum(each[near], each[far]))
+
+        return links, delays(self.latency), delays(self.passing)
 
     def load(self, links: Ranks, chunks: Ranks) -> Numbers:
         """Chunks over each link."""
@@ -74,6 +83,7 @@ class Wave:
     """Chunks of its longest piece that is."""
     links: Ranks
     latency: Numbers
+    passing: Numbers
     firsts: Ranks
     """Where the messages of each target begin."""
     order: Ranks
@@ -106,10 +116,10 @@ class Wave:
         order = np.argsort(np.concatenate([column[1] for column in columns]), kind="stable")
         joined: list[Ranks] = [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
         sources, targets, chunks, reduced, largest = joined
-        links, latency = places.ways(sources, targets)
+        ways = places.ways(sources, targets)
         firsts = np.flatnonzero(np.diff(targets, prepend=-1))
         numbers = (chunks, reduced, largest)
-        return cls(sources, targets, *numbers, links, latency, firsts, order, tuple(kinds))
+        return cls(sources, targets, *numbers, *ways, firsts, order, tuple(kinds))
 
 
 def waves(rounds: Sequence[Messages], segments: int, places: Places) -> list[Wave]:

@@ -9,7 +9,7 @@ alike and reducing is free, else an approximation whose error ``tests/costs/test
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from math import inf, log2
+from math import ceil, inf, log2
 
 import numpy as np
 
@@ -76,11 +76,9 @@ def _extrapolated(
     collective: str, topology: Topology, workers: int, size: int, element: int, segments: int
 ) -> float:
     """From two smaller clusters: a master's price grows with the ranks, all others' with their logarithm."""
-    counts, prices = [], []
-    for most in (MOST_RANKS // 2, MOST_RANKS):
-        hosts = most * topology.inhabited // workers
-        few = [row._replace(part=1.0) for row in thinned(topology.rows, hosts)]
-        timer = Timer(OUTLINES[collective], few)
+    counts, prices, halvings = [], [], ceil(log2(workers / MOST_RANKS))
+    for times in (halvings + 1, halvings):
+        timer = Timer(OUTLINES[collective], thinned(topology.rows, topology.inhabited >> times))
         counts.append(timer.outline.workers)
         prices.append(timer.seconds(size, element, segments))
     grows = float if collective == "one-to-all" else log2
@@ -98,9 +96,11 @@ class Timer:
         self._hides, self._rows = hides, rows
         whole = outline(Places.of(rows).host_of)
         hosts = sum(row.many for row in rows)
+        self._each = 1.0
         if whole.circles and hosts > MOST_HOSTS:
             self._rows = thinned(rows, MOST_HOSTS)
             whole = whole.among(outline(Places.of(self._rows).host_of))
+            self._each = hosts / sum(row.many for row in self._rows)
         self.outline, self._places = whole, Places.of(self._rows)
         self._plans: dict[int, list[tuple[Wave, Ranks, Numbers]]] = {}
 
@@ -113,7 +113,7 @@ class Timer:
             found = waves(self.outline.rounds, segments, self._places)
             paced = paces(found, self._places)
             self._plans[segments] = [(wave, *pace) for wave, pace in zip(found, paced, strict=True)]
-        clock = _Clock(self._places, self._hides, chunk)
+        clock = _Clock(self._places, self._hides, chunk, self._each)
         for wave, level, pace in self._plans[segments]:
             (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, chunk * pace)
         return float(clock.now.max())
@@ -131,7 +131,7 @@ class Timer:
         places, hosts = self._places, len(self._places.latency) // 2
         load = np.zeros(3 * hosts)
         for turn in self.outline.rounds:
-            links, _ = places.ways(turn.sources, turn.targets)
+            links, *_ = places.ways(turn.sources, turn.targets)
             load += places.load(links, np.full(len(turn.sources), turn.chunks * turn.times))
         which = [place for row in self._rows for place in _spread(row)]
         busiest: dict[int, float] = {}
@@ -146,7 +146,9 @@ class Timer:
 class _Clock:
     """The times of all ranks and links, from wave to wave."""
 
-    def __init__(self, places: Places, hides: bool, chunk: float) -> None:
+    def __init__(self, places: Places, hides: bool, chunk: float, each: float) -> None:
+        """``each`` is for how many hosts of a ring one stands."""
+        self._each = each
         self._hides, self._chunk, self._byte_seconds = hides, chunk, places.byte_seconds
         self._reduce = chunk * places.reduce
         self.now = np.zeros(len(places.host_of))
@@ -182,24 +184,31 @@ class _Clock:
         self.now[targets] = np.maximum(self.now[targets], taken)
 
     def go_round(self, wave: Wave, level: Ranks, busy: Numbers) -> None:  # noqa: ARG002
-        """Many like waves in which every rank sends to the next; where all times grow alike, the rest is known."""
+        """Many like waves in which every rank sends to the next; where all times grow alike, the rest is known.
+
+        What goes round a ring of f times as many hosts in f times as many rounds takes f times as long.
+        """
+        rounds, least = max(1, round(wave.times / self._each)), self.now[wave.targets].min()
         ranks, sources = wave.targets, np.searchsorted(wave.targets, wave.sources)
         carry = busy.max(axis=0)
         reducing = self._reducing(wave, carry)
-        state: State = (self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0))
+        begun = (self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0))
+        state = _scaled(begun, least, 1 / self._each)
         looked_at, done, kept = {1, 2, 4, 8, 16, 32}, 0, (0, state)
-        while done < wave.times:
+        while done < rounds:
             now, before, there = state
-            arrived = np.maximum(np.maximum(now[sources], before) + wave.latency, there) + carry
+            ready = np.maximum(now[sources] + wave.passing, before + wave.latency)
+            arrived = np.maximum(ready, there) + carry
             state = (np.maximum(arrived + reducing, now), now, arrived)
             done += 1
             if looked_at and (done in looked_at or done % len(ranks) == 0):
                 lag, grown = done - kept[0], _grown(kept[1], state)
                 kept = (done, state)
                 if grown is not None:
-                    jumps, looked_at = (wave.times - done) // lag, set()
+                    jumps, looked_at = (rounds - done) // lag, set()
                     state = tuple(part + jumps * grown for part in state)  # type: ignore[assignment]
                     done += jumps * lag
+        state = _scaled(state, least, wave.times / rounds)
         self.now[ranks], self._before[ranks] = state[:2]
         for link in wave.links:
             np.maximum.at(self._ends, link, state[2])
@@ -219,6 +228,12 @@ class _Clock:
         later = carry * (reduced - np.add.reduceat(wave.largest, wave.firsts)) / chunks
         rest: Numbers = np.maximum(last, seconds * reduced - later)
         return rest
+
+
+def _scaled(state: State, least: float, factor: float) -> State:
+    """Times so many times as far from the first one."""
+    now, before, there = (least + factor * (part - least) for part in state)
+    return now, before, there
 
 
 def _grown(before: State, after: State) -> float | None:

@@ -26,7 +26,7 @@ class Row(NamedTuple):
     places: range
     """Which hosts of the topology they are; a single one where it stands for all of them."""
     part: float = 1.0
-    """The part of its latency with which each of them counts."""
+    """The part of its latency with which each counts for what passes through."""
 
 
 class Topology:
