@@ -16,7 +16,7 @@ from paceline.strategies.consistency import Bound
 from paceline.strategies.messages import HEADER
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.closed import by_folding
-from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
+from paceline.studies.predict.extremes import Lognormal, expected_maximum, mean_factor, sum_of
 from paceline.studies.predict.few import Few, without_stragglers
 from paceline.studies.predict.parts import Parts
 
@@ -44,34 +44,38 @@ def by_arrivals(few: Few) -> Parts:
 def _carried(few: Few) -> float:
     """When all gradients are through the links to the servers.
 
-    A link is through when, after some worker has come, it and all who come later have been carried; one that only the
-    workers of a host use, when the last of all has.
+    A server's link is through when, after some worker has come, it and all who come later have been carried; that of a
+    host with workers, when the last of the hosts that are like it has sent its own.
     """
     topology, arrivals = Folded(few.folding), _arrivals(few)
-    links: dict[int, tuple[float, int]] = {}
+    left = torch.arange(few.workers, 0, -1, dtype=torch.float64) / few.workers
+    own: dict[int, float] = {}
+    shared: dict[int, float] = {}
     for place, kind in enumerate(few.folding.kinds):
         for server, size in zip(few.places, _pushes(few), strict=True):
             crosses = topology.gather(place, server).crosses if kind.workers else {}
             for link, times in crosses.items():
-                busy, users = links.get(link, (0.0, 0))
                 near = link in (topology.out_of(place), topology.inside(place))
-                of_link = kind.host.workers if near else few.workers
-                links[link] = (busy + times * size / topology.capacities[link], max(users, of_link))
-    ends = []
-    for busy, users in links.values():
-        last = arrivals[-users:]
-        left = torch.arange(len(last), 0, -1, dtype=torch.float64) / len(last)
-        ends.append(float((last + left * busy).max()))
-    return max(ends)
+                found = own if near else shared
+                found[link] = found.get(link, 0.0) + times * size / topology.capacities[link]
+    ends = [float((arrivals + left * busy).max()) for busy in shared.values()]
+    last = {place: expected_maximum([kind]) for place, kind in _computing(few).items()}
+    return max([*ends, *(last[link // 3] + busy for link, busy in own.items())])
+
+
+def _computing(few: Few) -> dict[int, tuple[Lognormal, int]]:
+    """How long workers of each kind compute, and how many they are; by the kind's place."""
+    busy = few.cost.data + few.cost.forward + few.cost.backward
+    places = (place for place, kind in enumerate(few.folding.kinds) if kind.workers)
+    return {
+        place: (sum_of([busy / pace], few.jitter), kind.workers)
+        for place, pace, kind in zip(places, few.paces, few.kinds, strict=True)
+    }
 
 
 def _arrivals(few: Few) -> torch.Tensor:
     """When workers of all kinds are through with computing, the first one first, as it is in the mean."""
-    busy = few.cost.data + few.cost.forward + few.cost.backward
-    kinds = [
-        (sum_of([busy / pace], few.jitter), kind.workers)
-        for pace, kind in zip(few.paces, few.kinds, strict=True)
-    ]
+    kinds = list(_computing(few).values())
     came = [
         time.quantiles((torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25))
         for time, many in kinds
