@@ -44,23 +44,24 @@ def by_arrivals(few: Few) -> Parts:
 def _carried(few: Few) -> float:
     """When all gradients are through the links to the servers.
 
-    A server's link is through when, after some worker has come, it and all who come later have been carried; that of a
-    host with workers, when the last of the hosts that are like it has sent its own.
+    A server's link is through when, after some worker has come, it and all who come later have been carried; the links
+    of workers, when the last of all has sent its own; the memory of a server's host, when those on it have.
     """
     topology, arrivals = Folded(few.folding), _arrivals(few)
     left = torch.arange(few.workers, 0, -1, dtype=torch.float64) / few.workers
-    own: dict[int, float] = {}
-    shared: dict[int, float] = {}
+    out, inside, shared = (dict[int, float]() for _ in range(3))
     for place, kind in enumerate(few.folding.kinds):
         for server, size in zip(few.places, _pushes(few), strict=True):
             crosses = topology.gather(place, server).crosses if kind.workers else {}
             for link, times in crosses.items():
-                near = link in (topology.out_of(place), topology.inside(place))
-                found = own if near else shared
+                near = {topology.out_of(place): out, topology.inside(place): inside}
+                found = near.get(link, shared)
                 found[link] = found.get(link, 0.0) + times * size / topology.capacities[link]
     ends = [float((arrivals + left * busy).max()) for busy in shared.values()]
-    last = {place: expected_maximum([kind]) for place, kind in _computing(few).items()}
-    return max([*ends, *(last[link // 3] + busy for link, busy in own.items())])
+    ends += [float(arrivals[-1]) + busy for busy in out.values()]
+    for place, kind in _computing(few).items():
+        ends.append(expected_maximum([kind]) + inside.get(topology.inside(place), 0.0))
+    return max(ends)
 
 
 def _computing(few: Few) -> dict[int, tuple[Lognormal, int]]:
