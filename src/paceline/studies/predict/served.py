@@ -53,14 +53,14 @@ def _carried(few: Few) -> float:
     for place, kind in enumerate(few.folding.kinds):
         for server, size in zip(few.places, _pushes(few), strict=True):
             crosses = topology.gather(place, server).crosses if kind.workers else {}
-            for link, times in crosses.items():
+            for link, often in crosses.items():
                 near = {topology.out_of(place): out, topology.inside(place): inside}
                 found = near.get(link, shared)
-                found[link] = found.get(link, 0.0) + times * size / topology.capacities[link]
+                found[link] = found.get(link, 0.0) + often * size / topology.capacities[link]
     ends = [float((arrivals + left * busy).max()) for busy in shared.values()]
     ends += [float(arrivals[-1]) + busy for busy in out.values()]
-    for place, kind in _computing(few).items():
-        ends.append(expected_maximum([kind]) + inside.get(topology.inside(place), 0.0))
+    for place, times in _computing(few).items():
+        ends.append(expected_maximum([times]) + inside.get(topology.inside(place), 0.0))
     return max(ends)
 
 
