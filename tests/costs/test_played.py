@@ -1,6 +1,7 @@
 """Schedules played message by message: the price of rounds where no rank can run ahead, by hand elsewhere."""
 
 import pytest
+from closed_forms import CLOSED_FORMS, Uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -10,7 +11,6 @@ from paceline.collectives.choose import build_schedule
 from paceline.collectives.schedule import chunk_bounds
 from paceline.collectives.traffic import schedule_bytes
 from paceline.costs.all_reduce import uniform_cluster
-from paceline.costs.closed_forms import CLOSED_FORMS, Uniform
 from paceline.costs.played import play_seconds
 from paceline.costs.topology import Topology
 

@@ -10,12 +10,9 @@ from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.pipeline import pipelined
-from paceline.collectives.schedule import Round, Schedule, Then, Transfer
 from paceline.collectives.traffic import schedule_bytes, traffic_of_all
-from paceline.costs.all_reduce import all_reduce_costs, predict_all_reduce, uniform_cluster
+from paceline.costs.all_reduce import Native, all_reduce_costs, predict_all_reduce, uniform_cluster
 from paceline.costs.network import Network
-from paceline.costs.prices import ring_all_reduce
-from paceline.costs.schedules import price_schedule
 from paceline.costs.topology import Topology
 from paceline.errors import Mistake
 from paceline.runtimes.virtual.timeline import Timeline, run_transfers
@@ -34,14 +31,18 @@ def places(*hosts: Host) -> Topology:
 
 
 def price(name: str, topology: Topology, size: int):
-    return price_schedule(build_schedule(name, topology.workers), topology, size)
+    return all_reduce_costs(name, topology).price(size, 1)
 
 
-def test_the_slowest_link_sets_the_pace_of_every_round_that_it_is_in() -> None:
-    # Tree of 4, rank 3 at 10 MB/s with 5 ms: 3 -> 2 and 1 -> 0 in the first round, then 2 -> 0, and back.
+def test_only_those_wait_for_a_slow_link_that_need_what_comes_through_it() -> None:
+    # Tree of 4, rank 3 at 10 MB/s with 5 ms: 3 -> 2 while 1 -> 0, then 2 -> 0. Back, 0 sends to 2 and to 1 at once,
+    # through its one link, and then 2 -> 3.
     topology = places(host("a"), host("b"), host("c"), host("d", mbs=10, latency=5e-3))
-    slow, fast = 5e-3 + 0.8, 1e-3 + 0.08
-    assert price("tree", topology, 8 * MB).seconds == pytest.approx(2 * (slow + fast))
+    slow, fast, both = 5e-3 + 0.08, 1e-3 + 0.008, 1e-3 + 0.016
+    assert price("tree", topology, MB * 8 // 10).seconds == pytest.approx(2 * slow + fast + both)
+    # A ring's 6 messages of 0.2 MB each way are one behind the other on the slow link, and no delay adds up.
+    ring = price("ring", topology, MB * 8 // 10).seconds
+    assert 6 * 0.02 < ring < 6 * (0.02 + 5e-3) * 0.9
 
 
 def test_workers_of_a_host_share_its_link() -> None:
@@ -61,35 +62,25 @@ def test_one_to_all_is_bound_by_the_masters_link_or_by_a_slow_worker() -> None:
 
 
 def test_reducing_takes_as_long_as_the_host_that_does_it_needs() -> None:
-    # Only the master reduces: 3 MB come in 30 ms; at 20 ns a byte, reducing from the first 10 ms on takes 60 ms.
+    # Only the master reduces: 3 MB come together in 30 ms; at 20 ns a byte, reducing them takes 60 ms.
     others = [host(f"h{i}", reduce=1e-6) for i in range(3)]
     slow = places(host("m", reduce=20e-9), *others)
-    assert price("one-to-all", slow, MB).seconds == pytest.approx(1e-3 + 0.01 + 0.06 + 1e-3 + 0.03)
-    # At 5 ns a byte only the last one's 5 ms are left when all have come.
-    quick = places(host("m", reduce=5e-9), *others)
-    assert price("one-to-all", quick, MB).seconds == pytest.approx(1e-3 + 0.03 + 0.005 + 1e-3 + 0.03)
-
-
-def test_a_rank_that_reduces_slowly_does_not_add_to_a_link_that_others_wait_for() -> None:
-    # b receives 1 MB over 100 MB/s and reduces it in 5 ms; d's 10 MB/s take 100 ms meanwhile.
-    topology = places(host("a"), host("b", reduce=5e-9), host("c"), host("d", mbs=10))
-    turn = Round("x", (Transfer(0, 1, 0, 1, Then.REDUCE), Transfer(2, 3, 0, 1, Then.REDUCE)))
-    assert price_schedule(Schedule("x", 4, 1, (turn,)), topology, MB).seconds == pytest.approx(1e-3 + 0.1)
+    assert price("one-to-all", slow, MB).seconds == pytest.approx(1e-3 + 0.03 + 0.06 + 1e-3 + 0.03)
 
 
 def test_the_ring_is_the_native_ring_where_reducing_is_free() -> None:
     topology = places(host("a", 3), host("b", 1, mbs=40), host("c", 2, latency=4e-3))
-    assert price("ring", topology, 6 * MB) == ring_all_reduce(topology, 6 * MB)
+    assert price("ring", topology, 6 * MB) == Native(topology).price(6 * MB, 1)
 
 
 def test_native_pays_for_reducing_only_where_that_is_slower_than_the_link() -> None:
     # 4 hosts at 10 ns a byte, 8 MB: 6 rounds of 1 ms and 20 ms; reducing 2 MB takes 10 ms, or 50.
     hidden, shown = (places(*[host(f"h{i}", reduce=c) for i in range(4)]) for c in (5e-9, 25e-9))
-    assert ring_all_reduce(hidden, 8 * MB).seconds == pytest.approx(6 * 0.021)
-    assert ring_all_reduce(shown, 8 * MB).seconds == pytest.approx(6 * 0.021 + 3 * 0.03)
+    assert Native(hidden).price(8 * MB, 4).seconds == pytest.approx(6 * 0.021)
+    assert Native(shown).price(8 * MB, 4).seconds == pytest.approx(6 * 0.021 + 3 * 0.03)
     # A pair that swaps half a megabyte reduces all of it afterwards.
     pair = places(host("a", reduce=5e-9), host("b", reduce=5e-9))
-    assert ring_all_reduce(pair, MB // 2).seconds == pytest.approx(1e-3 + 0.005 + 0.0025)
+    assert Native(pair).price(MB // 2, 4).seconds == pytest.approx(1e-3 + 0.005 + 0.0025)
 
 
 def test_a_schedule_for_one_or_of_nothing_is_free() -> None:
@@ -118,14 +109,10 @@ def host_named(one: Host, name: str) -> Host:
 
 @given(st.sampled_from(sorted(SCHEDULES)), clusters, st.integers(1, 10**7), st.integers(1, 6))
 @settings(max_examples=80, deadline=None)
-def test_segments_are_priced_and_counted_as_the_waves_that_are_executed(
-    name, topology, items, segments
-) -> None:
+def test_segments_are_counted_as_the_waves_that_are_executed(name, topology, items, segments) -> None:
     schedule = build_schedule(name, topology.workers)
     waves, size = pipelined(schedule, segments), 4 * items
     assert len(waves.rounds) == (len(schedule.rounds) + segments - 1 if schedule.rounds else 0)
-    whole = price_schedule(schedule, topology, size, 4, segments)
-    assert whole.seconds == pytest.approx(price_schedule(waves, topology, size, 4).seconds)
     assert traffic_of_all(schedule, size, 4, segments) == [
         schedule_bytes(waves, size, rank, 4) for rank in range(schedule.workers)
     ]
@@ -134,8 +121,8 @@ def test_segments_are_priced_and_counted_as_the_waves_that_are_executed(
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_flows_of_a_schedule_take_as_long_as_its_price(name) -> None:
     topology = places(host("a", 3, reduce=1e-8), host("b", 1, mbs=30), host("c", 2, latency=4e-3))
-    schedule = build_schedule(name, topology.workers)
-    transfers = [(0.5, price_schedule(schedule, topology, 3 * MB, segments=k)) for k in (1, 3)]
+    costs = all_reduce_costs(name, topology)
+    transfers = [(0.5, costs.price(size, 4)) for size in (MB, 3 * MB)]
     found: dict[bool, list] = {True: [], False: []}
     for disturbed, intervals in found.items():
         timeline = Timeline(Network(topology.capacities))

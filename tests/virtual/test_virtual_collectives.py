@@ -12,7 +12,7 @@ from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.pipeline import pipelined, segments_for
 from paceline.collectives.traffic import schedule_bytes
-from paceline.costs.schedules import price_schedule
+from paceline.costs.all_reduce import all_reduce_costs
 from paceline.costs.topology import Topology
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
@@ -41,7 +41,7 @@ def test_spans_are_the_schedules_price_and_bytes_its_traffic(name, strategy) -> 
     schedule = build_schedule(name, topology.workers)
     waves = pipelined(schedule, segments_for(schedule, size))
     assert len(waves.rounds) > len(schedule.rounds) or name == "ring"
-    seconds = price_schedule(waves, topology, size, 4).seconds
+    seconds = all_reduce_costs(name, topology).price(size, 4).seconds
     for rank in range(6):
         steps = [record for record in kept.records[rank] if not record.meeting]
         spans = [span.length for step in steps for span in step.spans if span.kind == "communicate"]

@@ -1,17 +1,18 @@
-"""The schedules once more, a round at a time as arrays of ranks: for so many ranks that no list of transfers will do.
+"""The schedules once more, a round at a time as arrays of ranks: what prices are worked out from.
 
 Only who sends to whom how many chunks: that is all that a price depends on. The tests hold them equal to the schedules
 themselves.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
 
 from paceline.collectives.algorithms.folding import power_of_two
+from paceline.collectives.pipeline import segments_of
 
 Ranks = npt.NDArray[np.int64]
 
@@ -27,6 +28,11 @@ class Messages:
     times: int = 1
     """How many rounds."""
 
+    @property
+    def pairs(self) -> tuple[int, int]:
+        """The same for rounds that are written with the same arrays of ranks."""
+        return id(self.sources), id(self.targets)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Outline:
@@ -37,9 +43,21 @@ class Outline:
     rounds: tuple[Messages, ...]
 
     @property
-    def busy(self) -> bool:
-        """Whether every rank sends in every round."""
-        return all(len(turn.sources) == self.workers for turn in self.rounds)
+    def circles(self) -> bool:
+        """Whether it has rounds that are alike."""
+        return any(turn.times > 1 for turn in self.rounds)
+
+    def segments(self, size: int) -> int:
+        """In how many segments it carries so many bytes."""
+        busy = all(len(turn.sources) == self.workers for turn in self.rounds)
+        largest = max((turn.chunks for turn in self.rounds), default=0)
+        return segments_of(size * largest // self.chunks, busy)
+
+    def among(self, few: "Outline") -> "Outline":
+        """As many rounds of as many chunks, among the ranks of the same schedule for fewer hosts."""
+        turns = zip(few.rounds, self.rounds, strict=True)
+        rounds = tuple(replace(one, times=mine.times, chunks=mine.chunks) for one, mine in turns)
+        return replace(few, chunks=self.chunks, rounds=rounds)
 
 
 def ring(hosts: Ranks) -> Outline:
@@ -93,6 +111,11 @@ def hierarchical(hosts: Ranks) -> Outline:
     up = [Messages(right, right - far, chunks, True) for right, far in rights]
     down = [Messages(right - far, right, chunks, False) for right, far in reversed(rights)]
     return Outline(len(hosts), chunks, (*up, *_around(firsts), *down))
+
+
+def all_gather(hosts: Ranks) -> Outline:
+    """What every rank has, a chunk each, goes round until all have all."""
+    return Outline(len(hosts), 1, _around(np.arange(len(hosts)))[1:])
 
 
 def _around(members: Ranks) -> tuple[Messages, ...]:

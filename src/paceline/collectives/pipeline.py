@@ -52,8 +52,11 @@ def segments_for(schedule: Schedule, nbytes: int) -> int:
     piece, 203 in 8 segments and 185 in 16; a ring 118 ms in 1 to 4 segments, 122 in 8 and 135 in 16.
     """
     turns = [turn for turn, _ in alike(schedule.rounds)]
-    if all(len({sent.source for sent in turn.transfers}) == schedule.workers for turn in turns):
-        return 1
-    chunks = max(sent.stop - sent.start for turn in turns for sent in turn.transfers)
-    largest = nbytes * chunks // schedule.chunks
-    return max(1, min(MOST, -(-largest // MESSAGE)))
+    busy = all(len({sent.source for sent in turn.transfers}) == schedule.workers for turn in turns)
+    chunks = max((sent.stop - sent.start for turn in turns for sent in turn.transfers), default=0)
+    return segments_of(nbytes * chunks // schedule.chunks, busy)
+
+
+def segments_of(largest: int, busy: bool) -> int:
+    """The same by the bytes of the largest message, and by whether every rank sends in every round."""
+    return 1 if busy else max(1, min(MOST, -(-largest // MESSAGE)))

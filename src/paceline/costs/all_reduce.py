@@ -1,17 +1,17 @@
 """What an all-reduce costs and moves: by the backend's own way, or by a schedule."""
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Protocol
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
+from paceline.collectives import many as outlines
 from paceline.collectives.choose import NATIVE, build_schedule, check_collective
+from paceline.collectives.pairs import swaps
 from paceline.collectives.pipeline import segments_for
-from paceline.collectives.schedule import Schedule
 from paceline.collectives.traffic import ring_bytes, traffic_of_all
-from paceline.costs.bulk import Bulk
-from paceline.costs.folded import Folded
-from paceline.costs.prices import Price, ring_all_reduce
-from paceline.costs.schedules import SchedulePrices
+from paceline.costs.prices import FREE, Price, shared_memory
+from paceline.costs.schedules import SchedulePrices, Timer
 from paceline.costs.topology import Topology
 
 
@@ -30,39 +30,59 @@ class Native:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
+        self._ring = cache(lambda: Timer(outlines.ring, topology.rows, hides=True))
+        self._swap = cache(lambda: Timer(outlines.butterfly, topology.rows))
+        self._gather = cache(lambda: Timer(outlines.all_gather, topology.rows))
 
     def price(self, size: int, element: int) -> Price:  # noqa: ARG002
-        """That of the backend which would be chosen."""
-        return ring_all_reduce(self._topology, size)
+        """That of the backend which would be chosen: shared memory, a swap of what is small between two, or a ring."""
+        topology = self._topology
+        if topology.shares_memory:
+            return shared_memory(topology, size)
+        return _priced(topology, self._swap(), size) if swaps(topology.count, size) else self.ring(size)
+
+    def ring(self, size: int) -> Price:
+        """Gloo's own: a ring through all ranks in order, which reduces a piece while the next one travels."""
+        return _priced(self._topology, self._ring(), size)
+
+    def gather(self, size: int) -> Price:
+        """Everybody's ``size`` bytes go round a ring through all ranks, until all have all."""
+        return _priced(self._topology, self._gather(), size)
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
         """The same for all."""
         return [(ring_bytes(size, self._topology.count),) * 2] * len(self._topology.workers)
 
 
+def _priced(topology: Topology, timer: Timer, size: int) -> Price:
+    if not size or not timer.outline.rounds:
+        return FREE
+    return timer.priced(topology, timer.seconds(size), size / timer.outline.chunks)
+
+
 class Scheduled:
     """By a schedule, in the segments in which it is carried out."""
 
-    def __init__(self, schedule: Schedule, topology: Topology) -> None:
-        self._schedule, self._prices = schedule, SchedulePrices(schedule, topology)
+    def __init__(self, collective: str, topology: Topology) -> None:
+        self._topology, self._prices = topology, SchedulePrices(collective, topology)
+        self._schedule = cache(lambda: build_schedule(collective, topology.workers))
 
     def price(self, size: int, element: int) -> Price:
-        """That of the schedule's rounds."""
-        return self._prices.price(size, element, segments_for(self._schedule, size))
+        """That of the schedule as it is carried out."""
+        return self._prices.price(size, element)
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
-        """That of its transfers."""
-        return traffic_of_all(self._schedule, size, element, segments_for(self._schedule, size))
+        """That of its transfers; the mean of all ranks where one stands for others, for they differ."""
+        if self._topology.folded:
+            return [(self._prices.mean_traffic(size),) * 2] * len(self._topology.workers)
+        schedule = self._schedule()
+        return traffic_of_all(schedule, size, element, segments_for(schedule, size))
 
 
 def all_reduce_costs(collective: str, topology: Topology) -> AllReduceCosts:
     """``native``, or the schedule of that name among the cluster's workers; a Mistake where there is none."""
     check_collective(collective)
-    if collective == NATIVE:
-        return Native(topology)
-    if isinstance(topology, Folded):
-        return Bulk(collective, topology)
-    return Scheduled(build_schedule(collective, topology.workers), topology)
+    return Native(topology) if collective == NATIVE else Scheduled(collective, topology)
 
 
 def predict_all_reduce(collective: str, cluster: Cluster, size: int, element: int = 4) -> float:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from paceline.costs.all_reduce import AllReduceCosts
+from paceline.costs.all_reduce import AllReduceCosts, Native
 from paceline.costs.compression import Compression
-from paceline.costs.prices import Price, ring_all_gather
+from paceline.costs.prices import Price
 from paceline.costs.topology import Topology
 
 
@@ -14,7 +14,7 @@ class Compressed:
     def __init__(self, inner: AllReduceCosts, topology: Topology, compression: Compression) -> None:
         """``inner`` is how tensors are summed that nobody encodes."""
         self._inner, self._topology, self._compression = inner, topology, compression
-        self._workers = topology.count
+        self._workers, self._native = topology.count, Native(topology)
 
     def price(self, size: int, element: int) -> Price:
         """Encode, exchange, decode: one result, or one a worker."""
@@ -25,7 +25,7 @@ class Compressed:
         if compression.sums:
             moved, decoded = self._inner.price(message, min(element, message)), 1
         else:
-            moved, decoded = ring_all_gather(self._topology, message), self._workers
+            moved, decoded = self._native.gather(message), self._workers
         return moved.delayed(compression.encode(size) + decoded * compression.decode(size))
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:

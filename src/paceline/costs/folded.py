@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from paceline.clusters.cluster import Cluster, Host
 from paceline.costs.given import Given
-from paceline.costs.topology import Topology, Way
+from paceline.costs.topology import Row, Topology, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +86,8 @@ def fold(cluster: Cluster, apart: Collection[int] = ()) -> Fold:
 class Folded(Topology):
     """Three links a kind of host, and one worker a kind that stands for all of its kind."""
 
+    folded = True
+
     def __init__(self, folding: Fold) -> None:
         self.folding = folding
         self.kinds = folding.kinds
@@ -109,6 +111,20 @@ class Folded(Topology):
     def inhabited(self) -> int:
         """How many hosts have workers."""
         return sum(self.kinds[place].hosts for place in self.workers)
+
+    @cached_property
+    def unfolded(self) -> Topology:
+        """The hosts that have workers, every one by itself."""
+        every = [row.host for row in self.rows for _ in range(row.many)]
+        return Topology(
+            Cluster(hosts=tuple(replace(host, name=str(place)) for place, host in enumerate(every)))
+        )
+
+    @cached_property
+    def rows(self) -> Sequence[Row]:
+        """The hosts that have workers, in the order of ranks."""
+        order = ((self.hosts[kind], kind, hosts) for kind, hosts in self.folding.order)
+        return [Row(host, hosts, range(kind, kind + 1)) for host, kind, hosts in order if host.workers]
 
     def gather(self, source: int, target: int) -> Way:
         """All messages of a kind of workers to a server, whose host stands for no other."""

@@ -89,6 +89,7 @@ class Network:
         self._number = 0
         self._now = 0.0
         self._next = inf
+        self._settled = True
 
     @property
     def idle(self) -> bool:
@@ -98,6 +99,7 @@ class Network:
     @property
     def flows(self) -> Sequence[Flow]:
         """What is under way, by start; for looking only."""
+        self._settle()
         return list(self._flows.values())
 
     def start(self, now: float, size: float, crosses: Mapping[int, float], done: Done) -> Flow:
@@ -114,33 +116,37 @@ class Network:
             users[flow.number] = flow
         self._join(flow, size)
         self._regroup(alone)
-        self._share()
+        self._settled = False
         return flow
 
     def drop(self, now: float, flow: Flow) -> None:
         """Forget a flow that nobody waits for any more."""
         self._move(now)
         self._remove({flow.number: flow})
-        self._share()
+        self._settled = False
 
     def next_end(self) -> float:
         """When the next flow ends if nothing else happens; infinity where there is none."""
+        self._settle()
         return self._next
 
     def advance(self, now: float) -> None:
         """Let time pass up to the next end, and report what ended."""
+        self._settle()
         due = [group for group in self._groups.values() if group.end <= now]
         self._move(now)
         # A flow that has left its group and come back may be in its heap twice.
         ended = {flow.number: flow for group in due for flow in group.pop_first()}
         if ended:
             self._remove(ended)
-            self._share()
+            self._settled = False
         for number in sorted(ended):
             ended[number].done(now)
 
     def _move(self, now: float) -> None:
         passed = now - self._now
+        if passed > 0:
+            self._settle()
         self._now = now
         if passed > 0:
             for group in self._groups.values():
@@ -186,6 +192,12 @@ class Network:
                 if len(users) == 1:
                     alone |= users
         self._regroup(flow for number, flow in alone.items() if number not in flows)
+
+    def _settle(self) -> None:
+        """Share the links anew if flows have come or gone since; many often do so at the same moment."""
+        if not self._settled:
+            self._settled = True
+            self._share()
 
     def _share(self) -> None:
         """Give every group its fair rate, and see when the next flow ends."""

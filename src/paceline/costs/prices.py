@@ -6,7 +6,6 @@ Alone on the network a price is a number of seconds; in company its stages run a
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from paceline.collectives.pairs import swaps
 from paceline.costs.topology import Topology
 
 
@@ -46,20 +45,6 @@ Pricer = Callable[[Topology, int], Price]
 FREE = Price((), 0.0)
 
 
-def ring_all_reduce(topology: Topology, size: int) -> Price:
-    """As the live runtime does it: shared memory on one host, and across hosts a swap between two or Gloo's ring."""
-    return shared_memory(topology, size) if topology.shares_memory else gloo_all_reduce(topology, size)
-
-
-def gloo_all_reduce(topology: Topology, size: int) -> Price:
-    """As the live runtime does it over Gloo: a swap of what is small between two, else Gloo's ring."""
-    if size == 0 or not swaps(topology.count, size):
-        return gloo_ring(topology, size)
-    circle = topology.circle
-    reduce = topology.slowest_reduce * size
-    return price_stages([stage(topology, circle.latency + reduce, size, circle.crosses)])
-
-
 def shared_memory(topology: Topology, size: int) -> Price:
     """Workers of one host who meet, each reduce a share of everybody's tensor in place, and meet again.
 
@@ -68,39 +53,11 @@ def shared_memory(topology: Topology, size: int) -> Price:
     workers = topology.count
     if workers == 1 or size == 0:
         return FREE
-    circle = topology.circle
+    (host,) = topology.members
+    delay = 2 * topology.hosts[host].inside.latency
     reduce = topology.slowest_reduce * (workers - 1) * size / workers
-    return price_stages(
-        [stage(topology, 2 * circle.latency + reduce, 2 * (workers - 1) * size / workers, circle.crosses)]
-    )
-
-
-def gloo_ring(topology: Topology, size: int) -> Price:
-    """A ring through all ranks in order, as Gloo's own all-reduce is.
-
-    2 (n - 1) steps, in each of which a message of 1/n of the bytes goes over every edge at once. The ring leaves and
-    enters each host once; the edges inside a host share its inside link. Gloo reduces one piece of a message while
-    the next one travels: that takes time only where it is slower.
-    """
-    workers = topology.count
-    if workers == 1 or size == 0:
-        return FREE
-    circle = topology.circle
-    steps, part = 2 * (workers - 1), size / workers
-    reduce = topology.slowest_reduce * part
-    carry = stage(topology, 0.0, part, circle.crosses).seconds
-    delay = steps * circle.latency + (workers - 1) * max(0.0, reduce - carry)
-    return price_stages([stage(topology, delay, steps * part, circle.crosses)])
-
-
-def ring_all_gather(topology: Topology, size: int) -> Price:
-    """Everybody's ``size`` bytes go round a ring through all ranks, until all have all: n - 1 steps."""
-    workers = topology.count
-    if workers == 1 or size == 0:
-        return FREE
-    circle = topology.circle
-    steps = workers - 1
-    return price_stages([stage(topology, steps * circle.latency, steps * size, circle.crosses)])
+    shared = {topology.inside(host): workers}
+    return price_stages([stage(topology, delay + reduce, 2 * (workers - 1) * size / workers, shared)])
 
 
 def tree_broadcast(topology: Topology, size: int) -> Price:

@@ -1,163 +1,259 @@
-"""What a schedule costs on a cluster's links: round by round, in chunks first and in bytes at the end.
+"""What a schedule costs when it is carried out: every rank goes on as soon as it has what it waits for.
 
-A round takes the longest latency of its messages, then the bytes over the link that needs longest for its share, then
-what is left of reducing (``overlapped``). Every chunk counts as long as the longest; they differ by an element at most.
+A message leaves when its sender has come to it, its receiver has posted the receive, one round ahead, and the messages
+before it on its links are through. Rings are timed by this recurrence exactly, whatever the links. Of other schedules,
+those of few messages are played message by message (``played``). Beyond that the same recurrence times them, with the
+links shared equally among messages that wait for the same (``rounds.paces``): exact where all hosts and links are
+alike and reducing is free, else an approximation whose error ``tests/costs/test_uneven_prices.py`` states.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import cache
-from itertools import groupby, pairwise
-from typing import NamedTuple
+from math import ceil, inf, log2
 
-from paceline.collectives.schedule import Round, Schedule, Then
-from paceline.collectives.turns import alike
-from paceline.costs.closed_forms import overlapped
-from paceline.costs.prices import FREE, Price, Stage, price_stages, stage
-from paceline.costs.topology import Topology
+import numpy as np
 
+from paceline.collectives.choose import build_schedule
+from paceline.collectives.many import OUTLINES, Outline, Ranks
+from paceline.costs.played import play_seconds
+from paceline.costs.prices import FREE, Price, Stage
+from paceline.costs.rounds import Numbers, Places, Wave, paces, waves
+from paceline.costs.topology import Row, Topology
 
-class Inflow(NamedTuple):
-    """What one rank takes in during a round, in chunks; a tuple, for there are many of them."""
+PLAYED = 256
+"""Messages up to which a schedule is played."""
 
-    links: frozenset[int]
-    """Those that its messages cross."""
-    total: int
-    reduced: int
-    largest: int
-    """The longest message among those that it reduces."""
+MOST_HOSTS = 512
+"""Hosts of a ring that are timed; of more, each stands for some neighbours that are alike."""
 
+MOST_RANKS = 4_096
+"""Ranks of other schedules that are timed; the price of more follows from those of fewer."""
 
-@dataclass(frozen=True, slots=True)
-class Load:
-    """One round on the links, in chunks."""
+NEAR = 1e-11
+"""Part by which times may differ that are the same."""
 
-    latency: float
-    links: Mapping[int, int]
-    """Chunks over each link."""
-    inflows: Mapping[int, Inflow]
-    """By rank, of those whose reducing takes time."""
-
-
-Repeated = tuple[Load, int]
-"""A load, and how many rounds in a row have it."""
+State = tuple[Numbers, Numbers, Numbers]
+"""When ranks begin their next round, when they began this one, and when what they last received was there."""
 
 
 class SchedulePrices:
-    """Prices all-reduces by one schedule on one cluster. What is worked out is kept: each new size is cheap."""
+    """Prices all-reduces by one schedule on one cluster. What does not depend on the size is worked out once."""
 
-    def __init__(self, schedule: Schedule, topology: Topology) -> None:
-        assert schedule.workers == len(topology.workers)
-        self._schedule, self._topology = schedule, topology
-        self._rounds: list[Repeated] = _merged(
-            (_load(turn, topology), times) for turn, times in alike(schedule.rounds)
-        )
-        self._waves = cache(self._pipelined)
+    def __init__(self, collective: str, topology: Topology, most_messages: int = PLAYED) -> None:
+        """``most_messages`` is up to how many are played one by one."""
+        self._collective, self._topology = collective, topology
+        self._plays = 0 if collective == "ring" else most_messages
+        self._schedule = cache(lambda: build_schedule(collective, topology.unfolded.workers))
+        self._timer = Timer(OUTLINES[collective], topology.rows)
 
-    def price(self, size: int, element: int = 1, segments: int = 1) -> Price:
-        """The price of ``size`` bytes in whole elements, in so many segments one behind the other."""
-        if not self._rounds or size == 0:
+    def price(self, size: int, element: int) -> Price:
+        """The price of ``size`` bytes in whole elements, in the segments in which it is carried out."""
+        timer = self._timer
+        if not timer.outline.rounds or not size:
             return FREE
-        chunk = element * -(-size // (element * self._schedule.chunks * segments))
-        return price_stages(
-            [_stage(self._topology, load, times, chunk) for load, times in self._waves(segments)]
-        )
-
-    def _pipelined(self, segments: int) -> list[Repeated]:
-        """The waves that ``pipelined`` makes of the schedule: wave w is the rounds w - segments + 1 to w in one."""
-        ends = [0]
-        for _, times in self._rounds:
-            ends.append(ends[-1] + times)
-        spans = list(pairwise(ends))
-
-        def under_way(wave: int) -> tuple[int, ...]:
-            """How many rounds of each kind."""
-            return tuple(max(0, min(wave + 1, end) - max(wave - segments + 1, begin)) for begin, end in spans)
-
-        loads = [load for load, _ in self._rounds]
-        waves = groupby(range(ends[-1] + segments - 1), key=under_way)
-        return _merged((_sum(loads, counts), len(list(same))) for counts, same in waves)
-
-
-def price_schedule(
-    schedule: Schedule, topology: Topology, size: int, element: int = 1, segments: int = 1
-) -> Price:
-    """The price of one all-reduce of ``size`` bytes; see ``SchedulePrices`` for several."""
-    return SchedulePrices(schedule, topology).price(size, element, segments)
-
-
-def _load(turn: Round, topology: Topology) -> Load:
-    hosts, latency = topology.workers, 0.0
-    links: Counter[int] = Counter()
-    flows: dict[int, list[Inflow]] = {}
-    for sent in turn.transfers:
-        way, chunks = topology.way(hosts[sent.source], hosts[sent.target]), sent.stop - sent.start
-        latency = max(latency, way.latency)
-        for link, times in way.crosses.items():
-            links[link] += times * chunks
-        if topology.reduce_seconds(sent.target):
-            reduced = chunks if sent.then is Then.REDUCE else 0
-            one = Inflow(frozenset(way.crosses), chunks, reduced, reduced)
-            flows.setdefault(sent.target, []).append(one)
-    return Load(latency, links, _joined(flows))
-
-
-def _sum(loads: Sequence[Load], counts: Sequence[int]) -> Load:
-    """Several rounds at the same time, of different segments."""
-    chosen = [(load, times) for load, times in zip(loads, counts, strict=True) if times]
-    if [times for _, times in chosen] == [1]:
-        return chosen[0][0]
-    links: Counter[int] = Counter()
-    flows: dict[int, list[Inflow]] = {}
-    for load, times in chosen:
-        for link, chunks in load.links.items():
-            links[link] += times * chunks
-        for rank, flow in load.inflows.items():
-            many = (
-                flow._replace(total=times * flow.total, reduced=times * flow.reduced) if times > 1 else flow
-            )
-            flows.setdefault(rank, []).append(many)
-    return Load(max(load.latency for load, _ in chosen), links, _joined(flows))
-
-
-def _joined(flows: Mapping[int, list[Inflow]]) -> dict[int, Inflow]:
-    """What each rank takes in, in all."""
-    found = {}
-    for rank, parts in flows.items():
-        links, totals, reduced, largest = zip(*parts, strict=True)
-        found[rank] = Inflow(frozenset().union(*links), sum(totals), sum(reduced), max(largest))
-    return found
-
-
-def _merged(loads: Iterable[Repeated]) -> list[Repeated]:
-    """Equal loads that follow each other as one."""
-    found: list[Repeated] = []
-    for load, times in loads:
-        if found and found[-1][0] == load:
-            found[-1] = (load, found[-1][1] + times)
+        segments = timer.outline.segments(size)
+        messages = segments * sum(turn.times * len(turn.sources) for turn in timer.outline.rounds)
+        if messages <= self._plays:
+            seconds = play_seconds(self._schedule(), self._topology.unfolded, size, element, segments)
         else:
-            found.append((load, times))
-    return found
+            seconds = self._timed(size, element, segments)
+        return timer.priced(self._topology, seconds, size / timer.outline.chunks)
+
+    def mean_traffic(self, size: int) -> int:
+        """Bytes that a rank sends, and receives, in the mean."""
+        outline = self._timer.outline
+        chunks = sum(turn.times * turn.chunks * len(turn.sources) for turn in outline.rounds)
+        return chunks * size // (outline.chunks * outline.workers)
+
+    def _timed(self, size: int, element: int, segments: int) -> float:
+        workers = self._timer.outline.workers
+        if workers <= MOST_RANKS:
+            return self._timer.seconds(size, element, segments)
+        return _extrapolated(self._collective, self._topology, workers, size, element, segments)
 
 
-def _stage(topology: Topology, load: Load, times: int, chunk: int) -> Stage:
-    """``times`` rounds of this load. What reducing adds to the carrying is a delay, for it needs no link.
-
-    The unit that crosses the links is what the idlest one carries, so that a link with k messages counts k times.
-    """
-    pace = {link: chunks / topology.capacities[link] for link, chunks in load.links.items()}
-    done = max(
-        (_taken_in(flow, pace, topology.reduce_seconds(rank)) for rank, flow in load.inflows.items()),
-        default=0.0,
-    )
-    delay = load.latency + max(0.0, done - max(pace.values())) * chunk
-    unit = min(load.links.values())
-    crosses = {link: chunks / unit for link, chunks in load.links.items()}
-    return stage(topology, times * delay, times * unit * chunk, crosses)
+def _extrapolated(
+    collective: str, topology: Topology, workers: int, size: int, element: int, segments: int
+) -> float:
+    """From two smaller clusters: a master's price grows with the ranks, all others' with their logarithm."""
+    counts, prices, halvings = [], [], ceil(log2(workers / MOST_RANKS))
+    for times in (halvings + 1, halvings):
+        timer = Timer(OUTLINES[collective], thinned(topology.rows, topology.inhabited >> times))
+        counts.append(timer.outline.workers)
+        prices.append(timer.seconds(size, element, segments))
+    grows = float if collective == "one-to-all" else log2
+    slope = (prices[1] - prices[0]) / (grows(counts[1]) - grows(counts[0]))
+    return prices[1] + slope * (grows(workers) - grows(counts[1]))
 
 
-def _taken_in(flow: Inflow, pace: Mapping[int, float], reduce_seconds: float) -> float:
-    """When a rank has received and reduced all, in seconds a byte of a chunk."""
-    byte_seconds = max(pace[link] for link in flow.links) / flow.total
-    return overlapped(flow.total, flow.reduced, flow.largest, byte_seconds, reduce_seconds)
+class Timer:
+    """The recurrence, for one schedule on one cluster."""
+
+    def __init__(
+        self, outline: Callable[[Ranks], Outline], rows: Sequence[Row], *, hides: bool = False
+    ) -> None:
+        """``hides`` is of a backend that reduces one piece of a message while the next one travels."""
+        self._hides, self._rows = hides, rows
+        whole = outline(Places.of(rows).host_of)
+        hosts = sum(row.many for row in rows)
+        self._each = 1.0
+        if whole.circles and hosts > MOST_HOSTS:
+            self._rows = thinned(rows, MOST_HOSTS)
+            whole = whole.among(outline(Places.of(self._rows).host_of))
+            self._each = hosts / sum(row.many for row in self._rows)
+        self.outline, self._places = whole, Places.of(self._rows)
+        self._plans: dict[int, list[tuple[Wave, Ranks, Numbers]]] = {}
+
+    def seconds(self, size: int, element: int = 1, segments: int = 1) -> float:
+        """Seconds of ``size`` bytes in whole elements, in so many segments one behind the other."""
+        if not self.outline.rounds or not size:
+            return 0.0
+        chunk = element * -(-size // (element * self.outline.chunks * segments))
+        if segments not in self._plans:
+            found = waves(self.outline.rounds, segments, self._places)
+            paced = paces(found, self._places)
+            self._plans[segments] = [(wave, *pace) for wave, pace in zip(found, paced, strict=True)]
+        clock = _Clock(self._places, self._hides, chunk, self._each)
+        for wave, level, pace in self._plans[segments]:
+            (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, chunk * pace)
+        return float(clock.now.max())
+
+    def priced(self, topology: Topology, seconds: float, chunk: float) -> Price:
+        """A price of one stage: among other traffic its bytes share the links, and what is left is a delay."""
+        unit, crosses = self._carried(topology)
+        slowest = max(times / topology.capacities[link] for link, times in crosses.items())
+        delay = max(0.0, seconds - unit * chunk * slowest)
+        return Price((Stage(delay, unit * chunk, crosses, seconds),), seconds)
+
+    @cache  # noqa: B019 - as long-lived as what it is kept for
+    def _carried(self, topology: Topology) -> tuple[float, dict[int, float]]:
+        """Chunks that the idlest link carries, and how many times as many each link does."""
+        places, hosts = self._places, len(self._places.latency) // 2
+        load = np.zeros(3 * hosts)
+        for turn in self.outline.rounds:
+            links, *_ = places.ways(turn.sources, turn.targets)
+            load += places.load(links, np.full(len(turn.sources), turn.chunks * turn.times))
+        which = [place for row in self._rows for place in _spread(row)]
+        busiest: dict[int, float] = {}
+        for way, number in enumerate((topology.out_of, topology.into, topology.inside)):
+            for place, chunks in zip(which, load[way * hosts :].tolist(), strict=False):
+                if chunks:
+                    busiest[number(place)] = max(busiest.get(number(place), 0.0), chunks)
+        unit = min(busiest.values())
+        return unit, {link: chunks / unit for link, chunks in busiest.items()}
+
+
+class _Clock:
+    """The times of all ranks and links, from wave to wave."""
+
+    def __init__(self, places: Places, hides: bool, chunk: float, each: float) -> None:
+        """``each`` is for how many hosts of a ring one stands."""
+        self._each = each
+        self._hides, self._chunk, self._byte_seconds = hides, chunk, places.byte_seconds
+        self._reduce = chunk * places.reduce
+        self.now = np.zeros(len(places.host_of))
+        """When each rank begins its next round."""
+        self._before = np.zeros_like(self.now)
+        """When it began the one before, and posted what it receives in the next."""
+        links = len(places.byte_seconds)
+        self._level = np.zeros(links, np.int64)
+        self._ends, self._free = np.zeros(links), np.zeros(links)
+        """When the messages of the present level, and of those before it, are through each link."""
+        self._begun = np.zeros(links)
+        """When the first message of the present level began."""
+
+    def go_on(self, wave: Wave, level: Ranks, busy: Numbers) -> None:
+        """One wave; both links of each message are busy for so long with all messages of its level."""
+        for link in wave.links:
+            later = self._level[link] < level
+            new = link[later]
+            self._free[new], self._level[new], self._begun[new] = self._ends[new], level[later], inf
+        ready = np.maximum(self.now[wave.sources], self._before[wave.targets]) + wave.latency
+        begun = np.maximum(ready, self._free[wave.links].max(axis=0))
+        for link in wave.links:
+            np.minimum.at(self._begun, link, begun)
+        alone = self._chunk * wave.chunks * self._byte_seconds[wave.links].max(axis=0)
+        ended = np.maximum(begun + alone, (self._begun[wave.links] + busy).max(axis=0))
+        for link in wave.links:
+            np.maximum.at(self._ends, link, ended)
+        targets = wave.targets[wave.firsts]
+        for ones in (wave.sources, targets):
+            self._before[ones] = self.now[ones]
+        carry = np.maximum.reduceat(busy.max(axis=0), wave.firsts)
+        taken = np.maximum.reduceat(ended, wave.firsts) + self._reducing(wave, carry)
+        self.now[targets] = np.maximum(self.now[targets], taken)
+
+    def go_round(self, wave: Wave, level: Ranks, busy: Numbers) -> None:  # noqa: ARG002
+        """Many like waves in which every rank sends to the next; where all times grow alike, the rest is known.
+
+        What goes round a ring of f times as many hosts in f times as many rounds takes f times as long.
+        """
+        rounds, least = max(1, round(wave.times / self._each)), self.now[wave.targets].min()
+        ranks, sources = wave.targets, np.searchsorted(wave.targets, wave.sources)
+        carry = busy.max(axis=0)
+        reducing = self._reducing(wave, carry)
+        begun = (self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0))
+        state = _scaled(begun, least, 1 / self._each)
+        looked_at, done, kept = {1, 2, 4, 8, 16, 32}, 0, (0, state)
+        while done < rounds:
+            now, before, there = state
+            ready = np.maximum(now[sources] + wave.passing, before + wave.latency)
+            arrived = np.maximum(ready, there) + carry
+            state = (np.maximum(arrived + reducing, now), now, arrived)
+            done += 1
+            if looked_at and (done in looked_at or done % len(ranks) == 0):
+                lag, grown = done - kept[0], _grown(kept[1], state)
+                kept = (done, state)
+                if grown is not None:
+                    jumps, looked_at = (rounds - done) // lag, set()
+                    state = tuple(part + jumps * grown for part in state)  # type: ignore[assignment]
+                    done += jumps * lag
+        state = _scaled(state, least, wave.times / rounds)
+        self.now[ranks], self._before[ranks] = state[:2]
+        for link in wave.links:
+            np.maximum.at(self._ends, link, state[2])
+
+    def _reducing(self, wave: Wave, carry: Numbers) -> Numbers:
+        """How long each target still reduces when its last message is there.
+
+        Messages of several sources arrive together, for they share the link. Pieces of one message arrive one after
+        the other, and each is reduced while the next one travels.
+        """
+        seconds = self._reduce[wave.targets[wave.firsts]]
+        reduced = np.add.reduceat(wave.reduced, wave.firsts)
+        if self._hides:
+            return np.maximum(0.0, seconds * reduced - carry)
+        last = seconds * np.add.reduceat(wave.largest, wave.firsts)
+        chunks = np.add.reduceat(wave.chunks, wave.firsts)
+        later = carry * (reduced - np.add.reduceat(wave.largest, wave.firsts)) / chunks
+        rest: Numbers = np.maximum(last, seconds * reduced - later)
+        return rest
+
+
+def _scaled(state: State, least: float, factor: float) -> State:
+    """Times so many times as far from the first one."""
+    now, before, there = (least + factor * (part - least) for part in state)
+    return now, before, there
+
+
+def _grown(before: State, after: State) -> float | None:
+    """By how much all times grew, if they grew by the same."""
+    grown = [new - old for old, new in zip(before, after, strict=True)]
+    low, high = min(float(part.min()) for part in grown), max(float(part.max()) for part in grown)
+    return high if high - low <= NEAR * float(after[0].max()) else None
+
+
+def thinned(rows: Sequence[Row], most: int) -> list[Row]:
+    """About so many hosts instead of all; where a row cannot be made as much shorter, its latencies count in part."""
+    hosts = sum(row.many for row in rows)
+    counts = [max(1, round(row.many * most / hosts)) for row in rows]
+    factor = hosts / sum(counts)
+    return [
+        row._replace(many=count, part=row.many / (count * factor))
+        for row, count in zip(rows, counts, strict=True)
+    ]
+
+
+def _spread(row: Row) -> list[int]:
+    """Which host of the topology each host of a row is."""
+    return [row.places[min(place, len(row.places) - 1)] for place in range(row.many)]

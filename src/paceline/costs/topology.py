@@ -4,8 +4,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
-from paceline.clusters.cluster import Cluster
+from paceline.clusters.cluster import Cluster, Host
 from paceline.clusters.company import company_factor
 
 
@@ -17,8 +18,22 @@ class Way:
     latency: float
 
 
+class Row(NamedTuple):
+    """So many hosts in a row that are alike, as far as a collective can tell."""
+
+    host: Host
+    many: int
+    places: range
+    """Which hosts of the topology they are; a single one where it stands for all of them."""
+    part: float = 1.0
+    """The part of its latency with which each counts for what passes through."""
+
+
 class Topology:
     """Three links a host: out of it, into it, and inside it."""
+
+    folded = False
+    """Whether a host may stand for others."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.hosts = cluster.hosts
@@ -61,21 +76,23 @@ class Topology:
         """The most seconds a byte that a worker takes to combine what it receives with what it holds."""
         return max(self.hosts[host].device.reduce_seconds for host in self.members)
 
+    @property
+    def unfolded(self) -> "Topology":
+        """The same with every host by itself."""
+        return self
+
     @cached_property
-    def circle(self) -> Way:
-        """From every rank to the next one, the last to the first: how often links are crossed, the longest delay."""
-        if self.inhabited == 1:
-            ((host, workers),) = self.members.items()
-            return Way({self.inside(host): workers}, self.hosts[host].inside.latency)
-        crosses: dict[int, int] = {}
-        latency = 0.0
-        for host, workers in self.members.items():
-            crosses[self.out_of(host)] = crosses[self.into(host)] = 1
-            latency = max(latency, self.hosts[host].link.latency)
-            if workers > 1:
-                crosses[self.inside(host)] = workers - 1
-                latency = max(latency, self.hosts[host].inside.latency)
-        return Way(crosses, latency)
+    def rows(self) -> Sequence[Row]:
+        """The hosts that have workers, in the order of ranks."""
+        found: list[Row] = []
+        for place in self.members:
+            host = self.hosts[place]
+            last = found[-1] if found else None
+            if last is not None and last.places.stop == place and _seen(last.host) == _seen(host):
+                found[-1] = last._replace(many=last.many + 1, places=range(last.places.start, place + 1))
+            else:
+                found.append(Row(host, 1, range(place, place + 1)))
+        return found
 
     @staticmethod
     def out_of(host: int) -> int:
@@ -110,3 +127,8 @@ class Topology:
     def spread(self, source: int, target: int) -> Way:
         """From a server's host to a worker's."""
         return self.way(source, target)
+
+
+def _seen(host: Host) -> tuple[object, ...]:
+    """All of a host that a collective's price depends on."""
+    return host.link, host.inside, host.workers, host.device.reduce_seconds

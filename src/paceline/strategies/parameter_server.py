@@ -173,7 +173,7 @@ class Asynchronous(ParameterServer):
     """Nobody waits: a gradient is applied when it comes, however old the parameters it was computed on."""
 
     every: float = 0.0
-    """Seconds between updates: 0 updates with every gradient, more gathers what has come in between."""
+    """Seconds between updates: 0 updates with every gradient, more gathers all gradients that came in between."""
 
     def __post_init__(self) -> None:
         if self.every and not SHORTEST <= self.every < inf:

@@ -8,7 +8,7 @@ from statistics import fmean, pstdev
 
 from paceline.clusters.cluster import Backend, Cluster, Host, Link
 from paceline.clusters.profile import INSIDE, LinkFit, moment
-from paceline.costs.prices import ring_all_reduce
+from paceline.costs.all_reduce import Native
 from paceline.costs.topology import Topology
 from paceline.errors import Mistake
 from paceline.studies.collectives.fit import Line
@@ -122,8 +122,8 @@ def _seconds(way: str, hosts: Sequence[int], point: Point, link: Link) -> float:
             for host, count in sorted(Counter(hosts).items())
         )
     )
-    topology = Topology(described)
-    return sum(ring_all_reduce(topology, size).seconds for size in point.sizes)
+    native = Native(Topology(described))
+    return sum(native.price(size, 1).seconds for size in point.sizes)
 
 
 def _rates(points: Sequence[Point], moved: Sequence[float]) -> list[float]:

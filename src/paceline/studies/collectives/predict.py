@@ -7,11 +7,8 @@ from dataclasses import asdict
 from typing import Any
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.pipeline import segments_for
-from paceline.costs.all_reduce import all_reduce_costs
-from paceline.costs.played import play_seconds
-from paceline.costs.prices import gloo_ring
+from paceline.costs.all_reduce import Native
+from paceline.costs.schedules import SchedulePrices
 from paceline.costs.topology import Topology
 from paceline.records.bench import Prediction
 from paceline.studies.collectives.fit import Line
@@ -19,8 +16,8 @@ from paceline.studies.collectives.probe import Found
 from paceline.studies.collectives.request import GLOO
 from paceline.units import show_bytes, show_rate, show_seconds
 
-PLAYED = 32
-"""Workers up to which schedules are played message by message; beyond, rounds are priced, which is quicker."""
+PLAYED = 20_000
+"""Messages of a schedule up to which it is played message by message: some seconds."""
 
 QUICKEST = 1e-13
 """Seconds a byte that a link takes at least: a fit may find none where latency is all there is."""
@@ -70,11 +67,8 @@ def _seconds(name: str, found: Found, topology: Topology, size: int, element: in
     if name in found.shared:
         return found.shared[name].seconds(size)
     if name == GLOO:
-        return gloo_ring(topology, size).seconds
-    if len(topology.workers) > PLAYED:
-        return all_reduce_costs(name, topology).price(size, element).seconds
-    schedule = build_schedule(name, topology.workers)
-    return play_seconds(schedule, topology, size, element, segments_for(schedule, size))
+        return Native(topology).ring(size).seconds
+    return SchedulePrices(name, topology, PLAYED).price(size, element).seconds
 
 
 def _figures(found: Found) -> Mapping[str, Any]:

@@ -37,6 +37,7 @@ def by_events(setup: Setup) -> Parts:
         alone=(setup.cost.data + setup.cost.compute) / fastest,
         workers=cluster.workers,
         jitter=setup.jitter,
+        servers=setup.servers,
     ).long_run(simulated)
 
 

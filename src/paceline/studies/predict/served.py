@@ -16,7 +16,7 @@ from paceline.strategies.consistency import Bound
 from paceline.strategies.messages import HEADER
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.closed import by_folding
-from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
+from paceline.studies.predict.extremes import Lognormal, expected_maximum, mean_factor, sum_of
 from paceline.studies.predict.few import Few, without_stragglers
 from paceline.studies.predict.parts import Parts
 
@@ -27,16 +27,13 @@ Demand = Mapping[int, float]
 def by_arrivals(few: Few) -> Parts:
     """Synchronous rounds of workers that vary: gradients come in one after the other, the last one decides.
 
-    The servers' links are through when, after some worker has come, it and all who come later have been carried. The
-    answers leave together, as they do where nobody varies.
+    The step of workers that do not vary is known exactly; added is by how much later the servers have everything.
     """
     still = by_folding(without_stragglers(few))
     computing = still.data + still.forward + still.backward
-    update = _update(few, few.workers)
-    one_way = max(0.0, (still.step - computing - update) / 2)
-    left = torch.arange(few.workers, 0, -1, dtype=torch.float64) / few.workers
-    step = float((_arrivals(few) + left * one_way).max()) + update + one_way
     own = mean_factor(few.jitter)
+    even = without_stragglers(few)
+    step = max(still.step + _carried(few) - _carried(even), own * computing)
     rest = step - own * computing
     communicate = max(0.0, min(still.communicate, rest - still.wait))
     parts = {kind: own * getattr(still, kind) for kind in ("data", "forward", "backward")}
@@ -44,13 +41,42 @@ def by_arrivals(few: Few) -> Parts:
     return replace(still, **parts, communicate=communicate, wait=rest - communicate, rate=rate)
 
 
+def _carried(few: Few) -> float:
+    """When all gradients are through the links to the servers.
+
+    A server's link is through when, after some worker has come, it and all who come later have been carried; the links
+    of workers, when the last of all has sent its own; the memory of a server's host, when those on it have.
+    """
+    topology, arrivals = Folded(few.folding), _arrivals(few)
+    left = torch.arange(few.workers, 0, -1, dtype=torch.float64) / few.workers
+    out, inside, shared = (dict[int, float]() for _ in range(3))
+    for place, kind in enumerate(few.folding.kinds):
+        for server, size in zip(few.places, _pushes(few), strict=True):
+            crosses = topology.gather(place, server).crosses if kind.workers else {}
+            for link, often in crosses.items():
+                near = {topology.out_of(place): out, topology.inside(place): inside}
+                found = near.get(link, shared)
+                found[link] = found.get(link, 0.0) + often * size / topology.capacities[link]
+    ends = [float((arrivals + left * busy).max()) for busy in shared.values()]
+    ends += [float(arrivals[-1]) + busy for busy in out.values()]
+    for place, times in _computing(few).items():
+        ends.append(expected_maximum([times]) + inside.get(topology.inside(place), 0.0))
+    return max(ends)
+
+
+def _computing(few: Few) -> dict[int, tuple[Lognormal, int]]:
+    """How long workers of each kind compute, and how many they are; by the kind's place."""
+    busy = few.cost.data + few.cost.forward + few.cost.backward
+    places = (place for place, kind in enumerate(few.folding.kinds) if kind.workers)
+    return {
+        place: (sum_of([busy / pace], few.jitter), kind.workers)
+        for place, pace, kind in zip(places, few.paces, few.kinds, strict=True)
+    }
+
+
 def _arrivals(few: Few) -> torch.Tensor:
     """When workers of all kinds are through with computing, the first one first, as it is in the mean."""
-    busy = few.cost.data + few.cost.forward + few.cost.backward
-    kinds = [
-        (sum_of([busy / pace], few.jitter), kind.workers)
-        for pace, kind in zip(few.paces, few.kinds, strict=True)
-    ]
+    kinds = list(_computing(few).values())
     came = [
         time.quantiles((torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25))
         for time, many in kinds

@@ -13,8 +13,9 @@ from paceline.studies.predict.few import Few, few_of
 from paceline.studies.predict.parts import Parts
 from paceline.studies.predict.served import by_arrivals, by_capacity
 
-SMALL = 16
-"""Workers up to which training that waits for few is simulated; beyond, what links and servers can carry decides."""
+SMALL, FLOWS = 16, 64
+"""Workers, or pairs of a worker and a server, up to which training with servers is simulated where workers vary or do
+not wait for all. Beyond, what links and servers can carry decides."""
 
 
 def predict_step(setup: Setup) -> Step:
@@ -50,7 +51,9 @@ def closed(few: Few) -> Parts | None:
 
 
 def _is_simulated(few: Few) -> bool:
-    return isinstance(few.strategy, Served) and not waits_for_all(few.strategy) and few.workers <= SMALL
+    if not isinstance(few.strategy, Served) or (not few.jitter and waits_for_all(few.strategy)):
+        return False
+    return few.workers <= SMALL or few.workers * len(few.places) <= FLOWS
 
 
 def _step(few: Few) -> float:

@@ -23,6 +23,9 @@ AGREE = 0.005
 LONG = 1_024
 """Steps of all workers together after which the later span of a run with servers is the answer, as it is."""
 
+VARYING = 4_096
+"""Steps of all workers together, over the number of servers, of a run with servers in which workers vary."""
+
 Weighted = Sequence[tuple[Sequence[Noted], int]]
 """Steps of some workers, and how many workers each of them stands for."""
 
@@ -52,6 +55,7 @@ class Pace:
     workers: int
     """How many are simulated."""
     jitter: float = 0.0
+    servers: int = 1
 
     def long_run(self, simulated: Callable[[int], Weighted]) -> Parts:
         """The mean step once the run has found its pace; ``simulated`` runs so many steps a worker."""
@@ -83,15 +87,19 @@ class Pace:
         """Twice as long until two spans of the run are equally fast; the way that workers fall into takes its time."""
         # A fast worker comes to the end of its leash only after a while.
         steps = 16 * (1 + min(7, getattr(self.strategy, "staleness", 0)))
+        if self.jitter:
+            steps = max(steps, VARYING // (self.workers * self.servers))
         while True:
             self._check(steps)
             found = simulated(steps)
             # Whoever comes to the last meeting first leaves the others more room: the run's end does not count.
             end = min(noted[-1].end for noted, _ in found)
+            if self.jitter and (mean := _between(found, end * 0.2, end * 0.95)) is not None:
+                return mean
             before, later = (_between(found, end * part, end * (part + 0.35)) for part in (0.25, 0.6))
             steps *= 2
             if before is not None and later is not None:
-                steady = not self.jitter and abs(before.rate / later.rate - 1) <= AGREE
+                steady = abs(before.rate / later.rate - 1) <= AGREE
                 if steady or steps * self.workers > LONG:
                     return later
 

@@ -1,0 +1,212 @@
+"""A schedule's rounds on a cluster's links, as arrays: who sends to whom, over which links, and with whom at once."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.collectives.many import Messages, Ranks
+from paceline.costs.topology import Row
+
+Numbers = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Places:
+    """Where the ranks are. Links are numbered: out of each host, into each, then inside each."""
+
+    host_of: Ranks
+    byte_seconds: Numbers
+    """Of each link."""
+    latency: Numbers
+    """Of each host's link to the others, then inside each host."""
+    passing: Numbers
+    """The same as it counts for what passes through a host that stands for others, or for part of one."""
+    reduce: Numbers
+    """Seconds a byte, of each rank."""
+
+    @classmethod
+    def of(cls, rows: Sequence[Row]) -> "Places":
+        """Of these hosts, in the order of ranks."""
+
+        def each(values: Iterator[float]) -> Numbers:
+            return np.repeat(np.fromiter(values, float), [row.many for row in rows])
+
+        link = each(1 / row.host.link.bandwidth for row in rows)
+        inside = each(1 / row.host.inside.bandwidth for row in rows)
+        latency = [
+            each(row.host.link.latency for row in rows),
+            each(row.host.inside.latency for row in rows),
+        ]
+        parts = np.tile(each(row.part for row in rows), 2)
+        workers = each(row.host.workers for row in rows).astype(np.int64)
+        return cls(
+            host_of=np.repeat(np.arange(len(workers)), workers),
+            byte_seconds=np.concatenate([link, link, inside]),
+            latency=np.concatenate(latency),
+            passing=parts * np.concatenate(latency),
+            reduce=np.repeat(each(row.host.device.reduce_seconds for row in rows), workers),
+        )
+
+    def ways(self, sources: Ranks, targets: Ranks) -> tuple[Ranks, Numbers, Numbers]:
+        """The two links of each message, the same one twice inside a host, and its latency, also in passing."""
+        near, far, hosts = self.host_of[sources], self.host_of[targets], len(self.latency) // 2
+        same, within = near == far, 2 * hosts + near
+        links = np.stack([np.where(same, within, near), np.where(same, within, hosts + far)])
+
+        def delays(each: Numbers) -> Numbers:
+            return np.where(same, each[hosts + near], np.maximum(each[near], each[far]))
+
+        return links, delays(self.latency), delays(self.passing)
+
+    def load(self, links: Ranks, chunks: Ranks) -> Numbers:
+        """Chunks over each link."""
+        two = links[0] != links[1]
+        most = len(self.byte_seconds)
+        weights = chunks.astype(np.float64)
+        load = np.bincount(links[0], weights, most) + np.bincount(links[1][two], weights[two], most)
+        return load.astype(np.float64)
+
+
+@dataclass(eq=False, slots=True)
+class Wave:
+    """Messages of one round, or of several rounds that segments are in; by target, those of a pair in one."""
+
+    sources: Ranks
+    targets: Ranks
+    chunks: Ranks
+    reduced: Ranks
+    """Chunks of each message that are reduced."""
+    largest: Ranks
+    """Chunks of its longest piece that is."""
+    links: Ranks
+    latency: Numbers
+    passing: Numbers
+    firsts: Ranks
+    """Where the messages of each target begin."""
+    order: Ranks
+    """Where each message was before they were sorted by target."""
+    kinds: tuple[tuple[tuple[int, int], int], ...]
+    """Which messages there are, as what tells them apart and how many."""
+    times: int = 1
+    """How many waves in a row are like this one."""
+
+    @property
+    def circular(self) -> bool:
+        """Whether each of its ranks receives from one and sends to one."""
+        return len(self.firsts) == len(self.targets) and np.array_equal(np.sort(self.sources), self.targets)
+
+    @classmethod
+    def of(cls, under_way: Sequence[tuple[Messages, int]], places: Places) -> "Wave":
+        """Of these rounds, each in so many segments."""
+        pairs: dict[tuple[int, int], list[tuple[Messages, int]]] = {}
+        for turn, count in under_way:
+            pairs.setdefault(turn.pairs, []).append((turn, count))
+        columns, kinds = [], []
+        for key, same in pairs.items():
+            first = same[0][0]
+            total = sum(turn.chunks * count for turn, count in same)
+            added = sum(turn.chunks * count for turn, count in same if turn.reduces)
+            longest = max((turn.chunks for turn, _ in same if turn.reduces), default=0)
+            said = (np.full(len(first.sources), number) for number in (total, added, longest))
+            columns.append((first.sources, first.targets, *said))
+            kinds.append((key, len(first.sources)))
+        order = np.argsort(np.concatenate([column[1] for column in columns]), kind="stable")
+        joined: list[Ranks] = [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
+        sources, targets, chunks, reduced, largest = joined
+        ways = places.ways(sources, targets)
+        firsts = np.flatnonzero(np.diff(targets, prepend=-1))
+        numbers = (chunks, reduced, largest)
+        return cls(sources, targets, *numbers, *ways, firsts, order, tuple(kinds))
+
+
+def waves(rounds: Sequence[Messages], segments: int, places: Places) -> list[Wave]:
+    """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time.
+
+    Like waves in a row are one where ranks go round in a circle, and apart elsewhere.
+    """
+    made: dict[tuple[int, ...], Wave] = {}
+    found: list[Wave] = []
+    for counts, times in _under_way([turn.times for turn in rounds], segments):
+        if counts not in made:
+            under_way = [(turn, count) for turn, count in zip(rounds, counts, strict=True) if count]
+            made[counts] = Wave.of(under_way, places)
+            made[counts].times = times if made[counts].circular else 1
+        found += [made[counts]] * (times // made[counts].times)
+    return found
+
+
+def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """How many rounds of each kind are under way, and in how many waves in a row.
+
+    A kind that stands for many rounds is in full swing for most of them; only where one begins or ends is looked at
+    wave by wave.
+    """
+    ends = [0]
+    for one in times:
+        ends.append(ends[-1] + one)
+    last = ends[-1] + segments - 1
+    looked_at = {wave for end in ends for wave in range(end - 1, end + segments + 1) if 0 <= wave < last}
+    starts = sorted({0, *looked_at})
+
+    def counts(wave: int) -> tuple[int, ...]:
+        return tuple(
+            max(0, min(wave + 1, end) - max(wave - segments + 1, begin)) for begin, end in pairwise(ends)
+        )
+
+    spans = [(counts(wave), following - wave) for wave, following in pairwise([*starts, last])]
+    for same, found in groupby(spans, key=lambda span: span[0]):
+        yield same, sum(length for _, length in found)
+
+
+def paces(found: Sequence[Wave], places: Places) -> list[tuple[Ranks, Numbers]]:
+    """For each wave the level of its messages, and the seconds a byte of a chunk that their two links are busy.
+
+    Messages of one level are under way at the same time and share links. A message's level is one more than that of
+    whatever it has to wait for: what its sender received before, what its receiver took in two rounds before, and the
+    message before it between the same two.
+    """
+    ranks = len(places.host_of)
+    now, before = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    pairs: dict[tuple[int, int], Ranks] = {}
+    levels: list[Ranks] = []
+    loads: dict[int, Numbers] = {}
+    for wave in found:
+        waits = np.maximum(now[wave.sources], before[wave.targets])
+        after = [pairs.get(key, np.zeros(many, np.int64)) for key, many in wave.kinds]
+        level = 1 + np.maximum(waits, np.concatenate(after)[wave.order])
+        levels.append(level)
+        last = level + wave.times - 1
+        unsorted = np.empty_like(last)
+        unsorted[wave.order] = last
+        cuts = np.cumsum([many for _, many in wave.kinds])[:-1]
+        pairs.update(zip((key for key, _ in wave.kinds), np.split(unsorted, cuts), strict=True))
+        for ones in (wave.sources, wave.targets):
+            before[ones] = now[ones]
+        np.maximum.at(now, wave.targets, last)
+        for one in _present(level) if wave.times == 1 else ():
+            here = level == one
+            load = places.load(wave.links[:, here], wave.chunks[here])
+            loads[one] = loads[one] + load if one in loads else load
+    return [
+        (level, _full(wave, level, loads, places) * places.byte_seconds[wave.links])
+        for wave, level in zip(found, levels, strict=True)
+    ]
+
+
+def _full(wave: Wave, level: Ranks, loads: dict[int, Numbers], places: Places) -> Numbers:
+    """Chunks over the two links of each message while it is under way."""
+    if wave.times > 1:
+        return places.load(wave.links, wave.chunks)[wave.links]
+    full = np.empty(wave.links.shape)
+    for one in _present(level):
+        here = level == one
+        full[:, here] = loads[one][wave.links[:, here]]
+    return full
+
+
+def _present(level: Ranks) -> list[int]:
+    found: list[int] = np.flatnonzero(np.bincount(level)).tolist()
+    return found
