@@ -1,10 +1,19 @@
 """What the time of an operator is learned from: its sizes as logarithms, and how long it would take at best."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import ceil, log2
 from typing import NamedTuple
 
-from paceline.costs.trace.operator import Attention, Convolution, Kind, Operator, Product, Window
+from paceline.costs.trace.operator import (
+    Attention,
+    Convolution,
+    Kind,
+    Operator,
+    Product,
+    Recurrence,
+    Window,
+)
 
 CALL = 5e-6
 """Seconds of a call that does next to nothing; keeps the logarithm of a tiny operator's time in range."""
@@ -21,6 +30,18 @@ class Limits(NamedTuple):
     """Floating-point operations a second."""
     bandwidth: float
     """Bytes a second, of memory."""
+
+
+def curve_name(operator: Operator) -> str:
+    """Which curve the time of an operator follows: its name, and which convolution where kernels are others."""
+    shape = operator.shape
+    if not isinstance(shape, Convolution):
+        return operator.name
+    if shape.transposed:
+        return f"{operator.name} transposed"
+    if shape.dimensions == 3:
+        return f"{operator.name} of volumes"
+    return f"{operator.name} channels last" if shape.channels_last else operator.name
 
 
 def features(operator: Operator, moved: float) -> list[float]:
@@ -52,6 +73,8 @@ def _own(operator: Operator) -> list[float]:
         case Attention() as shape:
             sizes = [shape.batch * shape.heads, shape.queries, shape.keys, shape.width]
             return [*map(_log, sizes), 2.0 * shape.causal]
+        case Recurrence() as shape:
+            return [*map(_log, (shape.batch, shape.length, shape.inputs, shape.hidden))]
     moved, elements = operator.read + operator.written, max(operator.elements, 1)
     # What is moved beyond one reading and one writing: of a norm, its channels.
     return [_log(elements), _log(moved / elements), _log(moved - 8 * elements)]
@@ -73,6 +96,17 @@ def at_best(operator: Operator, limits: Limits) -> float:
 
 def inside(shape: Convolution) -> float:
     """The part of a convolution's operations that fall on the image; those on its padding are skipped."""
+    if shape.dimensions == 3:
+        return 1.0
+    if shape.transposed:  # the other way round
+        shape = replace(
+            shape,
+            transposed=False,
+            height=shape.out_height,
+            width=shape.out_width,
+            out_height=shape.height,
+            out_width=shape.width,
+        )
     tall = _inside(
         shape.height, shape.out_height, shape.kernel_height, shape.stride_height, shape.padding_height
     )
@@ -95,6 +129,7 @@ _SCALES: Mapping[Kind, list[float]] = {
     "product": [5.0, 4.0, 4.0, 4.0],
     "pool": [5.0, 4.0, 4.0, 2.0],
     "attention": [4.0, 4.0, 4.0, 3.0, 4.0],
+    "recurrence": [4.0, 4.0, 4.0, 4.0],
 }
 
 

@@ -18,6 +18,7 @@ from paceline.costs.trace.operator import (
     Operator,
     Phase,
     Product,
+    Recurrence,
     Shape,
     Window,
 )
@@ -49,6 +50,8 @@ def operator(
     arguments = _named(function, args, kwargs)
     given, made = list(_tensors(arguments.values())), list(_tensors([result]))
     elements = max((tensor.numel() for tensor in [*given, *made]), default=0)
+    if name == "_trilinear":  # of a bilinear layer: it multiplies its inputs and weights, and sums
+        elements = sizes.trilinear(arguments)
     shape = _shape(name, kind, arguments, made)
     read, written = _bytes(function, arguments, given, made)
     return Operator(
@@ -97,6 +100,8 @@ def _shape(name: str, kind: Kind, arguments: dict[str, Any], made: list[Tensor])
             return sizes.product(arguments[left], arguments[right])
         case "attention":
             return sizes.attention(arguments)
+        case "recurrence":
+            return sizes.recurrence(arguments)
         case "pool":
             return _window(arguments, made)
     return None
@@ -123,6 +128,9 @@ def _flops(name: str, kind: Kind, shape: Shape, elements: int, arguments: dict[s
             value: int = arguments["value"].shape[-1]
             widths = 3 * shape.width + 2 * value if name.endswith("_backward") else shape.width + value
             return 2.0 * shape.batch * shape.heads * shape.queries * shape.keys * widths
+        case Recurrence():
+            gates = 4 * shape.hidden * (shape.inputs + shape.hidden)
+            return 2.0 * shape.batch * shape.length * gates * (2 if name.endswith("_backward") else 1)
         case Window():
             cells = shape.batch * shape.channels * shape.out_height * shape.out_width
             return float(cells * shape.kernel_height * shape.kernel_width)

@@ -9,6 +9,7 @@ Kind = Literal[
     "convolution",
     "product",
     "attention",
+    "recurrence",
     "norm",
     "pool",
     "elementwise",
@@ -19,7 +20,8 @@ Kind = Literal[
 ]
 """What an operator does; those of one kind are timed by one rule.
 
-``product`` is a matrix product, ``reduction`` also softmax and losses, ``copy`` whatever only moves memory.
+``product`` is a matrix product, ``recurrence`` a whole layer of an LSTM, ``reduction`` also softmax and
+losses, ``copy`` whatever only moves memory.
 """
 
 
@@ -44,6 +46,10 @@ class Convolution:
     dilation: int = 1
     groups: int = 1
     transposed: bool = False
+    dimensions: int = 2
+    """1 for lines, 2 for images, 3 for volumes."""
+    channels_last: bool = False
+    """Whether the channels of a place lie next to each other in memory."""
     data: bool = True
     """Of a backward: whether the gradient of the input is wanted; the first layer's is not."""
     filter: bool = True
@@ -87,7 +93,17 @@ class Attention:
     causal: bool = False
 
 
-Shape = Convolution | Product | Window | Attention | None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """A layer of an LSTM over ``batch`` sequences."""
+
+    batch: int
+    length: int
+    inputs: int
+    hidden: int
+
+
+Shape = Convolution | Product | Window | Attention | Recurrence | None
 """The sizes that the time of an operator depends on beyond its bytes; None where bytes are enough."""
 
 

@@ -6,7 +6,8 @@ from typing import Any
 
 from torch import Tensor
 
-from paceline.costs.trace.operator import Attention, Convolution, Product, Window
+from paceline.costs.trace.making import is_channels_last
+from paceline.costs.trace.operator import Attention, Convolution, Product, Recurrence, Window
 
 
 def convolution(arguments: dict[str, Any], output: Tensor) -> Convolution:
@@ -35,6 +36,8 @@ def convolution(arguments: dict[str, Any], output: Tensor) -> Convolution:
         dilation=max(arguments["dilation"]),
         groups=arguments["groups"],
         transposed=arguments["transposed"],
+        dimensions=weight.dim() - 2,
+        channels_last=is_channels_last(images),
         data=bool(mask[0]),
         filter=bool(mask[1]),
     )
@@ -76,6 +79,23 @@ def attention(arguments: dict[str, Any]) -> Attention:
         width=width,
         causal=bool(arguments.get("is_causal", False)),
     )
+
+
+def recurrence(arguments: dict[str, Any]) -> Recurrence:
+    """Of a layer of an LSTM, forward or backward."""
+    length, batch, inputs = arguments["input"].shape
+    return Recurrence(batch=batch, length=length, inputs=inputs, hidden=arguments["hidden_size"])
+
+
+def trilinear(arguments: dict[str, Any]) -> int:
+    """Of three tensors that are expanded and multiplied, the elements of the product."""
+    shapes = []
+    for place in ("1", "2", "3"):
+        shape = list(arguments[f"i{place}"].shape)
+        for dimension in arguments[f"expand{place}"]:
+            shape.insert(dimension, 1)
+        shapes.append(shape)
+    return prod(map(max, *shapes))
 
 
 def _plane(sizes: Sequence[int]) -> tuple[int, int]:

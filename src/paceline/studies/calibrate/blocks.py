@@ -46,6 +46,46 @@ class Tokens(nn.Module):
         return vectors
 
 
+class Tagger(nn.Module):
+    """Tokens through recurrent layers to scores, of each token or of the last one."""
+
+    def __init__(self, tokens: nn.Embedding, inner: nn.RNNBase, classes: int, whole: bool) -> None:
+        super().__init__()
+        self.tokens, self.inner, self.whole = tokens, inner, whole
+        self.head = nn.Linear(inner.hidden_size * (2 if inner.bidirectional else 1), classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Look up, go through, score."""
+        vectors = self.tokens(tokens)
+        states = (
+            self.inner(vectors)[0]
+            if self.inner.batch_first
+            else self.inner(vectors.transpose(0, 1))[0].transpose(0, 1)
+        )
+        scores: Tensor = self.head(states if self.whole else states[:, -1])
+        return scores
+
+
+class Inverted(nn.Module):
+    """A wide convolution of each channel alone, then linear layers over the channels of each place."""
+
+    def __init__(self, channels: int, kernel: int, wider: int) -> None:
+        super().__init__()
+        self.spatial = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels)
+        self.inner = nn.Sequential(
+            nn.LayerNorm(channels),
+            nn.Linear(channels, wider * channels),
+            nn.GELU(),
+            nn.Linear(wider * channels, channels),
+        )
+        self.first = wider != 2
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The sum lies in memory as its first part does."""
+        branch: Tensor = self.inner(self.spatial(inputs).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return branch + inputs if self.first else inputs + branch
+
+
 class SelfAttention(nn.Module):
     """Every place looks at the others, or at those before it."""
 

@@ -10,11 +10,13 @@ from paceline.errors import Mistake, RunFailed
 from paceline.records.calibration import CalibrationObserver, DeviceFound, SilentCalibration
 from paceline.studies.calibrate.fit import Fit, fit_device
 from paceline.studies.calibrate.measure import Measured, Probe, measure
-from paceline.studies.calibrate.networks import MOST_WORK, draw_network
+from paceline.studies.calibrate.networks import MOST_WORK, draw_layer, draw_network
 from paceline.studies.calibrate.peak import measure_limits, measure_page
 
 USUAL_SECONDS = 180.0
 LEAST_SECONDS, MOST_SECONDS = 2.0, 3600.0
+LAYERS_SHARE = 0.15
+"""Of the time, for single layers of torch.nn."""
 WHOLE_EVERY = 3
 """Of so many networks one is measured as a whole step too."""
 FEWEST_NETWORKS = 8
@@ -54,6 +56,8 @@ def _networks(
     """Networks of the seed, as many as there is time for; the first are small, so that a short time has several."""
     begun, probe = clock(), Probe()
     measured: list[Measured] = []
+    layers: list[Measured] = []
+    on_layers = 0.0
     with torch.random.fork_rng(devices=()):
         while (spent := clock() - begun) < seconds or len(measured) < FEWEST_NETWORKS:
             if spent > 10 * seconds + 60:
@@ -63,8 +67,12 @@ def _networks(
             work = MOST_WORK if seconds >= 30 and number >= FEWEST_NETWORKS else MOST_WORK / 100
             network = draw_network(seed * 1_000_003 + number, work)
             measured.append(measure(network, probe, whole=number % WHOLE_EVERY == 0))
+            start = clock()
+            while on_layers + clock() - start < LAYERS_SHARE * (clock() - begun):
+                layers.append(measure(draw_layer(seed, len(layers)), probe, whole=False))
+            on_layers += clock() - start
             observer.progressed(min(1.0, spent / seconds), f"{len(measured)} networks")
-    return measured
+    return measured + layers
 
 
 def _found(fit: Fit, measured: list[Measured], threads: int) -> DeviceFound:

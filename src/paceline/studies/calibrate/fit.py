@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from paceline.costs.devices.features import Limits, bytes_moved, features, scales
+from paceline.costs.devices.features import Limits, bytes_moved, curve_name, features, scales
 from paceline.costs.devices.fitted import PAGE, SIZES, Fitted, Fresh, Overhead, logarithm, results
 from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_curve
 from paceline.costs.trace.operator import Kind, Operator, Phase
@@ -24,8 +24,11 @@ MOST_POINTS = {"convolution": 1100, "product": 300}
 USUAL_POINTS = 60
 MOST_CHOSEN = 300
 """Points by which it is chosen how smooth a curve is."""
-FEWEST_POINTS = 8
-"""Of an operator that gets a curve of its own."""
+FEWEST_POINTS = 3
+"""Of an operator that gets a curve of its own: few say how fast it is, and the roofline how it grows."""
+FEWEST_CHOSEN = 16
+"""Points by which it can be chosen how smooth a curve is; fewer are taken to be noisy."""
+FEW = Choice(noise=0.1)
 MARGIN = 1.15
 """How far above the measured peak an operator may be before it is called nonsense."""
 FOLDS = 5
@@ -72,9 +75,10 @@ def fit_device(measured: Sequence[Measured], limits: Limits, page: float) -> Fit
             f"{limits.flops / 1e9:.0f} GFLOP/s, or no time at all); the machine is too busy: calibrate again"
         )
     device, missed = _fit(steady, points, limits, page)
+    doubts = _left_out(points, limits)
     off = steps_off(steady, limits, page)
     return Fit(
-        device=replace(device, spread=float(np.sqrt(np.mean(np.square(off)))), _known={}),
+        device=replace(device, spread=_root_mean_square(off), doubts=doubts, _known={}),
         points=_by_kind({kind: len(found) for kind, found in missed.items()}),
         residuals=_by_kind({kind: _shares(found) for kind, found in missed.items()}),
         rates=_rates(points),
@@ -140,7 +144,8 @@ def _curves(points: Sequence[Point], limits: Limits) -> tuple[dict[str, Curve], 
         places, values, reach = _arrays(found, limits)
         doubts = _doubts(found)
         some = slice(None, None, -(-len(found) // MOST_CHOSEN))
-        choice = best_choice(places[some], values[some], reach, doubts[some])
+        few = len(found) < FEWEST_CHOSEN
+        choice = FEW if few else best_choice(places[some], values[some], reach, doubts[some])
         curves[name], errors = fit_curve(places, values, reach, choice, doubts)
         missed[found[0].operator.kind] += errors.tolist()
     return curves, missed
@@ -150,7 +155,7 @@ def _grouped(points: Iterable[Point], seed: int = 0) -> dict[str, list[Point]]:
     """By operator, no more of each than are needed."""
     groups = defaultdict(list)
     for point in points:
-        groups[point.operator.name].append(point)
+        groups[curve_name(point.operator)].append(point)
     random = Random(seed)  # noqa: S311
     for name, found in groups.items():
         most = MOST_POINTS.get(found[0].operator.kind, USUAL_POINTS)
@@ -174,15 +179,48 @@ def _doubts(points: Sequence[Point]) -> np.ndarray:
 
 def _kind_curves(points: Sequence[Point], limits: Limits) -> dict[Kind, Curve]:
     """For operators that no network had: all of a kind together."""
-    groups: dict[Kind, list[Point]] = defaultdict(list)
+    return {kind: _joint_curve(list(named.values()), limits) for kind, named in _named(points).items()}
+
+
+def _named(points: Iterable[Point]) -> dict[Kind, dict[str, list[Point]]]:
+    """By kind and by curve."""
+    kinds: dict[Kind, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
-        groups[point.operator.kind].append(point)
+        kinds[point.operator.kind][curve_name(point.operator)].append(point)
+    return kinds
+
+
+def _joint_curve(operators: Sequence[Sequence[Point]], limits: Limits) -> Curve:
+    """One for all of some operators, each of which has the same say."""
     random = Random(0)  # noqa: S311
-    curves = {}
-    for kind, found in groups.items():
-        some = found if len(found) <= USUAL_POINTS else random.sample(found, USUAL_POINTS)
-        curves[kind] = fit_curve(*_arrays(some, limits), Choice(noise=0.1))[0]
-    return curves
+    most = max(2, USUAL_POINTS // len(operators))
+    some = [point for found in operators for point in random.sample(found, min(most, len(found)))]
+    return fit_curve(*_arrays(some, limits), FEW)[0]
+
+
+def _left_out(points: Sequence[Point], limits: Limits) -> dict[str, float]:
+    """How far off an operator is that was never measured: each is foretold by the others of its kind, without it.
+
+    By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
+    together; under "" that of a whole kind that is foretold by the roofline alone.
+    """
+    doubts: dict[str, float] = {}
+    levels = []
+    for kind, named in _named(points).items():
+        off = []
+        for name, found in named.items():
+            places, values, _ = _arrays(found, limits)
+            levels.append(float(values.mean()))
+            others = [other for other_name, other in named.items() if other_name != name]
+            if others:
+                off.append(float((values - _joint_curve(others, limits)(places.tolist())).mean()))
+        if len(off) > 1:
+            doubts[kind] = _root_mean_square(off)
+    return {**doubts, "": _root_mean_square(levels)}
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
 
 
 def _fresh(measured: Iterable[Measured], page: float) -> Fresh:
@@ -249,7 +287,7 @@ def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
 def _rates(points: Iterable[Point]) -> dict[Kind, tuple[float, float]]:
     rates: dict[Kind, list[float]] = defaultdict(list)
     for point in points:
-        if point.operator.kind in ("convolution", "product", "attention"):
+        if point.operator.kind in ("convolution", "product", "attention", "recurrence"):
             rates[point.operator.kind].append(point.operator.flops / point.seconds)
     low_high = {kind: np.quantile(found, (0.1, 0.98)) for kind, found in rates.items()}
     return _by_kind({kind: (float(low), float(high)) for kind, (low, high) in low_high.items()})
