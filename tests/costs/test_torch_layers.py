@@ -79,7 +79,7 @@ def test_a_layer_that_needs_values_is_refused(name: str) -> None:
         batch=lambda samples: (torch.rand(samples, 8), torch.zeros(samples)),
         optimizer=Sgd(),
     )
-    with pytest.raises(Mistake, match="values of a tensor|meta tensors"):
+    with pytest.raises(Mistake, match=r"values of a tensor|meta tensors"):
         trace(subject, 4)
 
 

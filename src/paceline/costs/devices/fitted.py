@@ -2,7 +2,7 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from math import exp, hypot, isfinite, log
 from typing import Any
 
@@ -36,6 +36,8 @@ class Overhead:
     ratio: float = 1.0
     call: float = 0.0
     """Seconds a call that the operators' own times do not show: Python, modules, autograd."""
+    unrolled: float = 0.0
+    """The same of a call by a recurrent layer, in addition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +127,7 @@ class Fitted:
             operator.written,
             operator.elements,
             operator.shape,
+            operator.unrolled,
         )
         if key not in self._known:
             self._known[key] = self._seconds(operator)
@@ -140,6 +143,7 @@ class Fitted:
     def _seconds(self, operator: Operator) -> float:
         overhead = self.overheads[operator.phase]
         seconds = overhead.ratio * (self.warm(operator) + self.fresh.seconds(operator)) + overhead.call
+        seconds += overhead.unrolled * operator.unrolled
         return max(seconds, operator.flops / self.peak, 1e-7)
 
     def to_json(self) -> dict[str, Any]:
@@ -149,9 +153,7 @@ class Fitted:
             "peak": self.peak,
             "curves": {name: curve.to_json() for name, curve in self.curves.items()},
             "kinds": {kind: curve.to_json() for kind, curve in self.kinds.items()},
-            "overheads": {
-                phase: {"ratio": one.ratio, "call": one.call} for phase, one in self.overheads.items()
-            },
+            "overheads": {phase: asdict(one) for phase, one in self.overheads.items()},
             "fresh": {"page": self.fresh.page, "shares": list(self.fresh.shares)},
             "spread": self.spread,
             "doubts": dict(self.doubts),
@@ -192,7 +194,7 @@ def _check(device: Fitted) -> None:
     if len(device.fresh.shares) != len(SIZES) + 1:
         raise ValueError(f"its shares of fresh memory must be {len(SIZES) + 1}")
     others = [device.spread, device.fresh.page, *device.fresh.shares, *device.doubts.values()]
-    others += [abs(one.call) for one in device.overheads.values()]
+    others += [abs(one.call) + abs(one.unrolled) for one in device.overheads.values()]
     if not all(isfinite(value) and value > 0 for value in positive):
         raise ValueError("its peak, bandwidth and ratios must be finite and more than 0")
     if not all(isfinite(value) and value >= 0 for value in others):

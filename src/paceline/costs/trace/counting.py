@@ -43,6 +43,7 @@ def operator(
     result: Any,
     phase: Phase,
     module: str,
+    unrolled: bool = False,
 ) -> Operator:
     """The record of a call that gave ``result``."""
     name = function._opname
@@ -64,6 +65,7 @@ def operator(
         written=written,
         elements=elements,
         shape=shape,
+        unrolled=unrolled,
     )
 
 

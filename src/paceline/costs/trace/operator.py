@@ -126,3 +126,5 @@ class Operator:
     elements: int
     """Of the largest tensor that it reads or writes."""
     shape: Shape = None
+    unrolled: bool = False
+    """Whether a recurrent layer calls it, step by step: from C++, where a call costs less than from Python."""

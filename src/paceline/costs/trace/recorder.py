@@ -43,7 +43,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.last = func
         result, seconds = self._run(func, args, kwargs)
         if self.phase is not None and counts(func):
-            record = operator(func, args, kwargs, result, self.phase, self._place())
+            place = self._place()
+            unrolled = self.places is not None and self.places.is_recurrent(place)
+            record = operator(func, args, kwargs, result, self.phase, place, unrolled)
             self.calls[self.phase].append((record, seconds))
         return result
 

@@ -88,7 +88,7 @@ def _unmeasured(prediction: Prediction) -> Iterator[str]:
     named = [f"{name} {percent(round(share, 2))}" for name, share in shares[:MOST_NAMED]]
     more = f" and {len(shares) - MOST_NAMED} more" if len(shares) > MOST_NAMED else ""
     yield (
-        f"Never measured: {percent(round(total, 2))} of a step's computing is in operators that the profile does not know "
-        f"({', '.join(named)}{more}), which are priced like others of their kind; the interval is wider for it. "
+        f"Never measured: {percent(round(total, 2))} of a step's computing is in operators that the profile does not "
+        f"know ({', '.join(named)}{more}), which are priced like others of their kind; the interval is wider for it. "
         "Calibrate again, or correct the profile by a run of this job (paceline calibrate --record RUN --profile FILE)."
     )

@@ -31,6 +31,8 @@ FEWEST_CHOSEN = 16
 FEW = Choice(noise=0.1)
 MARGIN = 1.15
 """How far above the measured peak an operator may be before it is called nonsense."""
+FEWEST_OPERATORS = 6
+"""Of a kind, by which it is said how far off one is that was never measured."""
 FOLDS = 5
 TYPICAL = 1e-3
 """Seconds of a call that is measured as exactly as most."""
@@ -204,7 +206,7 @@ def _left_out(points: Sequence[Point], limits: Limits) -> dict[str, float]:
     By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
     together; under "" that of a whole kind that is foretold by the roofline alone.
     """
-    doubts: dict[str, float] = {}
+    doubts: dict[str, list[float]] = {}
     levels = []
     for kind, named in _named(points).items():
         off = []
@@ -214,9 +216,11 @@ def _left_out(points: Sequence[Point], limits: Limits) -> dict[str, float]:
             others = [other for other_name, other in named.items() if other_name != name]
             if others:
                 off.append(float((values - _joint_curve(others, limits)(places.tolist())).mean()))
-        if len(off) > 1:
-            doubts[kind] = _root_mean_square(off)
-    return {**doubts, "": _root_mean_square(levels)}
+        doubts[kind] = off
+    usual = [one for off in doubts.values() for one in off]
+    # A few operators of a kind may agree by chance.
+    enough = {kind: off if len(off) >= FEWEST_OPERATORS else off + usual for kind, off in doubts.items()}
+    return {kind: _root_mean_square(off or levels) for kind, off in {**enough, "": levels}.items()}
 
 
 def _root_mean_square(values: Sequence[float]) -> float:
@@ -246,15 +250,16 @@ def _overhead(measured: Sequence[Measured], phase: Phase) -> Overhead:
     for one in measured:
         if one.whole is None:
             continue
-        calls = [timed.seconds for timed in one.operators if timed.operator.phase == phase]
+        calls = [timed for timed in one.operators if timed.operator.phase == phase]
+        unrolled = sum(timed.operator.unrolled for timed in calls)
         whole = getattr(one.whole.parts, phase)
-        rows.append((sum(calls) / whole, len(calls) / whole))
+        rows.append(np.array((sum(timed.seconds for timed in calls), len(calls), unrolled)) / whole)
     table = np.array(rows)
     weights = np.ones(len(table))
     for _ in range(10):  # a step that was disturbed should not count: towards the median
-        ratio, call = np.linalg.lstsq(table * weights[:, None], weights, rcond=None)[0]
-        weights = 1 / np.sqrt(0.02 + np.abs(table @ (ratio, call) - 1))
-    return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call))
+        ratio, call, unrolled_call = np.linalg.lstsq(table * weights[:, None], weights, rcond=None)[0]
+        weights = 1 / np.sqrt(0.02 + np.abs(table @ (ratio, call, unrolled_call) - 1))
+    return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call), unrolled=float(unrolled_call))
 
 
 def steps_off(measured: Sequence[Measured], limits: Limits, page: float) -> list[float]:

@@ -213,7 +213,6 @@ LAYERS: Mapping[str, Row] = {
     "RNN relu": Row(lambda c: nn.RNN(c, 32, nonlinearity="relu"), -1, most=2**15),
     "GRU": Row(lambda c: nn.GRU(c, 32, bidirectional=True), -1, most=2**15),
     "LSTM": Row(lambda c: nn.LSTM(c, 32, 2, dropout=0.1, batch_first=True), -1, most=2**15),
-    "LSTM projected": Row(lambda c: nn.LSTM(c, 32, proj_size=16), -1, most=2**15),
     "RNNCell": Row(lambda c: nn.RNNCell(c, 64), 0, most=2**16),
     "GRUCell": Row(lambda c: nn.GRUCell(c, 64), 0, most=2**16),
     "LSTMCell": Row(lambda c: nn.LSTMCell(c, 64), 0, most=2**16),
@@ -234,7 +233,9 @@ LAYERS: Mapping[str, Row] = {
         lambda c: nn.TransformerDecoderLayer(c, 4, 2 * c), -1, lambda one, x: one(x, x), 2**14
     ),
     "TransformerEncoder": Row(
-        lambda c: nn.TransformerEncoder(nn.TransformerEncoderLayer(c, 4, c, activation="gelu"), 2),
+        lambda c: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(c, 4, c, activation="gelu"), 2, enable_nested_tensor=False
+        ),
         -1,
         most=2**13,
     ),

@@ -38,7 +38,7 @@ def draw_network(seed: int, work: float = MOST_WORK) -> Network:
     samples = log_uniform(random, 2, 128) if random.random() < 0.95 else 1
     least = LEAST_WORK if random.random() < 0.4 else work / 16
     work = log_uniform(random, least, work)
-    draw = random.choice((*(_images,) * 8, _units, _tokens, _tokens, _sequences))
+    draw = random.choice((*(_images,) * 8, _units, _tokens, _tokens, *(_sequences,) * 2))
     return draw(random, seed, samples, work)
 
 
