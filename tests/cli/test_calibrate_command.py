@@ -212,7 +212,7 @@ def test_a_profile_of_another_torch_is_refused(tmp_path):
         ("", "not JSON"),
         ('{"schema": 2, "name": "he', "not JSON"),
         ("[1, 2]", "no profile"),
-        ('{"schema": 2}', "'links' is missing"),
+        ('{"schema": 3}', "'links' is missing"),
         ('{"schema": 7}', "schema 7"),
         ('{"schema": 1}', "schema 1, and this paceline reads schema 2"),
         ('{"schema": ' + "1" * 5000 + "}", "not JSON"),

@@ -189,15 +189,6 @@ def test_a_kind_that_was_never_measured_is_doubted_most(fit):
     assert cost.spread == pytest.approx(np.hypot(fit.device.spread, fit.device.doubts[""]))
 
 
-def test_a_profile_of_before_is_read_and_doubted(fit):
-    """It never measured transposed convolutions, though it has a curve of convolutions."""
-    document = json.loads(json.dumps(fit.device.to_json()))
-    del document["doubts"]
-    old = read_fitted(document, "here")
-    cost = step_cost(step_of(replace(product(256, 256, 256), name="my_op")), old)
-    assert cost.spread == pytest.approx(np.hypot(fit.device.spread, np.log(2)))
-
-
 def test_fresh_memory_costs_a_page_at_a_time():
     large = replace(product(64, 64, 64), written=64 * 2**20)
     fresh = Fresh(page=2e-6, shares=(0.0, 0.25, 0.5, 1.0))
@@ -255,6 +246,8 @@ def narrow(curve):
         (lambda d: d.update(peak=-1.0), "more than 0"),
         (lambda d: d.update(peak=float("nan")), "more than 0"),
         (lambda d: d.update(spread=-0.1), "not negative"),
+        (lambda d: d.pop("doubts"), "'doubts' is missing"),
+        (lambda d: d["doubts"].pop("product"), "doubts must be of all of its kinds"),
         (lambda d: d["overheads"].pop("apply"), "overheads"),
         (lambda d: d["curves"]["mm"]["weights"].pop(), "do not fit together"),
         (lambda d: d["curves"]["mm"].update(points=[]), "do not fit together"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SCHEMA = 2
+SCHEMA = 3
 
 INSIDE = ("memory", "loopback", "messages")
 """Names of links inside a host."""

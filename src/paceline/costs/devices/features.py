@@ -9,6 +9,7 @@ from paceline.costs.trace.operator import (
     Attention,
     Convolution,
     Kind,
+    Norm,
     Operator,
     Product,
     Recurrence,
@@ -73,16 +74,19 @@ def _own(operator: Operator) -> list[float]:
         case Attention() as shape:
             sizes = [shape.batch * shape.heads, shape.queries, shape.keys, shape.width]
             return [*map(_log, sizes), 2.0 * shape.causal]
+        case Norm() as shape:
+            sizes = [operator.elements, shape.places, shape.channels, shape.groups]
+            return [*map(_log, sizes), 4.0 * operator.scattered]
         case Recurrence() as shape:
             return [*map(_log, (shape.batch, shape.length, shape.inputs, shape.hidden))]
     moved, elements = operator.read + operator.written, max(operator.elements, 1)
-    # What is moved beyond one reading and one writing: of a norm, its channels.
-    return [_log(elements), _log(moved / elements), _log(moved - 8 * elements)]
+    # The third is what is moved beyond one reading and one writing.
+    return [_log(elements), _log(moved / elements), _log(moved - 8 * elements), 4.0 * operator.scattered]
 
 
 def scales(kind: Kind) -> list[float]:
     """How far two operators may lie apart in each feature and still say something about each other; one each."""
-    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0])]
+    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
 
 
 def at_best(operator: Operator, limits: Limits) -> float:
@@ -129,6 +133,7 @@ _SCALES: Mapping[Kind, list[float]] = {
     "product": [5.0, 4.0, 4.0, 4.0],
     "pool": [5.0, 4.0, 4.0, 2.0],
     "attention": [4.0, 4.0, 4.0, 3.0, 4.0],
+    "norm": [4.0, 3.0, 4.0, 4.0, 3.0],
     "recurrence": [4.0, 4.0, 4.0, 4.0],
 }
 

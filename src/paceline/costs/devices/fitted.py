@@ -25,8 +25,6 @@ SIZES = (2**18, 2**22, 2**25)
 """Bytes that part pieces of memory by what an allocator does with them: from the last on, they are given back at once,
 so that each result is made in memory never touched."""
 PAGE = 4096
-UNMEASURED = log(2.0)
-"""How far off operators are that were never measured, by a profile that does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +84,7 @@ class Fitted:
     overheads: Mapping[Phase, Overhead]
     fresh: Fresh = Fresh()
     spread: float
-    doubts: Mapping[str, float] = field(default_factory=dict)
+    doubts: Mapping[str, float] = field(default_factory=lambda: {"": 0.0})
     """Standard deviation of the logarithm of (measured / predicted) of an operator that is priced by its kind, by kind;
     and under "" that of one whose kind was never measured either, which is priced at best."""
     unmeasured: Mapping[str, float] = field(default_factory=dict)
@@ -116,7 +114,7 @@ class Fitted:
         return replace(there, spread=hypot(self.spread, *off), unmeasured=shares)
 
     def _doubt(self, kind: Kind) -> float:
-        return self.doubts.get(kind if kind in self.kinds else "", UNMEASURED)
+        return self.doubts[kind if kind in self.kinds else ""]
 
     def seconds(self, operator: Operator) -> float:
         """How long one call takes; never less than at the measured peak."""
@@ -127,6 +125,7 @@ class Fitted:
             operator.written,
             operator.elements,
             operator.shape,
+            operator.scattered,
             operator.unrolled,
         )
         if key not in self._known:
@@ -171,7 +170,7 @@ def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
             overheads={phase: Overhead(**one) for phase, one in document["overheads"].items()},
             fresh=Fresh(page=document["fresh"]["page"], shares=tuple(document["fresh"]["shares"])),
             spread=float(document["spread"]),
-            doubts={kind: float(doubt) for kind, doubt in document.get("doubts", {}).items()},
+            doubts={kind: float(doubt) for kind, doubt in document["doubts"].items()},
         )
         _check(device)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -191,6 +190,8 @@ def _check(device: Fitted) -> None:
     if set(device.overheads) != {"forward", "backward", "apply"}:
         raise ValueError("its overheads must be those of forward, backward and apply")
     positive = [*device.limits, device.peak, *(one.ratio for one in device.overheads.values())]
+    if not {"", *device.kinds} <= device.doubts.keys():
+        raise ValueError("its doubts must be of all of its kinds")
     if len(device.fresh.shares) != len(SIZES) + 1:
         raise ValueError(f"its shares of fresh memory must be {len(SIZES) + 1}")
     others = [device.spread, device.fresh.page, *device.fresh.shares, *device.doubts.values()]

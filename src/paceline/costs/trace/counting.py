@@ -65,6 +65,7 @@ def operator(
         written=written,
         elements=elements,
         shape=shape,
+        scattered=sizes.scattered([*given, *made]),
         unrolled=unrolled,
     )
 
@@ -102,6 +103,8 @@ def _shape(name: str, kind: Kind, arguments: dict[str, Any], made: list[Tensor])
             return sizes.product(arguments[left], arguments[right])
         case "attention":
             return sizes.attention(arguments)
+        case "norm":
+            return sizes.norm(name, arguments)
         case "recurrence":
             return sizes.recurrence(arguments)
         case "pool":

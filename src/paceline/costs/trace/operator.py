@@ -103,7 +103,18 @@ class Recurrence:
     hidden: int
 
 
-Shape = Convolution | Product | Window | Attention | Recurrence | None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """A norm over images, or over vectors, which have one place and one channel."""
+
+    channels: int
+    places: int
+    """Of an image: how many numbers of a channel lie side by side. The width of a vector."""
+    groups: int = 1
+    """Of channels that are normed together."""
+
+
+Shape = Norm | Convolution | Product | Window | Attention | Recurrence | None
 """The sizes that the time of an operator depends on beyond its bytes; None where bytes are enough."""
 
 
@@ -126,5 +137,7 @@ class Operator:
     elements: int
     """Of the largest tensor that it reads or writes."""
     shape: Shape = None
+    scattered: bool = False
+    """Whether its largest tensors lie in memory in different orders, so that not all of them are streamed."""
     unrolled: bool = False
     """Whether a recurrent layer calls it, step by step: from C++, where a call costs less than from Python."""
