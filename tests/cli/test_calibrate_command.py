@@ -210,11 +210,11 @@ def test_a_profile_of_another_torch_is_refused(tmp_path):
     ("text", "words"),
     [
         ("", "not JSON"),
-        ('{"schema": 2, "name": "he', "not JSON"),
+        ('{"schema": 3, "name": "he', "not JSON"),
         ("[1, 2]", "no profile"),
         ('{"schema": 3}', "'links' is missing"),
         ('{"schema": 7}', "schema 7"),
-        ('{"schema": 1}', "schema 1, and this paceline reads schema 2"),
+        ('{"schema": 1}', "schema 1, and this paceline reads schema 3"),
         ('{"schema": ' + "1" * 5000 + "}", "not JSON"),
         ("\x00\xff", "not JSON"),
     ],

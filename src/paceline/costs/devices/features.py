@@ -63,7 +63,8 @@ def _own(operator: Operator) -> list[float]:
         case Convolution() as shape:
             return _convolution(shape)
         case Product() as shape:
-            return [_log(shape.batch), _log(shape.m), _log(shape.n), _log(shape.k)]
+            sizes = [shape.batch, shape.m, shape.n, shape.k]
+            return [*map(_log, sizes), 4.0 * operator.unrolled]
         case Window() as shape:
             return [
                 _log(shape.batch * shape.channels),
@@ -81,12 +82,13 @@ def _own(operator: Operator) -> list[float]:
             return [*map(_log, (shape.batch, shape.length, shape.inputs, shape.hidden))]
     moved, elements = operator.read + operator.written, max(operator.elements, 1)
     # The third is what is moved beyond one reading and one writing.
-    return [_log(elements), _log(moved / elements), _log(moved - 8 * elements), 4.0 * operator.scattered]
+    sizes = [elements, moved / elements, moved - 8 * elements]
+    return [*map(_log, sizes), 4.0 * operator.scattered, 4.0 * operator.unrolled]
 
 
 def scales(kind: Kind) -> list[float]:
     """How far two operators may lie apart in each feature and still say something about each other; one each."""
-    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
+    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0, 3.0])]
 
 
 def at_best(operator: Operator, limits: Limits) -> float:
@@ -130,7 +132,7 @@ def _inside(size: int, out: int, kernel: int, stride: int, padding: int) -> floa
 
 _SCALES: Mapping[Kind, list[float]] = {
     "convolution": [6.0, 9.0, 9.0, 4.5, 6.0, 4.5, 2.25, 9.0, 3.0, 1.5, 1.5, 3.0, 1.5, 3.0, *[4.5] * 5],
-    "product": [5.0, 4.0, 4.0, 4.0],
+    "product": [5.0, 4.0, 4.0, 4.0, 3.0],
     "pool": [5.0, 4.0, 4.0, 2.0],
     "attention": [4.0, 4.0, 4.0, 3.0, 4.0],
     "norm": [4.0, 3.0, 4.0, 4.0, 3.0],

@@ -89,9 +89,9 @@ class Inverted(nn.Module):
 class SelfAttention(nn.Module):
     """Every place looks at the others, or at those before it."""
 
-    def __init__(self, width: int, heads: int, causal: bool) -> None:
+    def __init__(self, width: int, heads: int, causal: bool, dropout: float) -> None:
         super().__init__()
-        self.heads, self.causal = heads, causal
+        self.heads, self.causal, self.dropout = heads, causal, dropout
         self.inward = nn.Linear(width, 3 * width)
         self.outward = nn.Linear(width, width)
 
@@ -102,15 +102,17 @@ class SelfAttention(nn.Module):
         query, key, value = (
             part.view(samples, length, self.heads, width // self.heads).transpose(1, 2) for part in parts
         )
-        mixed = functional.scaled_dot_product_attention(query, key, value, is_causal=self.causal)
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=self.dropout, is_causal=self.causal
+        )
         result: Tensor = self.outward(mixed.transpose(1, 2).reshape(samples, length, width))
         return result
 
 
-def transformer_block(width: int, heads: int, causal: bool, wider: int) -> nn.Module:
-    """Attention and two linear layers, each behind a norm and beside a shortcut."""
-    attention = nn.Sequential(nn.LayerNorm(width), SelfAttention(width, heads, causal))
-    linear = nn.Sequential(
-        nn.LayerNorm(width), nn.Linear(width, wider * width), nn.GELU(), nn.Linear(wider * width, width)
-    )
+def transformer_block(width: int, heads: int, causal: bool, wider: int, dropout: float) -> nn.Module:
+    """Attention and two linear layers, each behind a norm and beside a shortcut, with or without dropout."""
+    drop = (nn.Dropout(dropout),) if dropout else ()
+    attention = nn.Sequential(nn.LayerNorm(width), SelfAttention(width, heads, causal, dropout), *drop)
+    into, out = nn.Linear(width, wider * width), nn.Linear(wider * width, width)
+    linear = nn.Sequential(nn.LayerNorm(width), into, nn.GELU(), *drop, out, *drop)
     return nn.Sequential(Sum(attention), Sum(linear))

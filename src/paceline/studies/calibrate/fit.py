@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from statistics import median
+from statistics import mean, median
 from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -126,7 +126,7 @@ def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[
     points, dropped = [], 0
     for index, one in enumerate(measured):
         moved = bytes_moved(timed.operator for timed in one.operators)
-        for timed in one.operators:
+        for timed in _alike_as_one(one.operators):
             # First touches are priced apart; what is left is at least some of it.
             seconds = max(timed.seconds - timed.faults * page, 0.3 * timed.seconds)
             if seconds <= 0 or timed.operator.flops > MARGIN * limits.flops * seconds:
@@ -134,6 +134,17 @@ def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[
             else:
                 points.append(Point(timed.operator, seconds, index, moved))
     return points, dropped
+
+
+def _alike_as_one(calls: Iterable[Timed]) -> list[Timed]:
+    """Calls of the same sizes in one step, of which a recurrent layer makes hundreds, as one with their mean."""
+    groups: dict[Operator, list[Timed]] = defaultdict(list)
+    for timed in calls:
+        groups[replace(timed.operator, module="")].append(timed)
+    return [
+        Timed(operator, mean(one.seconds for one in found), mean(one.faults for one in found))
+        for operator, found in groups.items()
+    ]
 
 
 def _curves(points: Sequence[Point], limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:

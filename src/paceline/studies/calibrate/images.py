@@ -174,7 +174,9 @@ class Drawing:
         if chance < 0.8:
             self.layers.append(nn.ReLU(inplace=self.random.random() < 0.5))
         elif chance < 0.95:
-            self.layers.append(self.random.choice((nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh))())
+            self.layers.append(self.random.choice((nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Tanh))())
+        elif chance < 0.98:
+            self.layers.append(nn.Dropout(0.1))
 
     def _branch(self, layer: nn.Conv2d) -> None:
         """A shortcut around the convolution where channels allow it, or a second branch beside it."""

@@ -91,9 +91,10 @@ def _tokens(random: Random, seed: int, samples: int, work: float) -> Network:
     samples = max(1, min(samples, int(work / (8 * width * (width + length) * length))))
     room = min(work / (2 * samples * length * width), MOST_ELEMENTS / (samples * length), 32_000)
     vocabulary, bias = log_uniform(random, 32, max(64, room)), random.random() < 0.5
+    dropout = random.choice((0.0, 0.1))
 
     def model() -> nn.Module:
-        inner = (transformer_block(width, heads, causal, wider) for _ in range(blocks))
+        inner = (transformer_block(width, heads, causal, wider, dropout) for _ in range(blocks))
         head = nn.Linear(width, vocabulary, bias=bias)
         return nn.Sequential(Tokens(vocabulary, length, width), *inner, nn.LayerNorm(width), head)
 
