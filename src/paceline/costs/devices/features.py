@@ -82,8 +82,8 @@ def _own(operator: Operator) -> list[float]:
             return [*map(_log, (shape.batch, shape.length, shape.inputs, shape.hidden))]
     moved, elements = operator.read + operator.written, max(operator.elements, 1)
     # The third is what is moved beyond one reading and one writing.
-    sizes = [elements, moved / elements, moved - 8 * elements]
-    return [*map(_log, sizes), 4.0 * operator.scattered, 4.0 * operator.unrolled]
+    own = [elements, moved / elements, moved - 8 * elements]
+    return [*map(_log, own), 4.0 * operator.scattered, 4.0 * operator.unrolled]
 
 
 def scales(kind: Kind) -> list[float]:

@@ -43,17 +43,20 @@ def calibrate_device(
     torch.set_num_threads(threads)
     try:
         limits, page = measure_limits(), measure_page()
-        measured = _networks(seconds, seed, observer or SilentCalibration(), clock)
-        fit = fit_device(measured, limits, page)
+        networks, layers = _networks(seconds, seed, observer or SilentCalibration(), clock)
+        fit = fit_device([*networks, *layers], limits, page)
     finally:
         torch.set_num_threads(before)
-    return fit.device, _found(fit, measured, threads)
+    return fit.device, _found(fit, networks, layers, threads)
 
 
 def _networks(
     seconds: float, seed: int, observer: CalibrationObserver, clock: Callable[[], float]
-) -> list[Measured]:
-    """Networks of the seed, as many as there is time for; the first are small, so that a short time has several."""
+) -> tuple[list[Measured], list[Measured]]:
+    """Networks of the seed and single layers, as many as there is time for.
+
+    The first networks are small, so that a short time has several.
+    """
     begun, probe = clock(), Probe()
     measured: list[Measured] = []
     layers: list[Measured] = []
@@ -72,14 +75,15 @@ def _networks(
                 layers.append(measure(draw_layer(seed, len(layers)), probe, whole=False))
             on_layers += clock() - start
             observer.progressed(min(1.0, spent / seconds), f"{len(measured)} networks")
-    return measured + layers
+    return measured, layers
 
 
-def _found(fit: Fit, measured: list[Measured], threads: int) -> DeviceFound:
+def _found(fit: Fit, networks: list[Measured], layers: list[Measured], threads: int) -> DeviceFound:
     return DeviceFound(
         threads=threads,
-        networks=fit.networks,
-        operators=sum(len(one.operators) for one in measured),
+        networks=len(networks),
+        layers=len(layers),
+        operators=sum(len(one.operators) for one in (*networks, *layers)),
         dropped=fit.dropped,
         flops=fit.device.limits.flops,
         bandwidth=fit.device.limits.bandwidth,

@@ -62,7 +62,6 @@ class Fit:
     """By kind: floating-point operations a second, a slow one (one in ten is slower) and a fast one."""
     steps: tuple[float, float]
     """How far whole steps of networks that it has not seen are off: the median and nine tenths."""
-    networks: int
     dropped: int
     """Measurements that cannot be: above the peak, or no time at all."""
 
@@ -85,7 +84,6 @@ def fit_device(measured: Sequence[Measured], limits: Limits, page: float) -> Fit
         residuals=_by_kind({kind: _shares(found) for kind, found in missed.items()}),
         rates=_rates(points),
         steps=_shares(off),
-        networks=len(measured),
         dropped=dropped,
     )
 
