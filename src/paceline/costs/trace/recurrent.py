@@ -67,7 +67,11 @@ def _fused(layers: int, both_ways: bool, batch_first: bool, training: bool) -> L
         inputs: Tensor, states: States, weights: Sequence[Tensor], reverse: bool
     ) -> tuple[Tensor, States]:
         hidden, biased = states[0].shape[-1], len(weights) == 4
-        biases = weights[2:] if biased else [torch.zeros_like(weight) for weight in weights]
+        biases = (
+            weights[2:]
+            if biased
+            else [torch.zeros(weight.shape, dtype=weight.dtype, device=weight.device) for weight in weights]
+        )
         rest: tuple[Any, ...] = (reverse, [], _LSTM, hidden, layers, biased, both_ways, batch_first, training)
         output, *end, _ = torch.ops.aten.mkldnn_rnn_layer(inputs, *weights[:2], *biases, *states, *rest)
         return output, tuple(end)
