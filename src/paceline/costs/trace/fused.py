@@ -1,7 +1,8 @@
 """Functions on meta tensors as a device runs them, where torch would take them apart."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -31,7 +32,7 @@ class FusedKernels(TorchFunctionMode):
         if func is _attend_in_parts:
             return _attention(*args, **kwargs)
         if func is functional.multi_head_attention_forward:  # while it runs, no call of its own comes by here
-            with patch.object(functional, "scaled_dot_product_attention", _attention):
+            with _attention_inside():
                 return func(*args, **kwargs)
         if func is functional.mish and args[0].is_meta:
             return _Mish.apply(args[0])  # type: ignore[no-untyped-call]
@@ -39,6 +40,15 @@ class FusedKernels(TorchFunctionMode):
         if name is not None and is_plain(*args):
             return recurrent(name, *args)
         return func(*args, **kwargs)
+
+
+@contextmanager
+def _attention_inside() -> Iterator[None]:
+    functional.scaled_dot_product_attention = _attention
+    try:
+        yield
+    finally:
+        functional.scaled_dot_product_attention = _attend_in_parts
 
 
 class _Mish(torch.autograd.Function):
