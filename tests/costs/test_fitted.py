@@ -255,8 +255,8 @@ def narrow(curve):
         (lambda d: d.update(limits=[1, 2]), "cannot be used"),
         (lambda d: d.update(peak=10**400), "too large"),
         (lambda d: d["curves"]["mm"].update(variance=10**400), "too large"),
-        (lambda d: narrow(d["curves"]["mm"]), "its curve of 'mm' has 5 dimensions and needs 6"),
-        (lambda d: narrow(d["kinds"]["product"]), "its curve of 'product' has 5 dimensions and needs 6"),
+        (lambda d: narrow(d["curves"]["mm"]), "its curve of 'mm' has 4 dimensions and needs 5"),
+        (lambda d: narrow(d["kinds"]["product"]), "its curve of 'product' has 4 dimensions and needs 5"),
     ],
 )
 def test_a_damaged_document_is_refused_in_a_sentence(fit, change, words):

@@ -34,10 +34,13 @@ class Limits(NamedTuple):
 
 
 def curve_name(operator: Operator) -> str:
-    """Which curve the time of an operator follows: its name, and which convolution where kernels are others."""
+    """Which curve the time of an operator follows: its name, and which convolution where kernels are others.
+
+    What a recurrent layer calls step by step works on the same memory again and again, which stays in caches.
+    """
     shape = operator.shape
     if not isinstance(shape, Convolution):
-        return operator.name
+        return f"{operator.name} unrolled" if operator.unrolled else operator.name
     if shape.transposed:
         return f"{operator.name} transposed"
     if shape.dimensions == 3:
@@ -64,7 +67,7 @@ def _own(operator: Operator) -> list[float]:
             return _convolution(shape)
         case Product() as shape:
             sizes = [shape.batch, shape.m, shape.n, shape.k]
-            return [*map(_log, sizes), 4.0 * operator.unrolled]
+            return [*map(_log, sizes)]
         case Window() as shape:
             return [
                 _log(shape.batch * shape.channels),
@@ -83,12 +86,12 @@ def _own(operator: Operator) -> list[float]:
     moved, elements = operator.read + operator.written, max(operator.elements, 1)
     # The third is what is moved beyond one reading and one writing.
     own = [elements, moved / elements, moved - 8 * elements]
-    return [*map(_log, own), 4.0 * operator.scattered, 4.0 * operator.unrolled]
+    return [*map(_log, own), 4.0 * operator.scattered]
 
 
 def scales(kind: Kind) -> list[float]:
     """How far two operators may lie apart in each feature and still say something about each other; one each."""
-    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0, 3.0])]
+    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
 
 
 def at_best(operator: Operator, limits: Limits) -> float:
@@ -132,7 +135,7 @@ def _inside(size: int, out: int, kernel: int, stride: int, padding: int) -> floa
 
 _SCALES: Mapping[Kind, list[float]] = {
     "convolution": [6.0, 9.0, 9.0, 4.5, 6.0, 4.5, 2.25, 9.0, 3.0, 1.5, 1.5, 3.0, 1.5, 3.0, *[4.5] * 5],
-    "product": [5.0, 4.0, 4.0, 4.0, 3.0],
+    "product": [5.0, 4.0, 4.0, 4.0],
     "pool": [5.0, 4.0, 4.0, 2.0],
     "attention": [4.0, 4.0, 4.0, 3.0, 4.0],
     "norm": [4.0, 3.0, 4.0, 4.0, 3.0],

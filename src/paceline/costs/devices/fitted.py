@@ -135,9 +135,12 @@ class Fitted:
     def warm(self, operator: Operator) -> float:
         """The time of a call alone, in memory that is in use already."""
         best = at_best(operator, self.limits)
-        curve = self.curves.get(curve_name(operator)) or self.kinds.get(operator.kind)
+        curve = self.curves.get(curve_name(operator)) or self._nearest(operator)
         factor = exp(float(curve([features(operator, self.moved)])[0])) if curve else 1.0
         return max(best * factor, operator.flops / self.peak)
+
+    def _nearest(self, operator: Operator) -> Curve | None:
+        return self.curves.get(operator.name) or self.kinds.get(operator.kind)
 
     def _seconds(self, operator: Operator) -> float:
         overhead = self.overheads[operator.phase]

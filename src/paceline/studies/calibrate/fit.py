@@ -5,7 +5,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
-from statistics import mean, median
+from statistics import median
 from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
@@ -33,6 +33,8 @@ MARGIN = 1.15
 """How far above the measured peak an operator may be before it is called nonsense."""
 FEWEST_OPERATORS = 6
 """Of a kind, by which it is said how far off one is that was never measured."""
+ODD = 1.0
+"""Logarithm of the factor by which a call may be off what all others say before it is doubted."""
 FOLDS = 5
 TYPICAL = 1e-3
 """Seconds of a call that is measured as exactly as most."""
@@ -135,12 +137,12 @@ def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[
 
 
 def _alike_as_one(calls: Iterable[Timed]) -> list[Timed]:
-    """Calls of the same sizes in one step, of which a recurrent layer makes hundreds, as one with their mean."""
+    """Calls of the same sizes in one step, of which a recurrent layer makes hundreds, as one with their median."""
     groups: dict[Operator, list[Timed]] = defaultdict(list)
     for timed in calls:
         groups[replace(timed.operator, module="")].append(timed)
     return [
-        Timed(operator, mean(one.seconds for one in found), mean(one.faults for one in found))
+        Timed(operator, median(one.seconds for one in found), median(one.faults for one in found))
         for operator, found in groups.items()
     ]
 
@@ -157,6 +159,9 @@ def _curves(points: Sequence[Point], limits: Limits) -> tuple[dict[str, Curve], 
         some = slice(None, None, -(-len(found) // MOST_CHOSEN))
         few = len(found) < FEWEST_CHOSEN
         choice = FEW if few else best_choice(places[some], values[some], reach, doubts[some])
+        _, errors = fit_curve(places, values, reach, choice, doubts)
+        # A call that something interrupted should not bend the curve.
+        doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
         curves[name], errors = fit_curve(places, values, reach, choice, doubts)
         missed[found[0].operator.kind] += errors.tolist()
     return curves, missed
