@@ -47,12 +47,12 @@ def namespace(name: str) -> Iterator[str]:
         ip("netns", "del", name)
 
 
-def plug(switch: str, host: str, number: int, rate: str) -> None:
-    port = f"port{number}"
+def plug(switch: str, host: str, address: str, rate: str) -> None:
+    port = f"port{address.rpartition('.')[2]}"
     ip("link", "add", "name", "eth0", "netns", host, "type", "veth", "peer", "name", port, "netns", switch)
     ip("-n", switch, "link", "set", port, "master", "switch")
     ip("-n", switch, "link", "set", port, "up")
-    ip("-n", host, "address", "add", f"10.79.0.{number + 1}/24", "dev", "eth0")
+    ip("-n", host, "address", "add", f"{address}/24", "dev", "eth0")
     for device in ("lo", "eth0"):
         ip("-n", host, "link", "set", device, "up")
     shape(host, "eth0", rate)
@@ -60,8 +60,8 @@ def plug(switch: str, host: str, number: int, rate: str) -> None:
 
 
 @contextmanager
-def hosts(count: int, rate: str = RATE) -> Iterator[list[str]]:
-    """Namespaces behind a switch, on cables of a rate; they go whatever happens."""
+def hosts(count: int, rate: str = RATE, network: str = "10.79.0") -> Iterator[list[str]]:
+    """Namespaces behind a switch, on cables of a rate, with addresses from .1 on; they go whatever happens."""
     tag = f"paceline-bench-{os.getpid()}"
     with ExitStack() as stack:
         switch = stack.enter_context(namespace(f"{tag}-switch"))
@@ -69,7 +69,7 @@ def hosts(count: int, rate: str = RATE) -> Iterator[list[str]]:
         ip("-n", switch, "link", "set", "switch", "up")
         names = [stack.enter_context(namespace(f"{tag}-{number}")) for number in range(count)]
         for number, name in enumerate(names):
-            plug(switch, name, number, rate)
+            plug(switch, name, f"{network}.{number + 1}", rate)
         yield names
 
 
@@ -95,7 +95,7 @@ def measure(count: int, sizes: str, cell_seconds: float) -> dict[str, Any]:
                     launcher.wait()
     assert codes == [0] * count, f"exit codes {codes}"
     document: dict[str, Any] = json.loads(out)
-    assert all(cell["measured"] > document["prediction"]["made"] for cell in document["cells"])
+    assert all(cell["measured_at"] > document["prediction"]["made_at"] for cell in document["cells"])
     return document
 
 

@@ -20,9 +20,9 @@ Table = Mapping[str, str]
 
 def split(text: str) -> tuple[str, dict[str, str]]:
     """Take "name:key=value,key=value" apart."""
-    name, _, rest = text.strip().partition(":")
+    name, colon, rest = text.strip().partition(":")
     settings: dict[str, str] = {}
-    for part in filter(None, (piece.strip() for piece in rest.split(","))):
+    for part in (piece.strip() for piece in rest.split(",") if colon):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
             raise Mistake(f"{part!r} in {text!r} is not a setting: write {name}:key=value,key=value")
@@ -69,6 +69,16 @@ def show(name: str, thing: Any) -> str:
     """The spec that would make ``thing`` again, every setting named."""
     settings = ",".join(f"{field.name}={getattr(thing, field.name)}" for field in dataclasses.fields(thing))
     return f"{name}:{settings}" if settings else name
+
+
+def shorten(text: str, table: Table) -> str:
+    """The spec without the settings that are as usual."""
+    name, settings = split(text)
+    if name not in table:
+        return text
+    usual = {field.name: _default(field) for field in dataclasses.fields(find(table[name]))}
+    rest = ",".join(f"{key}={value}" for key, value in settings.items() if usual.get(key) != value)
+    return f"{name}:{rest}" if rest else name
 
 
 def _convert(text: str, kind: Any, where: str) -> Any:

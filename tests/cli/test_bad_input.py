@@ -213,12 +213,14 @@ def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     settings = Settings(job=JobSpec(), batch_sizes=(32, 32), epochs=2)
     write_config(RunFolder(tmp_path), settings, "live", {})
+    Secret.new().write(tmp_path / "s")
     for words, told in {
         "--seed 3": "--seed cannot change when a run resumes: this run has 1 and you gave 3; leave it out",
         "--strategy local-sgd": "--strategy cannot change when a run resumes: this run has all-reduce:",
         "--collective ring": "this run has native and you gave ring",
         "--slow 1=2": "this run has none and you gave 1=2",
-        "--workers 3": "ran with 2 workers and cannot resume with 3",
+        "--workers 3": "no checkpoint that is whole for all 2 workers, which another number of workers needs",
+        "-n 3 -nr 0 -a 127.0.0.1 -np 1 --secret-file s": "'paceline reshard . --workers 3' makes of it",
     }.items():
         assert main(["train", "--resume", ".", *words.split()]) == 2
         assert told in capsys.readouterr().err

@@ -19,7 +19,7 @@ QUICK = ("--cell-seconds", "0.02")
 
 def test_every_way_is_measured_checked_and_predicted_before(tmp_path):
     found = run_json("bench", "collectives", "--sizes", "1kB,2.5MB", *QUICK, cwd=tmp_path, first=fork_workers)
-    assert found["schema"] == 1
+    assert found["schema"] == 2
     assert found["ending"] == "done"
     assert found["settings"]["workers"] == 2
     assert found["settings"]["hosts"] == [2]
@@ -36,7 +36,7 @@ def test_every_way_is_measured_checked_and_predicted_before(tmp_path):
         assert cell["busbw"] == pytest.approx(cell["algbw"])  # 2 (n - 1) / n of two workers
         assert cell["predicted"] == made["seconds"][cell["what"]][str(cell["size"])]
         assert cell["error"] == pytest.approx(cell["predicted"] / cell["median"] - 1)
-        assert cell["measured"] > made["made"]
+        assert cell["measured_at"] > made["made_at"]
     assert [one["size"] for one in found["fastest"]] == [1_000, 2_500_000]
     for one in found["fastest"]:
         assert one["seconds"] == min(cell["median"] for cell in found["cells"] if cell["size"] == one["size"])

@@ -38,6 +38,41 @@ def test_help_names_every_command(capsys):
     assert all(command in out for command in COMMANDS)
 
 
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            "-v",
+            "unknown option '-v'; did you mean '--version'? (--help, --version, -h; see 'paceline --help')",
+        ),
+        (
+            "--hepl",
+            "unknown option '--hepl'; did you mean '--help'? (--help, --version, -h; see 'paceline --help')",
+        ),
+        ("train --hepl", "unknown option '--hepl'; did you mean '--help'? (see 'paceline train --help')"),
+        (
+            "train --epoch=3",
+            "unknown option '--epoch'; did you mean '--epochs'? (see 'paceline train --help')",
+        ),
+        ("train --strategy ssp:", "'' in 'ssp:' is not a setting: write ssp:key=value,key=value"),
+        (
+            "train --strategy ssp:staleness=3,",
+            "'' in 'ssp:staleness=3,' is not a setting: write ssp:key=value",
+        ),
+    ],
+)
+def test_a_slip_is_told_with_what_was_meant(words, told, capsys):
+    assert main(words.split()) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_only_commands_with_a_default_number_of_workers_say_so(capsys):
+    for command, has_one in {"train": True, "bench collectives": True, "calibrate": False}.items():
+        main([*command.split(), "--help"])
+        text = " ".join(capsys.readouterr().out.split())
+        assert ("Worker processes on this host (default 2)" in text) == has_one, command
+
+
 TABLES = {
     "strategies": STRATEGIES,
     "models": jobs.MODELS,

@@ -42,8 +42,8 @@ def test_a_run_of_an_older_paceline_is_named(tmp_path):
         Mistake, match=r"an older paceline, up to 0\.1, wrote it.*start a new run with 'paceline train'"
     ):
         read_settings(RunFolder(tmp_path))
-    write_sealed(tmp_path / "config.json", {"schema": 3})
-    with pytest.raises(Mistake, match="is of schema 3, which another paceline wrote"):
+    write_sealed(tmp_path / "config.json", {"schema": 4})
+    with pytest.raises(Mistake, match="is of schema 4, which another paceline wrote"):
         read_settings(RunFolder(tmp_path))
 
 

@@ -98,7 +98,7 @@ def test_an_exception_is_told_with_the_users_line_and_its_traceback_kept(tmp_pat
     assert re.match(told, what)
     assert where == f"Traceback: {tmp_path}/failure-rank-1.txt"
     assert "raise ValueError" in (tmp_path / "failure-rank-1.txt").read_text()
-    assert safe == "Safe: no checkpoint yet; start again with the same command."
+    assert safe == "Safe: no checkpoint yet; start again with the same command when the error is repaired."
 
 
 def test_a_resumed_run_that_fails_at_once_still_has_what_was_safe(tmp_path: Path) -> None:

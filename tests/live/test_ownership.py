@@ -174,7 +174,10 @@ def test_a_full_disk_at_the_first_checkpoint_leaves_nothing_that_is_called_safe(
         fork_workers()
 
     done = run_paceline(*words, cwd=tmp_path, check=1, first=first)
-    assert done.stderr.splitlines()[-1] == "Safe: no checkpoint yet; start again with the same command."
+    assert (
+        done.stderr.splitlines()[-1]
+        == "Safe: no checkpoint yet; start again with the same command when the error is repaired."
+    )
     assert "File too large" in done.stderr
     assert list(tmp_path.glob("runs/*/checkpoints/*/rank-0.tensors")), "one was written, and not the other"
 

@@ -3,13 +3,13 @@
 import json
 import sys
 from contextlib import closing
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import Group, Parameter
 
-from paceline.cli.options import whole
+from paceline.cli.options import WHERE, whole
 from paceline.cli.place import PlaceOptions
 
 if TYPE_CHECKING:
@@ -24,13 +24,22 @@ SHOWN = Group("What is written and shown", sort_key=3)
 Whole = Parameter(converter=whole)
 
 
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class LinkOptions(PlaceOptions):
+    """None means that an option was not given."""
+
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
+    """Worker processes on this host, whose links are measured; without it, or --nodes, only the device is."""
+
+
 def calibrate(
     *,
     seconds: Annotated[float | None, Parameter(group=WHAT)] = None,
     threads: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
     record: Annotated[Path | None, Parameter(group=WHAT)] = None,
     profile: Annotated[Path | None, Parameter(group=WHAT)] = None,
-    where: PlaceOptions | None = None,
+    where: LinkOptions | None = None,
     table: Annotated[Path | None, Parameter(group=TABLE)] = None,
     start: Annotated[str | None, Parameter(name="--from", group=TABLE)] = None,
     collective: Annotated[str | None, Parameter(group=TABLE)] = None,
@@ -78,7 +87,7 @@ def calibrate(
     from paceline.runtimes.live.place import Place
     from paceline.studies.calibrate.words import choose_task
 
-    where, place = where or PlaceOptions(), Place.from_environment()
+    where, place = where or LinkOptions(), Place.from_environment()
     what = {"--seconds": seconds, "--threads": threads, "--record": record, "--profile": profile}
     tables = {"--table": table, "--from": start, "--collective": collective, "--predict": foretell}
     others = {f"--{name.replace('_', '-')}": value for name, value in asdict(where).items()}
@@ -89,7 +98,7 @@ def calibrate(
     if place is not None:
         return work_together(place, where, base, out or base, as_json)
     if task in ("together", "add"):
-        kept = Kept(out or base, name, as_json, tell=not as_json)
+        kept = Kept(out or base, name, as_json, last=False)
         return _together(where, profile, seconds, kept)
     kept = Kept(out or DEFAULT_PATH, name, as_json)
     if record is not None:
@@ -103,7 +112,8 @@ class Kept(NamedTuple):
     path: Path
     name: str | None
     as_json: bool
-    tell: bool = True
+    last: bool = True
+    """Whether nothing is measured after it; one JSON document is then written."""
 
 
 def _together(where: PlaceOptions, base: Path | None, seconds: float | None, kept: Kept) -> int:
@@ -159,12 +169,12 @@ def _finish(profile: "Profile", kept: Kept, document: dict[str, Any], lines: "It
 
     replaced = made_before(kept.path)
     write_profile(profile, kept.path)
-    if not kept.tell:
+    if kept.as_json and not kept.last:
         return 0
     if kept.as_json:
         whole_document = {"schema": SCHEMA, "profile": str(kept.path), "replaced": replaced, **document}
         text = json.dumps(whole_document, indent=2, allow_nan=False)
     else:
-        text = "\n".join([*lines, *tell_file(kept.path, replaced)])
+        text = "\n".join([*lines, *tell_file(kept.path, replaced, last=kept.last)])
     sys.stdout.write(f"{text}\n")
     return 0

@@ -6,16 +6,24 @@ Nothing here imports torch: each command is imported when it is called, so help 
 import os
 import sys
 from collections.abc import Sequence
+from difflib import get_close_matches
 
-from cyclopts import App, CycloptsError, UnusedCliTokensError
+from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from paceline import __version__
 from paceline.errors import Mistake, RunFailed, unknown
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
+HELP, VERSION = ("--help", "-h"), "--version"
+FLAGS = (*HELP, VERSION)
+
 COMMANDS = {
     "train": ("paceline.cli.train:train", "Train for real: on this machine, or on several."),
+    "reshard": (
+        "paceline.cli.reshard:reshard",
+        "Make a stopped run ready for another number of workers.",
+    ),
     "simulate": (
         "paceline.cli.simulate:simulate",
         "Run the same training in virtual time, on a cluster that nobody owns.",
@@ -50,8 +58,8 @@ def make_app() -> App:
         name="paceline",
         help="How should I spread this PyTorch training over several workers, and how fast will it go?",
         version=__version__,
-        version_flags=["--version"],
-        help_flags=["--help", "-h"],
+        version_flags=[VERSION],
+        help_flags=HELP,
         help_epilogue="Start with 'paceline train': it trains the embedded digits on two local workers.",
         help_format="plaintext",
         result_action="return_value",
@@ -66,8 +74,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if arguments is None else arguments)
     code: object = DONE
     try:
-        if arguments and not arguments[0].startswith("-") and arguments[0] not in COMMANDS:
-            raise unknown("command", arguments[0], COMMANDS, see="paceline --help")
+        if arguments and arguments[0] not in (*COMMANDS, *FLAGS):
+            raise _unknown_word(arguments[0])
         code = make_app()(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
@@ -87,6 +95,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else DONE
 
 
+def _unknown_word(word: str) -> Mistake:
+    """What stands first is neither a command nor an option; a single letter is taken for a long option's first."""
+    if not word.startswith("-"):
+        return unknown("command", word, COMMANDS, see="paceline --help")
+    long = next((flag for flag in FLAGS if flag[2:3] and flag[2] == word[1:]), word)
+    return unknown("option", word, FLAGS, see="paceline --help", meant=long)
+
+
 def _write_nowhere() -> None:
     """Nobody reads on, as after `head`, which is no failure: what is still to be written must not become one."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -102,7 +118,12 @@ def _complain(sentence: str, code: int) -> int:
 def _one_sentence(error: CycloptsError) -> str:
     """What the parser found, in our words where its own are jargon."""
     command = " ".join(["paceline", *(error.command_chain or ())])
-    if isinstance(error, UnusedCliTokensError):
+    if isinstance(error, UnknownOptionError):
+        option = (error.token.keyword or error.token.value).partition("=")[0]
+        known = [*HELP, *(name for argument in error.argument_collection for name in argument.names)]
+        near = get_close_matches(option, known, n=1, cutoff=0.6)
+        words = f"unknown option {option!r}{f'; did you mean {near[0]!r}?' if near else ''}"
+    elif isinstance(error, UnusedCliTokensError):
         words = f"{' '.join(error.unused_tokens or ())!r} is not expected: options begin with --"
     else:
         words = " ".join(str(error).split()).rstrip(".")

@@ -1,9 +1,11 @@
 """The settings of a run that goes on: its own, and how long it goes on may be given anew."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from shlex import quote
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -11,6 +13,11 @@ from paceline.cli.options import RECORD, KeepOptions, RunOptions, given_options
 from paceline.errors import Mistake
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
+
+if TYPE_CHECKING:
+    from paceline.runtimes.config import Config
+
+_LATEST = Path("latest")
 
 CHANGEABLE = ("--epochs", "--iterations", "--target-accuracy")
 """What a resumed run may be given anew: how long it goes on."""
@@ -44,22 +51,58 @@ class ResumeOptions:
     """Whether this is a run of its own."""
 
     resume: Annotated[Path | None, Parameter(group=RECORD)] = None
-    """The folder of a run that stopped: go on from its last whole checkpoint."""
+    """The folder of a run that stopped, or 'latest': go on from its last whole checkpoint."""
     trust: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False
     """With --resume or --join: run code that the run names, also where it has changed or lies in the run folder."""
 
-    @property
-    def folder(self) -> RunFolder | None:
-        """The earlier run's folder."""
-        return RunFolder(self.resume) if self.resume else None
+    def folder(self, keep: KeepOptions) -> RunFolder | None:
+        """The earlier run's folder, which a run that goes on keeps; the latest is looked for in ``--runs``."""
+        self._refuse(keep)
+        if self.resume is None:
+            return None
+        return RunFolder(self.resume) if self.resume != _LATEST else latest_run(keep.parent)
 
-    def refuse(self, keep: KeepOptions) -> None:
-        """A run that goes on keeps its folder."""
+    def _refuse(self, keep: KeepOptions) -> None:
         for option, given in (("--name", keep.name), ("--runs", keep.runs)):
+            if option == "--runs" and self.resume == _LATEST:
+                continue
             if self.resume and given is not None:
                 raise Mistake(
                     f"{option} {given} has no place beside --resume: a run keeps its folder; leave it out"
                 )
+
+
+def latest_run(parent: Path) -> RunFolder:
+    """The live run that was started or resumed last; or a Mistake."""
+    from paceline.runtimes.config import read_config
+
+    for path in sorted(parent.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
+        with suppress(Mistake):
+            if read_config(folder := RunFolder(path.parent)).runtime == "live":
+                return folder
+    raise Mistake(
+        f"--resume latest: {parent} holds no run of 'paceline train'; name a folder, or the place with --runs"
+    )
+
+
+def repeated_options(options: RunOptions, *, trust: bool) -> str:
+    """What the command that resumes a resumed run must repeat: until it trains, its folder does not know of them."""
+    words = ["--trust"] if trust else []
+    for option in CHANGEABLE:
+        if (value := getattr(options, option[2:].replace("-", "_"))) is not None:
+            words += [option, str(value)]
+    return "".join(f" {word}" for word in words)
+
+
+def name_folder(arguments: Sequence[str], folder: RunFolder) -> list[str]:
+    """The arguments of a command, with the folder that is meant after --resume."""
+    named = list(arguments)
+    for place, word in enumerate(arguments):
+        if word == "--resume":
+            named[place + 1] = str(folder.path)
+        elif word.startswith("--resume="):
+            named[place] = f"--resume={folder.path}"
+    return named
 
 
 def resumed_settings(
@@ -69,17 +112,15 @@ def resumed_settings(
 
     So is code that is not what the run last ran with, without ``trust``.
     """
-    from paceline.jobs.sources import check_trusted
     from paceline.runtimes.config import read_live
 
     config = read_live(resume)
     earlier = config.settings
-    if earlier.job.path is not None and not trust:
-        check_trusted(earlier.job.path, config.code, resume.path, f"--resume {resume.path}")
+    check_code(config, resume, trust=trust)
     if workers != earlier.workers:
         raise Mistake(
-            f"{resume.path} ran with {earlier.workers} workers and cannot resume with {workers}; "
-            "give it as many as it had"
+            f"{resume.path} ran with {earlier.workers} workers and cannot resume with {workers} as it is; resume the "
+            f"folder that 'paceline reshard {quote(str(resume.path))} --workers {workers}' makes of it"
         )
     _refuse_changes(options, earlier)
     if options.epochs is not None or options.iterations is not None:
@@ -87,6 +128,14 @@ def resumed_settings(
     if options.target_accuracy is not None:
         earlier = replace(earlier, target_accuracy=options.target_accuracy)
     return earlier
+
+
+def check_code(config: "Config", folder: RunFolder, *, trust: bool) -> None:
+    """Refuse a job by import path whose code is not what the run last ran with, without ``trust``."""
+    from paceline.jobs.sources import check_trusted
+
+    if config.settings.job.path is not None and not trust:
+        check_trusted(config.settings.job.path, config.code, folder.path, f"--resume {folder.path}")
 
 
 def _refuse_changes(options: RunOptions, earlier: Settings) -> None:

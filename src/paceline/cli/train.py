@@ -7,9 +7,10 @@ from dataclasses import replace
 from paceline.cli.options import DEFAULT_WORKERS, KeepOptions, RunOptions
 from paceline.cli.place import WhereOptions
 from paceline.cli.process import Asked, join, work
-from paceline.cli.resuming import ResumeOptions
+from paceline.cli.resuming import ResumeOptions, name_folder, repeated_options
 from paceline.cli.served import ServedOptions
 from paceline.errors import Mistake
+from paceline.records.folder import RunFolder
 
 
 def train(
@@ -29,13 +30,12 @@ def train(
     from paceline.runtimes.live.place import Place
 
     resume, keep = resume or ResumeOptions(), keep or KeepOptions()
-    resume.refuse(keep)
     asked = Asked(
         options=options or RunOptions(),
         where=where or WhereOptions(),
         served=served or ServedOptions(),
         keep=keep,
-        resume=resume.folder,
+        resume=resume.folder(keep),
         trust=resume.trust,
     )
     if resume.trust and resume.resume is None and asked.served.join is None:
@@ -50,9 +50,9 @@ def train(
 
 def _launch(asked: Asked) -> int:
     """Find every mistake here, once; then start this very command line again as each worker and server."""
-    from paceline.records.create import check_parent
+    from paceline.records.create import check_parent, check_writable
     from paceline.records.lock import RunLock
-    from paceline.runtimes.config import read_settings
+    from paceline.runtimes.config import check_unfinished, read_settings
     from paceline.runtimes.live.launch import launch, train_command
     from paceline.runtimes.prepare import prepare
 
@@ -63,12 +63,28 @@ def _launch(asked: Asked) -> int:
         workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
     plan = where.plan(workers)
     servers = asked.servers()
-    settings = asked.settings(plan.nodes * plan.workers)
+    arguments = sys.argv[1:]
     with ExitStack() as stack:
         if resume:  # before anything is imported or started; the workers share it
+            if plan.nodes == 1 and plan.workers != read_settings(resume).workers:
+                resume = _resharded(asked, resume, plan.workers)
+                asked = replace(asked, resume=resume)
+            arguments = name_folder(arguments, resume)
+            check_unfinished(resume, asked.settings(plan.nodes * plan.workers))
+            check_writable(resume)
             stack.enter_context(RunLock.own(resume, plan.node_rank))
-        prepare(settings)
-        check_parent(asked.keep.parent)
-        plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang, trust=asked.trust)
-        plan = replace(plan, resume=resume.path if resume else None)
-        return launch(train_command(sys.argv[1:]), plan)
+            plan = replace(plan, resume=resume.path, again=repeated_options(asked.options, trust=asked.trust))
+        prepare(asked.settings(plan.nodes * plan.workers))
+        if not resume:
+            check_parent(asked.keep.parent)
+        plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
+        return launch(train_command(arguments), plan)
+
+
+def _resharded(asked: Asked, resume: RunFolder, workers: int) -> RunFolder:
+    """A folder for another number of workers, made when nothing else is wrong with what was asked for."""
+    from paceline.cli.reshard import make_folder
+    from paceline.runtimes.config import check_unfinished, read_settings
+
+    check_unfinished(resume, asked.settings(read_settings(resume).workers))
+    return make_folder(resume, workers, trust=asked.trust)

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol
 
-SCHEMA = 1
+SCHEMA = 2
 
 Ending = Literal["done", "wrong", "interrupted"]
 
@@ -34,7 +34,7 @@ class Bench:
 class Prediction:
     """What the probes found, and what was made of it before any cell was measured."""
 
-    made: float
+    made_at: float
     """When, in seconds since the epoch."""
     how: tuple[str, ...]
     """Each figure that predictions use and how it was got, a sentence each."""
@@ -66,7 +66,7 @@ class Cell:
     right: bool
     """Whether every rank held the expected result, element by element, first and last."""
     predicted: float
-    measured: float
+    measured_at: float
     """When its first call began, in seconds since the epoch."""
 
     @property

@@ -33,6 +33,11 @@ def new_folder_name(name: str, utc: datetime) -> str:
     return f"{utc:%Y%m%d-%H%M%S}-{plain or 'run'}-{tail}"
 
 
+def name_of_run(folder: str) -> str:
+    """What a run was called, from the name of its folder; one that was renamed by hand is its own name."""
+    return folder[16:-5] if _NAME.fullmatch(folder) else folder
+
+
 def check_folder_name(name: object) -> str:
     """The name of a run folder that another process has told; anything else is a Mistake."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -82,6 +87,17 @@ def check_parent(parent: Path) -> None:
         raise Mistake(f"--runs {parent}: {there} is not a folder; choose another place with --runs")
     if not os.access(there, os.W_OK | os.X_OK):
         raise Mistake(f"--runs {parent}: nothing can be written to {there}; choose another place with --runs")
+
+
+def check_writable(folder: RunFolder) -> None:
+    """Raise a Mistake where a run cannot go on in its folder; nothing is written."""
+    places = (folder.path, folder.checkpoints, folder.events(0).parent, folder.metrics)
+    for path in (path for path in places if path.exists()):
+        if not os.access(path, os.W_OK | (os.X_OK if path.is_dir() else 0)):
+            raise Mistake(
+                f"--resume {folder.path}: {path} is read-only, and a run goes on in its folder; "
+                "make it writable, or resume a copy of the folder"
+            )
 
 
 def environment() -> dict[str, Any]:

@@ -82,12 +82,18 @@ def tell_together(
             f"off by a typical factor of {exp(link.spread):.3g} ({counted(link.points, 'measurement')})"
         )
     yield f"added to: {path}"
+    yield from _next(path)
 
 
-def tell_file(path: Path, replaced: str | None) -> Iterator[str]:
-    """Where it was written, and what to do with it."""
+def tell_file(path: Path, replaced: str | None, *, last: bool) -> Iterator[str]:
+    """Where it was written and, if this is the ``last`` word, what to do with it."""
     size = show_bytes(path.stat().st_size)
     yield f"written: {path} ({size}){f', in place of {replaced}' if replaced else ''}"
+    if last:
+        yield from _next(path)
+
+
+def _next(path: Path) -> Iterator[str]:
     yield f"next: paceline predict resnet18 --profile {path}"
 
 

@@ -11,11 +11,12 @@ from paceline.jobs.sources import check_trusted, fingerprints
 from paceline.records.files import DamagedFile, digest_of, read_json, read_sealed, write_sealed
 from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity, new_run_id
+from paceline.records.summary import Summary
 from paceline.records.typed import WrongType, check_type
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES
 
-SCHEMA = 2
+SCHEMA = 3
 
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
@@ -44,6 +45,8 @@ class Config:
     placement: Placement
     code: dict[str, str]
     """The files that a job by import path was read from, each with its SHA-256; empty for a job that ships."""
+    origin: str
+    """The run folder and step that the first checkpoint was made from; empty for a run that began with step 1."""
 
 
 def write_config(
@@ -54,6 +57,7 @@ def write_config(
     *,
     identity: RunIdentity | None = None,
     placement: Placement | None = None,
+    origin: str = "",
 ) -> None:
     """Write the resolved settings, and beside them who the run is and what it ran on.
 
@@ -67,6 +71,7 @@ def write_config(
         "machinery": dict(machinery),
         "placement": asdict(placement or Placement(workers=(0,) * settings.workers)),
         "code": fingerprints(settings.job.path) if settings.job.path else {},
+        "origin": origin,
     }
     write_sealed(folder.config, document)
 
@@ -96,7 +101,8 @@ def _read(folder: RunFolder) -> dict[str, Any]:
     try:
         document = read_sealed(folder.config)
     except FileNotFoundError:
-        raise Mistake(f"{folder.path} is not the folder of a run: it holds no config.json") from None
+        why = "it holds no config.json" if folder.path.is_dir() else "there is no such folder"
+        raise Mistake(f"{folder.path} is not the folder of a run: {why}; see what 'ls runs' shows") from None
     except OSError as error:
         raise Mistake(f"{folder.config} cannot be read ({error.strerror}); see who may read it") from error
     except DamagedFile as damage:
@@ -139,6 +145,7 @@ def _parse(document: dict[str, Any]) -> Config:
         machinery=document["machinery"],
         placement=Placement(**{name: tuple(nodes) for name, nodes in document["placement"].items()}),
         code=document["code"],
+        origin=document["origin"],
     )
 
 
@@ -153,6 +160,29 @@ def _check_machinery(machinery: dict[str, Any]) -> None:
 def read_settings(folder: RunFolder) -> Settings:
     """The settings of an earlier live run, or a Mistake that says why they cannot be had."""
     return read_live(folder).settings
+
+
+def check_unfinished(folder: RunFolder, settings: Settings) -> None:
+    """Refuse to resume a run that has done all its steps, where its summary says so; else its workers find out."""
+    try:
+        summary = Summary.from_json(read_json(folder.summary))
+    except (DamagedFile, OSError, ValueError, LookupError, TypeError, AttributeError):
+        return
+    if summary.ending != "budget":
+        return
+    if settings.iterations is None:
+        complete = (settings.epochs or 0) <= summary.epochs
+    else:
+        complete = settings.iterations <= summary.steps
+    if complete:
+        raise already_complete(folder, summary.steps)
+
+
+def already_complete(folder: RunFolder, step: int) -> Mistake:
+    """Nothing is left to resume."""
+    return Mistake(
+        f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
+    )
 
 
 def read_machinery(folder: RunFolder) -> dict[str, Any]:

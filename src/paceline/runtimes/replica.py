@@ -12,7 +12,7 @@ from paceline.jobs.job import Batch, Job
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.runtimes.flat import Flat, Zeros, flatten_buffers, flatten_parameters, own_memory
 from paceline.runtimes.optimizers import Rated, flat_optimizer
-from paceline.runtimes.randomness import AllStreams, Streams, TorchStream, undisturbed
+from paceline.runtimes.randomness import AllStreams, State, Streams, TorchStream, undisturbed
 
 
 class Replica:
@@ -26,12 +26,11 @@ class Replica:
     ) -> None:
         """``zeros`` makes the memory of the parameters and gradients."""
         self.job, self.shards, self.rank, self.device = job, shards, rank, device
-        self.streams: Streams = TorchStream() if isinstance(job.train, TensorData) else AllStreams()
+        self.streams = _streams_of(job)
         with undisturbed(self.streams):
             self.streams.seed(seed)
             self.model = job.model().to(device).train()
-            self.streams.seed(stream_seed(seed, rank))
-            self.rng = self.streams.get()
+        self.rng = first_streams(job, seed, rank)
         self.flat: Flat = flatten_parameters(self.model, zeros)
         self.buffers: Tensor = flatten_buffers(self.model)
         self._rated = Rated(flat_optimizer(job.optimizer, self.flat))
@@ -143,6 +142,18 @@ class Replica:
         self._rated.load(state["optimizer"])
         self.streams.set(state["rng"])
         self.loss_sum, self.loss_samples = state["loss"]
+
+
+def _streams_of(job: Job) -> Streams:
+    return TorchStream() if isinstance(job.train, TensorData) else AllStreams()
+
+
+def first_streams(job: Job, seed: int, rank: int) -> State:
+    """Where a worker's random streams stand before its first step; the process's own are left alone."""
+    streams = _streams_of(job)
+    with undisturbed(streams):
+        streams.seed(stream_seed(seed, rank))
+        return streams.get()
 
 
 def stream_seed(seed: int, rank: int) -> int:

@@ -137,7 +137,10 @@ def describe_run(
     """Write ``config.json`` and ``env.json``; once a host."""
     nodes = [number % place.nodes for number in range(place.servers)]
     placement = Placement(workers=tuple(host["node"] for host in hosts), servers=tuple(nodes))
-    write_config(folder, settings, "live", asdict(options), identity=identity, placement=placement)
+    origin = read_config(folder).origin if folder.config.exists() else ""
+    write_config(
+        folder, settings, "live", asdict(options), identity=identity, placement=placement, origin=origin
+    )
     write_json(folder.env, {**environment(), "workers": hosts})
 
 

@@ -7,7 +7,6 @@ from dataclasses import asdict
 import torch
 
 from paceline.collectives.choose import NATIVE
-from paceline.errors import Mistake
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, MetricsWriter
 from paceline.records.files import write_json
@@ -18,6 +17,7 @@ from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
+from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.engine import Beating, Engine
 from paceline.runtimes.live.group import Group
@@ -31,6 +31,8 @@ from paceline.runtimes.live.speaking import FirstSpeaks
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Position, Session
+from paceline.specs import shorten
+from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Worker, is_replicated
 
 
@@ -38,13 +40,6 @@ def seed_device(device: torch.device, seed: int, rank: int) -> None:
     """Give a worker its own stream of random numbers where it computes on a GPU; the CPU's is the replica's."""
     if device.type == "cuda":
         torch.cuda.manual_seed(stream_seed(seed, rank))
-
-
-def already_complete(folder: RunFolder, step: int) -> Mistake:
-    """Nothing is left to resume."""
-    return Mistake(
-        f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
-    )
 
 
 class Life:
@@ -222,7 +217,7 @@ class Life:
             name=self.folder.path.name,
             job=prepared.job.name,
             parameters=self.me.params.numel(),
-            strategy=prepared.settings.strategy,
+            strategy=shorten(prepared.settings.strategy, STRATEGIES),
             batch_sizes=prepared.settings.batch_sizes,
             transport=self._transport(),
             last_step=prepared.agenda.last,

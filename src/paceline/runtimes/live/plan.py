@@ -43,8 +43,8 @@ class Launch:
     """Seconds that a process may stand still before it is ended."""
     resume: Path | None = None
     """The run folder that the run goes on in, where it does."""
-    trust: bool = False
-    """Whether the user lets a run that goes on run code that has changed or lies in the run folder."""
+    again: str = ""
+    """Options of the command that one which resumes this run must repeat, each after a space."""
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
@@ -108,12 +108,12 @@ class Launch:
     @property
     def options(self) -> str:
         """What a command on this host needs to take the same place again."""
-        allowed = f" --secret-file {quote(str(self.secret_file))}" if self.secret_file else ""
-        allowed += " --trust" if self.trust else ""
+        repeated = f" --secret-file {quote(str(self.secret_file))}" if self.secret_file else ""
+        repeated += self.again
         if self.nodes == 1:
-            return allowed
+            return repeated
         address, port = self.endpoint
-        return f" -n {self.nodes} -np {self.workers} -a {address} -p {port} -nr {self.node_rank}{allowed}"
+        return f" -n {self.nodes} -np {self.workers} -a {address} -p {port} -nr {self.node_rank}{repeated}"
 
     @property
     def seats(self) -> list[tuple[Role, int]]:

@@ -69,13 +69,21 @@ def verdict(
     """
     lines = [f"{sentence(failure, trains=trains)}{others}."]
     if not trains:
-        return "\n".join([*lines, "Start again with the same command."])
+        return "\n".join([*lines, _repaired("Start again with the same command.", failure)])
     if run is None:
-        return "\n".join([*lines, "Safe: nothing was saved yet; start again with the same command."])
+        nothing = "Safe: nothing was saved yet; start again with the same command."
+        return "\n".join([*lines, _repaired(nothing, failure)])
     saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
     if failure.kind == "error" and saved.exists():
         lines.append(f"Traceback: {short(saved)}")
-    return "\n".join([*lines, *safe])
+    return "\n".join([*lines, *(_repaired(line, failure) for line in safe)])
+
+
+def _repaired(line: str, failure: Failure) -> str:
+    """An exception comes again with the same command: first its cause must go."""
+    if failure.kind == "error" and line.lower().endswith("start again with the same command."):
+        return f"{line.removesuffix('.')} when the error is repaired."
+    return line
 
 
 def join(run: Path | None, near: bool, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:

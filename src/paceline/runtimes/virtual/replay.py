@@ -14,7 +14,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.servers import Damaged, Entry, Received, Updated, read_server_log
 from paceline.records.summary import Summary
-from paceline.runtimes.config import read_run
+from paceline.runtimes.config import read_config, read_run
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Session
@@ -85,6 +85,11 @@ class Recording:
 def read_recording(folder: RunFolder) -> Recording:
     """Read a run that is to be repeated, or raise a Mistake that says why it cannot be."""
     settings, machinery = read_run(folder)
+    if origin := read_config(folder).origin:
+        raise Mistake(
+            f"--replay {folder.path}: the run began at a checkpoint of {origin}, and what came before it was not "
+            "recorded there; give a run that was recorded from its first step"
+        )
     files = folder.server_event_files()
     if not files:
         raise Mistake(

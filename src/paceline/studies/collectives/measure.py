@@ -83,7 +83,7 @@ class Measurer:
             busbw=busbw("all_reduce", size, middle, self._room.workers),
             right=trial.right,
             predicted=predicted,
-            measured=trial.begun,
+            measured_at=trial.begun,
         )
 
 

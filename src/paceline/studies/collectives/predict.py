@@ -32,7 +32,7 @@ def predict(
     """The price of every cell; ``hosts`` is the host of each rank."""
     topology = Topology(cluster(found, hosts))
     return Prediction(
-        made=time.time(),
+        made_at=time.time(),
         how=tuple(_sentences(found)),
         figures=_figures(found),
         probes=found.measured,

@@ -14,11 +14,12 @@ from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.servers import ServerTotals
 from paceline.records.summary import Summary
+from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Alone, Group
 from paceline.runtimes.live.keeping import FolderKeeper, Home, last_recorded_step
-from paceline.runtimes.live.life import Life, already_complete
+from paceline.runtimes.live.life import Life
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.post import Post

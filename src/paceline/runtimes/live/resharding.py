@@ -1,0 +1,157 @@
+"""A stopped run made ready for another number of workers: a new run folder with a checkpoint for each of them.
+
+The global batch stays as it was, so steps, epochs and the learning rate mean what they meant. The old folder is only
+read.
+"""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
+from shutil import copyfile
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from paceline.errors import Mistake
+from paceline.jobs.job import Job
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.commits import Commits
+from paceline.records.create import create_new, environment, name_of_run
+from paceline.records.events import truncate_metrics
+from paceline.records.files import write_json
+from paceline.records.folder import RunFolder
+from paceline.records.identity import RunIdentity
+from paceline.runtimes.config import new_identity, read_live, write_config
+from paceline.runtimes.prepare import prepare
+from paceline.runtimes.replica import first_streams
+from paceline.runtimes.settings import Settings
+
+Trees = dict[int, dict[str, Any]]
+"""What each rank has saved."""
+
+
+def with_workers(settings: Settings, workers: int) -> Settings:
+    """The same run with another number of workers: they share the global batch evenly; slow ranks stay slow."""
+    batch = sum(settings.batch_sizes)
+    if not 1 <= workers <= batch:
+        raise Mistake(
+            f"{workers} workers cannot share a global batch of {batch} samples: a run keeps its global batch when it "
+            f"resumes, and every worker needs a sample; choose 1 to {batch} workers"
+        )
+    cuts = [batch * rank // workers for rank in range(workers + 1)]
+    sizes = tuple(stop - start for start, stop in pairwise(cuts))
+    slow = {rank: factor for rank, factor in settings.slow.items() if rank < workers}
+    return Settings.from_json(
+        settings.to_json()
+        | {
+            "batch_sizes": list(sizes),
+            "slow": {str(rank): factor for rank, factor in slow.items()},
+            "slow_turns": settings.slow_turns if slow else 0,
+        }
+    )
+
+
+def reshard(old: RunFolder, workers: int) -> RunFolder:
+    """Make the new run folder, beside the old one; nobody may be training in the old one.
+
+    It begins at the newest step whose files of all ranks, or of all servers, are whole here. Parameters, optimizer
+    state and batch-norm statistics that differ between the old workers are averaged by the samples since the workers
+    last agreed.
+    """
+    config = read_live(old)
+    settings = with_workers(config.settings, workers)
+    prepared = prepare(settings)
+    saved = Checkpoints(old, config.identity, 1)
+    if prepared.servers:
+        kept = Checkpoints(old, config.identity, 1, "server")
+        step = _newest(old, kept, prepared.servers, "servers")
+        trees = {rank: saved.load(step, rank) for rank in _whole(saved, step, config.settings.workers)}
+        servers = {number: kept.load(step, number) for number in range(prepared.servers)}
+    else:
+        step = _newest(old, saved, config.settings.workers, "workers")
+        trees = {rank: saved.load(step, rank) for rank in range(config.settings.workers)}
+        servers = {}
+    if not trees:
+        raise Mistake(
+            f"{old.path} holds no worker's checkpoint of step {step}; give it as many workers as it had"
+        )
+    identity = new_identity(settings)
+    made = _spread(trees, settings, prepared.job, step)
+
+    def fill(draft: RunFolder) -> None:
+        origin = f"{old.path.name}, step {step}"
+        write_config(draft, settings, "live", config.machinery, identity=identity, origin=origin)
+        write_json(draft.env, {**environment(), "workers": []})
+        if old.metrics.exists():
+            copyfile(old.metrics, draft.metrics)
+            truncate_metrics(draft.metrics, step)
+        _save(draft, identity, step, made, servers)
+
+    return create_new(old.path.parent, name_of_run(old.path.name), datetime.now(UTC), fill)
+
+
+def _newest(folder: RunFolder, saved: Checkpoints, count: int, whom: str) -> int:
+    """The newest step whose files are whole for so many workers, or servers."""
+    for step in saved.steps():
+        if len(_whole(saved, step, count)) == count:
+            return step
+    raise Mistake(
+        f"{folder.path} holds no checkpoint that is whole for all {count} {whom}, which another number of workers "
+        "needs; where other hosts have the missing files under checkpoints/, copy them here"
+    )
+
+
+def _whole(saved: Checkpoints, step: int, count: int) -> list[int]:
+    return [rank for rank in range(count) if saved.is_whole(step, rank)]
+
+
+def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:
+    """What each new rank begins with."""
+    saved = list(trees.values())
+    weights = [max(1, tree["worker"]["samples_apart"]) for tree in saved]
+    replicas = [{**tree["replica"], "rng": None, "loss": None} for tree in saved]
+    merged = _mean(replicas, weights)
+    state = _mean([tree["state"] for tree in saved], weights)
+    losses = [sum(sums) for sums in zip(*(tree["replica"]["loss"] for tree in saved), strict=True)]
+    numbers = saved[0]["worker"] | {
+        "clock": step,
+        "now": max(tree["worker"]["now"] for tree in saved),
+        "samples_apart": 0,
+    }
+    made = {}
+    for rank in range(settings.workers):
+        own = trees.get(rank)
+        rng = own["replica"]["rng"] if own else first_streams(job, settings.seed, rank)
+        replica = merged | {"rng": rng, "loss": losses if rank == 0 else [0.0, 0]}
+        gpu_rng = own["gpu_rng"] if own else None
+        made[rank] = saved[0] | {"replica": replica, "worker": numbers, "state": state, "gpu_rng": gpu_rng}
+    return made
+
+
+def _mean(values: Sequence[Any], weights: Sequence[float]) -> Any:
+    """The weighted mean of trees of one shape, leaf by leaf.
+
+    Of leaves that are all equal, or are no float tensors, it is the first.
+    """
+    first = values[0]
+    if isinstance(first, dict):
+        return {key: _mean([value[key] for value in values], weights) for key in first}
+    if not isinstance(first, Tensor) or not first.is_floating_point():
+        return first
+    if all(torch.equal(first, value) for value in values):
+        return first
+    total = sum(weights)
+    return torch.stack([value * (weight / total) for value, weight in zip(values, weights, strict=True)]).sum(
+        0
+    )
+
+
+def _save(draft: RunFolder, identity: RunIdentity, step: int, workers: Trees, servers: Trees) -> None:
+    mine = Checkpoints(draft, identity, 1)
+    for rank, tree in workers.items():
+        mine.save(step, rank, tree)
+    for number, tree in servers.items():
+        server = tree["server"] | {"entries": 0}  # its log begins anew
+        Checkpoints(draft, identity, 1, "server").save(step, number, tree | {"server": server})
+    Commits(draft, identity, 0).add(step)

@@ -1,0 +1,127 @@
+"""A run goes on with another number of workers: on real runs of one host."""
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from command import fork_workers, run_json, run_paceline
+from paceline.cli.options import RunOptions
+from paceline.cli.resuming import name_folder, repeated_options
+from paceline.errors import Mistake
+from paceline.jobs.spec import JobSpec
+from paceline.records.create import check_writable
+from paceline.records.folder import RunFolder
+from paceline.records.tensorfile import read_tensors
+from paceline.runtimes.config import read_config
+from paceline.runtimes.live.resharding import with_workers
+from paceline.runtimes.settings import Settings
+
+TRAIN = (
+    "train",
+    "--model",
+    "mlp",
+    "-b",
+    "24",
+    "--checkpoint-every",
+    "10 steps",
+    "--evaluate-every",
+    "10 steps",
+)
+
+
+def train(*words: str, home: Path) -> Path:
+    """The run folder of a training."""
+    return home / run_json(*words, cwd=home, first=fork_workers)["run"]["folder"]
+
+
+def weights(run: Path) -> torch.Tensor:
+    """The model that the run has exported."""
+    return torch.cat([tensor.flatten() for tensor in read_tensors(run / "model.tensors").values()])
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_the_model_is_the_one_of_a_run_that_never_changed(tmp_path, workers):
+    whole = train(*TRAIN, "-i", "30", home=tmp_path)
+    first = train(*TRAIN, "-i", "20", home=tmp_path)
+    before = {
+        path: path.read_bytes() for path in first.rglob("*") if path.is_file() and "lock" not in path.name
+    }
+    last = train("train", "--resume", str(first), "--workers", str(workers), "-i", "30", home=tmp_path)
+    assert last != first
+    # The same global batches, cut differently: nothing but the order of sums differs.
+    torch.testing.assert_close(weights(last), weights(whole), rtol=1e-4, atol=1e-6)
+    assert {path: path.read_bytes() for path in before} == before, "the old folder must stay as it is"
+    steps = [json.loads(line)["step"] for line in (last / "metrics.jsonl").read_text().splitlines()]
+    assert steps == [10, 20, 30], "the curve goes on from the old one"
+    assert read_config(RunFolder(last)).origin == f"{first.name}, step 20"
+
+
+@pytest.mark.parametrize("strategy", ["ps", "ssp:staleness=2", "local-sgd:period=4"])
+def test_other_strategies_go_on_and_resume_once_more(tmp_path, strategy):
+    first = train(*TRAIN, "--strategy", strategy, "-i", "20", home=tmp_path)
+    second = train("train", "--resume", str(first), "--workers", "3", "-i", "30", home=tmp_path)
+    third = train("train", "--resume", "latest", "-i", "40", home=tmp_path)
+    assert third == second
+    losses = [json.loads(line)["test_loss"] for line in (third / "metrics.jsonl").read_text().splitlines()]
+    assert len(losses) == 4
+    assert losses[-1] < losses[1] < losses[0], "the model is no longer the one that was trained"
+
+
+def test_replaying_a_run_that_began_at_a_checkpoint_is_refused(tmp_path):
+    first = train(*TRAIN, "--strategy", "ps", "-i", "10", home=tmp_path)
+    run_paceline("reshard", str(first), "--workers", "3", cwd=tmp_path)
+    (second,) = set((tmp_path / "runs").iterdir()) - {first}
+    told = run_paceline("simulate", "--replay", str(second), cwd=tmp_path, check=2).stderr
+    assert f"began at a checkpoint of {first.name}, step 10" in told
+
+
+def test_slow_ranks_that_are_left_stay_slow_and_the_global_batch_is_kept():
+    settings = Settings(job=JobSpec(), batch_sizes=(48, 17), epochs=1, slow={1: 2.0}, slow_turns=3)
+    more, fewer = with_workers(settings, 4), with_workers(settings, 1)
+    assert sum(more.batch_sizes) == 65
+    assert max(more.batch_sizes) - min(more.batch_sizes) == 1
+    assert (more.slow, more.slow_turns) == ({1: 2.0}, 3)
+    assert (fewer.batch_sizes, fewer.slow, fewer.slow_turns) == ((65,), {}, 0)
+    with pytest.raises(Mistake, match="66 workers cannot share a global batch of 65 samples"):
+        with_workers(settings, 66)
+
+
+def test_a_file_that_is_missing_is_told_before_anything_starts(tmp_path):
+    first = train(*TRAIN, "-i", "10", home=tmp_path)
+    (first / "checkpoints" / "step-00000010" / "rank-1.tensors").unlink()
+    told = run_paceline("reshard", str(first), "--workers", "3", cwd=tmp_path, check=2).stderr
+    assert "no checkpoint that is whole for all 2 workers" in told
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == [first.name]
+
+
+def test_resuming_is_refused_at_once_and_in_a_sentence(tmp_path):
+    train(*TRAIN, "-i", "10", home=tmp_path)
+    done = run_paceline("train", "--resume", "latest", cwd=tmp_path, check=2)
+    assert done.stderr.endswith("is complete: it ended at step 10; raise --epochs or --iterations to go on\n")
+    told = run_paceline("train", "--resume", "nowhere", cwd=tmp_path, check=2).stderr
+    assert "nowhere is not the folder of a run: there is no such folder" in told
+    told = run_paceline("train", "--resume", "latest", "--runs", "elsewhere", cwd=tmp_path, check=2).stderr
+    assert "elsewhere holds no run of 'paceline train'" in told
+
+
+def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
+    folder = RunFolder(tmp_path)
+    folder.checkpoints.mkdir()
+    check_writable(folder)
+    monkeypatch.setattr(os, "access", lambda path, _: path != folder.checkpoints)  # root may write anywhere
+    with pytest.raises(Mistake, match="checkpoints is read-only, and a run goes on in its folder"):
+        check_writable(folder)
+
+
+def test_the_command_that_resumes_a_resumed_run_repeats_how_long():
+    assert repeated_options(RunOptions(epochs=40, target_accuracy=0.97), trust=True) == (
+        " --trust --epochs 40 --target-accuracy 0.97"
+    )
+    folder = RunFolder(Path("runs/it"))
+    assert name_folder(["train", "--resume", "latest", "-i", "3"], folder) == [
+        *("train", "--resume", "runs/it", "-i", "3")
+    ]
+    assert name_folder(["train", "--resume=latest"], folder) == ["train", "--resume=runs/it"]
