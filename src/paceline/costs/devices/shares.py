@@ -70,7 +70,7 @@ def fullness(shape: Shape) -> float:
             width = shape.outputs // shape.groups
             depth = shape.inputs // shape.groups * shape.kernel_height * shape.kernel_width
         case Recurrence():
-            width, depth = min(shape.batch, 4 * shape.hidden), shape.hidden
+            width, depth = 4 * shape.hidden, shape.hidden
         case _:
             return 1.0
     width, depth = max(width, 1), max(depth, 1)  # an empty product takes its overhead
