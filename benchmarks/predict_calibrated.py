@@ -3,7 +3,9 @@
 First the machine is calibrated with random networks, none of which is any of these models, or a profile of before is
 read. From it all cells are predicted, and the predictions are written down with the time. Only then are the cells
 measured: plain training steps as the live runtime does them, in several rounds over all cells, since a shared machine
-is not equally fast at all times; a cell's time is the median over all rounds.
+is not equally fast at all times; a cell's time is the median over all rounds. The models are those that ship, and
+networks of other kinds (recurrent, with group norms, transposed convolutions, wide depthwise kernels; --held-out for
+these alone). --calibrate-only writes the profile and ends, for --profile later.
 
 Beside it: a data sheet of the nearest CPU alone, and Paleo's model with the measured peak and bandwidth and one
 percentage of them for all cells, the one that is best in hindsight, after the measurement. Exit code 3 if the median
@@ -23,6 +25,7 @@ from typing import NamedTuple
 
 import torch
 
+from _held_out import HELD_OUT
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.devices import find_device
 from paceline.clusters.profile_file import read_profile, write_profile
@@ -38,6 +41,7 @@ from paceline.reports.calibrate import ShownCalibration, tell_device
 from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.profile import make_profile
 from paceline.studies.calibrate.steps import PlainStep
+from paceline.studies.predict.interval import NORMAL
 
 MEDIAN, TWICE = 20.0, 2.0
 """Per cent that the median error may be; how many times as far off Paleo must be."""
@@ -69,6 +73,8 @@ class Cell:
     model: str
     batch: int
     calibrated: float
+    spread: float
+    """Of the calibrated prediction: the standard deviation of the logarithm of (measured / predicted)."""
     catalogue: float
     at_peak: float
     """Paleo's forward and backward at all of the peak; its percentage divides it."""
@@ -77,6 +83,11 @@ class Cell:
     made: float
     """When, in seconds since the epoch."""
     measured: float = 0.0
+
+    @property
+    def inside(self) -> bool:
+        """Whether the measured step lies in the 80 % interval."""
+        return abs(log(self.measured / self.calibrated)) <= NORMAL * self.spread
 
     def paleo(self, part: float) -> float:
         """Paleo's step at a part of the peak."""
@@ -102,16 +113,24 @@ def main() -> int:
     )
     parser.add_argument("--out", type=Path, default=Path("predicted-calibrated.json"))
     parser.add_argument("--models", help="only these, such as cnn,mlp")
+    parser.add_argument("--held-out", action="store_true", help="only networks of kinds that do not ship")
+    parser.add_argument("--calibrate-only", action="store_true", help="write the profile and end")
     options = parser.parse_args()
     torch.set_num_threads(1)
     device = calibrated(options.profile, options.seconds)
+    if options.calibrate_only:
+        return 0
     chosen = options.models.split(",") if options.models else None
     works = {
         (name, batch): Work(subject_of(spec, shape=shape, classes=classes), batch)
         for name, (spec, shape, classes, batches) in MODELS.items()
         for batch in batches
-        if chosen is None or spec.partition(":")[0] in chosen
+        if not options.held_out and (chosen is None or spec.partition(":")[0] in chosen)
     }
+    if chosen is None:
+        works |= {
+            (name, batch): Work(one.subject, batch) for name, one in HELD_OUT.items() for batch in one.batches
+        }
     cells = [predict(name, batch, work, device) for (name, batch), work in works.items()]
     options.out.write_text(json.dumps({"cells": [asdict(cell) for cell in cells]}, indent=1))
     print(f"{len(cells)} predictions are in {options.out}; now they are measured", file=sys.stderr)
@@ -137,10 +156,12 @@ def predict(name: str, batch: int, work: Work, device: Fitted) -> Cell:
     traced = trace(work.subject, batch)
     sheet = find_device(SHEET)
     at_peak, apply = paleo_parts(traced, device)
+    cost = step_cost(traced, device)
     return Cell(
         model=name,
         batch=batch,
-        calibrated=step_cost(traced, device).compute,
+        calibrated=cost.compute,
+        spread=cost.spread,
         catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).compute,
         at_peak=at_peak,
         apply=apply,
@@ -203,10 +224,10 @@ def middle(errors: Iterable[float]) -> float:
 
 def report(cells: Sequence[Cell]) -> int:
     part = best_part(cells)
-    print(f"{'model':12} {'batch':>5} {'measured':>11} {'calibrated':>11} {'error':>7}", end=" ")
+    print(f"{'model':18} {'batch':>5} {'measured':>11} {'calibrated':>11} {'error':>7}", end=" ")
     print(f"{'data sheet':>11} {'error':>7} {'Paleo':>11} {'error':>7}   (ms a step)")
     for cell in cells:
-        shown = f"{cell.model:12} {cell.batch:5} {1e3 * cell.measured:11.2f}"
+        shown = f"{cell.model:18} {cell.batch:5} {1e3 * cell.measured:11.2f}"
         for said in (cell.calibrated, cell.catalogue, cell.paleo(part)):
             shown += f" {1e3 * said:11.2f} {100 * (said / cell.measured - 1):+6.0f} %"
         print(shown)
@@ -217,7 +238,14 @@ def report(cells: Sequence[Cell]) -> int:
     }
     for name, found in errors.items():
         nine = sorted(found)[-(-9 * len(found) // 10) - 1]
-        print(f"{name:10}  median error {middle(found):5.1f} %, nine tenths within {nine:5.1f} %")
+        print(
+            f"{name:10}  median error {middle(found):5.1f} %, 90th percentile {nine:5.1f} %, worst {max(found):.1f} %"
+        )
+    inside = sum(cell.inside for cell in cells)
+    print(f"{inside} of {len(cells)} cells lie inside their 80 % interval")
+    for name in dict.fromkeys(cell.model for cell in cells):
+        mine = [cell for cell in cells if cell.model == name]
+        print(f"  {name:18} median error {middle(off(cell.calibrated, cell) for cell in mine):5.1f} %")
     print(
         f"Paleo's percentage of the peak is {100 * part:.1f} %, the best of all for these cells, in hindsight"
     )

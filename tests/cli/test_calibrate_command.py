@@ -56,9 +56,35 @@ def test_a_short_calibration_gives_a_profile_that_can_be_used(tmp_path, monkeypa
     device = read_fitted(profile.device, str(path))
     assert device.peak == told["device"]["flops"] > 1e8
     assert "convolution" in device.curves
-    assert path.stat().st_size < 400_000
+    assert path.stat().st_size < 800_000
     assert torch.get_num_threads() == threads
     assert made_before(path) == f"a profile of {profile.made}"
+    check_unmeasured_is_told(path, capsys)
+
+
+def check_unmeasured_is_told(path, capsys):
+    """A profile that does not know an operator says so where a model spends its time in it, and is less sure."""
+    asked = ["predict", "mlp:hidden=600", "--input", "1x28x28", "--classes", "10", "--profile", str(path)]
+    document = json.loads(path.read_text())
+    document["device"]["curves"] = {
+        name: curve for name, curve in document["device"]["curves"].items() if name not in ("mm", "addmm")
+    }
+    older = path.with_name("older.json")
+    older.write_text(json.dumps(document))
+    found = {}
+    for profile in (path, older):
+        assert main([*asked[:-1], str(profile), "--workers", "1", "--json"]) == 0
+        found[profile] = json.loads(capsys.readouterr().out)
+    known, unknown = found.values()
+    assert not {"mm", "addmm"} & known["unmeasured"].keys()
+    share = unknown["unmeasured"]["mm"] + unknown["unmeasured"]["addmm"]
+    assert 0.3 < share < 1
+    rows = [one["series"][0]["rows"][0] for one in (known, unknown)]
+    assert rows[0]["high"] / rows[0]["step"] < rows[1]["high"] / rows[1]["step"]
+    assert main([*asked[:-1], str(older), "--workers", "1"]) == 0
+    line = next(one for one in capsys.readouterr().out.splitlines() if one.startswith("Never measured: "))
+    assert "addmm" in line
+    assert "mm " in line
 
 
 @pytest.mark.parametrize(
@@ -189,11 +215,11 @@ def test_a_profile_of_another_torch_is_refused(tmp_path):
     ("text", "words"),
     [
         ("", "not JSON"),
-        ('{"schema": 2, "name": "he', "not JSON"),
+        ('{"schema": 3, "name": "he', "not JSON"),
         ("[1, 2]", "no profile"),
-        ('{"schema": 2}', "'links' is missing"),
+        ('{"schema": 3}', "'links' is missing"),
         ('{"schema": 7}', "schema 7"),
-        ('{"schema": 1}', "schema 1, and this paceline reads schema 2"),
+        ('{"schema": 1}', "schema 1, and this paceline reads schema 3"),
         ('{"schema": ' + "1" * 5000 + "}", "not JSON"),
         ("\x00\xff", "not JSON"),
     ],

@@ -151,6 +151,44 @@ def test_an_operator_that_was_never_measured_is_priced_by_its_kind(fit):
     assert fit.device.warm(unknown) == pytest.approx(fit.device.warm(known), rel=0.3)
 
 
+def step_of(*operators):
+    return Trace(
+        name="some", samples=1, forward=operators, backward=(), apply=(), parameters=(), buffers=0, dtype=None
+    )
+
+
+def test_what_was_never_measured_is_named_with_its_share_and_widens_the_interval(fit):
+    """Else a model of layers that no calibration has seen would look as certain as any other."""
+    known, unknown = product(256, 256, 256), replace(product(256, 256, 256), name="my_op")
+    sure = step_cost(step_of(known), fit.device)
+    half = step_cost(step_of(known, unknown), fit.device)
+    all_of_it = step_cost(step_of(unknown), fit.device)
+    assert (sure.unmeasured, sure.spread) == ({}, fit.device.spread)
+    assert half.unmeasured == {"my_op": pytest.approx(0.5, abs=0.1)}
+    assert all_of_it.unmeasured == {"my_op": pytest.approx(1.0)}
+    assert all_of_it.spread == pytest.approx(np.hypot(fit.device.spread, fit.device.doubts["product"]))
+    assert sure.spread < half.spread < all_of_it.spread
+
+
+def test_the_doubt_about_an_unmeasured_operator_is_what_leaving_one_out_shows():
+    """An operator three times as slow as others of its kind: whoever foretells it by these is off by that factor."""
+
+    def slower(one):
+        few = [Timed(replace(t.operator, name="bmm"), 3 * t.seconds, 0.0) for t in one.operators[:6]]
+        return replace(one, operators=(*few, *one.operators[6:]))
+
+    fit = fit_device([slower(network(number)) for number in range(16)], LIMITS, page=0.0)
+    assert fit.device.doubts["product"] == pytest.approx(np.log(3), rel=0.15)
+    assert read_fitted(json.loads(json.dumps(fit.device.to_json())), "here").doubts == fit.device.doubts
+
+
+def test_a_kind_that_was_never_measured_is_doubted_most(fit):
+    """Its time is that of the roofline, which no kernel reaches."""
+    unknown = replace(product(256, 256, 256), name="my_op", kind="recurrence")
+    cost = step_cost(step_of(unknown), fit.device)
+    assert cost.spread == pytest.approx(np.hypot(fit.device.spread, fit.device.doubts[""]))
+
+
 def test_fresh_memory_costs_a_page_at_a_time():
     large = replace(product(64, 64, 64), written=64 * 2**20)
     fresh = Fresh(page=2e-6, shares=(0.0, 0.25, 0.5, 1.0))
@@ -208,6 +246,8 @@ def narrow(curve):
         (lambda d: d.update(peak=-1.0), "more than 0"),
         (lambda d: d.update(peak=float("nan")), "more than 0"),
         (lambda d: d.update(spread=-0.1), "not negative"),
+        (lambda d: d.pop("doubts"), "'doubts' is missing"),
+        (lambda d: d["doubts"].pop("product"), "doubts must be of all of its kinds"),
         (lambda d: d["overheads"].pop("apply"), "overheads"),
         (lambda d: d["curves"]["mm"]["weights"].pop(), "do not fit together"),
         (lambda d: d["curves"]["mm"].update(points=[]), "do not fit together"),

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SCHEMA = 2
+SCHEMA = 3
 
 DISTURBED = "disturbed"
 """What ``machine`` of a profile holds where something else computed while it was measured: a sentence."""

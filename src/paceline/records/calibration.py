@@ -14,6 +14,8 @@ class DeviceFound:
     threads: int
     networks: int
     """Random networks that were measured."""
+    layers: int
+    """Single layers that were measured."""
     operators: int
     """Calls of operators behind the fit."""
     dropped: int

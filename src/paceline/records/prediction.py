@@ -286,6 +286,8 @@ class Prediction:
     known: Known
     series: tuple[Series, ...]
     layers: tuple[Layer, ...] = ()
+    unmeasured: Mapping[str, float] = field(default_factory=dict)
+    """Operators that the calibration never measured, by name: their share of one worker's computing."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     """The question as it was asked."""
     versions: Mapping[str, str] = field(default_factory=dict)

@@ -47,9 +47,9 @@ def tell_device(found: DeviceFound) -> Iterator[str]:
         f"Steps of networks that the fit has not seen are {_share(middle)} off, nine tenths within {_share(most)}."
     )
     yield (
-        f"measured: {counted(found.operators, 'operator')} of {counted(found.networks, 'random network')}, "
-        f"{counted(found.threads, 'thread')} a worker; at best {_rate(found.flops)} and "
-        f"{show_bytes(found.bandwidth)}/s of memory"
+        f"measured: {counted(found.operators, 'operator')} of {counted(found.networks, 'random network')} "
+        f"and {counted(found.layers, 'single layer')}, {counted(found.threads, 'thread')} a worker; at best "
+        f"{_rate(found.flops)} and {show_bytes(found.bandwidth)}/s of memory"
     )
     if found.disturbed:
         yield found.disturbed

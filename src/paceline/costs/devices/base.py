@@ -1,6 +1,7 @@
 """From operators to seconds on one device."""
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol, runtime_checkable
 
 from paceline.costs.trace.operator import Operator
@@ -20,7 +21,11 @@ class DeviceModel(Protocol):
 
 @runtime_checkable
 class Surrounded(Protocol):
-    """A device that knows how an operator's time depends on the step around it."""
+    """A device that knows how an operator's time depends on the step around it, and what it never measured of it."""
+
+    @property
+    def unmeasured(self) -> Mapping[str, float]:
+        """In the midst of a step: its operators that were never measured, and their share of the step's time."""
 
     def within(self, trace: Trace) -> DeviceModel:
         """The device in the midst of this step."""
@@ -40,6 +45,8 @@ class StepCost:
     """As the device model's."""
     data: float = 0.0
     """Getting the mini-batch."""
+    unmeasured: Mapping[str, float] = field(default_factory=dict)
+    """Operators that the device model never saw, by name: their share of the step's time."""
 
     @property
     def compute(self) -> float:
@@ -79,4 +86,5 @@ def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
         apply=sum(map(device.seconds, trace.apply)),
         ready=tuple(done[parameter.ready] / total for parameter in trace.parameters),
         spread=device.spread,
+        unmeasured=device.unmeasured if isinstance(device, Surrounded) else {},
     )

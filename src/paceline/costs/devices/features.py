@@ -1,10 +1,20 @@
 """What the time of an operator is learned from: its sizes as logarithms, and how long it would take at best."""
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from math import ceil, log2
 from typing import NamedTuple
 
-from paceline.costs.trace.operator import Attention, Convolution, Kind, Operator, Product, Window
+from paceline.costs.trace.operator import (
+    Attention,
+    Convolution,
+    Kind,
+    Norm,
+    Operator,
+    Product,
+    Recurrence,
+    Window,
+)
 
 CALL = 5e-6
 """Seconds of a call that does next to nothing; keeps the logarithm of a tiny operator's time in range."""
@@ -21,6 +31,21 @@ class Limits(NamedTuple):
     """Floating-point operations a second."""
     bandwidth: float
     """Bytes a second, of memory."""
+
+
+def curve_name(operator: Operator) -> str:
+    """Which curve the time of an operator follows: its name, and which convolution where kernels are others.
+
+    What a recurrent layer calls step by step works on the same memory again and again, which stays in caches.
+    """
+    shape = operator.shape
+    if not isinstance(shape, Convolution):
+        return f"{operator.name} unrolled" if operator.unrolled else operator.name
+    if shape.transposed:
+        return f"{operator.name} transposed"
+    if shape.dimensions == 3:
+        return f"{operator.name} of volumes"
+    return f"{operator.name} channels last" if shape.channels_last else operator.name
 
 
 def features(operator: Operator, moved: float) -> list[float]:
@@ -41,7 +66,8 @@ def _own(operator: Operator) -> list[float]:
         case Convolution() as shape:
             return _convolution(shape)
         case Product() as shape:
-            return [_log(shape.batch), _log(shape.m), _log(shape.n), _log(shape.k)]
+            sizes = [shape.batch, shape.m, shape.n, shape.k]
+            return [*map(_log, sizes)]
         case Window() as shape:
             return [
                 _log(shape.batch * shape.channels),
@@ -52,14 +78,20 @@ def _own(operator: Operator) -> list[float]:
         case Attention() as shape:
             sizes = [shape.batch * shape.heads, shape.queries, shape.keys, shape.width]
             return [*map(_log, sizes), 2.0 * shape.causal]
+        case Norm() as shape:
+            sizes = [operator.elements, shape.places, shape.channels, shape.groups]
+            return [*map(_log, sizes), 4.0 * operator.scattered]
+        case Recurrence() as shape:
+            return [*map(_log, (shape.batch, shape.length, shape.inputs, shape.hidden))]
     moved, elements = operator.read + operator.written, max(operator.elements, 1)
-    # What is moved beyond one reading and one writing: of a norm, its channels.
-    return [_log(elements), _log(moved / elements), _log(moved - 8 * elements)]
+    # The third is what is moved beyond one reading and one writing.
+    own = [elements, moved / elements, moved - 8 * elements]
+    return [*map(_log, own), 4.0 * operator.scattered]
 
 
 def scales(kind: Kind) -> list[float]:
     """How far two operators may lie apart in each feature and still say something about each other; one each."""
-    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0])]
+    return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
 
 
 def at_best(operator: Operator, limits: Limits) -> float:
@@ -73,6 +105,17 @@ def at_best(operator: Operator, limits: Limits) -> float:
 
 def inside(shape: Convolution) -> float:
     """The part of a convolution's operations that fall on the image; those on its padding are skipped."""
+    if shape.dimensions == 3:
+        return 1.0
+    if shape.transposed:  # the other way round
+        shape = replace(
+            shape,
+            transposed=False,
+            height=shape.out_height,
+            width=shape.out_width,
+            out_height=shape.height,
+            out_width=shape.width,
+        )
     tall = _inside(
         shape.height, shape.out_height, shape.kernel_height, shape.stride_height, shape.padding_height
     )
@@ -95,6 +138,8 @@ _SCALES: Mapping[Kind, list[float]] = {
     "product": [5.0, 4.0, 4.0, 4.0],
     "pool": [5.0, 4.0, 4.0, 2.0],
     "attention": [4.0, 4.0, 4.0, 3.0, 4.0],
+    "norm": [4.0, 3.0, 4.0, 4.0, 3.0],
+    "recurrence": [4.0, 4.0, 4.0, 4.0],
 }
 
 

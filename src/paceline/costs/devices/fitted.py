@@ -2,11 +2,19 @@
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from math import exp, isfinite, log
+from dataclasses import asdict, dataclass, field, replace
+from math import exp, hypot, isfinite, log
 from typing import Any
 
-from paceline.costs.devices.features import Limits, at_best, bytes_moved, features, scales, weight_bytes
+from paceline.costs.devices.features import (
+    Limits,
+    at_best,
+    bytes_moved,
+    curve_name,
+    features,
+    scales,
+    weight_bytes,
+)
 from paceline.costs.devices.regression import Curve
 from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Phase
@@ -26,6 +34,8 @@ class Overhead:
     ratio: float = 1.0
     call: float = 0.0
     """Seconds a call that the operators' own times do not show: Python, modules, autograd."""
+    unrolled: float = 0.0
+    """The same of a call by a recurrent layer, in addition."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,14 +84,37 @@ class Fitted:
     overheads: Mapping[Phase, Overhead]
     fresh: Fresh = Fresh()
     spread: float
+    doubts: Mapping[str, float] = field(default_factory=lambda: {"": 0.0})
+    """Standard deviation of the logarithm of (measured / predicted) of an operator that is priced by its kind, by kind;
+    and under "" that of one whose kind was never measured either, which is priced at best."""
+    unmeasured: Mapping[str, float] = field(default_factory=dict)
+    """In the midst of a step: the operators that no curve knows, and their share of the step's time."""
     moved: float = 2.0**27
     """Bytes that the step moves in which an operator runs."""
     _known: dict[tuple[object, ...], float] = field(default_factory=dict)
 
     def within(self, trace: Trace) -> "Fitted":
-        """The device in the midst of this step, whose size decides what its caches still hold."""
-        moved = bytes_moved([*trace.forward, *trace.backward, *trace.apply])
-        return self if moved == self.moved else replace(self, moved=moved, _known={})
+        """The device in the midst of this step: its size decides what caches hold, its operators how sure all is.
+
+        Calls of one operator that was never measured are all off alike, and such operators independently of each other
+        and of the rest of the step.
+        """
+        operators = [*trace.forward, *trace.backward, *trace.apply]
+        there = replace(self, moved=bytes_moved(operators), _known={})
+        if not self.curves:
+            return there
+        total, unmeasured, kinds = 0.0, dict[str, float](), dict[str, Kind]()
+        for operator in operators:
+            seconds, name = there.seconds(operator), curve_name(operator)
+            total += seconds
+            if name not in self.curves:
+                unmeasured[name], kinds[name] = unmeasured.get(name, 0.0) + seconds, operator.kind
+        shares = {name: seconds / total for name, seconds in unmeasured.items()}
+        off = (share * self._doubt(kinds[name]) for name, share in shares.items())
+        return replace(there, spread=hypot(self.spread, *off), unmeasured=shares)
+
+    def _doubt(self, kind: Kind) -> float:
+        return self.doubts[kind if kind in self.kinds else ""]
 
     def seconds(self, operator: Operator) -> float:
         """How long one call takes; never less than at the measured peak."""
@@ -92,6 +125,8 @@ class Fitted:
             operator.written,
             operator.elements,
             operator.shape,
+            operator.scattered,
+            operator.unrolled,
         )
         if key not in self._known:
             self._known[key] = self._seconds(operator)
@@ -100,13 +135,17 @@ class Fitted:
     def warm(self, operator: Operator) -> float:
         """The time of a call alone, in memory that is in use already."""
         best = at_best(operator, self.limits)
-        curve = self.curves.get(operator.name) or self.kinds.get(operator.kind)
+        curve = self.curves.get(curve_name(operator)) or self._nearest(operator)
         factor = exp(float(curve([features(operator, self.moved)])[0])) if curve else 1.0
         return max(best * factor, operator.flops / self.peak)
+
+    def _nearest(self, operator: Operator) -> Curve | None:
+        return self.curves.get(operator.name) or self.kinds.get(operator.kind)
 
     def _seconds(self, operator: Operator) -> float:
         overhead = self.overheads[operator.phase]
         seconds = overhead.ratio * (self.warm(operator) + self.fresh.seconds(operator)) + overhead.call
+        seconds += overhead.unrolled * operator.unrolled
         return max(seconds, operator.flops / self.peak, 1e-7)
 
     def to_json(self) -> dict[str, Any]:
@@ -116,11 +155,10 @@ class Fitted:
             "peak": self.peak,
             "curves": {name: curve.to_json() for name, curve in self.curves.items()},
             "kinds": {kind: curve.to_json() for kind, curve in self.kinds.items()},
-            "overheads": {
-                phase: {"ratio": one.ratio, "call": one.call} for phase, one in self.overheads.items()
-            },
+            "overheads": {phase: asdict(one) for phase, one in self.overheads.items()},
             "fresh": {"page": self.fresh.page, "shares": list(self.fresh.shares)},
             "spread": self.spread,
+            "doubts": dict(self.doubts),
         }
 
 
@@ -135,6 +173,7 @@ def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
             overheads={phase: Overhead(**one) for phase, one in document["overheads"].items()},
             fresh=Fresh(page=document["fresh"]["page"], shares=tuple(document["fresh"]["shares"])),
             spread=float(document["spread"]),
+            doubts={kind: float(doubt) for kind, doubt in document["doubts"].items()},
         )
         _check(device)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
@@ -148,16 +187,18 @@ def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
 def _check(device: Fitted) -> None:
     """Refuse what no measurement gives."""
     for name, curve in device.curves.items():
-        _check_width(name, kind_of(name), curve)
+        _check_width(name, kind_of(name.partition(" ")[0]), curve)
     for kind, curve in device.kinds.items():
         _check_width(kind, kind, curve)
     if set(device.overheads) != {"forward", "backward", "apply"}:
         raise ValueError("its overheads must be those of forward, backward and apply")
     positive = [*device.limits, device.peak, *(one.ratio for one in device.overheads.values())]
+    if not {"", *device.kinds} <= device.doubts.keys():
+        raise ValueError("its doubts must be of all of its kinds")
     if len(device.fresh.shares) != len(SIZES) + 1:
         raise ValueError(f"its shares of fresh memory must be {len(SIZES) + 1}")
-    others = [device.spread, device.fresh.page, *device.fresh.shares]
-    others += [abs(one.call) for one in device.overheads.values()]
+    others = [device.spread, device.fresh.page, *device.fresh.shares, *device.doubts.values()]
+    others += [abs(one.call) + abs(one.unrolled) for one in device.overheads.values()]
     if not all(isfinite(value) and value > 0 for value in positive):
         raise ValueError("its peak, bandwidth and ratios must be finite and more than 0")
     if not all(isfinite(value) and value >= 0 for value in others):

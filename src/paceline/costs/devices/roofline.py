@@ -6,7 +6,7 @@ from math import log
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.costs.devices.shares import SHARES, Share, fits_matrix_units, fullness
-from paceline.costs.trace.operator import Kind, Operator
+from paceline.costs.trace.operator import Kind, Operator, Recurrence
 from paceline.errors import Mistake, unknown
 
 TORCH = "torch"
@@ -14,7 +14,7 @@ TORCH = "torch"
 WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 """Number formats, and the bytes of an element in memory."""
 
-_MATRIX: tuple[Kind, ...] = ("convolution", "product", "attention")
+_MATRIX: tuple[Kind, ...] = ("convolution", "product", "attention", "recurrence")
 _CORES_FOR_MEMORY = 4
 """A fourth of a CPU's cores can use all of its memory bandwidth, by rule of thumb."""
 
@@ -65,7 +65,9 @@ class Roofline:
         rate = self._part * max(self.sheet.flops * share.compute, self._matrix_peak(operator) * share.matrix)
         moved = (operator.read + operator.written) * self._narrowing(operator.kind)
         computed = operator.flops / (rate * fullness(operator.shape))
-        return self.overhead + max(computed, moved / (self.bandwidth * share.memory))
+        shape = operator.shape
+        steps = shape.length if isinstance(shape, Recurrence) else 1  # one after the other
+        return steps * self.overhead + max(computed, moved / (self.bandwidth * share.memory))
 
     def peak(self, operator: Operator) -> float:
         """Operations a second that the data sheet promises for an operator, at most."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.costs.trace.operator import Convolution, Kind, Product, Shape
+from paceline.costs.trace.operator import Convolution, Kind, Product, Recurrence, Shape
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +29,7 @@ GPU: Mapping[Kind, Share] = {
     "convolution": Share(0.75, 0.8, 0.5),
     "product": Share(0.88, 0.8, 0.75),
     "attention": Share(0.5, 0.7, 0.4),
+    "recurrence": Share(0.5, 0.7, 0.4),
     "norm": Share(0.3, 0.6),
     "pool": Share(0.3, 0.5),
     "elementwise": Share(0.3, 0.8),
@@ -42,6 +43,7 @@ CPU: Mapping[Kind, Share] = {
     "convolution": Share(0.6, 0.7),
     "product": Share(0.75, 0.7),
     "attention": Share(0.35, 0.6),
+    "recurrence": Share(0.5, 0.6),
     "norm": Share(0.1, 0.5),
     "pool": Share(0.05, 0.4),
     "elementwise": Share(0.1, 0.7),
@@ -67,6 +69,8 @@ def fullness(shape: Shape) -> float:
         case Convolution():
             width = shape.outputs // shape.groups
             depth = shape.inputs // shape.groups * shape.kernel_height * shape.kernel_width
+        case Recurrence():
+            width, depth = 4 * shape.hidden, shape.hidden
         case _:
             return 1.0
     width, depth = max(width, 1), max(depth, 1)  # an empty product takes its overhead

@@ -6,7 +6,7 @@ each written as a layer of its own, would; a convolution of the data itself need
 
 from dataclasses import dataclass
 
-from paceline.costs.trace.operator import Convolution, Operator, Product, Window
+from paceline.costs.trace.operator import Attention, Convolution, Operator, Product, Recurrence, Window
 
 DROPOUT = ("native_dropout", "bernoulli_", "dropout")
 """The operators that stand for dropout, of which one is called a layer."""
@@ -51,9 +51,7 @@ def layer_work(operator: Operator, first: bool = False) -> LayerWork | None:
             forward = backward = pooling(shape)
         case None if operator.name in DROPOUT:
             forward = backward = Work(operator.elements, 2 * operator.elements)
-        case _ if (
-            operator.kind == "attention"
-        ):  # after Paleo's time: two products that are never written to memory
+        case Attention() | Recurrence():  # after Paleo's time: products that are never written to memory
             forward = Work(operator.flops, (operator.read + operator.written) / 4)
             backward = forward + forward
         case _:

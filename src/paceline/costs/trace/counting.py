@@ -18,6 +18,7 @@ from paceline.costs.trace.operator import (
     Operator,
     Phase,
     Product,
+    Recurrence,
     Shape,
     Window,
 )
@@ -42,6 +43,7 @@ def operator(
     result: Any,
     phase: Phase,
     module: str,
+    unrolled: bool = False,
 ) -> Operator:
     """The record of a call that gave ``result``."""
     name = function._opname
@@ -49,6 +51,8 @@ def operator(
     arguments = _named(function, args, kwargs)
     given, made = list(tensors_in(arguments.values())), list(tensors_in([result]))
     elements = max((tensor.numel() for tensor in [*given, *made]), default=0)
+    if name == "_trilinear":  # of a bilinear layer: it multiplies its inputs and weights, and sums
+        elements = sizes.trilinear(arguments)
     shape = _shape(name, kind, arguments, made)
     read, written = _bytes(function, arguments, given, made)
     return Operator(
@@ -61,6 +65,8 @@ def operator(
         written=written,
         elements=elements,
         shape=shape,
+        scattered=sizes.scattered([*given, *made]),
+        unrolled=unrolled,
     )
 
 
@@ -98,6 +104,10 @@ def _shape(name: str, kind: Kind, arguments: dict[str, Any], made: list[Tensor])
             return sizes.product(arguments[left], arguments[right])
         case "attention":
             return sizes.attention(arguments)
+        case "norm":
+            return sizes.norm(name, arguments)
+        case "recurrence":
+            return sizes.recurrence(arguments)
         case "pool":
             return _window(arguments, made)
     return None
@@ -124,6 +134,9 @@ def _flops(name: str, kind: Kind, shape: Shape, elements: int, arguments: dict[s
             value: int = arguments["value"].shape[-1]
             widths = 3 * shape.width + 2 * value if name.endswith("_backward") else shape.width + value
             return 2.0 * shape.batch * shape.heads * shape.queries * shape.keys * widths
+        case Recurrence():
+            gates = 4 * shape.hidden * (shape.inputs + shape.hidden)
+            return 2.0 * shape.batch * shape.length * gates * (2 if name.endswith("_backward") else 1)
         case Window():
             cells = shape.batch * shape.channels * shape.out_height * shape.out_width
             return float(cells * shape.kernel_height * shape.kernel_width)

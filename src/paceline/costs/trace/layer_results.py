@@ -1,4 +1,4 @@
-"""Rules for what layers give on meta tensors: convolutions, norms and pooling."""
+"""Rules for what layers give on meta tensors: convolutions, norms, pooling and LSTMs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.costs.trace.making import empty, like
+from paceline.costs.trace.making import empty, is_channels_last, like
 
 
 def _convolution(
@@ -22,7 +22,8 @@ def _convolution(
 ) -> Any:
     dimensions = weight.dim() - 2
     inputs = weight.shape[0] if transposed else weight.shape[1] * groups
-    plain = images.is_contiguous() and weight.is_contiguous() and images.dtype == weight.dtype
+    last = is_channels_last(images)
+    plain = (last or images.is_contiguous()) and weight.is_contiguous() and images.dtype == weight.dtype
     fit = images.dim() == weight.dim() and images.shape[1] == inputs
     if not (plain and fit and len(stride) == len(padding) == len(dilation) == dimensions):
         return NotImplemented
@@ -38,13 +39,13 @@ def _convolution(
     outputs = weight.shape[1] * groups if transposed else weight.shape[0]
     if min(sizes) <= 0:
         return NotImplemented
-    return empty((images.shape[0], outputs, *sizes), images.dtype)
+    return empty((images.shape[0], outputs, *sizes), images.dtype, last)
 
 
 def _convolution_backward(
     grad: Tensor, images: Tensor, weight: Tensor, bias_sizes: Sequence[int] | None, *rest: Any
 ) -> Any:
-    if not (images.is_contiguous() and weight.is_contiguous()):
+    if not (weight.is_contiguous() and (images.is_contiguous() or is_channels_last(images))):
         return NotImplemented
     mask = rest[-1]
     return (
@@ -142,6 +143,19 @@ def _pool_backward(_: Tensor, images: Tensor, *__: Any) -> Any:
     return like(images) if images.is_contiguous() else NotImplemented
 
 
+def _lstm(inputs: Tensor, weight: Tensor, _: Tensor, __: Tensor, ___: Tensor, *rest: Any) -> Any:
+    states, (length, batch, width), hidden = rest[:2], inputs.shape, rest[0].shape[-1]
+    output = empty((length, batch, hidden), inputs.dtype)
+    # What it keeps for its backward, about as many bytes as it really asks for.
+    kept = 4 * length * batch * (10 * hidden + 6 * max(width, hidden)) if rest[-1] else 0
+    del weight
+    return output, *(empty(one.shape, one.dtype) for one in states), empty((kept,), torch.uint8)
+
+
+def _lstm_backward(inputs: Tensor, *rest: Any) -> Any:
+    return tuple(empty(one.shape, one.dtype) for one in (inputs, *rest[:6]))
+
+
 LAYERS: dict[str, Any] = {
     "convolution": _convolution,
     "convolution_backward": _convolution_backward,
@@ -155,4 +169,6 @@ LAYERS: dict[str, Any] = {
     "avg_pool2d_backward": _pool_backward,
     "avg_pool3d": _average_pool,
     "avg_pool3d_backward": _pool_backward,
+    "mkldnn_rnn_layer": _lstm,
+    "mkldnn_rnn_layer_backward": _lstm_backward,
 }

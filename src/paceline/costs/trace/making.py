@@ -10,9 +10,10 @@ _empty = torch.ops.aten.empty.memory_format
 _empty_strided = torch.ops.aten.empty_strided.default
 
 
-def empty(shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+def empty(shape: Sequence[int], dtype: torch.dtype, channels_last: bool = False) -> Tensor:
     """Contiguous."""
-    made: Tensor = _empty(shape, dtype=dtype, device=_META)
+    form = torch.channels_last if channels_last else None
+    made: Tensor = _empty(shape, dtype=dtype, device=_META, memory_format=form)
     return made
 
 
@@ -32,6 +33,13 @@ def ordered(tensor: Tensor, dtype: torch.dtype | None = None) -> Tensor:
         step *= max(tensor.shape[place], 1)
     result: Tensor = _empty_strided(tensor.shape, made, dtype=dtype, device=_META)
     return result
+
+
+def is_channels_last(images: Tensor) -> bool:
+    """Whether the channels of a place lie next to each other, and their places do not."""
+    if images.dim() != 4 or images.is_contiguous():
+        return False
+    return images.is_contiguous(memory_format=torch.channels_last)
 
 
 def is_expanded(tensor: Tensor) -> bool:

@@ -9,6 +9,7 @@ Kind = Literal[
     "convolution",
     "product",
     "attention",
+    "recurrence",
     "norm",
     "pool",
     "elementwise",
@@ -19,7 +20,8 @@ Kind = Literal[
 ]
 """What an operator does; those of one kind are timed by one rule.
 
-``product`` is a matrix product, ``reduction`` also softmax and losses, ``copy`` whatever only moves memory.
+``product`` is a matrix product, ``recurrence`` a whole layer of an LSTM, ``reduction`` also softmax and
+losses, ``copy`` whatever only moves memory.
 """
 
 
@@ -44,6 +46,10 @@ class Convolution:
     dilation: int = 1
     groups: int = 1
     transposed: bool = False
+    dimensions: int = 2
+    """1 for lines, 2 for images, 3 for volumes."""
+    channels_last: bool = False
+    """Whether the channels of a place lie next to each other in memory."""
     data: bool = True
     """Of a backward: whether the gradient of the input is wanted; the first layer's is not."""
     filter: bool = True
@@ -87,7 +93,28 @@ class Attention:
     causal: bool = False
 
 
-Shape = Convolution | Product | Window | Attention | None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrence:
+    """A layer of an LSTM over ``batch`` sequences."""
+
+    batch: int
+    length: int
+    inputs: int
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Norm:
+    """A norm over images, or over vectors, which have one place and one channel."""
+
+    channels: int
+    places: int
+    """Of an image: how many numbers of a channel lie side by side. The width of a vector."""
+    groups: int = 1
+    """Of channels that are normed together."""
+
+
+Shape = Norm | Convolution | Product | Window | Attention | Recurrence | None
 """The sizes that the time of an operator depends on beyond its bytes; None where bytes are enough."""
 
 
@@ -110,6 +137,10 @@ class Operator:
     elements: int
     """Of the largest tensor that it reads or writes."""
     shape: Shape = None
+    scattered: bool = False
+    """Whether its largest tensors lie in memory in different orders, so that not all of them are streamed."""
+    unrolled: bool = False
+    """Whether a recurrent layer calls it, step by step: from C++, where a call costs less than from Python."""
     held: int = field(default=0, compare=False)
     """Bytes that the step's tensors occupy while it runs: what is saved for backward, what it reads and what it makes;
     neither parameters nor anything else that was there before the step. Only a trace counts it, and its time does not

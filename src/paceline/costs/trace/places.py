@@ -27,6 +27,7 @@ class Places:
         for module, name in self._names.items():
             for parameter in module.parameters(recurse=False):
                 self._owners.setdefault(id(parameter), name)
+        self._recurrent = {name for module, name in self._names.items() if isinstance(module, nn.RNNBase)}
         self._stack: list[str] = []
         self._starts = [0]
         self._paths = [LOSS]
@@ -63,6 +64,10 @@ class Places:
             return self._owners.get(id(node.variable), "")
         number: int = node._sequence_nr()
         return self._paths[bisect_right(self._starts, number) - 1]
+
+    def is_recurrent(self, name: str) -> bool:
+        """Whether the module of this dotted path is one of torch's recurrent layers."""
+        return name in self._recurrent
 
     def failed(self, error: BaseException) -> nn.Module:
         """The innermost module in which an error happened; the model itself if it was in none."""

@@ -53,7 +53,9 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             made, name = list(tensors_in([result])), func._opname
             self._held.made(name, kind_of(name), self.phase == "forward", given, made)
         if counts(func):
-            record = operator(func, args, kwargs, result, self.phase, self._place())
+            place = self._place()
+            unrolled = self.places is not None and self.places.is_recurrent(place)
+            record = operator(func, args, kwargs, result, self.phase, place, unrolled)
             if self._held is not None:
                 held = self._held
                 record = replace(record, held=held.bytes, held_mixed=held.mixed, held_heap=held.heap)

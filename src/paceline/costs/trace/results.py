@@ -37,7 +37,10 @@ _UNARY = (
     "leaky_relu_backward elu_backward hardswish_backward hardsigmoid_backward softplus_backward mish_backward"
 )
 _LIKE_FIRST = "_softmax _log_softmax _safe_softmax ones_like zeros_like full_like empty_like bernoulli"
-_LIKE_SECOND = "_softmax_backward_data _log_softmax_backward_data nll_loss_backward mse_loss_backward"
+_LIKE_SECOND = (
+    "_softmax_backward_data _log_softmax_backward_data nll_loss_backward mse_loss_backward multi_margin_loss_backward "
+    "multilabel_margin_loss_backward fractional_max_pool3d_backward"
+)
 _IN_PLACE = (
     "zero_ fill_ normal_ uniform_ bernoulli_ add_ mul_ div_ sub_ relu_ clamp_ sigmoid_ tanh_ silu_ hardtanh_ "
     "leaky_relu_ lerp_ addcmul_ addcdiv_ sqrt_ copy_ exponential_ trunc_ erfinv_ random_"

@@ -1,12 +1,14 @@
 """The sizes of the operators whose time depends on more than their bytes, read from the arguments of a call."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from paceline.costs.trace.operator import Attention, Convolution, Product, Window
+from paceline.costs.trace.making import is_channels_last
+from paceline.costs.trace.operator import Attention, Convolution, Norm, Product, Recurrence, Window
 
 
 def convolution(arguments: dict[str, Any], output: Tensor) -> Convolution:
@@ -35,6 +37,8 @@ def convolution(arguments: dict[str, Any], output: Tensor) -> Convolution:
         dilation=max(arguments["dilation"]),
         groups=arguments["groups"],
         transposed=arguments["transposed"],
+        dimensions=weight.dim() - 2,
+        channels_last=is_channels_last(images),
         data=bool(mask[0]),
         filter=bool(mask[1]),
     )
@@ -76,6 +80,46 @@ def attention(arguments: dict[str, Any]) -> Attention:
         width=width,
         causal=bool(arguments.get("is_causal", False)),
     )
+
+
+def norm(name: str, arguments: dict[str, Any]) -> Norm:
+    """Of a norm, forward or backward."""
+    if "group" in name:
+        return Norm(channels=arguments["C"], places=arguments["HxW"], groups=arguments["group"])
+    values = arguments["input"]
+    if "normalized_shape" in arguments:
+        return Norm(channels=1, places=prod(arguments["normalized_shape"]))
+    return Norm(channels=values.shape[1], places=prod(values.shape[2:]))
+
+
+def scattered(tensors: Iterable[Tensor]) -> bool:
+    """Whether some of the largest of these tensors lie in memory in another order than others."""
+    whole = [one for one in tensors if one.layout is torch.strided and one.numel() > 1]
+    most = max((one.numel() for one in whole), default=0)
+    orders = {_order(one) for one in whole if one.numel() == most and 0 not in one.stride()}
+    return len(orders) > 1
+
+
+def _order(tensor: Tensor) -> tuple[int, ...]:
+    """The strides of all dimensions that have more than one place."""
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+
+
+def recurrence(arguments: dict[str, Any]) -> Recurrence:
+    """Of a layer of an LSTM, forward or backward."""
+    length, batch, inputs = arguments["input"].shape
+    return Recurrence(batch=batch, length=length, inputs=inputs, hidden=arguments["hidden_size"])
+
+
+def trilinear(arguments: dict[str, Any]) -> int:
+    """Of three tensors that are expanded and multiplied, the elements of the product."""
+    shapes = []
+    for place in ("1", "2", "3"):
+        shape = list(arguments[f"i{place}"].shape)
+        for dimension in arguments[f"expand{place}"]:
+            shape.insert(dimension, 1)
+        shapes.append(shape)
+    return prod(map(max, *shapes))
 
 
 def _plane(sizes: Sequence[int]) -> tuple[int, int]:

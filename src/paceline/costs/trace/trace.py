@@ -76,5 +76,5 @@ class Trace:
     @property
     def multiply_adds(self) -> float:
         """Of one sample's forward in convolutions, matrix products and attention, as papers count them."""
-        counted = ("convolution", "product", "attention")
+        counted = ("convolution", "product", "attention", "recurrence")
         return sum(one.flops for one in self.forward if one.kind in counted) / 2 / self.samples

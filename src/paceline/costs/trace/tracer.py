@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from paceline.costs.trace.fused import FusedAttention
+from paceline.costs.trace.fused import FusedKernels
 from paceline.costs.trace.memory import Held
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.results import meta_result
@@ -24,7 +24,7 @@ def trace(subject: Subject, samples: int) -> Trace:
     if samples < 1:
         raise Mistake(f"a step cannot be traced on {samples} samples; give at least 1")
     recorder = Recorder(without_values, Held())
-    with torch.device("meta"), FusedAttention(), recorder:
+    with torch.device("meta"), FusedKernels(), recorder:
         step = Step(subject, samples, recorder)
         step.run()
     return _trace(step)

@@ -6,8 +6,13 @@ from paceline import specs
 from paceline.records.prediction import Prediction
 from paceline.reports.predict.sentences import findings, memory_parts, misfit, verdict
 from paceline.reports.predict.table import table_lines
+from paceline.reports.text import percent
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
+
+LEAST_SHARE = 0.01
+"""Of a step's computing: less in operators that were never measured is not worth a line."""
+MOST_NAMED = 5
 
 
 def text_lines(prediction: Prediction) -> list[str]:
@@ -75,4 +80,20 @@ def _basis(prediction: Prediction) -> list[str]:
         *([f"Memory: {memory_parts(largest)}."] if largest else []),
         f"Links: {known.links}.",
         f"Interval: {known.interval}.",
+        *_unmeasured(prediction),
     ]
+
+
+def _unmeasured(prediction: Prediction) -> Iterator[str]:
+    """What the calibration knows nothing of, where that matters."""
+    shares = sorted(prediction.unmeasured.items(), key=lambda one: one[1], reverse=True)
+    total = sum(share for _, share in shares)
+    if total < LEAST_SHARE:
+        return
+    named = [f"{name} {percent(round(share, 2))}" for name, share in shares[:MOST_NAMED]]
+    more = f" and {len(shares) - MOST_NAMED} more" if len(shares) > MOST_NAMED else ""
+    yield (
+        f"Never measured: {percent(round(total, 2))} of a step's computing is in operators that the profile does not "
+        f"know ({', '.join(named)}{more}), which are priced like others of their kind; the interval is wider for it. "
+        "Calibrate again, or correct the profile by a run of this job (paceline calibrate --record RUN --profile FILE)."
+    )

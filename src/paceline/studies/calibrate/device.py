@@ -12,12 +12,14 @@ from paceline.records.calibration import CalibrationObserver, DeviceFound, Silen
 from paceline.records.load import LoadMeter
 from paceline.studies.calibrate.fit import Fit, fit_device
 from paceline.studies.calibrate.measure import Measured, Probe, measure
-from paceline.studies.calibrate.networks import MOST_WORK, draw_network
+from paceline.studies.calibrate.networks import MOST_WORK, draw_layer, draw_network
 from paceline.studies.calibrate.peak import measure_limits, measure_page
 from paceline.studies.calibrate.quiet import WINDOW, QuietMachine
 
 USUAL_SECONDS = 180.0
 LEAST_SECONDS, MOST_SECONDS = 2.0, 3600.0
+LAYERS_SHARE = 0.15
+"""Of the time, for single layers of torch.nn."""
 WHOLE_EVERY = 3
 """Of so many networks one is measured as a whole step too."""
 FEWEST_NETWORKS = 8
@@ -48,11 +50,11 @@ def calibrate_device(
     try:
         quiet = QuietMachine(LoadMeter(wanted=threads), observer, busy=busy)
         limits, page = quiet.measure(lambda: (measure_limits(), measure_page()))
-        measured = _networks(seconds, seed, observer, clock, quiet)
-        fit = fit_device(measured, limits, page)
+        networks, layers = _networks(seconds, seed, observer, clock, quiet)
+        fit = fit_device([*networks, *layers], limits, page)
     finally:
         torch.set_num_threads(before)
-    return fit.device, replace(_found(fit, measured, threads), disturbed=quiet.disturbance)
+    return fit.device, replace(_found(fit, networks, layers, threads), disturbed=quiet.disturbance)
 
 
 def _networks(
@@ -61,39 +63,49 @@ def _networks(
     observer: CalibrationObserver,
     clock: Callable[[], float],
     quiet: QuietMachine,
-) -> list[Measured]:
-    """Networks of the seed, as many as there is time for; the first are small, so that a short time has several.
+) -> tuple[list[Measured], list[Measured]]:
+    """Networks of the seed and single layers, as many as there is time for.
 
-    They are measured a few at a time, so that few have to be measured again.
+    The first networks are small, so that a short time has several. They are measured a few at a time, so that few have
+    to be measured again.
     """
     begun, probe = clock() - quiet.lost, Probe()
     measured: list[Measured] = []
+    layers: list[Measured] = []
 
-    def some() -> list[Measured]:
+    def some() -> tuple[list[Measured], list[Measured]]:
         few: list[Measured] = []
-        until = clock() + WINDOW
-        while not few or clock() < until:
+        single: list[Measured] = []
+        start = clock()
+        while not few or clock() - start < WINDOW:
             number = len(measured) + len(few)
             torch.manual_seed(seed * 1_000_003 + number)
             work = MOST_WORK if seconds >= 30 and number >= FEWEST_NETWORKS else MOST_WORK / 100
             network = draw_network(seed * 1_000_003 + number, work)
             few.append(measure(network, probe, whole=number % WHOLE_EVERY == 0))
-        return few
+        whole = (clock() - start) / (1 - LAYERS_SHARE)
+        while clock() - start < whole:
+            layer = draw_layer(seed, len(layers) + len(single))
+            single.append(measure(layer, probe, whole=False))
+        return few, single
 
     with torch.random.fork_rng(devices=()):
         while (spent := clock() - begun - quiet.lost) < seconds or len(measured) < FEWEST_NETWORKS:
             if spent > 10 * seconds + 60:
                 raise RunFailed(f"only {len(measured)} networks could be measured in {spent:.0f} s")
-            measured += quiet.measure(some)
+            few, single = quiet.measure(some)
+            measured += few
+            layers += single
             observer.progressed(min(1.0, spent / seconds), f"{len(measured)} networks")
-    return measured
+    return measured, layers
 
 
-def _found(fit: Fit, measured: list[Measured], threads: int) -> DeviceFound:
+def _found(fit: Fit, networks: list[Measured], layers: list[Measured], threads: int) -> DeviceFound:
     return DeviceFound(
         threads=threads,
-        networks=fit.networks,
-        operators=sum(len(one.operators) for one in measured),
+        networks=len(networks),
+        layers=len(layers),
+        operators=sum(len(one.operators) for one in (*networks, *layers)),
         dropped=fit.dropped,
         flops=fit.device.limits.flops,
         bandwidth=fit.device.limits.bandwidth,

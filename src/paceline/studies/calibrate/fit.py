@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar, get_args
 
 import numpy as np
 
-from paceline.costs.devices.features import Limits, bytes_moved, features, scales
+from paceline.costs.devices.features import Limits, bytes_moved, curve_name, features, scales
 from paceline.costs.devices.fitted import PAGE, SIZES, Fitted, Fresh, Overhead, logarithm, results
 from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_curve
 from paceline.costs.trace.operator import Kind, Operator, Phase
@@ -24,10 +24,17 @@ MOST_POINTS = {"convolution": 1100, "product": 300}
 USUAL_POINTS = 60
 MOST_CHOSEN = 300
 """Points by which it is chosen how smooth a curve is."""
-FEWEST_POINTS = 8
-"""Of an operator that gets a curve of its own."""
+FEWEST_POINTS = 3
+"""Of an operator that gets a curve of its own: few say how fast it is, and the roofline how it grows."""
+FEWEST_CHOSEN = 16
+"""Points by which it can be chosen how smooth a curve is; fewer are taken to be noisy."""
+FEW = Choice(noise=0.1)
 MARGIN = 1.15
 """How far above the measured peak an operator may be before it is called nonsense."""
+FEWEST_OPERATORS = 6
+"""Of a kind, by which it is said how far off one is that was never measured."""
+ODD = 1.0
+"""Logarithm of the factor by which a call may be off what all others say before it is doubted."""
 FOLDS = 5
 TYPICAL = 1e-3
 """Seconds of a call that is measured as exactly as most."""
@@ -57,7 +64,6 @@ class Fit:
     """By kind: floating-point operations a second, a slow one (one in ten is slower) and a fast one."""
     steps: tuple[float, float]
     """How far whole steps of networks that it has not seen are off: the median and nine tenths."""
-    networks: int
     dropped: int
     """Measurements that cannot be: above the peak, or no time at all."""
 
@@ -72,14 +78,14 @@ def fit_device(measured: Sequence[Measured], limits: Limits, page: float) -> Fit
             f"{limits.flops / 1e9:.0f} GFLOP/s, or no time at all); the machine is too busy: calibrate again"
         )
     device, missed = _fit(steady, points, limits, page)
+    doubts = _left_out(points, limits)
     off = steps_off(steady, limits, page)
     return Fit(
-        device=replace(device, spread=float(np.sqrt(np.mean(np.square(off)))), _known={}),
+        device=replace(device, spread=_root_mean_square(off), doubts=doubts, _known={}),
         points=_by_kind({kind: len(found) for kind, found in missed.items()}),
         residuals=_by_kind({kind: _shares(found) for kind, found in missed.items()}),
         rates=_rates(points),
         steps=_shares(off),
-        networks=len(measured),
         dropped=dropped,
     )
 
@@ -120,7 +126,7 @@ def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[
     points, dropped = [], 0
     for index, one in enumerate(measured):
         moved = bytes_moved(timed.operator for timed in one.operators)
-        for timed in one.operators:
+        for timed in _alike_as_one(one.operators):
             # First touches are priced apart; what is left is at least some of it.
             seconds = max(timed.seconds - timed.faults * page, 0.3 * timed.seconds)
             if seconds <= 0 or timed.operator.flops > MARGIN * limits.flops * seconds:
@@ -128,6 +134,17 @@ def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[
             else:
                 points.append(Point(timed.operator, seconds, index, moved))
     return points, dropped
+
+
+def _alike_as_one(calls: Iterable[Timed]) -> list[Timed]:
+    """Calls of the same sizes in one step, of which a recurrent layer makes hundreds, as one with their median."""
+    groups: dict[Operator, list[Timed]] = defaultdict(list)
+    for timed in calls:
+        groups[replace(timed.operator, module="")].append(timed)
+    return [
+        Timed(operator, median(one.seconds for one in found), median(one.faults for one in found))
+        for operator, found in groups.items()
+    ]
 
 
 def _curves(points: Sequence[Point], limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:
@@ -140,7 +157,11 @@ def _curves(points: Sequence[Point], limits: Limits) -> tuple[dict[str, Curve], 
         places, values, reach = _arrays(found, limits)
         doubts = _doubts(found)
         some = slice(None, None, -(-len(found) // MOST_CHOSEN))
-        choice = best_choice(places[some], values[some], reach, doubts[some])
+        few = len(found) < FEWEST_CHOSEN
+        choice = FEW if few else best_choice(places[some], values[some], reach, doubts[some])
+        _, errors = fit_curve(places, values, reach, choice, doubts)
+        # A call that something interrupted should not bend the curve.
+        doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
         curves[name], errors = fit_curve(places, values, reach, choice, doubts)
         missed[found[0].operator.kind] += errors.tolist()
     return curves, missed
@@ -150,7 +171,7 @@ def _grouped(points: Iterable[Point], seed: int = 0) -> dict[str, list[Point]]:
     """By operator, no more of each than are needed."""
     groups = defaultdict(list)
     for point in points:
-        groups[point.operator.name].append(point)
+        groups[curve_name(point.operator)].append(point)
     random = Random(seed)  # noqa: S311
     for name, found in groups.items():
         most = MOST_POINTS.get(found[0].operator.kind, USUAL_POINTS)
@@ -174,15 +195,50 @@ def _doubts(points: Sequence[Point]) -> np.ndarray:
 
 def _kind_curves(points: Sequence[Point], limits: Limits) -> dict[Kind, Curve]:
     """For operators that no network had: all of a kind together."""
-    groups: dict[Kind, list[Point]] = defaultdict(list)
+    return {kind: _joint_curve(list(named.values()), limits) for kind, named in _named(points).items()}
+
+
+def _named(points: Iterable[Point]) -> dict[Kind, dict[str, list[Point]]]:
+    """By kind and by curve."""
+    kinds: dict[Kind, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
-        groups[point.operator.kind].append(point)
+        kinds[point.operator.kind][curve_name(point.operator)].append(point)
+    return kinds
+
+
+def _joint_curve(operators: Sequence[Sequence[Point]], limits: Limits) -> Curve:
+    """One for all of some operators, each of which has the same say."""
     random = Random(0)  # noqa: S311
-    curves = {}
-    for kind, found in groups.items():
-        some = found if len(found) <= USUAL_POINTS else random.sample(found, USUAL_POINTS)
-        curves[kind] = fit_curve(*_arrays(some, limits), Choice(noise=0.1))[0]
-    return curves
+    most = max(2, USUAL_POINTS // len(operators))
+    some = [point for found in operators for point in random.sample(found, min(most, len(found)))]
+    return fit_curve(*_arrays(some, limits), FEW)[0]
+
+
+def _left_out(points: Sequence[Point], limits: Limits) -> dict[str, float]:
+    """How far off an operator is that was never measured: each is foretold by the others of its kind, without it.
+
+    By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
+    together; under "" that of a whole kind that is foretold by the roofline alone.
+    """
+    doubts: dict[str, list[float]] = {}
+    levels = []
+    for kind, named in _named(points).items():
+        off = []
+        for name, found in named.items():
+            places, values, _ = _arrays(found, limits)
+            levels.append(float(values.mean()))
+            others = [other for other_name, other in named.items() if other_name != name]
+            if others:
+                off.append(float((values - _joint_curve(others, limits)(places.tolist())).mean()))
+        doubts[kind] = off
+    usual = [one for off in doubts.values() for one in off]
+    # A few operators of a kind may agree by chance.
+    enough = {kind: off if len(off) >= FEWEST_OPERATORS else off + usual for kind, off in doubts.items()}
+    return {kind: _root_mean_square(off or levels) for kind, off in {**enough, "": levels}.items()}
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
 
 
 def _fresh(measured: Iterable[Measured], page: float) -> Fresh:
@@ -208,15 +264,16 @@ def _overhead(measured: Sequence[Measured], phase: Phase) -> Overhead:
     for one in measured:
         if one.whole is None:
             continue
-        calls = [timed.seconds for timed in one.operators if timed.operator.phase == phase]
+        calls = [timed for timed in one.operators if timed.operator.phase == phase]
+        unrolled = sum(timed.operator.unrolled for timed in calls)
         whole = getattr(one.whole.parts, phase)
-        rows.append((sum(calls) / whole, len(calls) / whole))
+        rows.append(np.array((sum(timed.seconds for timed in calls), len(calls), unrolled)) / whole)
     table = np.array(rows)
     weights = np.ones(len(table))
     for _ in range(10):  # a step that was disturbed should not count: towards the median
-        ratio, call = np.linalg.lstsq(table * weights[:, None], weights, rcond=None)[0]
-        weights = 1 / np.sqrt(0.02 + np.abs(table @ (ratio, call) - 1))
-    return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call))
+        ratio, call, unrolled_call = np.linalg.lstsq(table * weights[:, None], weights, rcond=None)[0]
+        weights = 1 / np.sqrt(0.02 + np.abs(table @ (ratio, call, unrolled_call) - 1))
+    return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call), unrolled=float(unrolled_call))
 
 
 def steps_off(measured: Sequence[Measured], limits: Limits, page: float) -> list[float]:
@@ -249,7 +306,7 @@ def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
 def _rates(points: Iterable[Point]) -> dict[Kind, tuple[float, float]]:
     rates: dict[Kind, list[float]] = defaultdict(list)
     for point in points:
-        if point.operator.kind in ("convolution", "product", "attention"):
+        if point.operator.kind in ("convolution", "product", "attention", "recurrence"):
             rates[point.operator.kind].append(point.operator.flops / point.seconds)
     low_high = {kind: np.quantile(found, (0.1, 0.98)) for kind, found in rates.items()}
     return _by_kind({kind: (float(low), float(high)) for kind, (low, high) in low_high.items()})

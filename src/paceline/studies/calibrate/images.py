@@ -6,7 +6,7 @@ from random import Random
 
 from torch import nn
 
-from paceline.studies.calibrate.blocks import Join, Sum
+from paceline.studies.calibrate.blocks import Inverted, Join, Sum
 
 SIDES = (4, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 160, 224)
 KERNELS = (
@@ -16,7 +16,7 @@ KERNELS = (
     *((7, 7), (7, 7), (11, 11)),
     *((1, 7), (7, 1), (1, 3), (3, 1)),
 )
-LARGE = ((3, 3), (3, 3), (5, 5), (7, 7))
+LARGE = ((3, 3), (3, 3), (3, 3), (5, 5), (5, 5), (7, 7), (7, 7), (9, 9))
 """Kernels of convolutions in which every channel is alone."""
 MOST_ELEMENTS = 12_000_000
 """Of one tensor: 48 MB, above what an allocator keeps for the next one."""
@@ -44,6 +44,11 @@ class Drawing:
 
     def convolve(self) -> None:
         """Add a convolution with what usually comes with it, if one fits."""
+        chance = self.random.random()
+        if chance < 0.08 and self._enlarge():
+            return
+        if chance > 0.94 and self._invert():
+            return
         found = self._draw_convolution()
         if found is None:
             return
@@ -66,6 +71,32 @@ class Drawing:
         self.height, self.width = (
             (side + 2 * padding - kernel) // stride + 1 for side in (self.height, self.width)
         )
+
+    def _enlarge(self) -> bool:
+        """Add a transposed convolution, if it fits."""
+        outputs = max(4, round(self.channels * self.random.choice((0.25, 0.5, 0.5, 1))))
+        kernel, padding = self.random.choice(((2, 0), (2, 0), (4, 1), (3, 1)))
+        stride = self.random.choice((1, 2)) if kernel == 3 else 2
+        height, width = ((side - 1) * stride - 2 * padding + kernel for side in self._sides())
+        flops = 2.0 * self.elements() * outputs * kernel**2
+        if flops > self.work or self.samples * outputs * height * width > MOST_ELEMENTS / 2:
+            return False
+        bias = self.random.random() < 0.5
+        self.layers.append(nn.ConvTranspose2d(self.channels, outputs, kernel, stride, padding, bias=bias))
+        self.channels, self.height, self.width = outputs, height, width
+        self._follow_up()
+        return True
+
+    def _invert(self) -> bool:
+        """Add some blocks of wide convolutions and linear layers with the channels last, if they fit."""
+        kernel, wider = self.random.choice((3, 5, 7, 7)), self.random.choice((2, 4))
+        if min(self._sides()) < 2 or self.channels < 8 or wider * self.elements() > MOST_ELEMENTS / 2:
+            return False
+        if 2.0 * self.elements() * self.channels * wider > self.work:
+            return False
+        blocks = self.random.randint(1, 3)
+        self.layers += [Inverted(self.channels, kernel, wider) for _ in range(blocks)]
+        return True
 
     def finish(self, classes: int) -> nn.Module:
         """Close it with linear layers."""
@@ -115,11 +146,11 @@ class Drawing:
     def _draw_channels(self) -> tuple[int, int]:
         """Channels out, and groups."""
         chance = self.random.random()
-        if chance < 0.06 and self.channels >= 16:
+        if chance < 0.12 and self.channels >= 16:
             return self.channels, self.channels
         outputs = self._draw_outputs()
         groups = self.random.choice((2, 4, 8))
-        if chance < 0.1 and self.channels % groups == 0 and min(self.channels, outputs) >= 8 * groups:
+        if chance < 0.16 and self.channels % groups == 0 and min(self.channels, outputs) >= 8 * groups:
             return outputs // groups * groups, groups
         return outputs, 1
 
@@ -132,15 +163,20 @@ class Drawing:
 
     def _follow_up(self) -> None:
         chance = self.random.random()
-        if chance < 0.5 and self.elements() > self.channels:
+        if chance < 0.42 and self.elements() > self.channels:
             self.layers.append(nn.BatchNorm2d(self.channels))
-        elif chance < 0.55 and self.channels % 4 == 0:
-            self.layers.append(nn.GroupNorm(4, self.channels))
+        elif chance < 0.57:
+            groups = [many for many in (1, 2, 4, 8, 16, 32) if self.channels % many == 0]
+            self.layers.append(nn.GroupNorm(self.random.choice(groups), self.channels))
+        elif chance < 0.6 and min(self._sides()) > 1:
+            self.layers.append(nn.InstanceNorm2d(self.channels, affine=self.random.random() < 0.5))
         chance = self.random.random()
         if chance < 0.8:
             self.layers.append(nn.ReLU(inplace=self.random.random() < 0.5))
         elif chance < 0.95:
-            self.layers.append(self.random.choice((nn.GELU, nn.SiLU, nn.Sigmoid, nn.Tanh))())
+            self.layers.append(self.random.choice((nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Tanh))())
+        elif chance < 0.98:
+            self.layers.append(nn.Dropout(0.1))
 
     def _branch(self, layer: nn.Conv2d) -> None:
         """A shortcut around the convolution where channels allow it, or a second branch beside it."""

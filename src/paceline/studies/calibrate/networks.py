@@ -13,8 +13,9 @@ from torch.nn import functional
 from paceline.jobs.batches import Batch
 from paceline.jobs.optimizers import Adam, AdamW, Sgd
 from paceline.jobs.subject import Subject
-from paceline.studies.calibrate.blocks import Tokens, transformer_block
+from paceline.studies.calibrate.blocks import Tagger, Tokens, transformer_block
 from paceline.studies.calibrate.images import MOST_ELEMENTS, draw_images, log_uniform, nice
+from paceline.studies.calibrate.layers import LAYERS, layer_subject
 
 Optimizer = Sgd | Adam | AdamW
 
@@ -37,8 +38,16 @@ def draw_network(seed: int, work: float = MOST_WORK) -> Network:
     samples = log_uniform(random, 2, 128) if random.random() < 0.95 else 1
     least = LEAST_WORK if random.random() < 0.4 else work / 16
     work = log_uniform(random, least, work)
-    draw = random.choice((*(_images,) * 8, _units, _tokens, _tokens))
+    draw = random.choice((*(_images,) * 8, _units, _tokens, _tokens, *(_sequences,) * 2))
     return draw(random, seed, samples, work)
+
+
+def draw_layer(seed: int, number: int) -> Network:
+    """A single layer, of all that torch.nn has one after the other, at sizes of the seed."""
+    names = list(LAYERS)
+    random = Random(seed * 1_000_003 + 500_000 + number)  # noqa: S311
+    subject, samples = layer_subject(names[number % len(names)], random)
+    return Network(subject=subject, samples=samples)
 
 
 def _images(random: Random, seed: int, samples: int, work: float) -> Network:
@@ -82,13 +91,33 @@ def _tokens(random: Random, seed: int, samples: int, work: float) -> Network:
     samples = max(1, min(samples, int(work / (8 * width * (width + length) * length))))
     room = min(work / (2 * samples * length * width), MOST_ELEMENTS / (samples * length), 32_000)
     vocabulary, bias = log_uniform(random, 32, max(64, room)), random.random() < 0.5
+    dropout = random.choice((0.0, 0.1))
 
     def model() -> nn.Module:
-        inner = (transformer_block(width, heads, causal, wider) for _ in range(blocks))
+        inner = (transformer_block(width, heads, causal, wider, dropout) for _ in range(blocks))
         head = nn.Linear(width, vocabulary, bias=bias)
         return nn.Sequential(Tokens(vocabulary, length, width), *inner, nn.LayerNorm(width), head)
 
     return _network(f"tokens-{seed}", model, partial(_token_batch, length, vocabulary), random, samples)
+
+
+def _sequences(random: Random, seed: int, samples: int, work: float) -> Network:
+    """Recurrent layers over tokens, and what they make of each."""
+    kind = random.choice((nn.LSTM, nn.LSTM, nn.LSTM, nn.GRU, nn.GRU, nn.RNN))
+    length, hidden = log_uniform(random, 6, 128), 8 * log_uniform(random, 2, 64)
+    width = 8 * log_uniform(random, 1, 64)
+    layers, both_ways = random.choice((1, 1, 2, 3)), random.random() < 0.2
+    gates = {nn.LSTM: 4, nn.GRU: 3, nn.RNN: 1}[kind]
+    samples = max(1, min(samples, int(work / (2 * gates * length * hidden * (hidden + width)))))
+    vocabulary = log_uniform(random, 32, 1000)
+    first, whole = random.random() < 0.7, random.random() < 0.3
+
+    def model() -> nn.Module:
+        inner = kind(width, hidden, layers, bidirectional=both_ways, batch_first=first)
+        return Tagger(nn.Embedding(vocabulary, width), inner, vocabulary, whole)
+
+    batch = partial(_token_batch, length, vocabulary, last=not whole)
+    return _network(f"sequences-{seed}", model, batch, random, samples)
 
 
 def _network(
@@ -107,6 +136,6 @@ def _image_batch(shape: tuple[int, ...], classes: int, samples: int) -> Batch:
     return torch.randn(samples, *shape), torch.randint(classes, (samples,))
 
 
-def _token_batch(length: int, vocabulary: int, samples: int) -> Batch:
+def _token_batch(length: int, vocabulary: int, samples: int, last: bool = False) -> Batch:
     tokens = torch.randint(vocabulary, (samples, length))
-    return tokens, torch.randint(vocabulary, (samples, length))
+    return tokens, torch.randint(vocabulary, (samples,) if last else (samples, length))

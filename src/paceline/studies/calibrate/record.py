@@ -1,6 +1,6 @@
 """A record of a real run as a measurement: what its typical step took, against what the device model says."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from math import log
 from typing import get_args
 
@@ -76,7 +76,7 @@ def correct_by_record(device: Fitted, folder: RunFolder) -> tuple[Fitted, Record
     cost = step_cost(trace(subject, typical.samples), device)
     factors = {phase: _factor(typical, cost, phase) for phase in PHASES}
     overheads = {
-        phase: Overhead(ratio=one.ratio * factors[phase], call=one.call * factors[phase])
+        phase: Overhead(**{part: value * factors[phase] for part, value in asdict(one).items()})
         for phase, one in device.overheads.items()
     }
     # The peak is at least what the run has shown.

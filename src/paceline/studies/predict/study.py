@@ -34,6 +34,7 @@ def predict(question: Question, *, layers: bool = False, tell: Tell = quiet) -> 
     """
     pricing = Pricing(question, tell)
     series = tuple(_series(pricing, strategy) for strategy in question.strategies)
+    first = question.case(question.strategies[0], question.workers[0])
     return Prediction(
         name=question.name,
         parameters=question.model.parameters(),
@@ -42,6 +43,7 @@ def predict(question: Question, *, layers: bool = False, tell: Tell = quiet) -> 
         cost_model=question.model.name,
         known=question.model.known,
         series=series,
+        unmeasured=question.model.cost(first.batch).unmeasured,
         layers=question.model.layers(question.batch) if layers else (),
     )
 

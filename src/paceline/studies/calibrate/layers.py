@@ -1,0 +1,269 @@
+"""Every layer of ``torch.nn`` on its own, so that each operator that one consists of is measured.
+
+Random networks are made of common layers in many shapes; these are the others, in a few shapes each.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from random import Random
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from paceline.jobs.batches import Batch
+from paceline.jobs.optimizers import Sgd
+from paceline.jobs.subject import Subject
+from paceline.studies.calibrate.images import log_uniform
+
+MOST_ELEMENTS = 2**20
+"""Of a layer's input."""
+FEWEST = 2**9
+
+Call = Callable[[Any, Tensor], Any]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer for inputs of some channels, and how it is called on them."""
+
+    make: Callable[[int], nn.Module]
+    sides: int = 2
+    """Dimensions of an input behind samples and channels: 2 is an image, 0 a vector; -1 a sequence, channels last."""
+    call: Call = lambda layer, inputs: layer(inputs)
+    most: int = MOST_ELEMENTS
+    """Elements of an input, at most: fewer where a layer does much with each."""
+
+    def shape(self, random: Random) -> tuple[int, ...]:
+        """A random shape of inputs; channels are a multiple of 8."""
+        elements = log_uniform(random, FEWEST, self.most)
+        channels = 8 * log_uniform(random, 1, 16)
+        if self.sides < 1:
+            length = (log_uniform(random, 4, 64),) if self.sides else ()
+            return max(2, elements // channels // prod(length)), *length, channels
+        side = 2 * max(4, min(round((elements / channels / 2) ** (1 / self.sides) / 2), 64))
+        return max(1, elements // channels // side**self.sides), channels, *[side] * self.sides
+
+
+class Alone(nn.Module):
+    """A layer whose input needs a gradient, as in the midst of a network."""
+
+    def __init__(self, layer: nn.Module, call: Call) -> None:
+        super().__init__()
+        self.layer, self.call = layer, call
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, inputs: Tensor) -> Any:
+        """Call it."""
+        return self.call(self.layer, inputs * self.scale)
+
+
+def layer_subject(name: str, random: Random) -> tuple[Subject, int]:
+    """A row of the table at random sizes, and how many samples it is given."""
+    row = LAYERS[name]
+    samples, *shape = row.shape(random)
+    channels = shape[-1] if row.sides == -1 else shape[0]
+    subject = Subject(
+        name=name,
+        model=lambda: Alone(row.make(channels), row.call),
+        loss=_mean,
+        batch=partial(_batch, tuple(shape)),
+        optimizer=Sgd(),
+    )
+    return subject, samples
+
+
+def _mean(outputs: Any, _: Tensor) -> Tensor:
+    found: Tensor = outputs[0] if isinstance(outputs, tuple | list) else outputs
+    return found if found.dim() == 0 else found.mean()
+
+
+def _batch(shape: tuple[int, ...], samples: int) -> Batch:
+    return torch.rand(samples, *shape), torch.zeros(samples)
+
+
+def _ignoring(make: Callable[[], nn.Module], _: int) -> nn.Module:
+    """A layer that needs no channels."""
+    return make()
+
+
+def _plain(names: str, **options: Any) -> dict[str, Row]:
+    return {name: Row(partial(_ignoring, partial(getattr(nn, name), **options))) for name in names.split()}
+
+
+def _sided(name: str, make: Callable[[Any, int], nn.Module], **options: Any) -> dict[str, Row]:
+    """The same layer for lines, images and volumes."""
+    return {
+        f"{name}{sides}d": Row(partial(make, getattr(nn, f"{name}{sides}d")), sides, **options)
+        for sides in (1, 2, 3)
+    }
+
+
+def _unpooling(sides: int) -> Row:
+    """A layer that needs the indices of another."""
+    pool, unpool = (getattr(nn, f"Max{name}{sides}d") for name in ("Pool", "Unpool"))
+    return Row(
+        lambda _: nn.ModuleList([pool(2, return_indices=True), unpool(2)]),
+        sides,
+        lambda both, x: both[1](*both[0](x)),
+    )
+
+
+def _loss(make: Callable[[], nn.Module], *targets: Callable[[Tensor], Tensor], inputs: int = 1) -> Row:
+    """A loss of vectors and of what is made of them."""
+    return Row(
+        lambda _: make(), 0, lambda loss, x: loss(*[x] * inputs, *(target(x.detach()) for target in targets))
+    )
+
+
+def _same(x: Tensor) -> Tensor:
+    return x
+
+
+def _signs(x: Tensor) -> Tensor:
+    return torch.ones_like(x[:, 0])
+
+
+def _classes(x: Tensor) -> Tensor:
+    return torch.zeros(len(x), dtype=torch.long)
+
+
+def _words(layer: Any, x: Tensor) -> Any:
+    return layer(torch.zeros(x.shape[:2], dtype=torch.long)) + x.mean()
+
+
+_EMBEDDED = 512
+_loss_names: Mapping[str, Row] = {
+    "BCELoss": _loss(nn.BCELoss, _same),
+    "BCEWithLogitsLoss": _loss(nn.BCEWithLogitsLoss, _same),
+    "CosineEmbeddingLoss": _loss(nn.CosineEmbeddingLoss, _signs, inputs=2),
+    "CrossEntropyLoss": _loss(nn.CrossEntropyLoss, _classes),
+    "CrossEntropyLoss probabilities": _loss(nn.CrossEntropyLoss, _same),
+    "CrossEntropyLoss smooth": _loss(lambda: nn.CrossEntropyLoss(label_smoothing=0.1), _classes),
+    "HingeEmbeddingLoss": _loss(nn.HingeEmbeddingLoss, torch.ones_like),
+    "HuberLoss": _loss(nn.HuberLoss, _same),
+    "KLDivLoss": _loss(lambda: nn.KLDivLoss(reduction="batchmean"), _same),
+    "L1Loss": _loss(nn.L1Loss, torch.zeros_like),
+    "LinearCrossEntropyLoss": Row(
+        lambda c: nn.LinearCrossEntropyLoss(c, 32), 0, lambda loss, x: loss(x, _classes(x)), 2**17
+    ),
+    "MSELoss": _loss(nn.MSELoss, _same),
+    "MarginRankingLoss": _loss(nn.MarginRankingLoss, torch.ones_like, inputs=2),
+    "MultiLabelMarginLoss": _loss(nn.MultiLabelMarginLoss, lambda x: torch.zeros_like(x, dtype=torch.long)),
+    "MultiLabelSoftMarginLoss": _loss(nn.MultiLabelSoftMarginLoss, torch.ones_like),
+    "MultiMarginLoss": _loss(nn.MultiMarginLoss, _classes),
+    "NLLLoss": _loss(nn.NLLLoss, _classes),
+    "NLLLoss2d": Row(
+        lambda _: nn.NLLLoss(), 2, lambda loss, x: loss(x, torch.zeros_like(x[:, 0], dtype=torch.long))
+    ),
+    "PoissonNLLLoss": _loss(nn.PoissonNLLLoss, _same),
+    "SmoothL1Loss": _loss(nn.SmoothL1Loss, _same),
+    "SoftMarginLoss": _loss(nn.SoftMarginLoss, torch.ones_like),
+    "TripletMarginLoss": _loss(nn.TripletMarginLoss, inputs=3),
+    "TripletMarginWithDistanceLoss": _loss(nn.TripletMarginWithDistanceLoss, inputs=3),
+}
+
+LAYERS: Mapping[str, Row] = {
+    "Linear": Row(lambda c: nn.Linear(c, 64), 0),
+    "Linear sequence": Row(lambda c: nn.Linear(c, 64), -1),
+    "Bilinear": Row(lambda c: nn.Bilinear(c, c, 8), 0, lambda layer, x: layer(x, x), 2**14),
+    **_plain("Identity Flatten"),
+    "Unflatten": Row(lambda c: nn.Unflatten(1, (2, c // 2))),
+    **_sided("Conv", lambda kind, c: kind(c, 16, 3, padding=1), most=2**17),
+    **_sided("ConvTranspose", lambda kind, c: kind(c, 16, 2, stride=2), most=2**16),
+    **_sided("MaxPool", lambda kind, _: kind(2)),
+    **_sided("AvgPool", lambda kind, _: kind(2)),
+    **_sided("AdaptiveAvgPool", lambda kind, _: kind(4)),
+    **_sided("AdaptiveMaxPool", lambda kind, _: kind(4)),
+    **_sided("LPPool", lambda kind, _: kind(2, 2)),
+    "FractionalMaxPool2d": Row(lambda _: nn.FractionalMaxPool2d(2, output_ratio=0.5)),
+    "FractionalMaxPool3d": Row(lambda _: nn.FractionalMaxPool3d(2, output_ratio=0.5), 3),
+    **{f"MaxUnpool{sides}d": _unpooling(sides) for sides in (1, 2, 3)},
+    **_sided("ConstantPad", lambda kind, _: kind(1, 0.5)),
+    **_sided("ZeroPad", lambda kind, _: kind(1)),
+    **_sided("ReflectionPad", lambda kind, _: kind(1)),
+    **_sided("ReplicationPad", lambda kind, _: kind(1)),
+    **_sided("CircularPad", lambda kind, _: kind(1)),
+    **_plain(
+        "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish RReLU ReLU ReLU6 SELU "
+        "SiLU Sigmoid Softmax2d Softplus Softshrink Softsign Tanh Tanhshrink Dropout Dropout2d AlphaDropout "
+        "FeatureAlphaDropout"
+    ),
+    **{
+        f"{name} in place": row
+        for name, row in _plain(
+            "CELU ELU Hardsigmoid Hardswish Hardtanh LeakyReLU ReLU ReLU6 SELU SiLU Dropout", inplace=True
+        ).items()
+    },
+    **_plain("LogSoftmax Softmax Softmin", dim=1),
+    "PReLU": Row(nn.PReLU),
+    "Threshold": Row(lambda _: nn.Threshold(0.5, 0.1)),
+    "Dropout1d": Row(lambda _: nn.Dropout1d(), 1),
+    "Dropout3d": Row(lambda _: nn.Dropout3d(), 3),
+    **_sided("BatchNorm", lambda kind, c: kind(c)),
+    **_sided("InstanceNorm", lambda kind, c: kind(c, affine=True)),
+    "GroupNorm": Row(lambda c: nn.GroupNorm(4, c)),
+    "LayerNorm": Row(nn.LayerNorm, -1),
+    "RMSNorm": Row(nn.RMSNorm, -1),
+    "CrossMapLRN2d": Row(lambda _: nn.CrossMapLRN2d(3), most=2**17),
+    "LocalResponseNorm": Row(lambda _: nn.LocalResponseNorm(3)),
+    "RNN": Row(lambda c: nn.RNN(c, 32, batch_first=True), -1, most=2**15),
+    "RNN relu": Row(lambda c: nn.RNN(c, 32, nonlinearity="relu"), -1, most=2**15),
+    "GRU": Row(lambda c: nn.GRU(c, 32, bidirectional=True), -1, most=2**15),
+    "LSTM": Row(lambda c: nn.LSTM(c, 32, 2, dropout=0.1, batch_first=True), -1, most=2**15),
+    "RNNCell": Row(lambda c: nn.RNNCell(c, 64), 0, most=2**16),
+    "GRUCell": Row(lambda c: nn.GRUCell(c, 64), 0, most=2**16),
+    "LSTMCell": Row(lambda c: nn.LSTMCell(c, 64), 0, most=2**16),
+    "MultiheadAttention": Row(lambda c: nn.MultiheadAttention(c, 4), -1, lambda one, x: one(x, x, x), 2**15),
+    "MultiheadAttention alone": Row(
+        lambda c: nn.MultiheadAttention(c, 4, batch_first=True),
+        -1,
+        lambda one, x: one(x, x, x, need_weights=False),
+        2**15,
+    ),
+    "Transformer": Row(
+        lambda c: nn.Transformer(c, 4, 1, 1, 2 * c, batch_first=True), -1, lambda one, x: one(x, x), 2**13
+    ),
+    "TransformerEncoderLayer": Row(
+        lambda c: nn.TransformerEncoderLayer(c, 4, 2 * c, batch_first=True), -1, most=2**14
+    ),
+    "TransformerDecoderLayer": Row(
+        lambda c: nn.TransformerDecoderLayer(c, 4, 2 * c), -1, lambda one, x: one(x, x), 2**14
+    ),
+    "TransformerEncoder": Row(
+        lambda c: nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(c, 4, c, activation="gelu"), 2, enable_nested_tensor=False
+        ),
+        -1,
+        most=2**13,
+    ),
+    "TransformerDecoder": Row(
+        lambda c: nn.TransformerDecoder(nn.TransformerDecoderLayer(c, 4, c), 2),
+        -1,
+        lambda one, x: one(x, x),
+        2**13,
+    ),
+    "Embedding": Row(lambda c: nn.Embedding(_EMBEDDED, c), -1, _words),
+    "EmbeddingBag": Row(lambda c: nn.EmbeddingBag(_EMBEDDED, c), -1, _words),
+    "EmbeddingBag max": Row(lambda c: nn.EmbeddingBag(_EMBEDDED, c, mode="max"), -1, _words),
+    "ChannelShuffle": Row(lambda _: nn.ChannelShuffle(4)),
+    "PixelShuffle": Row(lambda _: nn.PixelShuffle(2)),
+    "PixelUnshuffle": Row(lambda _: nn.PixelUnshuffle(2), 2, lambda one, x: one(x[..., :8, :8])),
+    **{
+        f"Upsample {mode}": Row(
+            partial(_ignoring, partial(nn.Upsample, scale_factor=2, mode=mode)), sides, most=2**18
+        )
+        for mode, sides in (("nearest", 1), ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3))
+    },
+    "Upsample volumes": Row(lambda _: nn.Upsample(scale_factor=2), 3, most=2**17),
+    "UpsamplingNearest2d": Row(lambda _: nn.UpsamplingNearest2d(scale_factor=2), most=2**18),
+    "UpsamplingBilinear2d": Row(lambda _: nn.UpsamplingBilinear2d(scale_factor=2), most=2**18),
+    "Unfold": Row(lambda _: nn.Unfold(3, padding=1), most=2**17),
+    "Fold": Row(lambda _: nn.Fold(4, 2, stride=2), 1, lambda fold, x: fold(x[..., :4]), 2**17),
+    "CosineSimilarity": Row(lambda _: nn.CosineSimilarity(), 0, lambda layer, x: layer(x, x)),
+    "PairwiseDistance": Row(lambda _: nn.PairwiseDistance(), 0, lambda layer, x: layer(x, x)),
+    **_loss_names,
+}
+"""By its class in ``torch.nn``, with a word more where a class has several rows."""
