@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
@@ -142,7 +143,7 @@ class Cluster:
         if not 0 < self.cipher < float("inf"):
             raise Mistake(f"encryption of {self.cipher:g} B/s cannot be: it must be more than 0")
 
-    @property
+    @cached_property
     def workers(self) -> int:
         """How many workers train here."""
         return sum(host.workers for host in self.hosts)

@@ -8,14 +8,17 @@ alike and reducing is free, else an approximation whose error ``tests/costs/test
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache, cached_property
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from math import ceil, inf, log2
 
 import numpy as np
 
+from paceline.clusters.cluster import Cluster
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.many import OUTLINES, Outline, Ranks
-from paceline.costs.played import play_seconds
+from paceline.collectives.part import Part
+from paceline.costs.played import parts_of, play_parts
 from paceline.costs.prices import FREE, Price, Stage
 from paceline.costs.rounds import Links, Numbers, Wave, carried, counts_of, outline_of, plan
 from paceline.costs.topology import Row, Topology
@@ -43,8 +46,8 @@ class SchedulePrices:
         """``most_messages`` is up to how many are played one by one."""
         self._collective, self._topology = collective, topology
         self._plays = 0 if collective == "ring" else most_messages
-        self._schedule = cache(lambda: build_schedule(collective, topology.unfolded.workers))
-        self._timer = Timer(OUTLINES[collective], topology.rows)
+        self._rows = tuple(topology.rows)
+        self._timer = timer_for(OUTLINES[collective], self._rows)
 
     def price(self, size: int, element: int) -> Price:
         """The price of ``size`` bytes in whole elements, in the segments in which it is carried out."""
@@ -54,7 +57,7 @@ class SchedulePrices:
         segments = timer.outline.segments(size)
         messages = segments * sum(turn.times * len(turn.sources) for turn in timer.outline.rounds)
         if messages <= self._plays:
-            seconds = play_seconds(self._schedule(), self._topology.unfolded, size, element, segments)
+            seconds = _played(self._collective, self._rows, size, element, segments)
         else:
             seconds = self._timed(size, element, segments)
         return timer.priced(self._topology, seconds, size / timer.outline.chunks)
@@ -69,21 +72,44 @@ class SchedulePrices:
         workers = self._timer.outline.workers
         if workers <= MOST_RANKS:
             return self._timer.seconds(size, element, segments)
-        return _extrapolated(self._collective, self._topology, workers, size, element, segments)
+        return _extrapolated(self._collective, self._rows, workers, size, element, segments)
+
+
+@lru_cache(maxsize=1024)
+def _played(collective: str, rows: tuple[Row, ...], size: int, element: int, segments: int) -> float:
+    """Message by message, with every host by itself."""
+    every = (row.host for row in rows for _ in range(row.many))
+    hosts = tuple(replace(host, name=str(place)) for place, host in enumerate(every))
+    topology = Topology(Cluster(hosts=hosts))
+    parts = _parts(collective, tuple(topology.workers), size // element, segments)
+    return play_parts(parts, topology, element)
+
+
+@lru_cache(maxsize=32)
+def _parts(collective: str, hosts: tuple[int, ...], length: int, segments: int) -> Sequence[Part]:
+    """What each rank does, whatever the links."""
+    return parts_of(build_schedule(collective, hosts), length, segments)
 
 
 def _extrapolated(
-    collective: str, topology: Topology, workers: int, size: int, element: int, segments: int
+    collective: str, rows: tuple[Row, ...], workers: int, size: int, element: int, segments: int
 ) -> float:
     """From two smaller clusters: a master's price grows with the ranks, all others' with their logarithm."""
+    hosts = sum(row.many for row in rows)
     counts, prices, halvings = [], [], ceil(log2(workers / MOST_RANKS))
     for times in (halvings + 1, halvings):
-        timer = Timer(OUTLINES[collective], thinned(topology.rows, topology.inhabited >> times))
+        timer = timer_for(OUTLINES[collective], tuple(thinned(rows, hosts >> times)))
         counts.append(timer.outline.workers)
         prices.append(timer.seconds(size, element, segments))
     grows = float if collective == "one-to-all" else log2
     slope = (prices[1] - prices[0]) / (grows(counts[1]) - grows(counts[0]))
     return prices[1] + slope * (grows(workers) - grows(counts[1]))
+
+
+@lru_cache(maxsize=64)
+def timer_for(outline: Callable[[Ranks], Outline], rows: tuple[Row, ...], *, hides: bool = False) -> "Timer":
+    """The same timer for the same schedule on the same links: it knows what it was asked before."""
+    return Timer(outline, rows, hides=hides)
 
 
 class Timer:
@@ -101,17 +127,27 @@ class Timer:
             self._rows = thinned(rows, MOST_HOSTS)
             self.outline = outline_of(outline, counts_of(rows), counts_of(self._rows))
             self._each = hosts / sum(row.many for row in self._rows)
-        self._counts, self._links = counts_of(self._rows), Links.of(self._rows)
+        self._counts = counts_of(self._rows)
+        self._known: dict[tuple[int, int], float] = {}
 
     def seconds(self, size: int, element: int = 1, segments: int = 1) -> float:
         """Seconds of ``size`` bytes in whole elements, in so many segments one behind the other."""
         if not self.outline.rounds or not size:
             return 0.0
         chunk = element * -(-size // (element * self.outline.chunks * segments))
+        if (chunk, segments) not in self._known:
+            self._known[chunk, segments] = self._run(chunk, segments)
+        return self._known[chunk, segments]
+
+    def _run(self, chunk: int, segments: int) -> float:
         clock = _Clock(self._links, self._hides, chunk, self._each)
         for wave, level, full in plan(self.outline, self._counts, segments):
             (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, full)
         return float(clock.now.max())
+
+    @cached_property
+    def _links(self) -> Links:
+        return Links.of(self._rows)
 
     def priced(self, topology: Topology, seconds: float, chunk: float) -> Price:
         """A price of one stage: among other traffic its bytes share the links, and what is left is a delay."""
