@@ -214,16 +214,18 @@ def test_training_that_waits_for_few_is_as_fast_as_links_and_servers_allow(
         assert by_capacity(few_of(setup)).step == pytest.approx(by_events(setup).step, rel=0.1)
 
 
-def test_who_is_held_together_with_slow_workers_waits_for_them() -> None:
-    # If this fails, waiting for slow workers is told as transfers, and a faster network as what would help.
-    even = make_setup(24, "ssp", jitter=0.1, link=Link(bandwidth=5e10, latency=5e-5))
+@pytest.mark.parametrize(("slow", "bandwidth"), [(8, 2e9), (1, 2e9), (8, 1e10), (8, 5e10)])
+def test_who_is_held_together_with_slow_workers_waits_for_them(slow: int, bandwidth: float) -> None:
+    # If this fails, waiting for slow workers is told as transfers, and a faster network as what would help; or what
+    # goes to the server and what comes from it is taken to overlap, where all are let go at once: half the step.
+    even = make_setup(24, "ssp", jitter=0.1, link=Link(bandwidth=bandwidth, latency=5e-5))
     hosts = [
-        replace(host, device=Device(speed=0.5 if place >= 16 else 1.0))
+        replace(host, device=Device(speed=0.5 if place >= 24 - slow else 1.0))
         for place, host in enumerate(even.cluster.hosts)
     ]
-    setup = replace(even, cluster=replace(even.cluster, hosts=tuple(hosts), cipher=5e10))
+    setup = replace(even, cluster=replace(even.cluster, hosts=tuple(hosts), cipher=bandwidth))
     found, expected = by_capacity(few_of(setup)), by_events(setup)
-    assert found.step == pytest.approx(expected.step, rel=0.05)
+    assert found.step == pytest.approx(expected.step, rel=0.08)
     for part in ("communicate", "wait"):
         assert getattr(found, part) == pytest.approx(getattr(expected, part), abs=0.1 * expected.step)
 
