@@ -172,12 +172,16 @@ def test_rounds_of_workers_that_hardly_vary_are_those_of_workers_that_do_not() -
         assert by_arrivals(few_of(setup)).step == pytest.approx(still.step, rel=1e-4)
 
 
-def test_what_several_servers_can_carry_is_a_bound() -> None:
-    # If this fails, the documentation is wrong that many workers with several servers may be predicted up to half too
-    # fast, and hardly ever too slow: fork and join of their messages leave links idle.
-    setup = with_servers(17, "ssp", 4, 10, 0.3, apart=False)
-    ratio = by_capacity(few_of(setup)).step / by_events(setup).step
-    assert 0.5 < ratio < 1.1
+@pytest.mark.parametrize(
+    ("strategy", "workers", "gbit", "jitter", "apart"),
+    [("ssp", 17, 10, 0.3, False), ("async", 24, 10, 0.2, False), ("async", 24, 100, 0.3, True)],
+)
+def test_many_workers_with_several_servers(
+    strategy: str, workers: int, gbit: float, jitter: float, apart: bool
+) -> None:
+    # 25 %, as the documentation says: workers wait for all servers, so that links are idle meanwhile.
+    setup = with_servers(workers, strategy, 4, gbit, jitter, apart)
+    assert by_capacity(few_of(setup)).step == pytest.approx(by_events(setup).step, rel=0.25)
 
 
 @pytest.mark.parametrize("jitter", [1e-200, 0.1])

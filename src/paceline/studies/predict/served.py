@@ -7,7 +7,7 @@ Buzen, 1978).
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
+from math import inf, log2
 
 import torch
 
@@ -19,6 +19,10 @@ from paceline.studies.predict.closed import by_folding
 from paceline.studies.predict.extremes import Lognormal, expected_maximum, mean_factor, sum_of
 from paceline.studies.predict.few import Few, without_stragglers
 from paceline.studies.predict.parts import Parts
+
+CROWDED = 0.2
+"""Part by which links carry less with every doubling of servers that stand beside workers: these slow down those, all
+wait for all servers, and links are idle meanwhile. Found by simulation; servers on hosts of their own lose a tenth."""
 
 Demand = Mapping[int, float]
 """By kind of worker: seconds for which a step of all workers of the kind keeps a link or a server busy."""
@@ -218,7 +222,10 @@ def _one_way(few: Few, place: int, sizes: list[int]) -> float:
 def _demands(few: Few, kinds: list[int]) -> list[Demand]:
     """What all workers of each kind ask of every link and every server in one step."""
     answers = {place: few.folding.kinds[place].workers * _answer(few) for place in kinds}
-    return [*_loads(few, kinds, _pushes(few), _models(few)).values(), answers]
+    beside = any(few.folding.kinds[place].workers for place in few.places)
+    longer = 1 + CROWDED * log2(len(few.places)) if beside else 1.0
+    loads = _loads(few, kinds, _pushes(few), _models(few)).values()
+    return [*({place: longer * busy for place, busy in load.items()} for load in loads), answers]
 
 
 def _loads(few: Few, kinds: list[int], pushes: list[int], models: list[int]) -> dict[int, dict[int, float]]:
