@@ -3,8 +3,8 @@
 A message leaves when its sender has come to it, its receiver has posted the receive, one round ahead, and the messages
 before it on its links are through. Rings are timed by this recurrence exactly, whatever the links. Of other schedules,
 those of few messages are played message by message (``played``). Beyond that the same recurrence times them, with the
-links shared equally among messages that wait for the same (``rounds.paces``): exact where all hosts and links are
-alike and reducing is free, else an approximation whose error ``tests/costs/test_uneven_prices.py`` states.
+links shared equally among messages that wait for the same (``rounds.paces``): an approximation, whose error
+``tests/costs/test_uneven_prices.py`` states. What was worked out for the same links, or hosts, is kept.
 """
 
 from collections.abc import Callable, Sequence
