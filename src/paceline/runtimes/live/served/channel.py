@@ -64,6 +64,8 @@ class Channel:
         self, connection: socket.socket, announce: Announce = drop_all, limits: Limits = NOTHING
     ) -> None:
         self.socket = connection
+        self.greeted = False
+        """Whether the other side has sent a first message that was made with the secret, now or earlier."""
         self.proven = False
         """Whether the other side has the secret, beyond doubt."""
         self._announce, self._limits = announce, limits
@@ -84,7 +86,10 @@ class Channel:
             raise NotGenuine("the server has another secret")
         handshake.read_second(answer)
         self._sealing, opening = handshake.split()
-        self.proven = True
+        self.socket.sendall(
+            self._sealing.seal(b"")
+        )  # the proof at once: the first message may come much later
+        self.greeted = self.proven = True
         self.socket.setblocking(False)
         self._begin(self._messages(opening))
 
@@ -166,18 +171,20 @@ class Channel:
         handshake = Handshake(secret, PROLOGUE)
         try:
             handshake.read_first(bytes((yield MESSAGE)))
+            self.greeted = True
             second = handshake.write_second()
         except NotGenuine:
             self.socket.send(REFUSED)
             raise
         self.socket.send(second)  # the first bytes of a connection: the system takes them
         opening, self._sealing = handshake.split()
+        opening.open((yield TAG))
+        self.proven = True
         yield from self._messages(opening)
 
     def _messages(self, opening: Cipher) -> Generator[int, memoryview, None]:
         while True:
             header, body = _LENGTHS.unpack(opening.open((yield _LENGTHS.size + TAG)))
-            self.proven = True
             if header > self._limits.header or body > self._limits.body:
                 raise ConnectionError("a message that is far too large")
             announcement = memoryview(bytearray(header))

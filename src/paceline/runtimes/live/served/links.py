@@ -34,7 +34,8 @@ def call(
     end = time.monotonic() + patience
     while True:
         try:
-            connection = socket.create_connection((host.strip("[]"), int(port)), end - time.monotonic())
+            left = max(_AGAIN, end - time.monotonic())
+            connection = socket.create_connection((host.strip("[]"), int(port)), left)
             channel = Channel(connection, announce, limits)
             try:
                 tune_tcp(connection)
