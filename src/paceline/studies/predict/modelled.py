@@ -102,7 +102,7 @@ class Modelled:
             return found
         smaller = case.batch - 1
         largest = holds_up_to(lambda batch: self._needs(case, batch).fits, smaller).workers if smaller else 0
-        largest //= self.source.accumulate  # as --batch-size counts it: one mini-batch
+        largest -= largest % self.source.accumulate  # of whole mini-batches
         return replace(found, largest=largest, least=None if largest else self._needs(case, 1).needed)
 
     def _needs(self, case: Case, batch: int) -> Memory:
