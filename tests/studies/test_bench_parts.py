@@ -159,7 +159,7 @@ def cell(**changes) -> Cell:
         "busbw": 1.5e9,
         "right": True,
         "predicted": 0.011,
-        "measured": 0.0,
+        "measured_at": 0.0,
     }
     return Cell(**{**values, **changes})
 
@@ -223,7 +223,7 @@ def test_the_settings_and_figures_stand_above_the_table():
             torch="2.99",
         )
     )
-    console.predicted(Prediction(made=0.0, how=("a sentence",), figures={}, probes=(), seconds={}))
+    console.predicted(Prediction(made_at=0.0, how=("a sentence",), figures={}, probes=(), seconds={}))
     console.measured([cell()])
     console.finished("done")
     text = out.getvalue()

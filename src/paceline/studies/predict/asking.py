@@ -11,6 +11,7 @@ import torch
 
 from paceline import __version__, specs
 from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.cluster import CIPHER
 from paceline.clusters.devices import DEVICES, find_device
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
@@ -53,7 +54,7 @@ from paceline.studies.predict.sources import (
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import USUAL_BATCH, Words
-from paceline.units import parse_bytes
+from paceline.units import parse_bytes, show_rate
 
 PRECISIONS = MappingProxyType(
     {
@@ -81,7 +82,7 @@ def ask(words: Words) -> Question:
     model = Modelled(
         source=source,
         place=_with_devices(words, standing.place, source, batch),
-        links=standing.words,
+        links=standing.words + _encrypted(words, profile),
         links_spread=standing.spread,
         names=standing.names,
         precision=_untold(subject) if sheet is None else _precision(words, sheet, source, batch),
@@ -89,6 +90,7 @@ def ask(words: Words) -> Question:
         codec=words.codec,
         room=_room(words, profile, sheet),
         mixed=_is_mixed(words),
+        cipher=profile.cipher or CIPHER if profile else CIPHER,
     )
     money = _money(words, subject)
     most = model.most if words.scaling == "strong" else min(model.most, money.room(batch))
@@ -153,6 +155,14 @@ def _check_ways(words: Words) -> None:
             f"--collective {words.collective} has no place with --strategy {named}, whose workers reduce nothing "
             "among themselves; leave it out, or choose all-reduce or local-sgd"
         )
+
+
+def _encrypted(words: Words, profile: Profile | None) -> str:
+    """What nobody has measured of messages to servers, where there are servers."""
+    built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
+    if not any(isinstance(strategy, Served) for strategy in built) or (profile and profile.cipher):
+        return ""
+    return f"; messages to servers on other hosts are encrypted, at {show_rate(CIPHER)} a process (assumed)"
 
 
 def _gathers(model: Modelled) -> Gathers | None:
@@ -253,6 +263,8 @@ def _conditions(folder: RunFolder) -> str:
 
 def _as_trained(words: Words, subject: Subject) -> Words:
     """The words with what the job itself says of its steps, where nobody says otherwise."""
+    if words.times is not None:  # the run says it itself
+        return words
     accumulate = words.accumulate or subject.accumulate
     narrow = subject.precision != "fp32" and words.precision is None and words.device is not None
     return replace(words, accumulate=accumulate, precision=subject.precision if narrow else words.precision)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from math import exp
 
 from paceline import specs
+from paceline.clusters.cluster import CIPHER
 from paceline.codecs import CODECS
 from paceline.codecs.identity import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
@@ -44,6 +45,8 @@ class Modelled:
     """The memory of a worker that stands where nobody says what memory there is."""
     mixed: bool = False
     """Whether the source computes in mixed precision."""
+    cipher: float = CIPHER
+    """Bytes a second that a process encrypts, of what goes to servers on other hosts."""
     name: str = "paceline"
     costs: dict[int, StepCost] = field(default_factory=dict)
     """Of the source, by batch: one dictionary for all models that have it."""
@@ -132,9 +135,12 @@ class Modelled:
         return self._fews[case]
 
     def _setup(self, case: Case) -> Setup:
+        cluster = changed(self.place.cluster(case.workers, self._meeting(case)), case)
+        if isinstance(specs.build(case.strategy, STRATEGIES, "strategy"), Served):
+            cluster = replace(cluster, cipher=self.cipher)
         return Setup(
             strategy=case.strategy,
-            cluster=changed(self.place.cluster(case.workers, self._meeting(case)), case),
+            cluster=cluster,
             cost=slower(self.cost(case.batch), case.compute),
             shape=self._shape(case.batch),
             collective=self.collective,
