@@ -49,6 +49,7 @@ from paceline.studies.predict.sources import (
     Traced,
     by_profile,
     by_sheet,
+    told_disturbance,
     told_threads,
 )
 from paceline.studies.predict.standing import find_standing
@@ -257,8 +258,7 @@ def _conditions(folder: RunFolder) -> str:
     """With how many threads a run computed and what else did, as far as its record says so."""
     room = HostRoom.of_run(folder)
     told = "" if room is None else told_threads(room.threads)
-    notes = disturbance(recorded_loads(folder), "that run")
-    return f"{told}; {notes}" if notes else told
+    return told + told_disturbance(disturbance(recorded_loads(folder), "that run"))
 
 
 def _as_trained(words: Words, subject: Subject) -> Words:
