@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
@@ -12,12 +13,21 @@ import pytest
 import torch
 from served_transport import LENGTH, SECRET, a_server, a_worker
 
+from paceline.errors import Mistake
 from paceline.runtimes.live.served import listener, wire
 from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
-from paceline.runtimes.live.served.channel import PROLOGUE, RECORD, REFUSED, Channel
+from paceline.runtimes.live.served.channel import (
+    NOTHING,
+    OTHER_VERSION,
+    PROLOGUE,
+    RECORD,
+    REFUSED,
+    Channel,
+    drop_all,
+)
 from paceline.runtimes.live.served.control import Hello
 from paceline.runtimes.live.served.keys import wire_key
-from paceline.runtimes.live.served.links import call
+from paceline.runtimes.live.served.links import Link, call
 from paceline.runtimes.live.served.noise import MESSAGE, Handshake
 from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.strategies.messages import Join, Model, Push
@@ -98,6 +108,28 @@ def test_a_client_with_another_secret_hears_so_and_gets_nothing_through() -> Non
         assert stranger.recv(1000) == b""
         until(lambda: server.refused["wrong key"] > 0, work)
         assert server.refused == {"wrong key": 1}
+
+
+def test_a_worker_of_another_version_hears_so() -> None:
+    """If this failed, it would try for 15 seconds and then know of no reason."""
+    with a_server() as server, reach(server) as member:
+        member.sendall(b"paceline wire 9\n" + bytes(MESSAGE))
+        assert member.recv(1000) == OTHER_VERSION
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            with other.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(OTHER_VERSION)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        endpoint = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(
+            Mistake, match=r"server 3 at .* runs another version of paceline; install the same"
+        ):
+            Link(3, endpoint, bytes(32), drop_all, NOTHING)
+        thread.join()
 
 
 def test_what_was_recorded_from_a_member_opens_nothing() -> None:

@@ -18,8 +18,11 @@ from paceline.runtimes.live.served.noise import MESSAGE, TAG, Cipher, Handshake,
 
 PROLOGUE = b"paceline wire 3\n"
 """What the first message begins with, in the clear: whoever sends something else speaks another protocol."""
+_ANY_VERSION = b"paceline wire "
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 """What a server answers to a first message that was made with another secret."""
+OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
+"""What it answers to a prologue that is another version's."""
 RECORD = 2**18
 """Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
@@ -53,6 +56,10 @@ def drop_all(_: "Channel", __: memoryview, ___: int) -> Landing:
     return Landing(None, lambda: None)
 
 
+class OtherVersion(NotGenuine):
+    """The other side speaks another version of this protocol."""
+
+
 class Stalled(ConnectionError):
     """The other side takes nothing any more."""
 
@@ -84,6 +91,8 @@ class Channel:
         answer = _receive(self.socket, MESSAGE)
         if answer == REFUSED:
             raise NotGenuine("the server has another secret")
+        if answer == OTHER_VERSION:
+            raise OtherVersion("the server has another version")
         handshake.read_second(answer)
         self._sealing, opening = handshake.split()
         self.socket.sendall(
@@ -167,6 +176,9 @@ class Channel:
     def _greeted(self, secret: bytes) -> Generator[int, memoryview, None]:
         prologue = yield len(PROLOGUE)
         if prologue != PROLOGUE:
+            if bytes(prologue).startswith(_ANY_VERSION):
+                yield MESSAGE  # to close before it is read could take the answer away again
+                self.socket.send(OTHER_VERSION)
             raise ConnectionError("another protocol")
         handshake = Handshake(secret, PROLOGUE)
         try:
