@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from command import fork_workers, run_json
+from command import run_json
 from paceline import specs
 from paceline.clusters.description import read_cluster
 from paceline.costs.given import given_costs
@@ -88,7 +88,7 @@ def test_the_vision_job_in_the_docs_trains_alike_with_and_without_loader_process
     """Its crops are random: they would differ if a batch depended on the process that loads it."""
     (tmp_path / "photos.py").write_text(shown("jobs.md", "class Photos"))
     options = ("--job", "photos.py:build", "--epochs", "2")
-    live = run_json("train", *options, cwd=tmp_path, first=fork_workers)
+    live = run_json("train", *options, cwd=tmp_path)
     virtual = run_json("simulate", *options, cwd=tmp_path)
     losses = [[row["train_loss"] for row in document["rows"]] for document in (live, virtual)]
     assert losses[0] == losses[1]

@@ -227,7 +227,7 @@ def test_who_is_held_together_with_slow_workers_waits_for_them(slow: int, bandwi
         replace(host, device=Device(speed=0.5 if place >= 24 - slow else 1.0))
         for place, host in enumerate(even.cluster.hosts)
     ]
-    setup = replace(even, cluster=replace(even.cluster, hosts=tuple(hosts), cipher=bandwidth))
+    setup = replace(even, cluster=replace(even.cluster, hosts=tuple(hosts)))
     found, expected = by_capacity(few_of(setup)), by_events(setup)
     assert found.step == pytest.approx(expected.step, rel=0.08)
     for part in ("communicate", "wait"):

@@ -68,7 +68,9 @@ class Step:
 
     def _forward(self) -> Tensor:
         with self._during("forward"), self._refusing("forward"), kept_outputs(self.model) as self._outputs:
-            return batch_loss(self.subject, self.model, self.batch)
+            loss = batch_loss(self.subject, self.model, self.batch)
+        self._outputs.clear()  # a training step does not keep them either
+        return loss
 
     def _backward(self, loss: Tensor) -> None:
         hooks = [

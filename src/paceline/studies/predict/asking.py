@@ -11,6 +11,7 @@ import torch
 
 from paceline import __version__, specs
 from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.cluster import CIPHER
 from paceline.clusters.devices import DEVICES, find_device
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
@@ -48,12 +49,13 @@ from paceline.studies.predict.sources import (
     Traced,
     by_profile,
     by_sheet,
+    told_disturbance,
     told_threads,
 )
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import USUAL_BATCH, Words
-from paceline.units import parse_bytes
+from paceline.units import parse_bytes, show_rate
 
 PRECISIONS = MappingProxyType(
     {
@@ -81,7 +83,7 @@ def ask(words: Words) -> Question:
     model = Modelled(
         source=source,
         place=_with_devices(words, standing.place, source, batch),
-        links=standing.words,
+        links=standing.words + _encrypted(words, profile),
         links_spread=standing.spread,
         names=standing.names,
         precision=_untold(subject) if sheet is None else _precision(words, sheet, source, batch),
@@ -89,6 +91,7 @@ def ask(words: Words) -> Question:
         codec=words.codec,
         room=_room(words, profile, sheet),
         mixed=_is_mixed(words),
+        cipher=profile.cipher or CIPHER if profile else CIPHER,
     )
     money = _money(words, subject)
     most = model.most if words.scaling == "strong" else min(model.most, money.room(batch))
@@ -97,6 +100,7 @@ def ask(words: Words) -> Question:
         model=model,
         workers=words.counts(most, batch),
         batch=batch,
+        accumulate=source.accumulate,
         scaling=words.scaling,
         strategies=words.strategies,
         servers=words.servers,
@@ -128,7 +132,7 @@ def _elsewhere(option: str, words: Words, question: Question, sheet: DeviceSheet
     assert isinstance(model.source, Traced)
     model = replace(
         model,
-        source=by_sheet(sheet, _roofline(words, sheet), model.source.batches),
+        source=by_sheet(sheet, _roofline(words, sheet), model.source.batches, model.source.accumulate),
         room=_room(words, None, sheet),
         mixed=_is_mixed(words),
         costs={},
@@ -152,6 +156,14 @@ def _check_ways(words: Words) -> None:
             f"--collective {words.collective} has no place with --strategy {named}, whose workers reduce nothing "
             "among themselves; leave it out, or choose all-reduce or local-sgd"
         )
+
+
+def _encrypted(words: Words, profile: Profile | None) -> str:
+    """What nobody has measured of messages to servers, where there are servers."""
+    built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
+    if not any(isinstance(strategy, Served) for strategy in built) or (profile and profile.cipher):
+        return ""
+    return f"; messages to servers on other hosts are encrypted, at {show_rate(CIPHER)} a process (assumed)"
 
 
 def _gathers(model: Modelled) -> Gathers | None:
@@ -246,12 +258,13 @@ def _conditions(folder: RunFolder) -> str:
     """With how many threads a run computed and what else did, as far as its record says so."""
     room = HostRoom.of_run(folder)
     told = "" if room is None else told_threads(room.threads)
-    notes = disturbance(recorded_loads(folder), "that run")
-    return f"{told}; {notes}" if notes else told
+    return told + told_disturbance(disturbance(recorded_loads(folder), "that run"))
 
 
 def _as_trained(words: Words, subject: Subject) -> Words:
     """The words with what the job itself says of its steps, where nobody says otherwise."""
+    if words.times is not None:  # the run says it itself
+        return words
     accumulate = words.accumulate or subject.accumulate
     narrow = subject.precision != "fp32" and words.precision is None and words.device is not None
     return replace(words, accumulate=accumulate, precision=subject.precision if narrow else words.precision)

@@ -1,9 +1,8 @@
 """Workers on the machine that was measured, or on several like it."""
 
-from dataclasses import replace
 from functools import cache
 
-from paceline.clusters.cluster import CIPHER, MEMORY, Backend, Cluster, Host, Link
+from paceline.clusters.cluster import MEMORY, Backend, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.studies.predict.places import Alike, Meeting
 from paceline.studies.predict.question import MOST_WORKERS
@@ -62,7 +61,7 @@ class Machines:
         fit = self.fit(workers, meeting.served)
         inside = _link(_measured(self._profile, _AVERAGED, self._per_host))
         alike = self._alike(_link(fit), inside, self._profile.company_between(meeting.apart))
-        return replace(alike.cluster(workers), cipher=self._profile.cipher or CIPHER)
+        return alike.cluster(workers)
 
     def fit(self, workers: int, served: bool) -> LinkFit | None:
         """What was measured of the network among so many workers; None where it was not."""

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from math import exp
 
 from paceline import specs
+from paceline.clusters.cluster import CIPHER
 from paceline.codecs import CODECS
 from paceline.codecs.identity import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
@@ -44,6 +45,8 @@ class Modelled:
     """The memory of a worker that stands where nobody says what memory there is."""
     mixed: bool = False
     """Whether the source computes in mixed precision."""
+    cipher: float = CIPHER
+    """Bytes a second that a process encrypts, of what goes to servers on other hosts."""
     name: str = "paceline"
     costs: dict[int, StepCost] = field(default_factory=dict)
     """Of the source, by batch: one dictionary for all models that have it."""
@@ -108,7 +111,7 @@ class Modelled:
             return found
         smaller = case.batch - 1
         largest = holds_up_to(lambda batch: needs(batch).fits, smaller).workers if smaller else 0
-        largest //= self.source.accumulate  # as --batch-size counts it: one mini-batch
+        largest -= largest % self.source.accumulate  # of whole mini-batches
         return replace(found, largest=largest, least=None if largest else needs(1).needed)
 
     def step(self, case: Case) -> Step:
@@ -134,9 +137,12 @@ class Modelled:
         return self._fews[case]
 
     def _setup(self, case: Case) -> Setup:
+        cluster = changed(self.place.cluster(case.workers, self._meeting(case)), case)
+        if isinstance(specs.build(case.strategy, STRATEGIES, "strategy"), Served):
+            cluster = replace(cluster, cipher=self.cipher)
         return Setup(
             strategy=case.strategy,
-            cluster=changed(self.place.cluster(case.workers, self._meeting(case)), case),
+            cluster=cluster,
             cost=slower(self.cost(case.batch), case.compute),
             shape=self._shape(case.batch),
             collective=self.collective,
