@@ -14,8 +14,8 @@ from paceline.studies.predict.parts import Parts
 from paceline.studies.predict.served import by_arrivals, by_capacity
 
 WITH_ONE, WITH_SEVERAL = 64, 16
-"""Pairs of a worker and a server, with one server and with several, up to which training with servers is simulated where
-workers vary or do not wait for all: some seconds' work. Beyond, what links and servers can carry decides."""
+"""Pairs of a worker and a server, with one server and with several, up to which training with servers is simulated:
+where workers vary or do not wait for all. That takes seconds; beyond, what links and servers can carry decides."""
 
 
 def predict_step(setup: Setup) -> Step:
