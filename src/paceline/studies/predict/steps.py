@@ -26,7 +26,7 @@ def predict_step(setup: Setup) -> Step:
     few = few_of(setup)
     step = _unexplained(few)
     bound, besides, link = find_bounds(few, _step)
-    return replace(step, bound=bound, besides=besides, link=link)
+    return replace(step, bound=bound, besides=besides, link=link, cipher=few.cipher)
 
 
 def unexplained_step(setup: Setup) -> Step:
