@@ -216,3 +216,20 @@ def test_one_worker_with_a_server_is_said_to_be_slower_than_one_without_and_wher
     assert any(
         line.startswith("Links:") and "the server is on the first worker's host" in line for line in lines
     )
+
+
+@pytest.mark.parametrize(
+    ("device", "link"), [("rtx-4090", "pcie4-x16"), ("v100", "pcie3-x16"), ("k40", "pcie3-x16")]
+)
+def test_gpus_of_a_host_are_connected_by_their_own_pcie_unless_told(device, link):
+    """If this failed, GPUs would be priced over a CPU's shared memory and two be slower than one."""
+    words = Words(model="vgg16", device=device, per_host=4, workers=(1, 2, 4))
+    plain, said = answer(words), answer(replace(words, inside=link))
+    assert plain.series == said.series
+    assert f"--inside is not given, so {find_network(link).title}" in plain.known.links
+    assert "--inside is not given" not in said.known.links
+
+
+def test_workers_on_a_cpu_share_its_memory_unless_told():
+    prediction = answer(Words(model="mlp", device="epyc-7763", per_host=4, workers=(1, 4)))
+    assert "--inside is not given, so shared memory" in prediction.known.links
