@@ -49,6 +49,7 @@ from paceline.studies.predict.sources import (
     Traced,
     by_profile,
     by_sheet,
+    told_disturbance,
     told_threads,
 )
 from paceline.studies.predict.standing import find_standing
@@ -269,8 +270,7 @@ def _conditions(folder: RunFolder) -> str:
     """With how many threads a run computed and what else did, as far as its record says so."""
     room = HostRoom.of_run(folder)
     told = "" if room is None else told_threads(room.threads)
-    notes = disturbance(recorded_loads(folder), "that run")
-    return f"{told}; {notes}" if notes else told
+    return told + told_disturbance(disturbance(recorded_loads(folder), "that run"))
 
 
 def _as_trained(words: Words, subject: Subject) -> Words:
@@ -337,7 +337,7 @@ def _room(words: Words, profile: Profile | None, sheet: DeviceSheet | None) -> R
     if sheet is not None:
         room = Room(name=sheet.title, size=sheet.memory, shared=sheet.kind == "cpu")
     elif profile is not None:
-        room = Room(name=f"the machine of {profile.name}", size=float(profile.machine.get("memory_bytes", 0)))
+        room = Room(name=profile.name, size=float(profile.machine.get("memory_bytes", 0)))
     else:
         room = Room(name="the machine of the run", size=_machine_memory(words))
     if words.memory is None:

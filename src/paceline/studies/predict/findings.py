@@ -54,6 +54,9 @@ DIRECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Which changes come first, by what bounds a step; the others follow by how much they help."""
 
+ROOMY = 0.9
+"""The part of a memory that what is said to fit needs at most: allocators leave gaps, and predictions are off."""
+
 FINE = 0.02
 """To what part it is found elsewhere."""
 
@@ -213,7 +216,7 @@ class Finder:
     def _fittings(self) -> Iterator[Fitting]:
         """For the most workers that do not fit: the smaller batch, and of every other change the first that is enough.
 
-        Where none is, the first with which a smaller batch is.
+        Where none is, the one with the largest batch; and of devices also the smallest that is of use.
         """
         short = [workers for workers in self._question.workers if not self._fits(self._question, workers)]
         if not short:
@@ -221,21 +224,39 @@ class Finder:
         same = Remedy(kind="batch-size", what="", question=self._question)
         for _, remedies in groupby((same, *self._question.roomier), key=lambda remedy: remedy.kind):
             found = [one for remedy in remedies if (one := self._fitting(remedy, max(short)))]
-            yield from sorted(found, key=lambda one: "--batch-size" in one.what)[:1]
+            if found:
+                best = max(found, key=lambda one: one[0])
+                yield from [one for _, one in ([found[0]] if found[0][0] < best[0] else []) + [best]]
 
-    def _fitting(self, remedy: Remedy, workers: int) -> Fitting | None:
-        """The change with as large a batch as fits, up to the one that was asked for."""
+    def _fitting(self, remedy: Remedy, workers: int) -> tuple[int, Fitting] | None:
+        """The change with as large a batch as fits with some memory to spare, up to the one that was asked for.
+
+        With that batch.
+        """
         question, what = remedy.question, remedy.what
         memory = question.model.memory(self._other(question, workers))
-        if memory is not None and memory.largest:
-            smaller = memory.largest * (workers if question.scaling == "strong" else 1)
-            question = replace(question, batch=smaller)
-            what = f"{what} --batch-size {smaller}".lstrip()
+        if memory is not None and not self._is_roomy(question, workers):
+            share = workers if question.scaling == "strong" else 1
+            most = question.batch // share - 1 if memory.largest is None else memory.largest
+            batches = holds_up_to(
+                lambda batch: self._is_roomy(replace(question, batch=batch * share), workers), max(1, most)
+            )
+            if not batches.workers:
+                return None
+            question = replace(question, batch=batches.workers * share)
+            what = f"{what} --batch-size {question.batch}".lstrip()
             memory = question.model.memory(self._other(question, workers))
-        if memory is None or memory.capacity is None or not memory.fits:
+        if memory is None or memory.capacity is None:
             return None
         rate = Pricing(question).rate(self._other(question, workers))
-        return Fitting(what=what, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate)
+        fitting = Fitting(
+            what=what, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate
+        )
+        return question.batch, fitting
+
+    def _is_roomy(self, question: Question, workers: int) -> bool:
+        memory = question.model.memory(self._other(question, workers))
+        return memory is None or memory.capacity is None or memory.needed <= ROOMY * memory.capacity
 
     def _predicted(self, remedy: Remedy) -> Help:
         question = remedy.question

@@ -141,6 +141,7 @@ class Recorded:
             backward=(times.backward or 0.0) * part,
             apply=times.apply,
             spread=MEASURED_SPREAD,
+            unmeasured={},
         )
 
     def trace(self, samples: int) -> Trace:
@@ -180,8 +181,12 @@ def told_threads(threads: int) -> str:
 
 
 def _disturbed(profile: Profile) -> str:
-    told = profile.machine.get(DISTURBED)
-    return f"; {told}" if told else ""
+    return told_disturbance(profile.machine.get(DISTURBED, ""))
+
+
+def told_disturbance(sentence: str) -> str:
+    """What disturbed a measurement, as the rest of a sentence on it."""
+    return f"; {sentence[0].lower()}{sentence[1:].rstrip('.')}" if sentence else ""
 
 
 def _factor(spread: float) -> str:
