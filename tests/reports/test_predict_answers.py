@@ -8,6 +8,7 @@ import pytest
 
 from paceline.clusters.networks import find_network
 from paceline.records.prediction import Prediction
+from paceline.reports.predict.svg import picture
 from paceline.reports.predict.text import text_lines
 from paceline.studies.predict.asking import answer, ask
 from paceline.studies.predict.pricing import Pricing
@@ -233,3 +234,10 @@ def test_gpus_of_a_host_are_connected_by_their_own_pcie_unless_told(device, link
 def test_workers_on_a_cpu_share_its_memory_unless_told():
     prediction = answer(Words(model="mlp", device="epyc-7763", per_host=4, workers=(1, 4)))
     assert "--inside is not given, so shared memory" in prediction.known.links
+
+
+def test_the_legend_of_the_picture_tells_the_ideal_from_the_edge_of_an_interval():
+    """Edges of intervals may be dashed as well, but only references are grey."""
+    svg = picture(answer(replace(USUAL, workers=(1, 2), strategies=("all-reduce", "local-sgd:period=4"))))
+    assert "grey dashes: ideal; grey dots: one worker" in svg
+    assert svg.count('class="reference"') == 2
