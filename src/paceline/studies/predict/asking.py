@@ -100,6 +100,7 @@ def ask(words: Words) -> Question:
         model=model,
         workers=words.counts(most, batch),
         batch=batch,
+        accumulate=source.accumulate,
         scaling=words.scaling,
         strategies=words.strategies,
         servers=words.servers,
@@ -131,7 +132,7 @@ def _elsewhere(option: str, words: Words, question: Question, sheet: DeviceSheet
     assert isinstance(model.source, Traced)
     model = replace(
         model,
-        source=by_sheet(sheet, _roofline(words, sheet), model.source.batches),
+        source=by_sheet(sheet, _roofline(words, sheet), model.source.batches, model.source.accumulate),
         room=_room(words, None, sheet),
         mixed=_is_mixed(words),
         costs={},

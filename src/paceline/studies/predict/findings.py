@@ -236,15 +236,18 @@ class Finder:
         question, what = remedy.question, remedy.what
         memory = question.model.memory(self._other(question, workers))
         if memory is not None and not self._is_roomy(question, workers):
-            share = workers if question.scaling == "strong" else 1
-            most = question.batch // share - 1 if memory.largest is None else memory.largest
+            # In batches of whole mini-batches, of all workers together in strong scaling.
+            least = question.accumulate * (workers if question.scaling == "strong" else 1)
+            most = (
+                question.batch // least if memory.largest is None else memory.largest // question.accumulate
+            )
             batches = holds_up_to(
-                lambda batch: self._is_roomy(replace(question, batch=batch * share), workers), max(1, most)
+                lambda times: self._is_roomy(replace(question, batch=times * least), workers), max(1, most)
             )
             if not batches.workers:
                 return None
-            question = replace(question, batch=batches.workers * share)
-            what = f"{what} --batch-size {question.batch}".lstrip()
+            question = replace(question, batch=batches.workers * least)
+            what = f"{what} --batch-size {question.batch // question.accumulate}".lstrip()
             memory = question.model.memory(self._other(question, workers))
         if memory is None or memory.capacity is None:
             return None

@@ -97,7 +97,8 @@ def by_profile(profile: Profile, device: DeviceModel, batches: Batches, accumula
     """A machine that was measured; the job was not."""
     return Traced(
         level="calibrated",
-        words=f"profile {profile.name!r}, measured {profile.made}{_threads(profile)}{_disturbed(profile)}",
+        words=f"profile {profile.name!r}, measured {profile.made}{_threads(profile)}"
+        + told_disturbance(str(profile.machine.get(DISTURBED, ""))),
         doubt=f"the profile's own residuals, a typical factor of {_factor(device.spread)}",
         device=device,
         batches=batches,
@@ -180,13 +181,9 @@ def told_threads(threads: int) -> str:
     return f", {threads} thread{'s' if threads > 1 else ''} a worker"
 
 
-def _disturbed(profile: Profile) -> str:
-    return told_disturbance(profile.machine.get(DISTURBED, ""))
-
-
 def told_disturbance(sentence: str) -> str:
-    """What disturbed a measurement, as the rest of a sentence on it."""
-    return f"; {sentence[0].lower()}{sentence[1:].rstrip('.')}" if sentence else ""
+    """The rest of a sentence on what was measured; empty where nothing disturbed it."""
+    return f"; {sentence[0].lower()}{sentence[1:].removesuffix('.')}" if sentence else ""
 
 
 def _factor(spread: float) -> str:

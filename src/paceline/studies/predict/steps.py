@@ -13,9 +13,9 @@ from paceline.studies.predict.few import Few, few_of
 from paceline.studies.predict.parts import Parts
 from paceline.studies.predict.served import by_arrivals, by_capacity
 
-SMALL, FLOWS = 16, 64
-"""Workers, or pairs of a worker and a server, up to which training with servers is simulated where workers vary or do
-not wait for all. Beyond, what links and servers can carry decides."""
+WITH_ONE, WITH_SEVERAL = 64, 16
+"""Pairs of a worker and a server, with one server and with several, up to which training with servers is simulated
+where workers vary or do not wait for all: some seconds' work. Beyond, what links and servers can carry decides."""
 
 
 def predict_step(setup: Setup) -> Step:
@@ -23,7 +23,11 @@ def predict_step(setup: Setup) -> Step:
 
     By the closed path wherever there is one; else every worker is simulated.
     """
-    few = few_of(setup)
+    return explained_step(few_of(setup))
+
+
+def explained_step(few: Few) -> Step:
+    """The same, of a setup that is folded already."""
     step = _unexplained(few)
     bound, besides, link = find_bounds(few, _step)
     return replace(step, bound=bound, besides=besides, link=link, cipher=few.cipher)
@@ -53,7 +57,8 @@ def closed(few: Few) -> Parts | None:
 def _is_simulated(few: Few) -> bool:
     if not isinstance(few.strategy, Served) or (not few.jitter and waits_for_all(few.strategy)):
         return False
-    return few.workers <= SMALL or few.workers * len(few.places) <= FLOWS
+    servers = len(few.places)
+    return few.workers * servers <= (WITH_ONE if servers == 1 else WITH_SEVERAL)
 
 
 def _step(few: Few) -> float:
