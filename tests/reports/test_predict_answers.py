@@ -8,6 +8,7 @@ import pytest
 
 from paceline.clusters.networks import find_network
 from paceline.records.prediction import Prediction
+from paceline.reports.predict.svg import picture
 from paceline.reports.predict.text import text_lines
 from paceline.studies.predict.asking import answer, ask
 from paceline.studies.predict.pricing import Pricing
@@ -174,3 +175,69 @@ def test_what_is_written_is_read_back_with_its_links(tmp_path: Path):
     prediction = answer(TWO_IN_A_HOST)
     document = json.loads(json.dumps(prediction.to_json()))
     assert Prediction.from_json(document).series[0].findings == prediction.series[0].findings
+
+
+@pytest.mark.parametrize(
+    ("strategy", "network", "workers"),
+    [("ps", "400gbit", (1, 4, 8)), ("async", "25gbit", (1, 4)), ("async", "400gbit", (1, 8))],
+)
+def test_what_encryption_limits_is_said_to_be_limited_by_it_everywhere(strategy, network, workers):
+    """If this failed, people would buy a faster network, or be told of a latency, and gain nothing."""
+    words = replace(USUAL, strategies=(strategy,), network=network, workers=workers, batch=64)
+    prediction, lines = told(words)
+    found = prediction.series[0].findings
+    assert found.limit.bound == found.knee.bound == "encryption"
+    assert "limited by encryption of messages to servers (16 Gbit/s a process)" in lines[0]
+    assert found.bandwidth.needed is None, "no network makes it compute-bound"
+    assert not any("compute-bound; the network has" in line for line in lines)
+    much = speed_up(replace(words, network="4000 Gbit/s,20 us"), workers[-1])
+    assert much < 1.02 * prediction.series[0].rows[-1].speed_up
+
+
+def test_the_bandwidth_that_is_said_to_make_servers_compute_bound_does_when_it_is_predicted():
+    words = replace(USUAL, strategies=("ps",), network="1gbit", workers=(1, 2), batch=2048)
+    prediction = answer(words)
+    bandwidth = prediction.series[0].findings.bandwidth
+    assert bandwidth.needed is not None
+    assert bandwidth.needed > bandwidth.wire.bandwidth
+    other = answer(replace(words, network=f"{bandwidth.needed * 8 / 1e9:.4f} Gbit/s,20 us"))
+    row = other.series[0].rows[-1]
+    assert row.step <= 1.11 * (row.forward + row.backward + row.wait)
+    assert row.communicate < 0.12 * row.step
+
+
+def test_one_worker_with_a_server_is_said_to_be_slower_than_one_without_and_where_the_server_is():
+    words = replace(USUAL, strategies=("ps",), network="10gbit", workers=(1, 4), batch=64)
+    _, lines = told(words)
+    assert lines[0].startswith(
+        "1 worker (0.54x) and 4 workers (0.44x) are slower than one without a server; "
+    )
+    assert lines[0].endswith("is faster than one.")
+    assert "the server's link (10 Gbit/s Ethernet)" in lines[0]
+    assert any(
+        line.startswith("Links:") and "the server is on the first worker's host" in line for line in lines
+    )
+
+
+@pytest.mark.parametrize(
+    ("device", "link"), [("rtx-4090", "pcie4-x16"), ("v100", "pcie3-x16"), ("k40", "pcie3-x16")]
+)
+def test_gpus_of_a_host_are_connected_by_their_own_pcie_unless_told(device, link):
+    """If this failed, GPUs would be priced over a CPU's shared memory and two be slower than one."""
+    words = Words(model="vgg16", device=device, per_host=4, workers=(1, 2, 4))
+    plain, said = answer(words), answer(replace(words, inside=link))
+    assert plain.series == said.series
+    assert f"--inside is not given, so {find_network(link).title}" in plain.known.links
+    assert "--inside is not given" not in said.known.links
+
+
+def test_workers_on_a_cpu_share_its_memory_unless_told():
+    prediction = answer(Words(model="mlp", device="epyc-7763", per_host=4, workers=(1, 4)))
+    assert "--inside is not given, so shared memory" in prediction.known.links
+
+
+def test_the_legend_of_the_picture_tells_the_ideal_from_the_edge_of_an_interval():
+    """Edges of intervals may be dashed as well, but only references are grey."""
+    svg = picture(answer(replace(USUAL, workers=(1, 2), strategies=("all-reduce", "local-sgd:period=4"))))
+    assert "grey dashes: ideal; grey dots: one worker" in svg
+    assert svg.count('class="reference"') == 2

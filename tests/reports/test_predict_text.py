@@ -121,12 +121,12 @@ WHY = "limited by the bandwidth of the network (8 Gbit/s Ethernet)"
         (
             {2: 0.5},
             {"slower": Reach(workers=32, searched=32)},
-            f"2 workers are slower than one: 0.50x as fast, {WHY}. No number of workers up to 32 is.",
+            f"2 workers are slower than one: 0.50x as fast, {WHY}. No number of workers up to 32 is faster than one.",
         ),
         (
             {1: 1, 2: 0.5, 4: 0.9, 8: 0.95},
             {"slower": Reach(workers=11, searched=128)},
-            f"2 workers (0.50x), 4 workers (0.90x), 8 workers (0.95x) are slower than one; 4 workers are {WHY}. "
+            f"2 workers (0.50x), 4 workers (0.90x) and 8 workers (0.95x) are slower than one; 4 workers are {WHY}. "
             "It takes 12 workers to be faster than one.",
         ),
         (
@@ -172,7 +172,12 @@ def test_the_answer_says_faster_or_slower_than_one_by_how_much_and_why(speed_ups
             "the bandwidth inside the host (PCIe, 8 Gbit/s)",
         ),
         (replace(FOUND.limit, wire=replace(WIRE, name="")), "the bandwidth of the network (8 Gbit/s)"),
-        (replace(FOUND.limit, bound="server", wire=None), "the server."),
+        (replace(FOUND.limit, bound="server", wire=None), "the server's own work."),
+        (replace(FOUND.limit, bound="server"), "the server's link (8 Gbit/s Ethernet)."),
+        (
+            replace(FOUND.limit, bound="encryption", wire=None, cipher=2e9),
+            "encryption of messages to servers (16 Gbit/s a process).",
+        ),
         (replace(FOUND.limit, bound="compute", wire=None), "computing itself."),
     ],
 )

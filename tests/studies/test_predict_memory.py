@@ -35,11 +35,16 @@ def test_the_largest_gpt_2_does_not_fit_a_t4() -> None:
         "Does not fit: a worker needs 383 GB with batch 64, NVIDIA T4 has 16.1 GB (15 GiB)"
     )
     assert "not even batch 1 fits, which needs 25" in lines[0]
-    assert lines[1].startswith("With enough memory: ")
+    assert lines[1].startswith("With enough memory: one worker takes ")
     assert sum("does not fit (no batch does)" in line for line in lines) == 1
     (series,) = prediction.series
     assert series.findings.helps == ()
-    assert [one.what for one in series.findings.fittings] == ["--device rtx-4090 --batch-size 1"]
+    fittings = series.findings.fittings
+    assert [one.what for one in fittings] == [
+        "--device a100 --batch-size 3",
+        "--device mi300x --batch-size 29",
+    ], "the smallest that is of use, and the one for the largest batch"
+    assert all(one.needed <= 0.9 * one.capacity for one in fittings), "nothing that fits by a hair"
 
 
 def test_the_largest_batch_that_fits_does_and_the_next_does_not() -> None:
@@ -56,7 +61,12 @@ def test_what_would_fit_fits_when_it_is_typed(scaling: str, accumulate: int | No
     batch = 2048 if scaling == "strong" else 1024
     words = replace(WIDE, batch=batch, scaling=scaling, workers=(2,), accumulate=accumulate)
     fittings = answer(words).series[0].findings.fittings
-    assert [one.what.split()[0] for one in fittings] == ["--batch-size", "--precision", "--device"]
+    assert [one.what.split()[0] for one in fittings] == [
+        "--batch-size",
+        "--precision",
+        "--device",
+        "--device",
+    ]
     names = {"--batch-size": "batch", "--precision": "precision", "--device": "device"}
     for one in fittings:
         typed = one.what.split()

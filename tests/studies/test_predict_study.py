@@ -21,12 +21,13 @@ from paceline.records.prediction import Known, Layer, Prediction, Wire
 from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.batches import Batches
-from paceline.studies.predict.interval import interval
+from paceline.studies.predict.interval import interval, longest
 from paceline.studies.predict.machine import Machine, Machines
 from paceline.studies.predict.model import Case, Quality
 from paceline.studies.predict.places import Alike, Described, LinkNames, Meeting, changed
 from paceline.studies.predict.question import Gathers, Money, Question, Remedy, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
+from paceline.studies.predict.sources import told_disturbance
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
 from paceline.studies.predict.words import Words
@@ -511,3 +512,42 @@ def test_a_profile_of_several_hosts_puts_a_worker_on_each():
         find_standing(replace(words, network="measured"), measured_across("memory"))
     with pytest.raises(Mistake, match="add --profile"):
         find_standing(Words(model="mlp", device="a100", network="measured"), None)
+
+
+def test_the_interval_holds_what_operators_without_a_measured_relative_may_really_take():
+    """Guessed as one pass over memory, they took four to eight times as long as the whole step was predicted to."""
+    guessed = {"linalg_matrix_exp": 0.25, "_fft_r2c": 0.1, "special_bessel_j0": 0.05}
+    case = Case(strategy="all-reduce", workers=1, batch=32, total=32)
+    sure, related, foreign = (
+        interval(case, lambda one: 1.25e-3 * one.compute, 0.15, 0.2, longest(shares))
+        for shares in ({}, {"gelu": 0.4}, guessed)
+    )
+    assert sure == related, "what has measured relatives is doubted by how far those are apart"
+    assert sure[1] < 1.7e-3
+    assert foreign[0] == sure[0], "it is wider upwards only"
+    assert foreign[1] > 9.7e-3
+
+
+def test_what_is_guessed_is_said_beside_the_interval():
+    class Guessing(ByHand):
+        def cost(self, batch: int) -> StepCost:
+            return replace(super().cost(batch), unmeasured={"_fft_r2c": 0.5})
+
+    question = asked(lambda workers: 0.5)
+    sure, unsure = predict(question), predict(replace(question, model=Guessing(exchange=lambda workers: 0.5)))
+    assert sure.known.interval == "a guess"
+    assert "50 % of computing is predicted by guess" in unsure.known.interval
+    assert unsure.known.interval.endswith("may take 10 times as long")
+    assert unsure.series[0].rows[0].high > 5 * sure.series[0].rows[0].high
+
+
+def test_only_numbers_that_were_asked_about_are_told_to_who_waits():
+    told: list[str] = []
+    predict(asked(lambda workers: 0.5), tell=told.append)
+    assert {one.rpartition(", ")[2] for one in told} == {"1 worker", "2 workers", "4 workers"}
+
+
+def test_a_disturbed_measurement_is_told_as_the_rest_of_a_sentence():
+    told = told_disturbance("Other processes used 1.0 of 2 cores on a: times are longer.")
+    assert told == "; other processes used 1.0 of 2 cores on a: times are longer"
+    assert told_disturbance("") == ""

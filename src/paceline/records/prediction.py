@@ -79,7 +79,8 @@ class Row:
     efficiency: float
     """The part of ``workers`` times as fast that is reached."""
     bound: str
-    """What a step would gain most from if it were better: compute, bandwidth, latency, codec, server, straggler."""
+    """What a step would gain most from if it were better: compute, bandwidth, latency, encryption, codec, server,
+    straggler."""
     path: str
     """How the step was got: by closed forms or by events."""
     cost_million: float | None = None
@@ -143,9 +144,11 @@ class Limit:
     bound: str
     """In the words of a row's."""
     wire: Wire | None
-    """The link, where that is its bandwidth or its latency."""
+    """The link, where that is its bandwidth or its latency; or the server's, where it is that rather than its work."""
     without: float | None
     """Predicted speed-up of these workers if that link had unlimited bandwidth, or no latency; None: no link."""
+    cipher: float | None = None
+    """Bytes a second that a process encrypts, where encryption is the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +227,7 @@ class Findings:
     limit: Limit | None
     """Of the slowest of the asked numbers that are slower than one worker, else of the largest; None for one worker."""
     bandwidth: Bandwidth | None
-    """None for one worker, who needs no network."""
+    """None for one worker, who needs no network, and where even perfect links leave more waiting than computing."""
     helps: tuple[Help, ...]
     gathering: Gathering | None = None
     fittings: tuple[Fitting, ...] = ()

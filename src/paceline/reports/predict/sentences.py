@@ -24,6 +24,7 @@ LIMITS = MappingProxyType(
     {
         "compute": "computing itself",
         "codec": "encoding and decoding",
+        "encryption": "encryption of messages to servers",
         "server": "the server",
         "straggler": "waiting for the slowest worker",
     }
@@ -41,13 +42,23 @@ def verdict(prediction: Prediction) -> str:
     (series,) = prediction.series
     if series.findings.limit is None:
         row = series.rows[0]
-        return f"One worker takes {show_seconds(row.step)} a step: {row.rate:,.4g} samples/s."
-    rows = [row for row in series.rows if row.workers > 1]
-    slower = [row for row in rows if row.speed_up < 1]
-    faster = [row for row in rows if row.speed_up >= 1]
-    if not slower:
-        return f"{_faster(faster, series.findings)}{_last_step(series)}"
+        served = _with_server([row] if _is_slower(row) else [])
+        return f"One worker takes {show_seconds(row.step)} a step: {row.rate:,.4g} samples/s.{served}"
+    slower = [row for row in series.rows if _is_slower(row)]
+    faster = [row for row in series.rows if row.workers > 1 and row.speed_up >= 1]
+    if not [row for row in slower if row.workers > 1]:
+        return f"{_faster(faster, series.findings)}{_last_step(series)}{_with_server(slower)}"
     return f"{_slower(slower, series.findings)}{_pays_off(slower, faster, series.findings)}"
+
+
+def _is_slower(row: Row) -> bool:
+    """Slower than one worker who trains alone, as one with a server is; not by rounding."""
+    return row.speed_up < (1 if row.workers > 1 else 0.995)
+
+
+def _with_server(rows: Sequence[Row]) -> str:
+    """That one worker with a server is slower than one without, where that is so."""
+    return "".join(f" One worker with a server is {_times(row.speed_up)} as fast as without." for row in rows)
 
 
 def misfit(prediction: Prediction) -> str | None:
@@ -97,9 +108,10 @@ def findings(series: Series) -> list[str]:
     """The knee, the bandwidth, the crossover and the codec, then what would fit or help; of one worker, what fits."""
     found = series.findings
     fitting = [_fitting(one) for one in found.fittings]
-    if found.bandwidth is None:
+    if found.limit is None:
         return fitting
-    lines = [_bandwidth(found.bandwidth), _crossover(found.crossover)]
+    lines = [] if found.bandwidth is None else [_bandwidth(found.bandwidth)]
+    lines.append(_crossover(found.crossover))
     if any(row.workers > 1 and row.speed_up >= 1 for row in series.rows):
         lines.insert(0, _knee(found, series.rows[-1].workers))
     if found.gathering is not None:
@@ -116,8 +128,9 @@ def _slower(rows: Sequence[Row], found: Findings) -> str:
         return f"{counted(row.workers, 'worker')} are slower than one: {_times(row.speed_up)} as fast, {why}"
     shown = rows if len(rows) <= 3 else (rows[0], rows[-1])
     speeds = [f"{counted(row.workers, 'worker')} ({_times(row.speed_up)})" for row in shown]
-    between = " to " if len(rows) > 3 else " and " if len(rows) == 2 else ", "
-    return f"{between.join(speeds)} are slower than one; {counted(found.limit.workers, 'worker')} are {why}"
+    told = " to ".join(speeds) if len(rows) > 3 else f"{', '.join(speeds[:-1])} and {speeds[-1]}"
+    alone = " without a server" if rows[0].workers == 1 else ""
+    return f"{told} are slower than one{alone}; {counted(found.limit.workers, 'worker')} are {why}"
 
 
 def _pays_off(slower: Sequence[Row], faster: Sequence[Row], found: Findings) -> str:
@@ -130,7 +143,7 @@ def _pays_off(slower: Sequence[Row], faster: Sequence[Row], found: Findings) -> 
     if not found.slower.open:
         return f". It takes {_workers(found.slower.workers + 1)} to be faster than one."
     return (
-        f". No number of workers up to {found.slower.searched:,} is."
+        f". No number of workers up to {found.slower.searched:,} is faster than one."
         if found.slower.searched > asked
         else "."
     )
@@ -161,12 +174,15 @@ def _times(factor: float) -> str:
 
 def limit_words(limit: Limit) -> str:
     """What is in the way; a link with its name and its figure, as 'paceline networks' has them."""
+    if limit.cipher:
+        return f"{LIMITS[limit.bound]} ({show_rate(limit.cipher)} a process)"
     if limit.wire is None:
-        return LIMITS[limit.bound]
+        return "the server's own work" if limit.bound == "server" else LIMITS[limit.bound]
     figure = show_seconds(limit.wire.latency) if limit.bound == "latency" else show_rate(limit.wire.bandwidth)
     name = limit.wire.name
     shown = name if figure in name else f"{name}, {figure}" if name else figure
-    return f"{_link(limit.bound, limit.wire.where)} ({shown})"
+    link = "the server's link" if limit.bound == "server" else _link(limit.bound, limit.wire.where)
+    return f"{link} ({shown})"
 
 
 def _link(bound: str, where: str) -> str:

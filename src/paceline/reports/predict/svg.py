@@ -163,5 +163,5 @@ def _entry(place: int, series: Series) -> str:
 
 def _key(prediction: Prediction) -> str:
     y = LEGEND + LINE * len(prediction.series)
-    words = "shaded: 80 % interval; dashed: ideal; dotted: one worker"
+    words = "shaded: 80 % interval; grey dashes: ideal; grey dots: one worker"
     return f'<text class="grey" x="{LEFT}" y="{y}">{words}</text>'

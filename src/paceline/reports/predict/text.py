@@ -18,7 +18,9 @@ MOST_NAMED = 5
 def text_lines(prediction: Prediction) -> list[str]:
     """The answer, the table behind it, what follows, and what it all rests on."""
     short = misfit(prediction)
-    answer = [verdict(prediction)] if short is None else [short, f"With enough memory: {verdict(prediction)}"]
+    answer = [verdict(prediction)]
+    if short is not None:
+        answer = [short, f"With enough memory: {answer[0][0].lower()}{answer[0][1:]}"]
     lines = [*answer, "", heading(prediction), "", *table_lines(prediction), ""]
     told = list(_told(prediction))
     return [*lines, *told, *([""] if told else []), *_basis(prediction)]
@@ -94,6 +96,7 @@ def _unmeasured(prediction: Prediction) -> Iterator[str]:
     more = f" and {len(shares) - MOST_NAMED} more" if len(shares) > MOST_NAMED else ""
     yield (
         f"Never measured: {percent(round(total, 2))} of a step's computing is in operators that the profile does not "
-        f"know ({', '.join(named)}{more}), which are priced like others of their kind; the interval is wider for it. "
-        "Calibrate again, or correct the profile by a run of this job (paceline calibrate --record RUN --profile FILE)."
+        f"know ({', '.join(named)}{more}), which are predicted by guess, like others of their kind; the interval is "
+        "wider for it. Calibrate again, or correct the profile by a run of this job (paceline calibrate --record RUN "
+        "--profile FILE)."
     )

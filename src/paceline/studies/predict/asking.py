@@ -83,7 +83,7 @@ def ask(words: Words) -> Question:
     model = Modelled(
         source=source,
         place=_with_devices(words, standing.place, source, batch),
-        links=standing.words + _encrypted(words, profile),
+        links=standing.words + _servers(words, standing.place, profile),
         links_spread=standing.spread,
         names=standing.names,
         precision=_untold(subject) if sheet is None else _precision(words, sheet, source, batch),
@@ -158,12 +158,25 @@ def _check_ways(words: Words) -> None:
         )
 
 
-def _encrypted(words: Words, profile: Profile | None) -> str:
-    """What nobody has measured of messages to servers, where there are servers."""
+def _servers(words: Words, place: Place, profile: Profile | None) -> str:
+    """Where servers are and how fast messages to them are encrypted, where there are servers."""
     built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
-    if not any(isinstance(strategy, Served) for strategy in built) or (profile and profile.cipher):
+    if not any(isinstance(strategy, Served) for strategy in built):
         return ""
-    return f"; messages to servers on other hosts are encrypted, at {show_rate(CIPHER)} a process (assumed)"
+    measured = profile.cipher if profile else None
+    rate = f"{show_rate(measured or CIPHER)} a process ({'measured' if measured else 'assumed'})"
+    return f"; {_where(words, place)}; messages to servers on other hosts are encrypted, at {rate}"
+
+
+def _where(words: Words, place: Place) -> str:
+    """On which hosts the servers are."""
+    if isinstance(place, Described) and any(host.servers for host in place.whole.hosts):
+        hosts = place.whole.place_servers(words.servers)
+        named = dict.fromkeys(place.whole.hosts[host].name for host in hosts)
+        return f"servers are on {', '.join(named)}"
+    if words.servers == 1:
+        return "the server is on the first worker's host"
+    return f"the {words.servers} servers are on the first worker's host and those after it, one each in turn"
 
 
 def _gathers(model: Modelled) -> Gathers | None:
@@ -325,7 +338,7 @@ def _room(words: Words, profile: Profile | None, sheet: DeviceSheet | None) -> R
     if sheet is not None:
         room = Room(name=sheet.title, size=sheet.memory, shared=sheet.kind == "cpu")
     elif profile is not None:
-        room = Room(name=f"the machine of {profile.name}", size=float(profile.machine.get("memory_bytes", 0)))
+        room = Room(name=profile.name, size=float(profile.machine.get("memory_bytes", 0)))
     else:
         room = Room(name="the machine of the run", size=_machine_memory(words))
     if words.memory is None:

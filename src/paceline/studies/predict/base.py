@@ -8,7 +8,7 @@ from paceline.collectives.choose import NATIVE
 from paceline.costs.devices.base import StepCost
 from paceline.runtimes.virtual.shape import JobShape
 
-Bound = Literal["compute", "bandwidth", "latency", "codec", "server", "straggler"]
+Bound = Literal["compute", "bandwidth", "latency", "encryption", "codec", "server", "straggler"]
 """What a step would gain most from if it were better."""
 
 Where = Literal["network", "inside"]
@@ -59,3 +59,5 @@ class Step:
     """What it would gain most from if computing stayed as it is; compute where nothing else helps."""
     link: Where = "network"
     """Of which link, where one of the two is bandwidth or latency."""
+    cipher: float = 0.0
+    """Bytes a second that a process encrypts of what goes to servers on other hosts; 0 where nothing does."""

@@ -11,6 +11,7 @@ from paceline.studies.predict.few import (
     Few,
     links_in_use,
     slower,
+    with_cipher,
     with_coding,
     with_compute,
     with_links,
@@ -26,8 +27,8 @@ def find_bounds(few: Few, step: Callable[[Few], float]) -> tuple[Bound, Bound, W
     """What bounds the step, what would if computing stayed as it is, and the link; ``step`` answers in seconds.
 
     Computing twice as fast, a link of twice the bandwidth or half the latency, a codec that takes half the time,
-    servers' hosts of twice the bandwidth that update twice as fast, or half as long a wait for slower workers, each
-    with everything else as it is. Where nothing helps it is compute.
+    processes that encrypt twice as fast, servers' hosts of twice the bandwidth that update twice as fast, or half as
+    long a wait for slower workers, each with everything else as it is. Where nothing helps it is compute.
     """
     now = step(few)
     links = {where: _link_gains(few, step, now, where) for where in links_in_use(few)}
@@ -62,6 +63,8 @@ def _gains(
         gains["straggler"] = (now - step(even)) / 2
         # Who computes twice as fast is waited for half as long; that part is counted once.
         gains["compute"] -= gains["straggler"]
+    if few.cipher:
+        gains["encryption"] = now - step(with_cipher(few, 2.0))
     if isinstance(few.strategy, Served):
         server = now - step(with_servers(few, 2.0))
         carried = gains.get("bandwidth", 0.0)

@@ -1,8 +1,9 @@
 """A setup with its hosts folded into a few kinds, and what it would be with something better or worse."""
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
-from paceline.clusters.cluster import Host, Link
+from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.times import StepTimes
 from paceline.costs.compression import Coded
 from paceline.costs.devices.base import StepCost
@@ -21,13 +22,26 @@ class Few:
     strategy: Strategy
     cost: StepCost
     jitter: float
-    folding: Fold
+    described: Fold
+    """With links as they are described."""
     places: tuple[int, ...]
     """The kinds of hosts on which the servers stand; each such kind is one host."""
     paces: tuple[float, ...]
     """How fast a worker of each kind computes; one for each kind with workers."""
     updating: float = 1.0
     """How many times as long servers take for their updates."""
+    cipher: float = 0.0
+    """Bytes a second that a process encrypts, as a cluster's."""
+
+    @cached_property
+    def folding(self) -> Fold:
+        """With links as messages find them: no faster than both ends encrypt where they go to servers."""
+        kinds = self.described.kinds
+        if not self.cipher:
+            return self.described
+        found = Cluster(hosts=tuple(kind.host for kind in kinds), cipher=self.cipher).encrypted(self.places)
+        pairs = zip(kinds, found.hosts, strict=True)
+        return replace(self.described, kinds=tuple(replace(kind, host=host) for kind, host in pairs))
 
     @property
     def kinds(self) -> list[Kind]:
@@ -37,7 +51,7 @@ class Few:
     @property
     def workers(self) -> int:
         """All of them."""
-        return self.folding.workers
+        return self.described.workers
 
     @property
     def times(self) -> StepTimes:
@@ -64,7 +78,6 @@ def few_of(setup: Setup) -> Few:
     cluster = setup.cluster
     if isinstance(strategy, Served):
         hosts = cluster.place_servers(setup.servers)
-        cluster = cluster.encrypted(hosts)
     folding = fold(cluster, set(hosts))
     if hosts:
         kinds = {kind.place: number for number, kind in enumerate(folding.kinds)}
@@ -74,9 +87,10 @@ def few_of(setup: Setup) -> Few:
         strategy=strategy,
         cost=setup.cost,
         jitter=setup.jitter,
-        folding=folding,
+        described=folding,
         places=places,
         paces=paces(setup.cluster, folding),
+        cipher=cluster.cipher if hosts else 0.0,
     )
 
 
@@ -105,7 +119,7 @@ def links_in_use(few: Few) -> tuple[Where, ...]:
 
 def with_links(few: Few, where: Where, bandwidth: float = 1.0, latency: float = 1.0) -> Few:
     """The links between hosts, or those inside, with so many times their bandwidth and latency."""
-    everywhere = range(len(few.folding.kinds))
+    everywhere = range(len(few.described.kinds))
     return _changed(few, everywhere, (where,), bandwidth, latency)
 
 
@@ -117,6 +131,11 @@ def with_coding(few: Few, factor: float) -> Few:
         return few
     changed = replace(coded, encode_rate=coded.encode_rate * factor, decode_rate=coded.decode_rate * factor)
     return replace(few, setup=replace(few.setup, shape=replace(shape, compression=changed)))
+
+
+def with_cipher(few: Few, factor: float) -> Few:
+    """Every process encrypts ``factor`` times as fast."""
+    return replace(few, cipher=few.cipher * factor)
 
 
 def with_servers(few: Few, factor: float) -> Few:
@@ -147,6 +166,6 @@ def _changed(
 
     kinds = tuple(
         replace(kind, host=changed(kind.host)) if place in places else kind
-        for place, kind in enumerate(few.folding.kinds)
+        for place, kind in enumerate(few.described.kinds)
     )
-    return replace(few, folding=replace(few.folding, kinds=kinds))
+    return replace(few, described=replace(few.described, kinds=kinds))

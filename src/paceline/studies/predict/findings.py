@@ -10,9 +10,9 @@ from paceline.errors import Mistake
 from paceline.records.prediction import Bandwidth, Findings, Fitting, Gathering, Help, Knee, Limit
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
-from paceline.studies.predict.base import Step
+from paceline.studies.predict.base import Step, Where
 from paceline.studies.predict.model import ALIKE, Case
-from paceline.studies.predict.pricing import Pricing
+from paceline.studies.predict.pricing import PERFECT, Pricing
 from paceline.studies.predict.question import Question, Remedy
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 
@@ -31,6 +31,9 @@ ROUGH = 0.1
 TENTH = 1.1
 """Links count as no limit where the step takes at most so many times as long as on perfect ones."""
 
+ALIKE_RATES = 1.02
+"""Rates that differ by less are the same: where every message is played, they vary by so much."""
+
 WORTH = 1.1
 """What helps less than this is not worth a sentence."""
 
@@ -45,10 +48,14 @@ DIRECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "bandwidth": ("network", "inside"),
         "latency": ("network", "inside", "collective"),
         "server": ("servers",),
+        "encryption": ("servers",),
         "codec": ("codec",),
     }
 )
 """Which changes come first, by what bounds a step; the others follow by how much they help."""
+
+ROOMY = 0.9
+"""The part of a memory that what is said to fit needs at most: allocators leave gaps, and predictions are off."""
 
 FINE = 0.02
 """To what part it is found elsewhere."""
@@ -73,7 +80,7 @@ class Finder:
             knee=self._knee(limit),
             crossover=holds_up_to(self._computes_longer, limit),
             slower=holds_up_to(self._no_faster, min(limit, CLOSE * self._asked)),
-            limit=self._reason(self._focus()) if several else None,
+            limit=self._limit_of(self._focus()) if several else None,
             bandwidth=self._bandwidth() if several else None,
             helps=tuple(self._helps()) if several else (),
             gathering=self._gathering() if several else None,
@@ -102,10 +109,9 @@ class Finder:
     def _knee(self, limit: int) -> Knee:
         reach, dip = pays_up_to(lambda workers: self._pricing.rate(self._case(workers)), limit)
         few = min(reach.workers + 1, max(1, limit // 2))
-        many = self._pricing.explained(self._case(min(2 * few, limit)))
-        before = self._case(few)
-        bound = _obstacle(self._pricing.step(before), before, many, self._case(min(2 * few, limit)), 2)
-        return Knee(reach=reach, bound=bound, where=many.link, dip=dip)
+        limited = self._reason(self._case(few), self._case(min(2 * few, limit)), 2)
+        where = self._pricing.explained(self._case(min(2 * few, limit))).link
+        return Knee(reach=reach, bound=limited.bound, where=where, dip=dip)
 
     def _focus(self) -> int:
         """The number of workers whose limit the answer names: the slowest below one worker's rate, or the largest."""
@@ -113,32 +119,49 @@ class Finder:
         slowest = min(speeds, key=lambda workers: speeds[workers])
         return slowest if speeds[slowest] < 1 else self._asked
 
-    def _reason(self, workers: int) -> Limit:
+    def _limit_of(self, workers: int) -> Limit:
         """What keeps so many from being as many times as fast as one who trains alone."""
-        one, case = replace(self._question.case(ALIKE, 1), servers=1), self._case(workers)
+        one = replace(self._question.case(ALIKE, 1), servers=1)
+        return self._reason(one, self._case(workers), workers)
+
+    def _reason(self, few: Case, case: Case, times: int) -> Limit:
+        """What keeps the workers of a case from being so many times as fast as those of the one with few."""
         step = self._pricing.explained(case)
-        bound = _obstacle(self._pricing.step(one), one, step, case, workers)
-        if bound not in ("bandwidth", "latency"):
-            return Limit(workers=workers, bound=bound, wire=None, without=None)
-        perfect = {
-            "bandwidth": case.with_link(step.link, bandwidth=UNLIMITED),
-            "latency": case.with_link(step.link, latency=0.0),
-        }
-        without = {name: self._pricing.rate(other) / self._pricing.alone for name, other in perfect.items()}
-        # Where either would do, the one that counts for more now is named.
-        best = max(without, key=lambda name: (round(without[name], 6), name == bound))
+        bound = _obstacle(self._pricing.step(few), few, step, case, times)
+        limit = Limit(workers=case.workers, bound=bound, wire=None, without=None)
+        if bound == "encryption":
+            return replace(limit, cipher=step.cipher)
+        if bound not in ("bandwidth", "latency", "server"):
+            return limit
+        without = {"bandwidth": self._relieved(case, step.link, bandwidth=UNLIMITED)}
+        if bound == "server":
+            if without["bandwidth"] < WORTH * self._speed_up(case.workers):
+                return limit
+        else:
+            without["latency"] = self._relieved(case, step.link, latency=0.0)
+            # Where either would do, the one that counts for more now is named.
+            bound = max(without, key=lambda name: without[name] * (ALIKE_RATES if name == bound else 1.0))
         wire = self._question.model.wire(case, step.link)
-        return Limit(workers=workers, bound=best, wire=wire, without=without[best])
+        return replace(limit, bound=bound, wire=wire, without=without.get(bound, without["bandwidth"]))
+
+    def _relieved(self, case: Case, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> float:
+        """The speed-up with a better link."""
+        other = case.with_link(where, bandwidth=bandwidth, latency=latency)
+        return self._pricing.rate(other) / self._pricing.alone
 
     def _computes_longer(self, workers: int) -> bool:
         """Jitter apart: it makes workers wait for each other, not for the network."""
         step = self._pricing.step(replace(self._case(workers), jitter=0.0))
         return step.communicate + step.hidden + step.wait <= _computing(step)
 
-    def _bandwidth(self) -> Bandwidth:
-        """Of the link that a step would gain most from."""
+    def _bandwidth(self) -> Bandwidth | None:
+        """Of the link that a step would gain most from; None where no links make workers compute more than wait."""
         case = self._case(self._asked)
-        where = self._pricing.explained(case).link
+        best = self._pricing.step(replace(case, links=PERFECT, jitter=0.0))
+        if best.wait > _computing(best):
+            return None
+        now = self._pricing.explained(case)
+        where = "network" if now.besides == "encryption" else now.link
         wire = self._question.model.wire(case, where)
         perfect = self._pricing.perfect(case)
         factor = least_factor(
@@ -193,7 +216,7 @@ class Finder:
     def _fittings(self) -> Iterator[Fitting]:
         """For the most workers that do not fit: the smaller batch, and of every other change the first that is enough.
 
-        Where none is, the first with which a smaller batch is.
+        Where none is, the one with the largest batch; and of devices also the smallest that is of use.
         """
         short = [workers for workers in self._question.workers if not self._fits(self._question, workers)]
         if not short:
@@ -201,21 +224,42 @@ class Finder:
         same = Remedy(kind="batch-size", what="", question=self._question)
         for _, remedies in groupby((same, *self._question.roomier), key=lambda remedy: remedy.kind):
             found = [one for remedy in remedies if (one := self._fitting(remedy, max(short)))]
-            yield from sorted(found, key=lambda one: "--batch-size" in one.what)[:1]
+            if found:
+                best = max(found, key=lambda one: one[0])
+                yield from [one for _, one in ([found[0]] if found[0][0] < best[0] else []) + [best]]
 
-    def _fitting(self, remedy: Remedy, workers: int) -> Fitting | None:
-        """The change with as large a batch as fits, up to the one that was asked for."""
+    def _fitting(self, remedy: Remedy, workers: int) -> tuple[int, Fitting] | None:
+        """The change with as large a batch as fits with some memory to spare, up to the one that was asked for.
+
+        With that batch.
+        """
         question, what = remedy.question, remedy.what
         memory = question.model.memory(self._other(question, workers))
-        if memory is not None and memory.largest:
-            smaller = memory.largest * (workers if question.scaling == "strong" else 1)
-            question = replace(question, batch=smaller)
-            what = f"{what} --batch-size {smaller // question.accumulate}".lstrip()
+        if memory is not None and not self._is_roomy(question, workers):
+            # In batches of whole mini-batches, of all workers together in strong scaling.
+            least = question.accumulate * (workers if question.scaling == "strong" else 1)
+            most = (
+                question.batch // least if memory.largest is None else memory.largest // question.accumulate
+            )
+            batches = holds_up_to(
+                lambda times: self._is_roomy(replace(question, batch=times * least), workers), max(1, most)
+            )
+            if not batches.workers:
+                return None
+            question = replace(question, batch=batches.workers * least)
+            what = f"{what} --batch-size {question.batch // question.accumulate}".lstrip()
             memory = question.model.memory(self._other(question, workers))
-        if memory is None or memory.capacity is None or not memory.fits:
+        if memory is None or memory.capacity is None:
             return None
         rate = Pricing(question).rate(self._other(question, workers))
-        return Fitting(what=what, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate)
+        fitting = Fitting(
+            what=what, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate
+        )
+        return question.batch, fitting
+
+    def _is_roomy(self, question: Question, workers: int) -> bool:
+        memory = question.model.memory(self._other(question, workers))
+        return memory is None or memory.capacity is None or memory.needed <= ROOMY * memory.capacity
 
     def _predicted(self, remedy: Remedy) -> Help:
         question = remedy.question

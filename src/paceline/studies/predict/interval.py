@@ -1,48 +1,77 @@
 """How sure a step time is: the errors of computing and of the links, carried through the step."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from paceline.costs.trace.kinds import KINDS, kind_of
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.model import Case
 
 NORMAL = 1.2815515655446004
 """Four fifths of a normal distribution lie within so many standard deviations."""
 
+FOREIGN = 20.0
+"""An operator that was never measured and of which nobody knows what it does may take so many times as long as guessed:
+its guess is that of one pass over its memory, and a series, a transform or a decomposition takes many."""
+
+
+def guessed_share(unmeasured: Mapping[str, float]) -> float:
+    """The part of computing, as guessed, in operators that have no measured relative."""
+    names = {name: name.partition(" ")[0] for name in unmeasured}
+    known = {name for name, one in names.items() if one in KINDS or kind_of(one) != "elementwise"}
+    return sum(share for name, share in unmeasured.items() if name not in known)
+
+
+def longest(unmeasured: Mapping[str, float]) -> float:
+    """How many times as long computing takes if all such operators take as long as they may."""
+    return 1 + (FOREIGN - 1) * guessed_share(unmeasured)
+
 
 def interval(
-    case: Case, seconds: Callable[[Case], float], compute_spread: float, links_spread: float
+    case: Case,
+    seconds: Callable[[Case], float],
+    compute_spread: float,
+    links_spread: float,
+    longer: float = 1.0,
 ) -> tuple[float, float]:
     """The step time below which one in ten lies, and the one above which one in ten does.
 
     Two independent errors, each a factor with a lognormal distribution: one on all of computing, one on all
     transfers. The step is worked out with each at its own tenths, so what hides behind backward counts as it
-    really does, and the two deviations are added as squares. The interval always holds the step itself.
+    really does, and the two deviations are added as squares. The interval always holds the step itself. Upwards,
+    computing may also take ``longer`` times as long by what was guessed.
     """
     middle = seconds(case)
     if middle <= 0:
         return middle, middle
     edges = []
     for side in (-NORMAL, NORMAL):
-        compute = seconds(replace(case, compute=case.compute * math.exp(side * compute_spread)))
+        compute = seconds(replace(case, compute=case.compute * _factor(side, compute_spread, longer)))
         links = seconds(replace(case, links=case.links * math.exp(side * links_spread)))
         away = math.hypot(*(_logarithm(moved, middle, side) for moved in (compute, links)))
         edges.append(middle * math.exp(math.copysign(away, side)))
     return edges[0], edges[1]
 
 
-def interval_by_parts(step: Step, compute_spread: float, links_spread: float) -> tuple[float, float]:
+def interval_by_parts(
+    step: Step, compute_spread: float, links_spread: float, longer: float = 1.0
+) -> tuple[float, float]:
     """The same from the step's parts alone: computing moves its part of the step, the links theirs and waiting."""
     compute = step.data + step.forward + step.backward + step.apply
     links = step.communicate + step.wait
     edges = []
     for side in (-NORMAL, NORMAL):
-        parts = ((compute, compute_spread), (links, links_spread))
-        moves = (part * (math.exp(side * spread) - 1) / step.step for part, spread in parts)
+        parts = ((compute, compute_spread, longer), (links, links_spread, 1.0))
+        moves = (part * (_factor(side, *doubt) - 1) / step.step for part, *doubt in parts)
         away = math.hypot(*(math.log1p(move) for move in moves))
         edges.append(step.step * math.exp(math.copysign(away, side)))
     return edges[0], edges[1]
+
+
+def _factor(side: float, spread: float, longer: float) -> float:
+    """By how much a part of a step differs at one end of its interval."""
+    return math.exp(side * spread) + (longer - 1 if side > 0 else 0.0)
 
 
 def _logarithm(moved: float, middle: float, side: float) -> float:

@@ -34,7 +34,7 @@ class Case:
     compute: float = 1.0
     """Computing takes so many times as long."""
     links: float = 1.0
-    """Every transfer takes so many times as long: both bandwidth and latency are that much worse."""
+    """Every transfer takes so many times as long: bandwidth, latency and encryption are that much worse."""
     network: Quality = Quality()
     """Of the network between hosts."""
     inside: Quality = Quality()

@@ -139,7 +139,7 @@ class Modelled:
     def _setup(self, case: Case) -> Setup:
         cluster = changed(self.place.cluster(case.workers, self._meeting(case)), case)
         if isinstance(specs.build(case.strategy, STRATEGIES, "strategy"), Served):
-            cluster = replace(cluster, cipher=self.cipher)
+            cluster = replace(cluster, cipher=self.cipher / case.links)
         return Setup(
             strategy=case.strategy,
             cluster=cluster,
@@ -196,8 +196,8 @@ class Modelled:
 
 def _elsewhere(few: Few, case: Case) -> Few:
     """The same in a better or worse world."""
-    kinds = tuple(replace(kind, host=changed_host(kind.host, case)) for kind in few.folding.kinds)
-    return replace(few, folding=replace(few.folding, kinds=kinds), cost=slower(few.cost, case.compute))
+    kinds = tuple(replace(kind, host=changed_host(kind.host, case)) for kind in few.described.kinds)
+    return replace(few, described=replace(few.described, kinds=kinds), cost=slower(few.cost, case.compute))
 
 
 def _mini_batches(accumulate: int) -> str:

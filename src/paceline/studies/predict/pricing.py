@@ -34,16 +34,21 @@ class Pricing:
         if case in self._explained:
             return self._explained[case]
         if case not in self._steps:
-            self._tell(_words(case))
+            self._say(case)
             self._steps[case] = self.question.model.step(case)
         return self._steps[case]
 
     def explained(self, case: Case) -> Step:
         """The same with what bounds it."""
         if case not in self._explained:
-            self._tell(_words(case))
+            self._say(case)
             self._explained[case] = self.question.model.explained(case)
         return self._explained[case]
+
+    def _say(self, case: Case) -> None:
+        """Only of numbers that were asked about; others are tried to find where something changes."""
+        if case.workers in self.question.workers:
+            self._tell(_words(case))
 
     def seconds(self, case: Case) -> float:
         """How long the step of a case takes."""

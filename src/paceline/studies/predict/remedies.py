@@ -18,7 +18,7 @@ from paceline.studies.predict.model import Quality
 from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.places import Alike
 from paceline.studies.predict.question import Question, Remedy
-from paceline.studies.predict.standing import find_standing
+from paceline.studies.predict.standing import find_standing, inside_name
 from paceline.studies.predict.words import USUAL_NETWORK, Words
 
 NETWORKS = (
@@ -100,7 +100,8 @@ def _inside(words: Words, sheet: DeviceSheet | None) -> Iterator[str]:
     """Those that such devices can have, and that are faster than the one there is."""
     if sheet is None or words.per_host is None or words.per_host == 1:
         return
-    there = 0.0 if words.inside is None else find_network(words.inside).bandwidth
+    linked = inside_name(words)
+    there = 0.0 if linked is None else find_network(linked).bandwidth
     for name in sheet.inside:
         if find_network(name).bandwidth > there:
             yield name

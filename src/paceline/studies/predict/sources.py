@@ -142,6 +142,7 @@ class Recorded:
             backward=(times.backward or 0.0) * part,
             apply=times.apply,
             spread=MEASURED_SPREAD,
+            unmeasured={},
         )
 
     def trace(self, samples: int) -> Trace:

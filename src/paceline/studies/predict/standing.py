@@ -6,6 +6,7 @@ from paceline import specs
 from paceline.clusters.catalogue import NetworkSheet
 from paceline.clusters.cluster import MEMORY, Cluster, Link
 from paceline.clusters.description import read_cluster
+from paceline.clusters.devices import find_device
 from paceline.clusters.networks import find_network
 from paceline.clusters.profile import INSIDE, Profile
 from paceline.clusters.times import StepTimes
@@ -25,6 +26,9 @@ SHEET_SPREAD = 0.2
 """Of links that nobody measured, as the logarithm's standard deviation: software reaches 0.7 to 0.95 of most."""
 
 _SHARED = "shared memory"
+
+OLD_INSIDE = "pcie3-x16"
+"""Of GPUs whose sheet names no link: all are older than PCIe 4."""
 
 MEASURED = "measured"
 """The network of a profile."""
@@ -131,8 +135,9 @@ def _measured(words: Words, profile: Profile, room: HostRoom | None) -> Standing
 def _named(words: Words, profile: Profile | None) -> Standing:
     """Hosts that are all alike; where the workers that are asked about fit one, there is only that one."""
     network = find_network(words.network or USUAL_NETWORK)
-    inside = None if words.inside is None else find_network(words.inside)
     per_host = words.per_host or 1
+    linked = inside_name(words)
+    inside = None if linked is None else find_network(linked)
     alone = words.workers is not None and max(words.workers) <= per_host
     place = Alike(
         link=Link.of(network),
@@ -144,7 +149,8 @@ def _named(words: Words, profile: Profile | None) -> Standing:
     missing = "the profile has no links ('paceline calibrate --workers 2' adds them), so "
     assumed = "" if words.network else missing if profile else "--network is not given, so "
     between = f"{assumed}{_sheet(network)}"
-    within = f"inside a host, {_memory() if inside is None else _sheet(inside)}"
+    guessed = "" if words.inside else "--inside is not given, so "
+    within = f"inside a host, {guessed}{_memory() if inside is None else _sheet(inside)}"
     if words.workers == (1,) and not _is_served(words):
         within = "none is used, for one worker exchanges nothing"
     several = f"{between}; {within}" if per_host > 1 else between
@@ -159,6 +165,14 @@ def _named(words: Words, profile: Profile | None) -> Standing:
     )
 
 
+def inside_name(words: Words) -> str | None:
+    """What connects the workers of a host: as said, else the PCIe that such a GPU has; None for shared memory."""
+    if words.inside is not None or words.device is None or (words.per_host or 1) == 1:
+        return words.inside
+    sheet = find_device(words.device)
+    return next(iter(sheet.inside), OLD_INSIDE) if sheet.kind == "gpu" else None
+
+
 def _is_served(words: Words) -> bool:
     return any(isinstance(specs.build(one, STRATEGIES, "strategy"), Served) for one in words.strategies)
 
@@ -168,7 +182,7 @@ def _sheet(network: NetworkSheet) -> str:
 
 
 def _memory() -> str:
-    return f"--inside is not given, so {_SHARED} of a small machine ({MEMORY} for all workers together)"
+    return f"{_SHARED} of a small machine ({MEMORY} for all workers together)"
 
 
 def _unused(words: Words) -> str:

@@ -1,10 +1,18 @@
 """Predict: how fast will it go, on how many workers, and where does it stop paying off?"""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
-from paceline.records.prediction import Prediction, Row, Series
+from paceline.records.prediction import Known, Prediction, Row, Series
 from paceline.studies.predict.findings import Finder
-from paceline.studies.predict.interval import interval, interval_by_parts
+from paceline.studies.predict.interval import (
+    FOREIGN,
+    guessed_share,
+    interval,
+    interval_by_parts,
+    longest,
+)
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.pricing import Pricing, Tell, quiet
 from paceline.studies.predict.question import Question
@@ -24,6 +32,8 @@ _PARTS = (
 )
 MILLION = 1_000_000
 HOUR = 3600
+LEAST_SHARE = 0.001
+"""Of computing: a smaller part that is guessed is not worth a sentence."""
 
 
 def predict(question: Question, *, layers: bool = False, tell: Tell = quiet) -> Prediction:
@@ -35,17 +45,30 @@ def predict(question: Question, *, layers: bool = False, tell: Tell = quiet) -> 
     pricing = Pricing(question, tell)
     series = tuple(_series(pricing, strategy) for strategy in question.strategies)
     first = question.case(question.strategies[0], question.workers[0])
+    unmeasured = question.model.cost(first.batch).unmeasured
     return Prediction(
         name=question.name,
         parameters=question.model.parameters(),
         scaling=question.scaling,
         batch=question.batch,
         cost_model=question.model.name,
-        known=question.model.known,
+        known=_with_guesses(question.model.known, unmeasured),
         series=series,
-        unmeasured=question.model.cost(first.batch).unmeasured,
+        unmeasured=unmeasured,
         layers=question.model.layers(question.batch) if layers else (),
     )
+
+
+def _with_guesses(known: Known, unmeasured: Mapping[str, float]) -> Known:
+    """Say by how much the interval is wider for operators without a measured relative."""
+    share = guessed_share(unmeasured)
+    if share < LEAST_SHARE:
+        return known
+    told = (
+        f"; {100 * share:.0f} % of computing is predicted by guess, of operators that may take {FOREIGN:g} times as "
+        f"long, so that all of computing may take {longest(unmeasured):.2g} times as long"
+    )
+    return replace(known, interval=known.interval + told)
 
 
 def _series(pricing: Pricing, strategy: str) -> Series:
@@ -56,9 +79,9 @@ def _series(pricing: Pricing, strategy: str) -> Series:
 def _row(pricing: Pricing, strategy: str, workers: int) -> Row:
     question = pricing.question
     case = question.case(strategy, workers)
-    spread = question.model.cost(case.batch).spread
+    cost = question.model.cost(case.batch)
     step, rate = pricing.explained(case), pricing.rate(case)
-    doubts = (spread, question.model.links_spread)
+    doubts = (cost.spread, question.model.links_spread, longest(cost.unmeasured))
     # Events take their time: there, what hides behind backward is taken to stay hidden.
     closed = step.path == "closed"
     low, high = interval(case, pricing.seconds, *doubts) if closed else interval_by_parts(step, *doubts)
