@@ -186,6 +186,7 @@ def test_an_asynchronous_run_can_be_repeated_to_the_last_bit(tmp_path):
     options = ("--strategy", "async", "--servers", "2", "--slow", "1=2", "--epochs", "2")
     document = run_json("train", *options, cwd=tmp_path)
     folder = document["run"]["folder"]
+    assert document["run"]["transport"] == "shm", "tensors go through memory that the servers map"
     out = io.StringIO()
     with contextlib.chdir(tmp_path), contextlib.redirect_stdout(out):
         assert main(["simulate", "--replay", folder]) == 0
