@@ -19,7 +19,7 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
-from paceline.runtimes.live.verdict import sentence
+from paceline.runtimes.live.verdict import sentence, what_next
 from run_folders import saved_run
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
@@ -79,6 +79,13 @@ def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_pat
     with pytest.raises(RunFailed, match=r"^rank 0 on node-b failed at step 812"):
         run.reporter.tell()
     assert [note.rank for note in posted] == [0], "other hosts would only hear that a worker is gone"
+
+
+def test_a_run_that_diverged_before_its_first_checkpoint_is_not_told_to_start_alike() -> None:
+    told = what_next(
+        "Safe: no checkpoint yet; start again with the same command.", failure("diverged", 0, 1.0)
+    )
+    assert told == "Safe: no checkpoint yet; start again with other settings, such as a lower --lr."
 
 
 def test_a_workers_first_note_stands(tmp_path: Path) -> None:
