@@ -8,6 +8,8 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+BEFORE_FIRST_STEP = "interrupted before the first step; nothing was saved"
+
 
 class Mistake(ValueError):
     """A user's mistake: the message names the value, the rule and the fix; the command exits with 2."""
