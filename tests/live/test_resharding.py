@@ -142,4 +142,6 @@ def test_the_command_that_resumes_a_resumed_run_repeats_how_long():
     assert name_folder(["train", "--resume", "latest", "-i", "3"], folder) == [
         *("train", "--resume", "runs/it", "-i", "3")
     ]
-    assert name_folder(["train", "--resume=latest"], folder) == ["train", "--resume=runs/it"]
+    assert name_folder(["train", "--resume=latest"], folder) == ["train", "--resume", "runs/it"]
+    for runs in (["--runs", "runs"], ["--runs=runs"]):  # or every worker would refuse it beside a folder
+        assert name_folder(["train", *runs, "--resume", "latest"], folder) == ["train", "--resume", "runs/it"]

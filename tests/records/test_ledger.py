@@ -36,6 +36,13 @@ def test_a_warm_up_is_no_part_of_the_typical_step():
     assert accounted(totals) == pytest.approx(sum(totals.seconds.values())) == pytest.approx(0.219 + 0.2)
 
 
+def test_steps_of_about_a_second_are_told_apart_as_others_are():
+    """If this failed, a few long steps would count as typical just because steps take about a second."""
+    lengths = [0.96] * 6 + [1.04] * 2
+    totals = add_up(*(record(("forward", length)) for length in lengths))
+    assert totals.typical["forward"] == pytest.approx(0.96)
+
+
 def test_steps_that_exchange_now_and_then_keep_their_share():
     """If this failed, local SGD would seem to communicate nothing, or with every step."""
     alone, meets = [("backward", 0.010)], [("backward", 0.010), ("communicate", 0.040)]

@@ -3,6 +3,7 @@
 import os
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable
 from contextlib import contextmanager, suppress
@@ -12,12 +13,21 @@ import pytest
 import torch
 from served_transport import LENGTH, SECRET, a_server, a_worker
 
-from paceline.runtimes.live.served import wire
+from paceline.errors import Mistake
+from paceline.runtimes.live.served import listener, wire
 from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
-from paceline.runtimes.live.served.channel import PROLOGUE, RECORD, REFUSED, Channel
+from paceline.runtimes.live.served.channel import (
+    NOTHING,
+    OTHER_VERSION,
+    PROLOGUE,
+    RECORD,
+    REFUSED,
+    Channel,
+    drop_all,
+)
 from paceline.runtimes.live.served.control import Hello
 from paceline.runtimes.live.served.keys import wire_key
-from paceline.runtimes.live.served.links import call
+from paceline.runtimes.live.served.links import Link, call
 from paceline.runtimes.live.served.noise import MESSAGE, Handshake
 from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.strategies.messages import Join, Model, Push
@@ -100,6 +110,28 @@ def test_a_client_with_another_secret_hears_so_and_gets_nothing_through() -> Non
         assert server.refused == {"wrong key": 1}
 
 
+def test_a_worker_of_another_version_hears_so() -> None:
+    """If this failed, it would try for 15 seconds and then know of no reason."""
+    with a_server() as server, reach(server) as member:
+        member.sendall(b"paceline wire 9\n" + bytes(MESSAGE))
+        assert member.recv(1000) == OTHER_VERSION
+    with socket.create_server(("127.0.0.1", 0)) as other:
+
+        def answer() -> None:
+            with other.accept()[0] as connection:
+                connection.recv(1000)
+                connection.sendall(OTHER_VERSION)
+
+        thread = threading.Thread(target=answer, daemon=True)
+        thread.start()
+        endpoint = f"tcp://127.0.0.1:{other.getsockname()[1]}"
+        with pytest.raises(
+            Mistake, match=r"server 3 at .* runs another version of paceline; install the same"
+        ):
+            Link(3, endpoint, bytes(32), drop_all, NOTHING)
+        thread.join()
+
+
 def test_what_was_recorded_from_a_member_opens_nothing() -> None:
     """If this failed, whoever reads the network could push a gradient again, or end a worker with an old Goodbye."""
     with a_server() as server, working(server) as work:
@@ -109,7 +141,7 @@ def test_what_was_recorded_from_a_member_opens_nothing() -> None:
             member.sendall(first)
             handshake.read_second(member.recv(MESSAGE))
             sealing, _ = handshake.split()
-            recorded = sealing.seal(struct.pack("<IQ", 5, 0)) + sealing.seal(b"hello")
+            recorded = b"".join(map(sealing.seal, (b"", struct.pack("<IQ", 5, 0), b"hello")))
             member.sendall(recorded)
             until(lambda: server.refused["malformed"] == 1, work)
         with reach(server) as stranger:
@@ -127,8 +159,9 @@ def test_records_cannot_be_tampered_with(how: str) -> None:
         member.sendall(PROLOGUE + handshake.write_first())
         handshake.read_second(member.recv(MESSAGE))
         sealing, _ = handshake.split()
+        proof = sealing.seal(b"")
         records = [sealing.seal(part) for _ in "12" for part in (struct.pack("<IQ", 5, 0), b"hello")]
-        member.sendall(records[0] + records[1])
+        member.sendall(proof + records[0] + records[1])
         until(lambda: server.refused["malformed"] == 1, work)
         bad = {
             "changed": records[2][:-1] + bytes([records[2][-1] ^ 1]),
@@ -150,6 +183,40 @@ def test_connections_that_prove_nothing_are_bounded() -> None:
             assert server.refused == {"stranger": 20}
             with a_worker(server, rank=3):
                 pass
+        finally:
+            for stranger in strangers:
+                stranger.close()
+
+
+def test_a_member_that_is_late_to_speak_is_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """If this failed, a worker would lose its first server while it waits for its second."""
+    monkeypatch.setattr(listener, "HANDSHAKE", 300)
+    with a_server() as server:
+        channel = call(server.endpoint, wire_key(SECRET))
+        time.sleep(1)
+        channel.send(*wire.pack(Hello(7)), most=1)
+        parcel = server.receive(5)
+        assert parcel is not None
+        assert parcel.message == Hello(7)
+        assert not server.refused
+        channel.close()
+
+
+def test_strangers_do_not_shut_a_member_out_between_its_two_messages() -> None:
+    """If this failed, a flood of connections would end the run of whoever is about to prove itself."""
+    with a_server() as server, reach(server) as member:
+        handshake = Handshake(wire_key(SECRET), PROLOGUE)
+        member.sendall(PROLOGUE + handshake.write_first())
+        handshake.read_second(member.recv(MESSAGE))
+        strangers = [reach(server) for _ in range(MOST_UNPROVEN + 20)]
+        try:
+            until(lambda: server.refused["stranger"] >= 20, lambda: time.sleep(0.05))
+            hello = wire.pack(Hello(7)).header
+            sealing, _ = handshake.split()
+            member.sendall(b"".join(map(sealing.seal, (b"", struct.pack("<IQ", len(hello), 0), hello))))
+            parcel = server.receive(5)
+            assert parcel is not None
+            assert parcel.message == Hello(7)
         finally:
             for stranger in strangers:
                 stranger.close()

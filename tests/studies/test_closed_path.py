@@ -172,12 +172,16 @@ def test_rounds_of_workers_that_hardly_vary_are_those_of_workers_that_do_not() -
         assert by_arrivals(few_of(setup)).step == pytest.approx(still.step, rel=1e-4)
 
 
-def test_what_several_servers_can_carry_is_a_bound() -> None:
-    # If this fails, the documentation is wrong that many workers with several servers may be predicted up to half too
-    # fast, and hardly ever too slow: fork and join of their messages leave links idle.
-    setup = with_servers(17, "ssp", 4, 10, 0.3, apart=False)
-    ratio = by_capacity(few_of(setup)).step / by_events(setup).step
-    assert 0.5 < ratio < 1.1
+@pytest.mark.parametrize(
+    ("strategy", "workers", "gbit", "jitter", "apart"),
+    [("ssp", 17, 10, 0.3, False), ("async", 24, 10, 0.2, False), ("async", 24, 100, 0.3, True)],
+)
+def test_many_workers_with_several_servers(
+    strategy: str, workers: int, gbit: float, jitter: float, apart: bool
+) -> None:
+    # 25 %, as the documentation says: workers wait for all servers, so that links are idle meanwhile.
+    setup = with_servers(workers, strategy, 4, gbit, jitter, apart)
+    assert by_capacity(few_of(setup)).step == pytest.approx(by_events(setup).step, rel=0.25)
 
 
 @pytest.mark.parametrize("jitter", [1e-200, 0.1])
@@ -214,16 +218,18 @@ def test_training_that_waits_for_few_is_as_fast_as_links_and_servers_allow(
         assert by_capacity(few_of(setup)).step == pytest.approx(by_events(setup).step, rel=0.1)
 
 
-def test_who_is_held_together_with_slow_workers_waits_for_them() -> None:
-    # If this fails, waiting for slow workers is told as transfers, and a faster network as what would help.
-    even = make_setup(24, "ssp", jitter=0.1, link=Link(bandwidth=5e10, latency=5e-5))
+@pytest.mark.parametrize(("slow", "bandwidth"), [(8, 2e9), (1, 2e9), (8, 1e10), (8, 5e10)])
+def test_who_is_held_together_with_slow_workers_waits_for_them(slow: int, bandwidth: float) -> None:
+    # If this fails, waiting for slow workers is told as transfers, and a faster network as what would help; or what
+    # goes to the server and what comes from it is taken to overlap, where all are let go at once: half the step.
+    even = make_setup(24, "ssp", jitter=0.1, link=Link(bandwidth=bandwidth, latency=5e-5))
     hosts = [
-        replace(host, device=Device(speed=0.5 if place >= 16 else 1.0))
+        replace(host, device=Device(speed=0.5 if place >= 24 - slow else 1.0))
         for place, host in enumerate(even.cluster.hosts)
     ]
     setup = replace(even, cluster=replace(even.cluster, hosts=tuple(hosts)))
     found, expected = by_capacity(few_of(setup)), by_events(setup)
-    assert found.step == pytest.approx(expected.step, rel=0.05)
+    assert found.step == pytest.approx(expected.step, rel=0.08)
     for part in ("communicate", "wait"):
         assert getattr(found, part) == pytest.approx(getattr(expected, part), abs=0.1 * expected.step)
 

@@ -49,10 +49,12 @@ def test_the_largest_batch_that_fits_does_and_the_next_does_not() -> None:
     assert not memory_of(replace(WIDE, batch=largest + 1)).fits
 
 
+@pytest.mark.parametrize("accumulate", [None, 4])
 @pytest.mark.parametrize("scaling", ["weak", "strong"])
-def test_what_would_fit_fits_when_it_is_typed(scaling: str) -> None:
-    """Each with the memory and the rate that were promised."""
-    words = replace(WIDE, batch=2048 if scaling == "strong" else 1024, scaling=scaling, workers=(2,))
+def test_what_would_fit_fits_when_it_is_typed(scaling: str, accumulate: int | None) -> None:
+    """Each with the memory and the rate that were promised, which are of a mini-batch and of a whole step."""
+    batch = 2048 if scaling == "strong" else 1024
+    words = replace(WIDE, batch=batch, scaling=scaling, workers=(2,), accumulate=accumulate)
     fittings = answer(words).series[0].findings.fittings
     assert [one.what.split()[0] for one in fittings] == ["--batch-size", "--precision", "--device"]
     names = {"--batch-size": "batch", "--precision": "precision", "--device": "device"}

@@ -143,6 +143,7 @@ def _together(where: PlaceOptions, base: Path | None, seconds: float | None, kep
 def _by_measuring(seconds: float | None, threads: int | None, kept: Kept) -> int:
     from paceline.reports.calibrate import ShownCalibration, tell_device
     from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
+    from paceline.studies.calibrate.messages import measure_cipher
     from paceline.studies.calibrate.profile import make_profile
     from paceline.studies.calibrate.words import check_out, check_threads
 
@@ -150,7 +151,7 @@ def _by_measuring(seconds: float | None, threads: int | None, kept: Kept) -> int
     many, long = check_threads(threads), USUAL_SECONDS if seconds is None else seconds
     with closing(ShownCalibration()) as observer:
         device, found = calibrate_device(long, threads=many, observer=observer, busy=kept.busy)
-    profile = make_profile(device, many, kept.name, found.disturbed)
+    profile = make_profile(device, many, kept.name, found.disturbed, cipher=measure_cipher())
     return _finish(profile, kept, {"device": found.to_json()}, [*tell_device(found), ""])
 
 

@@ -98,13 +98,18 @@ def repeated_options(options: RunOptions, *, trust: bool) -> str:
 
 
 def name_folder(arguments: Sequence[str], folder: RunFolder) -> list[str]:
-    """The arguments of a command, with the folder that is meant after --resume."""
-    named = list(arguments)
-    for place, word in enumerate(arguments):
-        if word == "--resume":
-            named[place + 1] = str(folder.path)
-        elif word.startswith("--resume="):
-            named[place] = f"--resume={folder.path}"
+    """The arguments of a command, with the folder that is meant after --resume and without --runs, where it lies."""
+    named: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        option, _, value = word.partition("=")
+        if option not in ("--resume", "--runs"):
+            named.append(word)
+            continue
+        if not value:
+            next(words, None)
+        if option == "--resume":
+            named += [option, str(folder.path)]
     return named
 
 

@@ -200,7 +200,8 @@ def _run(
     if recorder.detailed:
         write_trace(folder)
         if not keep.as_json:
-            _tell_updates(folder, summary, sum(costs.gradient(0, settings.batch_sizes[0], 0)), where.end)
+            alone = sum(costs.gradient(0, prepared.shards.batch_size(0), 0))
+            _tell_updates(folder, summary, alone, where.end)
     return summary
 
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Literal, Self
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
@@ -141,7 +142,7 @@ class Cluster:
         if self.workers < 1:
             raise Mistake("0 workers cannot train: at least one host must have workers")
 
-    @property
+    @cached_property
     def workers(self) -> int:
         """How many workers train here."""
         return sum(host.workers for host in self.hosts)

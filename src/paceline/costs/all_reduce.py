@@ -11,7 +11,7 @@ from paceline.collectives.pairs import swaps
 from paceline.collectives.pipeline import segments_for
 from paceline.collectives.traffic import ring_bytes, traffic_of_all
 from paceline.costs.prices import FREE, Price, shared_memory
-from paceline.costs.schedules import SchedulePrices, Timer
+from paceline.costs.schedules import SchedulePrices, Timer, timer_for
 from paceline.costs.topology import Topology
 
 
@@ -30,34 +30,33 @@ class Native:
 
     def __init__(self, topology: Topology) -> None:
         self._topology = topology
-        self._ring = cache(lambda: Timer(outlines.ring, topology.rows, hides=True))
-        self._swap = cache(lambda: Timer(outlines.butterfly, topology.rows))
-        self._gather = cache(lambda: Timer(outlines.all_gather, topology.rows))
+        self._rows = cache(lambda: tuple(topology.rows))
 
     def price(self, size: int, element: int) -> Price:  # noqa: ARG002
         """That of the backend which would be chosen: shared memory, a swap of what is small between two, or a ring."""
         topology = self._topology
         if topology.shares_memory:
             return shared_memory(topology, size)
-        return _priced(topology, self._swap(), size) if swaps(topology.count, size) else self.ring(size)
+        if swaps(topology.count, size):
+            return self._priced(timer_for(outlines.butterfly, self._rows()), size)
+        return self.ring(size)
 
     def ring(self, size: int) -> Price:
         """Gloo's own: a ring through all ranks in order, which reduces a piece while the next one travels."""
-        return _priced(self._topology, self._ring(), size)
+        return self._priced(timer_for(outlines.ring, self._rows(), hides=True), size)
 
     def gather(self, size: int) -> Price:
         """Everybody's ``size`` bytes go round a ring through all ranks, until all have all."""
-        return _priced(self._topology, self._gather(), size)
+        return self._priced(timer_for(outlines.all_gather, self._rows()), size)
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
         """The same for all."""
         return [(ring_bytes(size, self._topology.count),) * 2] * len(self._topology.workers)
 
-
-def _priced(topology: Topology, timer: Timer, size: int) -> Price:
-    if not size or not timer.outline.rounds:
-        return FREE
-    return timer.priced(topology, timer.seconds(size), size / timer.outline.chunks)
+    def _priced(self, timer: Timer, size: int) -> Price:
+        if not size or not timer.outline.rounds:
+            return FREE
+        return timer.priced(self._topology, timer.seconds(size), size / timer.outline.chunks)
 
 
 class Scheduled:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from paceline.clusters.cluster import Cluster, Host
 from paceline.costs.given import Given
-from paceline.costs.topology import Row, Topology, Way
+from paceline.costs.topology import Row, Topology, Way, seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,18 +113,10 @@ class Folded(Topology):
         return sum(self.kinds[place].hosts for place in self.workers)
 
     @cached_property
-    def unfolded(self) -> Topology:
-        """The hosts that have workers, every one by itself."""
-        every = [row.host for row in self.rows for _ in range(row.many)]
-        return Topology(
-            Cluster(hosts=tuple(replace(host, name=str(place)) for place, host in enumerate(every)))
-        )
-
-    @cached_property
     def rows(self) -> Sequence[Row]:
         """The hosts that have workers, in the order of ranks."""
         order = ((self.hosts[kind], kind, hosts) for kind, hosts in self.folding.order)
-        return [Row(host, hosts, range(kind, kind + 1)) for host, kind, hosts in order if host.workers]
+        return [Row(seen(host), hosts, range(kind, kind + 1)) for host, kind, hosts in order if host.workers]
 
     def gather(self, source: int, target: int) -> Way:
         """All messages of a kind of workers to a server, whose host stands for no other."""

@@ -1,8 +1,7 @@
 """What a schedule costs when every rank goes on as soon as it can, as they do when it is carried out.
 
-``SchedulePrices`` lets no round begin before the last is over. Carried out, a rank with nothing to take in sends its
-next message at once, and messages of two rounds share a link: among three ranks that can cost a third. This plays
-each rank's own part, message by message: as slow as it is exact, for predicting a benchmark and not a simulation.
+A rank with nothing to take in sends its next message at once, and messages of two rounds share a link. This plays each
+rank's own part, message by message: as slow as it is exact, so ``schedules`` has it for few messages only.
 """
 
 from collections import deque
@@ -22,8 +21,17 @@ def play_seconds(
     schedule: Schedule, topology: Topology, size: int, element: int = 1, segments: int = 1
 ) -> float:
     """Seconds of one all-reduce of ``size`` bytes in whole elements, with nothing else under way."""
+    return play_parts(parts_of(schedule, size // element, segments), topology, element)
+
+
+def parts_of(schedule: Schedule, length: int, segments: int) -> Sequence[Part]:
+    """What each rank does with so many elements."""
     waves = pipelined(schedule, segments)
-    parts = [part(waves, rank, size // element) for rank in range(schedule.workers)]
+    return [part(waves, rank, length) for rank in range(schedule.workers)]
+
+
+def play_parts(parts: Sequence[Part], topology: Topology, element: int) -> float:
+    """Seconds until all ranks are through."""
     return _Play(parts, topology, element).run()
 
 

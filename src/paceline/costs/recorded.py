@@ -9,6 +9,7 @@ from paceline.clusters.times import StepTimes
 from paceline.errors import Mistake
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
+from paceline.records.ledger import TimeLedger
 from paceline.records.spans import StepRecord
 
 PARTS = ("data", "forward", "backward", "apply")
@@ -25,7 +26,7 @@ class Typical(NamedTuple):
 
 
 def typical_step(folder: RunFolder) -> Typical:
-    """The usual lengths of the recorded worker that computes fastest, over whole mini-batches after the first step.
+    """The typical step of the recorded worker that computes fastest, over whole mini-batches and without warm-up.
 
     A worker that was slowed on purpose is thereby left out, unless all were. The little that lies between the parts
     of a step counts as getting its mini-batch.
@@ -83,13 +84,17 @@ def usual_pace(folder: RunFolder, together: int = 1) -> float:
 
 
 def _typical(records: list[StepRecord]) -> Typical | None:
-    # The first step warms up: memory is allocated and kernels are chosen.
-    steps = [record for record in records if not record.meeting][1:]
+    steps = [record for record in records if not record.meeting and not record.warm_up]
     samples = max((record.samples for record in steps), default=0)
     if not samples:
         return None
-    parts = {part: _usual(_length(r, part) for r in steps if r.samples == samples) for part in PARTS}
-    parts["data"] += _usual(_length(r, "other") for r in steps if r.samples == samples)
+    ledger = TimeLedger()
+    for record in steps:
+        if record.samples == samples:
+            ledger.add(record)
+    usual = ledger.totals().typical
+    parts = {part: usual[part] for part in PARTS}
+    parts["data"] += usual["other"]
     checkpoint = _usual(_length(record, "checkpoint") for record in records)
     return Typical(StepTimes(**parts, checkpoint=checkpoint), samples)
 

@@ -1,73 +1,89 @@
 """A schedule's rounds on a cluster's links, as arrays: who sends to whom, over which links, and with whom at once."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from paceline.collectives.many import Messages, Ranks
+from paceline.collectives.many import Messages, Outline, Ranks
 from paceline.costs.topology import Row
 
 Numbers = npt.NDArray[np.float64]
 
 
+Counts = tuple[tuple[int, int], ...]
+"""Hosts in the order of ranks: so many in a row that have so many workers each."""
+
+
+def counts_of(rows: Sequence[Row]) -> Counts:
+    """All of a cluster that decides who sends to whom, over which links."""
+    return tuple((row.many, row.host.workers) for row in rows)
+
+
 @dataclass(frozen=True, eq=False)
 class Places:
-    """Where the ranks are. Links are numbered: out of each host, into each, then inside each."""
+    """Where the ranks are: the host of each. Links are numbered: out of each host, into each, then inside each."""
 
     host_of: Ranks
+    hosts: int
+
+    @classmethod
+    def of(cls, counts: Counts) -> "Places":
+        """Of these hosts."""
+        workers = np.repeat([each for _, each in counts], [many for many, _ in counts])
+        return cls(np.repeat(np.arange(len(workers)), workers), len(workers))
+
+    def links(self, sources: Ranks, targets: Ranks) -> Ranks:
+        """The two links of each message, the same one twice inside a host."""
+        near, far = self.host_of[sources], self.host_of[targets]
+        same, within = near == far, 2 * self.hosts + near
+        return np.stack([np.where(same, within, near), np.where(same, within, self.hosts + far)])
+
+    def load(self, links: Ranks, chunks: Ranks) -> Numbers:
+        """Chunks over each link."""
+        two = links[0] != links[1]
+        weights, most = chunks.astype(np.float64), 3 * self.hosts
+        load = np.bincount(links[0], weights, most) + np.bincount(links[1][two], weights[two], most)
+        return load.astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """What the links can do, by their numbers, and the ranks."""
+
     byte_seconds: Numbers
-    """Of each link."""
     latency: Numbers
-    """Of each host's link to the others, then inside each host."""
     passing: Numbers
-    """The same as it counts for what passes through a host that stands for others, or for part of one."""
+    """The latency as it counts for what passes through a host that stands for others, or for part of one."""
     reduce: Numbers
     """Seconds a byte, of each rank."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> "Places":
+    def of(cls, rows: Sequence[Row]) -> "Links":
         """Of these hosts, in the order of ranks."""
 
         def each(values: Iterator[float]) -> Numbers:
             return np.repeat(np.fromiter(values, float), [row.many for row in rows])
 
-        link = each(1 / row.host.link.bandwidth for row in rows)
-        inside = each(1 / row.host.inside.bandwidth for row in rows)
-        latency = [
-            each(row.host.link.latency for row in rows),
-            each(row.host.inside.latency for row in rows),
-        ]
-        parts = np.tile(each(row.part for row in rows), 2)
+        def three(out: Numbers, inside: Numbers) -> Numbers:
+            return np.concatenate([out, out, inside])
+
+        latency = three(
+            each(row.host.link.latency for row in rows), each(row.host.inside.latency for row in rows)
+        )
         workers = each(row.host.workers for row in rows).astype(np.int64)
         return cls(
-            host_of=np.repeat(np.arange(len(workers)), workers),
-            byte_seconds=np.concatenate([link, link, inside]),
-            latency=np.concatenate(latency),
-            passing=parts * np.concatenate(latency),
+            byte_seconds=three(
+                each(1 / row.host.link.bandwidth for row in rows),
+                each(1 / row.host.inside.bandwidth for row in rows),
+            ),
+            latency=latency,
+            passing=np.tile(each(row.part for row in rows), 3) * latency,
             reduce=np.repeat(each(row.host.device.reduce_seconds for row in rows), workers),
         )
-
-    def ways(self, sources: Ranks, targets: Ranks) -> tuple[Ranks, Numbers, Numbers]:
-        """The two links of each message, the same one twice inside a host, and its latency, also in passing."""
-        near, far, hosts = self.host_of[sources], self.host_of[targets], len(self.latency) // 2
-        same, within = near == far, 2 * hosts + near
-        links = np.stack([np.where(same, within, near), np.where(same, within, hosts + far)])
-
-        def delays(each: Numbers) -> Numbers:
-            return np.where(same, each[hosts + near], np.maximum(each[near], each[far]))
-
-        return links, delays(self.latency), delays(self.passing)
-
-    def load(self, links: Ranks, chunks: Ranks) -> Numbers:
-        """Chunks over each link."""
-        two = links[0] != links[1]
-        most = len(self.byte_seconds)
-        weights = chunks.astype(np.float64)
-        load = np.bincount(links[0], weights, most) + np.bincount(links[1][two], weights[two], most)
-        return load.astype(np.float64)
 
 
 @dataclass(eq=False, slots=True)
@@ -82,8 +98,6 @@ class Wave:
     largest: Ranks
     """Chunks of its longest piece that is."""
     links: Ranks
-    latency: Numbers
-    passing: Numbers
     firsts: Ranks
     """Where the messages of each target begin."""
     order: Ranks
@@ -116,10 +130,42 @@ class Wave:
         order = np.argsort(np.concatenate([column[1] for column in columns]), kind="stable")
         joined: list[Ranks] = [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
         sources, targets, chunks, reduced, largest = joined
-        ways = places.ways(sources, targets)
         firsts = np.flatnonzero(np.diff(targets, prepend=-1))
-        numbers = (chunks, reduced, largest)
-        return cls(sources, targets, *numbers, *ways, firsts, order, tuple(kinds))
+        links = places.links(sources, targets)
+        return cls(sources, targets, chunks, reduced, largest, links, firsts, order, tuple(kinds))
+
+
+Plan = tuple[tuple[Wave, Ranks, Numbers], ...]
+"""Each wave with the level of its messages, and the chunks over their two links while they are under way."""
+
+
+@lru_cache(maxsize=32)
+def outline_of(outline: Callable[[Ranks], Outline], counts: Counts, fewer: Counts = ()) -> Outline:
+    """The schedule's among these hosts, or as many rounds of it among fewer.
+
+    Made once, as all that follows from it: a question asks about the same hosts with many links.
+    """
+    whole = outline(Places.of(counts).host_of)
+    return whole.among(outline_of(outline, fewer)) if fewer else whole
+
+
+@lru_cache(maxsize=16)
+def plan(outline: Outline, counts: Counts, segments: int) -> Plan:
+    """The schedule's waves among these hosts, in so many segments."""
+    places = Places.of(counts)
+    found = waves(outline.rounds, segments, places)
+    return tuple((wave, *pace) for wave, pace in zip(found, paces(found, places), strict=True))
+
+
+@lru_cache(maxsize=32)
+def carried(outline: Outline, counts: Counts) -> Numbers:
+    """Chunks that each host carries: out of it, into it and inside it, in three rows."""
+    places = Places.of(counts)
+    load = np.zeros(3 * places.hosts)
+    for turn in outline.rounds:
+        links = places.links(turn.sources, turn.targets)
+        load += places.load(links, np.full(len(turn.sources), turn.chunks * turn.times))
+    return load.reshape(3, -1)
 
 
 def waves(rounds: Sequence[Messages], segments: int, places: Places) -> list[Wave]:
@@ -162,7 +208,7 @@ def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[tuple[int,
 
 
 def paces(found: Sequence[Wave], places: Places) -> list[tuple[Ranks, Numbers]]:
-    """For each wave the level of its messages, and the seconds a byte of a chunk that their two links are busy.
+    """For each wave the level of its messages, and the chunks over their two links while they are under way.
 
     Messages of one level are under way at the same time and share links. A message's level is one more than that of
     whatever it has to wait for: what its sender received before, what its receiver took in two rounds before, and the
@@ -190,10 +236,7 @@ def paces(found: Sequence[Wave], places: Places) -> list[tuple[Ranks, Numbers]]:
             here = level == one
             load = places.load(wave.links[:, here], wave.chunks[here])
             loads[one] = loads[one] + load if one in loads else load
-    return [
-        (level, _full(wave, level, loads, places) * places.byte_seconds[wave.links])
-        for wave, level in zip(found, levels, strict=True)
-    ]
+    return [(level, _full(wave, level, loads, places)) for wave, level in zip(found, levels, strict=True)]
 
 
 def _full(wave: Wave, level: Ranks, loads: dict[int, Numbers], places: Places) -> Numbers:

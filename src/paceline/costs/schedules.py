@@ -3,21 +3,24 @@
 A message leaves when its sender has come to it, its receiver has posted the receive, one round ahead, and the messages
 before it on its links are through. Rings are timed by this recurrence exactly, whatever the links. Of other schedules,
 those of few messages are played message by message (``played``). Beyond that the same recurrence times them, with the
-links shared equally among messages that wait for the same (``rounds.paces``): exact where all hosts and links are
-alike and reducing is free, else an approximation whose error ``tests/costs/test_uneven_prices.py`` states.
+links shared equally among messages that wait for the same (``rounds.paces``): an approximation, whose error
+``tests/costs/test_uneven_prices.py`` states. What was worked out for the same links, or hosts, is kept.
 """
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from dataclasses import replace
+from functools import cached_property, lru_cache
 from math import ceil, inf, log2
 
 import numpy as np
 
+from paceline.clusters.cluster import Cluster
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.many import OUTLINES, Outline, Ranks
-from paceline.costs.played import play_seconds
+from paceline.collectives.part import Part
+from paceline.costs.played import parts_of, play_parts
 from paceline.costs.prices import FREE, Price, Stage
-from paceline.costs.rounds import Numbers, Places, Wave, paces, waves
+from paceline.costs.rounds import Links, Numbers, Wave, carried, counts_of, outline_of, plan
 from paceline.costs.topology import Row, Topology
 
 PLAYED = 256
@@ -43,8 +46,8 @@ class SchedulePrices:
         """``most_messages`` is up to how many are played one by one."""
         self._collective, self._topology = collective, topology
         self._plays = 0 if collective == "ring" else most_messages
-        self._schedule = cache(lambda: build_schedule(collective, topology.unfolded.workers))
-        self._timer = Timer(OUTLINES[collective], topology.rows)
+        self._rows = tuple(topology.rows)
+        self._timer = timer_for(OUTLINES[collective], self._rows)
 
     def price(self, size: int, element: int) -> Price:
         """The price of ``size`` bytes in whole elements, in the segments in which it is carried out."""
@@ -54,7 +57,7 @@ class SchedulePrices:
         segments = timer.outline.segments(size)
         messages = segments * sum(turn.times * len(turn.sources) for turn in timer.outline.rounds)
         if messages <= self._plays:
-            seconds = play_seconds(self._schedule(), self._topology.unfolded, size, element, segments)
+            seconds = _played(self._collective, self._rows, size, element, segments)
         else:
             seconds = self._timed(size, element, segments)
         return timer.priced(self._topology, seconds, size / timer.outline.chunks)
@@ -69,21 +72,44 @@ class SchedulePrices:
         workers = self._timer.outline.workers
         if workers <= MOST_RANKS:
             return self._timer.seconds(size, element, segments)
-        return _extrapolated(self._collective, self._topology, workers, size, element, segments)
+        return _extrapolated(self._collective, self._rows, workers, size, element, segments)
+
+
+@lru_cache(maxsize=1024)
+def _played(collective: str, rows: tuple[Row, ...], size: int, element: int, segments: int) -> float:
+    """Message by message, with every host by itself."""
+    every = (row.host for row in rows for _ in range(row.many))
+    hosts = tuple(replace(host, name=str(place)) for place, host in enumerate(every))
+    topology = Topology(Cluster(hosts=hosts))
+    parts = _parts(collective, tuple(topology.workers), size // element, segments)
+    return play_parts(parts, topology, element)
+
+
+@lru_cache(maxsize=32)
+def _parts(collective: str, hosts: tuple[int, ...], length: int, segments: int) -> Sequence[Part]:
+    """What each rank does, whatever the links."""
+    return parts_of(build_schedule(collective, hosts), length, segments)
 
 
 def _extrapolated(
-    collective: str, topology: Topology, workers: int, size: int, element: int, segments: int
+    collective: str, rows: tuple[Row, ...], workers: int, size: int, element: int, segments: int
 ) -> float:
     """From two smaller clusters: a master's price grows with the ranks, all others' with their logarithm."""
+    hosts = sum(row.many for row in rows)
     counts, prices, halvings = [], [], ceil(log2(workers / MOST_RANKS))
     for times in (halvings + 1, halvings):
-        timer = Timer(OUTLINES[collective], thinned(topology.rows, topology.inhabited >> times))
+        timer = timer_for(OUTLINES[collective], tuple(thinned(rows, hosts >> times)))
         counts.append(timer.outline.workers)
         prices.append(timer.seconds(size, element, segments))
     grows = float if collective == "one-to-all" else log2
     slope = (prices[1] - prices[0]) / (grows(counts[1]) - grows(counts[0]))
     return prices[1] + slope * (grows(workers) - grows(counts[1]))
+
+
+@lru_cache(maxsize=64)
+def timer_for(outline: Callable[[Ranks], Outline], rows: tuple[Row, ...], *, hides: bool = False) -> "Timer":
+    """The same timer for the same schedule on the same links: it knows what it was asked before."""
+    return Timer(outline, rows, hides=hides)
 
 
 class Timer:
@@ -94,85 +120,92 @@ class Timer:
     ) -> None:
         """``hides`` is of a backend that reduces one piece of a message while the next one travels."""
         self._hides, self._rows = hides, rows
-        whole = outline(Places.of(rows).host_of)
+        self.outline = outline_of(outline, counts_of(rows))
         hosts = sum(row.many for row in rows)
         self._each = 1.0
-        if whole.circles and hosts > MOST_HOSTS:
+        if self.outline.circles and hosts > MOST_HOSTS:
             self._rows = thinned(rows, MOST_HOSTS)
-            whole = whole.among(outline(Places.of(self._rows).host_of))
+            self.outline = outline_of(outline, counts_of(rows), counts_of(self._rows))
             self._each = hosts / sum(row.many for row in self._rows)
-        self.outline, self._places = whole, Places.of(self._rows)
-        self._plans: dict[int, list[tuple[Wave, Ranks, Numbers]]] = {}
+        self._counts = counts_of(self._rows)
+        self._known: dict[tuple[int, int], float] = {}
 
     def seconds(self, size: int, element: int = 1, segments: int = 1) -> float:
         """Seconds of ``size`` bytes in whole elements, in so many segments one behind the other."""
         if not self.outline.rounds or not size:
             return 0.0
         chunk = element * -(-size // (element * self.outline.chunks * segments))
-        if segments not in self._plans:
-            found = waves(self.outline.rounds, segments, self._places)
-            paced = paces(found, self._places)
-            self._plans[segments] = [(wave, *pace) for wave, pace in zip(found, paced, strict=True)]
-        clock = _Clock(self._places, self._hides, chunk, self._each)
-        for wave, level, pace in self._plans[segments]:
-            (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, chunk * pace)
+        if (chunk, segments) not in self._known:
+            self._known[chunk, segments] = self._run(chunk, segments)
+        return self._known[chunk, segments]
+
+    def _run(self, chunk: int, segments: int) -> float:
+        clock = _Clock(self._links, self._hides, chunk, self._each)
+        for wave, level, full in plan(self.outline, self._counts, segments):
+            (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, full)
         return float(clock.now.max())
+
+    @cached_property
+    def _links(self) -> Links:
+        return Links.of(self._rows)
 
     def priced(self, topology: Topology, seconds: float, chunk: float) -> Price:
         """A price of one stage: among other traffic its bytes share the links, and what is left is a delay."""
-        unit, crosses = self._carried(topology)
+        unit, crosses = self._carried
         slowest = max(times / topology.capacities[link] for link, times in crosses.items())
         delay = max(0.0, seconds - unit * chunk * slowest)
         return Price((Stage(delay, unit * chunk, crosses, seconds),), seconds)
 
-    @cache  # noqa: B019 - as long-lived as what it is kept for
-    def _carried(self, topology: Topology) -> tuple[float, dict[int, float]]:
+    @cached_property
+    def _carried(self) -> tuple[float, dict[int, float]]:
         """Chunks that the idlest link carries, and how many times as many each link does."""
-        places, hosts = self._places, len(self._places.latency) // 2
-        load = np.zeros(3 * hosts)
-        for turn in self.outline.rounds:
-            links, *_ = places.ways(turn.sources, turn.targets)
-            load += places.load(links, np.full(len(turn.sources), turn.chunks * turn.times))
-        which = [place for row in self._rows for place in _spread(row)]
-        busiest: dict[int, float] = {}
-        for way, number in enumerate((topology.out_of, topology.into, topology.inside)):
-            for place, chunks in zip(which, load[way * hosts :].tolist(), strict=False):
-                if chunks:
-                    busiest[number(place)] = max(busiest.get(number(place), 0.0), chunks)
-        unit = min(busiest.values())
-        return unit, {link: chunks / unit for link, chunks in busiest.items()}
+        numbers, first = (Topology.out_of, Topology.into, Topology.inside), 0
+        load, busiest = carried(self.outline, self._counts), dict[int, float]()
+        for row in self._rows:
+            mine = load[:, first : first + row.many]
+            first += row.many
+            last = min(row.many, len(row.places)) - 1
+            # The last host that the topology tells apart stands for all that follow.
+            each = np.column_stack([mine[:, :last], mine[:, last:].max(axis=1)])
+            for number, chunks in zip(numbers, each.tolist(), strict=True):
+                for place, many in zip(row.places, chunks, strict=False):
+                    busiest[number(place)] = max(busiest.get(number(place), 0.0), many)
+        unit = min(chunks for chunks in busiest.values() if chunks)
+        return unit, {link: chunks / unit for link, chunks in busiest.items() if chunks}
 
 
 class _Clock:
     """The times of all ranks and links, from wave to wave."""
 
-    def __init__(self, places: Places, hides: bool, chunk: float, each: float) -> None:
+    def __init__(self, links: Links, hides: bool, chunk: float, each: float) -> None:
         """``each`` is for how many hosts of a ring one stands."""
-        self._each = each
-        self._hides, self._chunk, self._byte_seconds = hides, chunk, places.byte_seconds
-        self._reduce = chunk * places.reduce
-        self.now = np.zeros(len(places.host_of))
+        self._links, self._hides, self._each = links, hides, each
+        self._chunk_seconds, self._reduce = chunk * links.byte_seconds, chunk * links.reduce
+        self.now = np.zeros(len(links.reduce))
         """When each rank begins its next round."""
         self._before = np.zeros_like(self.now)
         """When it began the one before, and posted what it receives in the next."""
-        links = len(places.byte_seconds)
-        self._level = np.zeros(links, np.int64)
-        self._ends, self._free = np.zeros(links), np.zeros(links)
+        many = len(links.latency)
+        self._level = np.zeros(many, np.int64)
+        self._ends, self._free = np.zeros(many), np.zeros(many)
         """When the messages of the present level, and of those before it, are through each link."""
-        self._begun = np.zeros(links)
+        self._begun = np.zeros(many)
         """When the first message of the present level began."""
 
-    def go_on(self, wave: Wave, level: Ranks, busy: Numbers) -> None:
-        """One wave; both links of each message are busy for so long with all messages of its level."""
+    def go_on(self, wave: Wave, level: Ranks, full: Numbers) -> None:
+        """One wave; both links of each message are full with so many chunks of all messages of its level."""
+        paces = self._chunk_seconds[wave.links]
+        busy = full * paces
         for link in wave.links:
             later = self._level[link] < level
             new = link[later]
             self._free[new], self._level[new], self._begun[new] = self._ends[new], level[later], inf
-        ready = np.maximum(self.now[wave.sources], self._before[wave.targets]) + wave.latency
+        ready = np.maximum(self.now[wave.sources], self._before[wave.targets])
+        ready += self._links.latency[wave.links].max(axis=0)
         begun = np.maximum(ready, self._free[wave.links].max(axis=0))
         for link in wave.links:
             np.minimum.at(self._begun, link, begun)
-        alone = self._chunk * wave.chunks * self._byte_seconds[wave.links].max(axis=0)
+        alone = wave.chunks * paces.max(axis=0)
         ended = np.maximum(begun + alone, (self._begun[wave.links] + busy).max(axis=0))
         for link in wave.links:
             np.maximum.at(self._ends, link, ended)
@@ -183,21 +216,23 @@ class _Clock:
         taken = np.maximum.reduceat(ended, wave.firsts) + self._reducing(wave, carry)
         self.now[targets] = np.maximum(self.now[targets], taken)
 
-    def go_round(self, wave: Wave, level: Ranks, busy: Numbers) -> None:  # noqa: ARG002
+    def go_round(self, wave: Wave, level: Ranks, full: Numbers) -> None:  # noqa: ARG002
         """Many like waves in which every rank sends to the next; where all times grow alike, the rest is known.
 
         What goes round a ring of f times as many hosts in f times as many rounds takes f times as long.
         """
         rounds, least = max(1, round(wave.times / self._each)), self.now[wave.targets].min()
         ranks, sources = wave.targets, np.searchsorted(wave.targets, wave.sources)
-        carry = busy.max(axis=0)
+        carry = (full * self._chunk_seconds[wave.links]).max(axis=0)
         reducing = self._reducing(wave, carry)
+        latency = self._links.latency[wave.links].max(axis=0)
+        passing = self._links.passing[wave.links].max(axis=0)
         begun = (self.now[ranks], self._before[ranks], self._ends[wave.links].max(axis=0))
         state = _scaled(begun, least, 1 / self._each)
         looked_at, done, kept = {1, 2, 4, 8, 16, 32}, 0, (0, state)
         while done < rounds:
             now, before, there = state
-            ready = np.maximum(now[sources] + wave.passing, before + wave.latency)
+            ready = np.maximum(now[sources] + passing, before + latency)
             arrived = np.maximum(ready, there) + carry
             state = (np.maximum(arrived + reducing, now), now, arrived)
             done += 1
@@ -252,8 +287,3 @@ def thinned(rows: Sequence[Row], most: int) -> list[Row]:
         row._replace(many=count, part=row.many / (count * factor))
         for row, count in zip(rows, counts, strict=True)
     ]
-
-
-def _spread(row: Row) -> list[int]:
-    """Which host of the topology each host of a row is."""
-    return [row.places[min(place, len(row.places) - 1)] for place in range(row.many)]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from paceline.clusters.cluster import Cluster, Host
+from paceline.clusters.cluster import Cluster, Device, Host
 from paceline.clusters.company import company_factor
 
 
@@ -22,6 +22,7 @@ class Row(NamedTuple):
     """So many hosts in a row that are alike, as far as a collective can tell."""
 
     host: Host
+    """One of them, as ``seen`` has it."""
     many: int
     places: range
     """Which hosts of the topology they are; a single one where it stands for all of them."""
@@ -76,19 +77,14 @@ class Topology:
         """The most seconds a byte that a worker takes to combine what it receives with what it holds."""
         return max(self.hosts[host].device.reduce_seconds for host in self.members)
 
-    @property
-    def unfolded(self) -> "Topology":
-        """The same with every host by itself."""
-        return self
-
     @cached_property
     def rows(self) -> Sequence[Row]:
         """The hosts that have workers, in the order of ranks."""
         found: list[Row] = []
         for place in self.members:
-            host = self.hosts[place]
+            host = seen(self.hosts[place])
             last = found[-1] if found else None
-            if last is not None and last.places.stop == place and _seen(last.host) == _seen(host):
+            if last is not None and last.places.stop == place and last.host == host:
                 found[-1] = last._replace(many=last.many + 1, places=range(last.places.start, place + 1))
             else:
                 found.append(Row(host, 1, range(place, place + 1)))
@@ -129,6 +125,7 @@ class Topology:
         return self.way(source, target)
 
 
-def _seen(host: Host) -> tuple[object, ...]:
+def seen(host: Host) -> Host:
     """All of a host that a collective's price depends on."""
-    return host.link, host.inside, host.workers, host.device.reduce_seconds
+    device = Device(reduce_seconds=host.device.reduce_seconds)
+    return Host(name="", link=host.link, inside=host.inside, workers=host.workers, device=device)

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import log2
+from math import floor, log2
 
 from paceline.records.spans import KINDS, StepRecord, Totals
 
@@ -77,7 +77,7 @@ class TimeLedger:
             self._classes[exchanged] = {}
         classes = self._classes[exchanged]
         length = sum(seconds)
-        key = int(_FINENESS * log2(length)) if length > 0 else -(10**6)
+        key = floor(_FINENESS * log2(length)) if length > 0 else -(10**6)
         if key not in classes:
             classes[key] = [1.0, *seconds, hidden]
             return

@@ -7,13 +7,19 @@ from datetime import UTC, datetime
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.devices.fitted import Fitted
 from paceline.records.create import environment
-from paceline.studies.calibrate.messages import measure_cipher
 
 
-def make_profile(device: Fitted, threads: int, name: str | None = None, disturbed: str = "") -> Profile:
+def make_profile(
+    device: Fitted,
+    threads: int,
+    name: str | None = None,
+    disturbed: str = "",
+    *,
+    cipher: float | None = None,
+) -> Profile:
     """A profile of the device alone; links and company are added by ``dataclasses.replace``.
 
-    ``disturbed`` says what else computed while it was measured.
+    ``disturbed`` says what else computed meanwhile; ``cipher`` is the rate of encryption, where it was measured.
     """
     here = environment()
     return Profile(
@@ -23,7 +29,7 @@ def make_profile(device: Fitted, threads: int, name: str | None = None, disturbe
         machine={part: here[part] for part in ("cpu", "cores", "usable_cores", "memory_bytes", "platform")}
         | {"threads": threads, **({DISTURBED: disturbed} if disturbed else {})},
         device=device.to_json(),
-        cipher=measure_cipher(),
+        cipher=cipher,
     )
 
 

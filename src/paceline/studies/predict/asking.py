@@ -49,6 +49,7 @@ from paceline.studies.predict.sources import (
     Traced,
     by_profile,
     by_sheet,
+    told_disturbance,
     told_threads,
 )
 from paceline.studies.predict.standing import find_standing
@@ -99,6 +100,7 @@ def ask(words: Words) -> Question:
         model=model,
         workers=words.counts(most, batch),
         batch=batch,
+        accumulate=source.accumulate,
         scaling=words.scaling,
         strategies=words.strategies,
         servers=words.servers,
@@ -130,7 +132,7 @@ def _elsewhere(option: str, words: Words, question: Question, sheet: DeviceSheet
     assert isinstance(model.source, Traced)
     model = replace(
         model,
-        source=by_sheet(sheet, _roofline(words, sheet), model.source.batches),
+        source=by_sheet(sheet, _roofline(words, sheet), model.source.batches, model.source.accumulate),
         room=_room(words, None, sheet),
         mixed=_is_mixed(words),
         costs={},
@@ -256,8 +258,7 @@ def _conditions(folder: RunFolder) -> str:
     """With how many threads a run computed and what else did, as far as its record says so."""
     room = HostRoom.of_run(folder)
     told = "" if room is None else told_threads(room.threads)
-    notes = disturbance(recorded_loads(folder), "that run")
-    return f"{told}; {notes}" if notes else told
+    return told + told_disturbance(disturbance(recorded_loads(folder), "that run"))
 
 
 def _as_trained(words: Words, subject: Subject) -> Words:

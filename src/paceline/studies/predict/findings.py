@@ -210,7 +210,7 @@ class Finder:
         if memory is not None and memory.largest:
             smaller = memory.largest * (workers if question.scaling == "strong" else 1)
             question = replace(question, batch=smaller)
-            what = f"{what} --batch-size {smaller}".lstrip()
+            what = f"{what} --batch-size {smaller // question.accumulate}".lstrip()
             memory = question.model.memory(self._other(question, workers))
         if memory is None or memory.capacity is None or not memory.fits:
             return None

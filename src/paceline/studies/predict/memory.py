@@ -1,5 +1,6 @@
 """What a worker and a server hold in memory at the most, and whether there is room for it."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from paceline import specs
@@ -53,25 +54,29 @@ def room_of(host: Host, usual: Room) -> Room:
     return Room(name=name, size=device.memory or usual.size, shared=shared)
 
 
-def predict_memory(setup: Setup, trace: Trace, usual: Room, *, mixed: bool) -> Memory:
-    """The memory of a step as ``trace`` has it; of all hosts, on the one that has least to spare.
+def predict_memory(setup: Setup, usual: Room, *, mixed: bool) -> Callable[[Trace], Memory]:
+    """From a trace to the memory of a step; of all hosts, on the one that has least to spare.
 
     ``usual`` is the memory of hosts that say nothing of theirs. With ``mixed`` precision, parameters, gradients and the
     optimizer's state stay as they are.
     """
-    server = _server(setup, trace)
-    placed = setup.cluster.place_servers(setup.servers) if server is not None else ()
+    placed = setup.cluster.place_servers(setup.servers) if _is_served(setup) else ()
     # There may be 100,000 hosts, and few kinds of them.
     kinds = {
         (id(host.device), host.workers, placed.count(index) if placed else 0): host
         for index, host in enumerate(setup.cluster.hosts)
         if host.workers
     }
-    found = [
-        _on_host(setup, trace, room_of(host, usual), (host.workers, servers), server, mixed)
-        for (_, _, servers), host in kinds.items()
-    ]
-    return min(found, key=lambda one: ((one.capacity or float("inf")) - one.needed, -one.needed))
+
+    def needs(trace: Trace) -> Memory:
+        server = _server(setup, trace)
+        found = [
+            _on_host(setup, trace, room_of(host, usual), (host.workers, servers), server, mixed)
+            for (_, _, servers), host in kinds.items()
+        ]
+        return min(found, key=lambda one: ((one.capacity or float("inf")) - one.needed, -one.needed))
+
+    return needs
 
 
 def _on_host(

@@ -24,7 +24,7 @@ from paceline.studies.predict.model import Case
 from paceline.studies.predict.places import LinkNames, Meeting, Place, changed, changed_host
 from paceline.studies.predict.search import holds_up_to
 from paceline.studies.predict.sources import Source
-from paceline.studies.predict.steps import closed, predict_step, unexplained_step
+from paceline.studies.predict.steps import closed, explained_step, predict_step, unexplained_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,18 +100,19 @@ class Modelled:
         return self._memories[case]
 
     def _memory(self, case: Case) -> Memory:
-        found = self._needs(case, case.batch)
+        needed = predict_memory(self._setup(case.as_described), self.room, mixed=self.mixed)
+
+        def needs(batch: int) -> Memory:
+            """With another batch; how long it takes does not matter."""
+            return needed(self.source.trace(batch))
+
+        found = needs(case.batch)
         if found.fits:
             return found
         smaller = case.batch - 1
-        largest = holds_up_to(lambda batch: self._needs(case, batch).fits, smaller).workers if smaller else 0
-        largest //= self.source.accumulate  # as --batch-size counts it: one mini-batch
-        return replace(found, largest=largest, least=None if largest else self._needs(case, 1).needed)
-
-    def _needs(self, case: Case, batch: int) -> Memory:
-        """With another batch; how long it takes does not matter."""
-        setup = self._setup(case.as_described)
-        return predict_memory(setup, self.source.trace(batch), self.room, mixed=self.mixed)
+        largest = holds_up_to(lambda batch: needs(batch).fits, smaller).workers if smaller else 0
+        largest -= largest % self.source.accumulate  # of whole mini-batches
+        return replace(found, largest=largest, least=None if largest else needs(1).needed)
 
     def step(self, case: Case) -> Step:
         """By the closed path where there is one; what bounds it is not looked for."""
@@ -124,7 +125,8 @@ class Modelled:
 
     def explained(self, case: Case) -> Step:
         """Run the strategy's program, or its closed form, and see what it would gain most from."""
-        return predict_step(self._setup(case))
+        few = self._few(case) if case == case.as_described else None
+        return predict_step(self._setup(case)) if few is None else explained_step(few)
 
     def _few(self, case: Case) -> Few | None:
         """The kinds of hosts, found once: large clusters take their time. None where messages may be played."""

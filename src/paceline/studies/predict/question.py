@@ -82,7 +82,9 @@ class Question:
     model: CostModel
     workers: tuple[int, ...] = USUAL_WORKERS
     batch: int = 32
-    """Samples a worker, or of all workers together in strong scaling."""
+    """Samples a worker and step, or of all workers together in strong scaling."""
+    accumulate: int = 1
+    """Mini-batches that these are; --batch-size counts the samples of one."""
     scaling: Scaling = "weak"
     strategies: tuple[str, ...] = ("all-reduce",)
     servers: int = 1

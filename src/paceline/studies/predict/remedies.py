@@ -58,7 +58,7 @@ def find_remedies(
             larger = replace(question, batch=times * question.batch)
         except Mistake:  # there is not as much data
             return
-        yield _remedy("batch-size", str(larger.batch), larger)
+        yield _remedy("batch-size", str(larger.batch // question.accumulate), larger)
 
 
 def _settings(words: Words, question: Question, model: Modelled) -> Iterator[Remedy]:

@@ -7,7 +7,7 @@ Buzen, 1978).
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import inf
+from math import inf, log2
 
 import torch
 
@@ -19,6 +19,10 @@ from paceline.studies.predict.closed import by_folding
 from paceline.studies.predict.extremes import Lognormal, expected_maximum, mean_factor, sum_of
 from paceline.studies.predict.few import Few, without_stragglers
 from paceline.studies.predict.parts import Parts
+
+CROWDED = 0.2
+"""Part by which links carry less with every doubling of servers that stand beside workers: these slow down those, all
+wait for all servers, and links are idle meanwhile. Found by simulation; servers on hosts of their own lose a tenth."""
 
 Demand = Mapping[int, float]
 """By kind of worker: seconds for which a step of all workers of the kind keeps a link or a server busy."""
@@ -95,6 +99,10 @@ def by_capacity(few: Few) -> Parts:
     busy = few.cost.data + few.cost.forward + few.cost.backward
     alone = {place: 1 / (held[place] * busy / paces[place] + _exchange(few, place)) for place in kinds}
     rates = _rates(alone, _demands(few, kinds), together=bound < inf)
+    if bound < inf and len(set(few.paces)) > 1:
+        first = min(held[place] * busy / paces[place] for place in kinds)
+        slowest_rate = 1 / _lock_step(few, paces, alone, first)
+        rates = {place: min(rate, slowest_rate) for place, rate in rates.items()}
     steps = {place: few.folding.kinds[place].workers * rates[place] for place in kinds}
     total = sum(steps.values())
     step, own = few.workers / total, mean_factor(few.jitter)
@@ -116,6 +124,24 @@ def by_capacity(few: Few) -> Parts:
         sent=float(sum(_pushes(few))),
         rate=total * few.cost.samples,
     )
+
+
+def _lock_step(few: Few, paces: Mapping[int, float], alone: Mapping[int, float], first: float) -> float:
+    """How long a step takes where slower workers hold faster ones, who are let go all at once.
+
+    So their models come together, ``first`` seconds of computing later their gradients go together, and neither way
+    does anything for the links of the other. Or the slowest decides, whose model comes with all of theirs.
+    """
+    kinds, nothing = list(paces), [0] * len(few.places)
+    faster = [place for place in kinds if paces[place] > min(paces.values())]
+    pushes = max(_carries(few, kinds, _pushes(few), nothing), few.workers * _answer(few))
+    pulls, theirs = (_carries(few, ones, nothing, _models(few)) for ones in (kinds, faster))
+    return max(max(1 / rate for rate in alone.values()) + theirs, first + pushes + pulls)
+
+
+def _carries(few: Few, kinds: list[int], pushes: list[int], models: list[int]) -> float:
+    """Seconds until the links have carried such messages of all workers of these kinds."""
+    return max(sum(demand.values()) for demand in _loads(few, kinds, pushes, models).values())
 
 
 def _staleness(few: Few) -> float:
@@ -195,20 +221,25 @@ def _one_way(few: Few, place: int, sizes: list[int]) -> float:
 
 def _demands(few: Few, kinds: list[int]) -> list[Demand]:
     """What all workers of each kind ask of every link and every server in one step."""
+    answers = {place: few.folding.kinds[place].workers * _answer(few) for place in kinds}
+    beside = any(few.folding.kinds[place].workers for place in few.places)
+    longer = 1 + CROWDED * log2(len(few.places)) if beside else 1.0
+    loads = _loads(few, kinds, _pushes(few), _models(few)).values()
+    return [*({place: longer * busy for place, busy in load.items()} for load in loads), answers]
+
+
+def _loads(few: Few, kinds: list[int], pushes: list[int], models: list[int]) -> dict[int, dict[int, float]]:
+    """What they ask of each link, with messages to and from the servers of so many bytes."""
     topology = Folded(few.folding)
-    found: dict[tuple[str, int], dict[int, float]] = {}
+    found: dict[int, dict[int, float]] = {}
     for place in kinds:
-        for rank, (push, model, server) in enumerate(
-            zip(_pushes(few), _models(few), few.places, strict=True)
-        ):
+        for push, model, server in zip(pushes, models, few.places, strict=True):
             ways = ((topology.gather(place, server), push), (topology.spread(server, place), model))
             for way, size in ways:
                 for link, times in way.crosses.items():
-                    demand = found.setdefault(("link", link), {})
+                    demand = found.setdefault(link, {})
                     demand[place] = demand.get(place, 0.0) + times * size / topology.capacities[link]
-            many = few.folding.kinds[place].workers
-            found.setdefault(("server", rank), {})[place] = many * _answer(few)
-    return list(found.values())
+    return found
 
 
 def _rates(alone: Mapping[int, float], demands: list[Demand], together: bool) -> dict[int, float]:

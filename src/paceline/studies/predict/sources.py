@@ -97,7 +97,8 @@ def by_profile(profile: Profile, device: DeviceModel, batches: Batches, accumula
     """A machine that was measured; the job was not."""
     return Traced(
         level="calibrated",
-        words=f"profile {profile.name!r}, measured {profile.made}{_threads(profile)}{_disturbed(profile)}",
+        words=f"profile {profile.name!r}, measured {profile.made}{_threads(profile)}"
+        + told_disturbance(str(profile.machine.get(DISTURBED, ""))),
         doubt=f"the profile's own residuals, a typical factor of {_factor(device.spread)}",
         device=device,
         batches=batches,
@@ -179,9 +180,9 @@ def told_threads(threads: int) -> str:
     return f", {threads} thread{'s' if threads > 1 else ''} a worker"
 
 
-def _disturbed(profile: Profile) -> str:
-    told = profile.machine.get(DISTURBED)
-    return f"; {told}" if told else ""
+def told_disturbance(sentence: str) -> str:
+    """The rest of a sentence on what was measured; empty where nothing disturbed it."""
+    return f"; {sentence[0].lower()}{sentence[1:].removesuffix('.')}" if sentence else ""
 
 
 def _factor(spread: float) -> str:

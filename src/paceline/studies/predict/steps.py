@@ -23,7 +23,11 @@ def predict_step(setup: Setup) -> Step:
 
     By the closed path wherever there is one; else every worker is simulated.
     """
-    few = few_of(setup)
+    return explained_step(few_of(setup))
+
+
+def explained_step(few: Few) -> Step:
+    """The same, of a setup that is folded already."""
     step = _unexplained(few)
     bound, besides, link = find_bounds(few, _step)
     return replace(step, bound=bound, besides=besides, link=link)

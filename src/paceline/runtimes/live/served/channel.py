@@ -18,8 +18,11 @@ from paceline.runtimes.live.served.noise import MESSAGE, TAG, Cipher, Handshake,
 
 PROLOGUE = b"paceline wire 3\n"
 """What the first message begins with, in the clear: whoever sends something else speaks another protocol."""
+_ANY_VERSION = b"paceline wire "
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 """What a server answers to a first message that was made with another secret."""
+OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
+"""What it answers to a prologue that is another version's."""
 RECORD = 2**18
 """Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
@@ -53,6 +56,10 @@ def drop_all(_: "Channel", __: memoryview, ___: int) -> Landing:
     return Landing(None, lambda: None)
 
 
+class OtherVersion(NotGenuine):
+    """The other side speaks another version of this protocol."""
+
+
 class Stalled(ConnectionError):
     """The other side takes nothing any more."""
 
@@ -64,6 +71,8 @@ class Channel:
         self, connection: socket.socket, announce: Announce = drop_all, limits: Limits = NOTHING
     ) -> None:
         self.socket = connection
+        self.greeted = False
+        """Whether the other side has sent a first message that was made with the secret, now or earlier."""
         self.proven = False
         """Whether the other side has the secret, beyond doubt."""
         self._announce, self._limits = announce, limits
@@ -82,9 +91,14 @@ class Channel:
         answer = _receive(self.socket, MESSAGE)
         if answer == REFUSED:
             raise NotGenuine("the server has another secret")
+        if answer == OTHER_VERSION:
+            raise OtherVersion("the server has another version")
         handshake.read_second(answer)
         self._sealing, opening = handshake.split()
-        self.proven = True
+        self.socket.sendall(
+            self._sealing.seal(b"")
+        )  # the proof at once: the first message may come much later
+        self.greeted = self.proven = True
         self.socket.setblocking(False)
         self._begin(self._messages(opening))
 
@@ -162,22 +176,27 @@ class Channel:
     def _greeted(self, secret: bytes) -> Generator[int, memoryview, None]:
         prologue = yield len(PROLOGUE)
         if prologue != PROLOGUE:
+            if bytes(prologue).startswith(_ANY_VERSION):
+                yield MESSAGE  # to close before it is read could take the answer away again
+                self.socket.send(OTHER_VERSION)
             raise ConnectionError("another protocol")
         handshake = Handshake(secret, PROLOGUE)
         try:
             handshake.read_first(bytes((yield MESSAGE)))
+            self.greeted = True
             second = handshake.write_second()
         except NotGenuine:
             self.socket.send(REFUSED)
             raise
         self.socket.send(second)  # the first bytes of a connection: the system takes them
         opening, self._sealing = handshake.split()
+        opening.open((yield TAG))
+        self.proven = True
         yield from self._messages(opening)
 
     def _messages(self, opening: Cipher) -> Generator[int, memoryview, None]:
         while True:
             header, body = _LENGTHS.unpack(opening.open((yield _LENGTHS.size + TAG)))
-            self.proven = True
             if header > self._limits.header or body > self._limits.body:
                 raise ConnectionError("a message that is far too large")
             announcement = memoryview(bytearray(header))

@@ -4,7 +4,7 @@ import socket
 import time
 
 from paceline.errors import Mistake
-from paceline.runtimes.live.served.channel import NOTHING, Announce, Channel, Limits, drop_all
+from paceline.runtimes.live.served.channel import NOTHING, Announce, Channel, Limits, OtherVersion, drop_all
 from paceline.runtimes.live.served.noise import NotGenuine
 from paceline.runtimes.live.served.tuning import tune_tcp, tune_timeout
 from paceline.runtimes.live.served.wire import Packet
@@ -34,7 +34,8 @@ def call(
     end = time.monotonic() + patience
     while True:
         try:
-            connection = socket.create_connection((host.strip("[]"), int(port)), end - time.monotonic())
+            left = max(_AGAIN, end - time.monotonic())
+            connection = socket.create_connection((host.strip("[]"), int(port)), left)
             channel = Channel(connection, announce, limits)
             try:
                 tune_tcp(connection)
@@ -64,6 +65,10 @@ class Link:
         """When the connection was lost, by the monotonic clock."""
         try:
             self.channel = call(endpoint, secret, announce, limits)
+        except OtherVersion:
+            raise Mistake(
+                f"server {number} at {endpoint} runs another version of paceline; install the same on every host"
+            ) from None
         except NotGenuine:
             raise Mistake(
                 f"server {number} at {endpoint} does not take this worker's secret; give the same "

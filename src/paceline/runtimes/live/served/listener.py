@@ -115,7 +115,12 @@ class Listener:
             self._unproven[channel] = time.monotonic() + HANDSHAKE / 1000
             self._selector.register(connection, selectors.EVENT_READ, channel)
             if len(self._unproven) > MOST_UNPROVEN:
-                self._drop(next(iter(self._unproven)), ConnectionError("too many"))
+                self._drop(self._least_likely(), ConnectionError("too many"))
+
+    def _least_likely(self) -> Channel:
+        """The oldest connection that has shown nothing of the secret yet, so that a flood shuts out no member."""
+        oldest = next(iter(self._unproven))
+        return next((channel for channel in self._unproven if not channel.greeted), oldest)
 
     def _serve(self, channel: Channel, events: int) -> None:
         if channel not in self._channels:  # dropped since it was found ready
