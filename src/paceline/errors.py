@@ -1,7 +1,14 @@
 """What the user can fix, told in one sentence."""
 
+import re
+import sys
+import sysconfig
+import traceback
 from collections.abc import Iterable
 from difflib import get_close_matches
+from pathlib import Path
+
+BEFORE_FIRST_STEP = "interrupted before the first step; nothing was saved"
 
 
 class Mistake(ValueError):
@@ -35,3 +42,43 @@ def unknown(kind: str, name: str, choices: Iterable[str], see: str = "", meant: 
     if near:
         return Mistake(f"unknown {kind} {name!r}; did you mean {known[near[0]]!r}? ({there})")
     return Mistake(f"unknown {kind} {name!r}; choose one of: {there}")
+
+
+def describe(error: BaseException) -> str:
+    """An exception in one line: its type and the first line of its message."""
+    lines = str(error).strip().splitlines()
+    if _is_from_loader(
+        error
+    ):  # the text of a traceback: its first line that is not indented is the exception
+        return next((line for line in lines[2:] if line[:1].strip()), lines[0])
+    message = lines[0] if lines else ""
+    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+
+
+def users_line(error: BaseException) -> str:
+    """The last line of the user's own code in a traceback, "my_job.py:42 in loss"; without one, the last of torch's.
+
+    Of an error that torch's loader has passed on from one of its processes, it is the line in that process.
+    """
+    frames = [
+        (frame.filename, frame.lineno, frame.name) for frame in traceback.extract_tb(error.__traceback__)
+    ]
+    if _is_from_loader(error):
+        frames = re.findall(r'^ *File "(.+)", line (\d+), in (.+)$', str(error), re.MULTILINE)
+    users = [frame for frame in frames if is_users(frame[0])]
+    found = users or [frame for frame in frames if "/torch/" in frame[0]]
+    return f"{Path(found[-1][0]).name}:{found[-1][1]} in {found[-1][2]}" if found else ""
+
+
+def _is_from_loader(error: BaseException) -> bool:
+    """Whether torch's loader has raised it anew, with the traceback of one of its processes as the message."""
+    return (
+        re.match(r"Caught \S+ in DataLoader worker process \d+\.\nOriginal Traceback", str(error)) is not None
+    )
+
+
+def is_users(file: str) -> bool:
+    """Whether a source file is the user's own, and not of this package or a library."""
+    package = str(Path(__file__).parent)
+    stdlib, purelib = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
+    return not file.startswith((package, stdlib, purelib, sys.prefix + "/lib", "<"))

@@ -46,7 +46,9 @@ def test_a_short_calibration_gives_a_profile_that_can_be_used(tmp_path, monkeypa
     path = tmp_path / "here.json"
     threads = torch.get_num_threads()
     assert main(["calibrate", "--seconds", "2", "--out", str(path), "--json", "--busy"]) == 0
-    told = json.loads(capsys.readouterr().out)
+    out, err = capsys.readouterr()
+    told = json.loads(out)
+    assert "fitting what" in err, "it would stand still for seconds without a word"
     assert told["profile"] == str(path)
     assert told["replaced"] is None
     assert told["device"]["networks"] >= 8

@@ -75,6 +75,22 @@ def test_help_names_every_command(capsys):
     main(["--help"])
     out = capsys.readouterr().out
     assert all(command in out for command in COMMANDS)
+    assert "Start with 'paceline train'" in out
+    for command in ("train", "bench collectives"):
+        main([*command.split(), "--help"])
+        assert "Start with 'paceline train'" not in capsys.readouterr().out
+
+
+def test_ctrl_c_before_the_first_step_is_told(monkeypatch, capsys):
+    """If this failed, a user who stops a start would not know whether anything was saved."""
+
+    def interrupt(_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paceline.cli.train._launch", interrupt)
+    with pytest.raises(SystemExit, match="130"):
+        main(["train"])
+    assert capsys.readouterr().err == "paceline: interrupted before the first step; nothing was saved\n"
 
 
 @pytest.mark.parametrize(

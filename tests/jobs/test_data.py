@@ -52,6 +52,11 @@ def test_any_map_style_dataset_is_wrapped_and_a_data_is_kept() -> None:
     assert as_data([(torch.ones(2), 1.0)], "x")[1][0].shape == (1, 2)
 
 
+class Broken(Squares):
+    def __getitem__(self, index: int) -> Any:
+        return {}["nokey"]
+
+
 class Stream(IterableDataset[int]):
     def __iter__(self) -> Any:
         yield 1
@@ -67,6 +72,7 @@ class Stream(IterableDataset[int]):
             "its first sample raised TypeError: default_collate.*; convert it .* or give collate=",
         ),
         (None, "is a NoneType"),
+        (Broken(), r"its first sample raised KeyError: 'nokey' \(test_data.py:\d+ in __getitem__\)$"),
     ],
 )
 def test_what_cannot_be_batched_is_refused_by_name(thing: Any, says: str) -> None:

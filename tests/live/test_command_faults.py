@@ -182,3 +182,27 @@ def test_torchrun_runs_the_same_job(tmp_path):
     through = run_json("simulate", "--iterations", "30", cwd=tmp_path)
     virtual = read_tensors(tmp_path / through["run"]["folder"] / "model.tensors")
     assert all(torch.equal(model[name], virtual[name]) for name in virtual)
+
+
+def test_an_error_in_a_loader_process_is_told_with_its_line_and_a_warning_once(tmp_path: Path) -> None:
+    """If this failed, a bug in a data set would be told as "Caught KeyError in DataLoader worker process 1"."""
+    (tmp_path / "bad.py").write_text(
+        "import torch\n"
+        "from paceline.jobs import Job\n"
+        "class Data(torch.utils.data.Dataset):\n"
+        "    def __len__(self):\n        return 8\n"
+        "    def __getitem__(self, index):\n        return torch.ones(3), 1.0\n"
+        "class Late(Data):\n"
+        "    def __getitem__(self, index):\n        return torch.ones(3), {0: 1.0}[index]\n"
+        "def job(data=Late):\n"
+        "    return Job(name='bad', model=lambda: torch.nn.Linear(3, 1), loss=torch.nn.functional.mse_loss,\n"
+        "        train=data(), optimizer=lambda p: torch.optim.SGD(p, lr=0.1), loader_workers=1)\n"
+        "def warned():\n    return job(Data)\n"
+    )
+    common = ("--batch-size", "2", "--iterations", "2", "--checkpoint-every", "never")
+    failed = run_paceline("train", "--job", "bad.py:job", *common, cwd=tmp_path, check=1).stderr
+    assert re.search(r"failed before its first step: KeyError: \d \(bad.py:10 in __getitem__\)", failed), (
+        failed
+    )
+    warned = run_paceline("train", "--job", "bad.py:warned", *common, cwd=tmp_path)
+    assert warned.stderr.count("UserWarning: Using a target size") == 1, "each worker warns of the same"

@@ -322,8 +322,10 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     """If this failed, the settings of a run would be lost by asking for too little."""
     folder = run_alone(tmp_path, 6).folder
     before = files_of(folder)
-    with pytest.raises(Mistake, match="is complete: it ended at step 6"):
+    with pytest.raises(Mistake, match=r"^--iterations 4 is step 4, and .* is at step 6; give more$"):
         run_alone(tmp_path, 4, folder)
+    with pytest.raises(Mistake, match="is complete: it ended at step 6; raise"):
+        run_alone(tmp_path, 6, folder)
     assert files_of(folder) == before
 
 

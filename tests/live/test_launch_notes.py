@@ -1,6 +1,7 @@
 """Heartbeats, stop requests and failure notes, each alone and in this process."""
 
 import os
+import re
 import signal
 import sys
 import time
@@ -8,8 +9,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import Mistake, RunFailed, users_line
 from paceline.runtimes.live import signals
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
 from paceline.runtimes.live.guard import _Notary, run_guarded
@@ -19,7 +21,7 @@ from paceline.runtimes.live.place import Place
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
-from paceline.runtimes.live.verdict import sentence
+from paceline.runtimes.live.verdict import sentence, what_next
 from run_folders import saved_run
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
@@ -79,6 +81,21 @@ def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_pat
     with pytest.raises(RunFailed, match=r"^rank 0 on node-b failed at step 812"):
         run.reporter.tell()
     assert [note.rank for note in posted] == [0], "other hosts would only hear that a worker is gone"
+
+
+def test_an_error_that_no_line_of_the_user_is_in_is_told_with_the_line_of_torch() -> None:
+    """If this failed, a model of torch's own layers whose shapes do not fit would be told without any place."""
+    with pytest.raises(RuntimeError) as raised:
+        torch.nn.Sequential(torch.nn.Linear(3, 4))(torch.ones(2, 5))
+    inside = raised.value.with_traceback(raised.value.__traceback__.tb_next)  # without this file's own line
+    assert re.fullmatch(r"linear\.py:\d+ in forward", users_line(inside))
+
+
+def test_a_run_that_diverged_before_its_first_checkpoint_is_not_told_to_start_alike() -> None:
+    told = what_next(
+        "Safe: no checkpoint yet; start again with the same command.", failure("diverged", 0, 1.0)
+    )
+    assert told == "Safe: no checkpoint yet; start again with other settings, such as a lower --lr."
 
 
 def test_a_workers_first_note_stands(tmp_path: Path) -> None:

@@ -9,13 +9,14 @@ import torch
 
 from command import run_json, run_paceline
 from paceline.cli.options import RunOptions
+from paceline.cli.reshard import make_folder
 from paceline.cli.resuming import name_folder, repeated_options
 from paceline.errors import Mistake
 from paceline.jobs.spec import JobSpec
 from paceline.records.create import check_writable
 from paceline.records.folder import RunFolder
 from paceline.records.tensorfile import read_tensors
-from paceline.runtimes.config import read_config
+from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.resharding import with_workers
 from paceline.runtimes.settings import Settings
 
@@ -72,8 +73,12 @@ def test_other_strategies_go_on_and_resume_once_more(tmp_path, strategy):
 
 def test_replaying_a_run_that_began_at_a_checkpoint_is_refused(tmp_path):
     first = train(*TRAIN, "--strategy", "ps", "-i", "10", home=tmp_path)
-    run_paceline("reshard", str(first), "--workers", "3", cwd=tmp_path)
-    (second,) = set((tmp_path / "runs").iterdir()) - {first}
+    told = run_paceline("reshard", str(first), "--workers", "1", "--runs", "other", cwd=tmp_path).stderr
+    (second,) = (tmp_path / "other").iterdir()
+    assert "with 1 worker x batch 48 instead of 2" in told
+    assert told.endswith(f"Resume: paceline train --resume other/{second.name}\n")
+    same = run_paceline("reshard", str(first), "--workers", "2", cwd=tmp_path, check=2).stderr
+    assert f"has 2 workers already; resume it as it is, with 'paceline train --resume {first}'" in same
     told = run_paceline("simulate", "--replay", str(second), cwd=tmp_path, check=2).stderr
     assert f"began at a checkpoint of {first.name}, step 10" in told
 
@@ -114,6 +119,19 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "access", lambda path, _: path != folder.checkpoints)  # root may write anywhere
     with pytest.raises(Mistake, match="checkpoints is read-only, and a run goes on in its folder"):
         check_writable(folder)
+
+
+def test_a_place_where_no_folder_can_be_made_is_refused_with_the_command_that_makes_it_elsewhere(
+    tmp_path, monkeypatch
+):
+    folder = RunFolder(tmp_path / "runs" / "it")
+    folder.path.mkdir(parents=True)
+    write_config(folder, Settings(job=JobSpec(), batch_sizes=(8, 8), epochs=1), "live", {})
+    monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / "runs")  # root may write anywhere
+    with pytest.raises(
+        Mistake, match=r"make it elsewhere with 'paceline reshard .*it --workers 1 --runs FOLDER'"
+    ):
+        make_folder(folder, 1, trust=False)
 
 
 def test_the_command_that_resumes_a_resumed_run_repeats_how_long():

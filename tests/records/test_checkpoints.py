@@ -71,6 +71,20 @@ def test_what_an_abandoned_run_saved_later_is_forgotten(tmp_path):
     assert checkpoints.valid_steps(0) == ([10], [])
 
 
+def test_files_of_a_worker_that_has_gone_are_removed_with_the_steps_that_nobody_keeps(tmp_path):
+    """If this failed, a run that lost a worker would keep its old checkpoints for ever, whatever --keep says."""
+    checkpoints = checkpoints_in(tmp_path, keep=2)
+    for step in (10, 20, 30, 40):
+        for rank in (0, 1, 2) if step < 40 else (0, 2):
+            checkpoints.save(step, rank, {"step": step})
+    checkpoints.prune(0)
+    checkpoints.prune_gone(0, members=(0, 2))
+    assert checkpoints.valid_steps(1)[0] == [30], "a step that is kept stays whole"
+    assert checkpoints.valid_steps(2)[0] == [40, 30, 20, 10], "a worker that is there removes its own"
+    checkpoints.prune(2)
+    assert steps_in(RunFolder(tmp_path)) == ["step-00000030", "step-00000040"]
+
+
 def test_another_workers_files_and_strange_names_do_not_matter(tmp_path):
     checkpoints = checkpoints_in(tmp_path, keep=1)
     checkpoints.save(5, 1, 1)

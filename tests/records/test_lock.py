@@ -1,3 +1,4 @@
+import errno
 import os
 import shutil
 import subprocess
@@ -50,6 +51,28 @@ def test_a_lock_lives_as_long_as_any_process_of_its_run(tmp_path):
     worker.communicate("")
     with RunLock.own(folder, 0) as lock:
         lock.check()
+
+
+def test_a_folder_that_is_only_read_need_not_be_writable(tmp_path, monkeypatch):
+    """If this failed, nobody could go on from a run that another user, or a read-only disk, keeps."""
+    folder, opened = RunFolder(tmp_path), os.open
+
+    def read_only(path, flags, *more):
+        if flags & os.O_RDWR:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+        return opened(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(Mistake, match="cannot be opened"):
+        RunLock.own(folder, 0)
+    RunLock.own(folder, 0, only_read=True).close()
+    monkeypatch.undo()
+    owner = holder(tmp_path, "own")
+    monkeypatch.setattr(os, "open", read_only)
+    with pytest.raises(Mistake, match=f"is in use: process {owner.pid} on "):
+        RunLock.own(folder, 0, only_read=True)
+    monkeypatch.undo()
+    owner.communicate("")
 
 
 @pytest.mark.parametrize(

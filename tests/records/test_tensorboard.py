@@ -59,6 +59,7 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     assert points("test/loss") == [(2, 1.25)]
     assert points("train/learning_rate") == [(2, pytest.approx(0.1))]
     assert points("step_ms/forward") == [(2, 250.0)]
+    assert not {"step_ms/evaluate", "step_ms/checkpoint"} & set(events.Tags()["scalars"]), "always 0"
     one, other = events.Scalars("train/loss")
     assert other.wall_time - one.wall_time == pytest.approx(0.5), "the axis shows the run's own time"
 

@@ -227,6 +227,7 @@ def test_the_header_tells_batches_where_they_differ_and_where_a_run_goes_on():
         in header(replace(RUN, batch_sizes=tuple(range(1, 11))))[0]
     )
     assert "1 worker x batch 8" in header(replace(RUN, batch_sizes=(8,)))[0]
+    assert header(replace(RUN, transport=""))[0].endswith(", all-reduce"), "one worker talks over nothing"
 
 
 def test_a_run_of_steps_counts_steps_and_simulated_seconds_are_called_so(monkeypatch):

@@ -163,6 +163,11 @@ def test_one_worker_sends_nothing_and_an_unsampled_run_claims_no_cpu():
     alone.sent = alone.step_sent = 0
     text = summary_text(replace(SUMMARY, totals=[alone], cpu_percent=None, memory_bytes=None))
     assert text.splitlines()[-1] == "sent nothing"
+    assert "  communicate" in text
+    silent = summary_text(replace(SUMMARY, totals=[totals(communicate=0, wait=0)]))
+    assert "  forward" in silent
+    assert "communicate" not in silent
+    assert "wait" not in silent, "one worker has nobody to wait for"
 
 
 @settings(max_examples=30)
@@ -177,9 +182,10 @@ def test_the_text_fits_80_columns_for_steps_of_any_length(scale, slowdown):
 def test_the_shown_parts_add_up_to_the_shown_step(parts):
     worker = totals(**dict(zip(STEP, parts, strict=True)))
     lines = summary_text(replace(SUMMARY, totals=[worker])).splitlines()
-    *shown, step = (float(line[17:26]) for line in lines[3:11])
-    *shares, whole = (int(line[26:33].removesuffix("%")) for line in lines[3:11])
-    decimals = len(lines[10][17:26].partition(".")[2])
+    rows = lines[3 : 1 + next(place for place, line in enumerate(lines) if "typical step" in line)]
+    *shown, step = (float(line[17:26]) for line in rows)
+    *shares, whole = (int(line[26:33].removesuffix("%")) for line in rows)
+    decimals = len(rows[-1][17:26].partition(".")[2])
     assert sum(shares) == whole == 100
     assert round(sum(shown), decimals) == step
 

@@ -168,6 +168,7 @@ def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
     assert run.ended() == 1
     assert "server 0 on" in run.text
     assert "killed by signal 9" in run.text
+    assert not folder.join.exists(), "it says that the run can be joined"
     resume = run.text.rpartition("Resume: paceline ")[2].split()
     assert resume[:2] == ["train", "--resume"], run.text
     saved = newest_safe([complete_steps(folder.path)], nodes=1)
@@ -186,6 +187,7 @@ def test_an_asynchronous_run_can_be_repeated_to_the_last_bit(tmp_path):
     options = ("--strategy", "async", "--servers", "2", "--slow", "1=2", "--epochs", "2")
     document = run_json("train", *options, cwd=tmp_path)
     folder = document["run"]["folder"]
+    assert document["run"]["transport"] == "shm", "tensors go through memory that the servers map"
     out = io.StringIO()
     with contextlib.chdir(tmp_path), contextlib.redirect_stdout(out):
         assert main(["simulate", "--replay", folder]) == 0

@@ -139,8 +139,14 @@ def test_the_command_says_whether_the_parameters_are_equal(
     where = ("--workers", "3", "--slow", "1=2.5", "--model", "mlp:hidden=4")
     assert main(["simulate", "--strategy", "async", *where, "--epochs", "1", *runs]) == 0
     (folder,) = (tmp_path / "runs").iterdir()
+    capsys.readouterr()
     assert main(["simulate", "--replay", str(folder), *runs]) == 0
-    assert "equal to the last bit" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "equal to the last bit" in told
+    assert "async over a replay of" in told, "the strategy is shown with settings that are as usual"
+    assert "steps a worker, 1 epoch" in told
+    assert "where a step went" not in told, "nothing was timed"
+    assert "samples/s" not in told.rpartition("steps a worker")[2]
     model = read_tensors(folder / "model.tensors")
     model["1.bias"][2] += 0.125
     write_tensors(folder / "model.tensors", model)

@@ -76,7 +76,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if arguments and arguments[0] not in (*COMMANDS, *FLAGS):
             raise _unknown_word(arguments[0])
-        code = make_app()(arguments, exit_on_error=False, print_error=False)
+        app = make_app()
+        if arguments and arguments[0] in COMMANDS:
+            app.help_epilogue = None  # which every command would show too
+        code = app(arguments, exit_on_error=False, print_error=False)
         sys.stdout.flush()
     except CycloptsError as error:
         return _complain(_one_sentence(error), BAD_USAGE)

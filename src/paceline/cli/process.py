@@ -1,6 +1,7 @@
 """What one process of a training run does: it trains, it serves, or it joins a run that is under way."""
 
 import sys
+import warnings
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from importlib import import_module
@@ -102,6 +103,8 @@ def work(asked: Asked, place: "Place") -> int:
     from paceline.runtimes.live.guard import run_guarded
 
     spare_compiler()
+    if place.rank > 0 and not sys.warnoptions:  # all run the same code: what torch warns of is shown once
+        warnings.simplefilter("ignore")
     if place.launch is None:
         place = asked.where.under_launcher(place.with_servers(asked.servers()))
     return run_guarded(place, (_serving if place.role == "server" else _training)(asked, place))

@@ -10,7 +10,7 @@ from paceline.cli.place import WhereOptions
 from paceline.cli.process import Asked, join, starting, work
 from paceline.cli.resuming import ResumeOptions, name_folder, repeated_options
 from paceline.cli.served import ServedOptions
-from paceline.errors import Mistake
+from paceline.errors import BEFORE_FIRST_STEP, Mistake
 from paceline.records.folder import RunFolder
 
 
@@ -47,7 +47,13 @@ def train(
     if asked.served.join is not None:
         return join(asked)
     place = Place.from_environment()
-    return work(asked, place) if place else _launch(asked)
+    if place:
+        return work(asked, place)
+    try:
+        return _launch(asked)
+    except KeyboardInterrupt:  # once workers run, their launcher hears it
+        sys.stderr.write(f"paceline: {BEFORE_FIRST_STEP}\n")
+        raise
 
 
 def _launch(asked: Asked) -> int:

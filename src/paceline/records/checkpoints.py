@@ -1,16 +1,20 @@
 """Checkpoints: one file a worker or server and saved step, the last few kept."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.records.files import DamagedFile, leftovers, sync_folder
+from paceline.records.files import DamagedFile, leftovers, listing, sync_folder
 from paceline.records.folder import RunFolder
 from paceline.records.identity import FileIdentity, Role, RunIdentity
 from paceline.records.tensorfile import Tree, check_tensors, read_tensors, write_tensors
 
 
 class Checkpoints:
-    """The checkpoints of one run; every worker, or server, saves, loads and removes its own files only."""
+    """The checkpoints of one run; every worker, or server, saves, loads and removes its own files.
+
+    Of workers that have gone, others remove what is not kept any more.
+    """
 
     def __init__(self, folder: RunFolder, identity: RunIdentity, keep: int, role: Role = "rank") -> None:
         assert keep >= 1
@@ -66,6 +70,16 @@ class Checkpoints:
         Call it when all workers have the last one, so that there is always a step which all can go back to.
         """
         self._keep_last(rank, self.keep)
+
+    def prune_gone(self, rank: int, members: Collection[int]) -> None:
+        """Remove files of workers that are not there any more, from before the first step that this worker keeps."""
+        first = min(self._steps(rank), default=0)
+        for step, folder in self._step_folders().items():
+            for file in listing(folder, f"{self.role}-*.tensors") if step < first else ():
+                number = file.stem.removeprefix(f"{self.role}-")
+                if number.isdecimal() and int(number) not in members:
+                    file.unlink(missing_ok=True)
+                    _remove_if_empty(folder)
 
     def make_room(self, rank: int) -> None:
         """Prune before a file is written: for those who do not know when all others have written theirs."""

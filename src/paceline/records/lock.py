@@ -23,6 +23,8 @@ from paceline.records.folder import RunFolder
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
 """What a file system that has no locks answers: there the folder is used without one."""
 
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS)
+
 _PATIENCE, _GLANCE = 1.0, 0.05
 """Seconds in which the last process of a run that has just ended may go, and how often that is looked at."""
 
@@ -33,20 +35,28 @@ _MOST = 300
 class RunLock:
     """A share in the lock of one node; a context that gives it back."""
 
-    def __init__(self, folder: RunFolder, node: int) -> None:
+    def __init__(self, folder: RunFolder, node: int, *, only_read: bool = False) -> None:
         self._folder, self._path = folder, folder.lock(node)
         flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
         try:
             self._descriptor = os.open(self._path, flags, 0o644)
         except OSError as error:
+            if only_read and error.errno in _NOT_WRITABLE:
+                # A lock needs no right to write; without a lock file nobody can be training here.
+                path = self._path if self._path.exists() else folder.path
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                return
             raise Mistake(
                 f"{self._path} cannot be opened ({error.strerror}); see who may write there"
             ) from error
 
     @classmethod
-    def own(cls, folder: RunFolder, node: int) -> Self:
-        """Become the owner of a folder that nobody uses, or raise a Mistake that says who does."""
-        lock = cls(folder, node)
+    def own(cls, folder: RunFolder, node: int, *, only_read: bool = False) -> Self:
+        """Become the owner of a folder that nobody uses, or raise a Mistake that says who does.
+
+        One that is ``only_read`` need not be writable.
+        """
+        lock = cls(folder, node, only_read=only_read)
         lock._take(fcntl.LOCK_EX, patience=_PATIENCE)
         lock._sign()
         # Others may come between the one and the other, and then it is this process that is refused.

@@ -17,7 +17,7 @@ class Started:
     strategy: str
     batch_sizes: tuple[int, ...]
     transport: str
-    """How workers talk: "gloo", or the simulated cluster in a few words."""
+    """How workers talk: "gloo", or the simulated cluster in a few words; empty where there is one worker."""
     last_step: int
     steps_per_epoch: int
     first_step: int = 0

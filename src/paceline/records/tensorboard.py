@@ -82,6 +82,8 @@ class TensorBoardObserver:
         self._point(summary.seconds)
         workers = [totals for totals in summary.totals if totals.steps]
         for kind in KINDS if workers else ():
+            if kind in ("evaluate", "checkpoint"):  # which lie between steps
+                continue
             mean = sum(totals.typical[kind] for totals in workers) / len(workers)
             self._scalar(f"step_ms/{kind}", 1e3 * mean, summary.steps, summary.seconds)
         self.close()

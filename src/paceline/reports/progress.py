@@ -30,6 +30,7 @@ class ConsoleObserver:
         self._out = out or sys.stdout
         self._meter = meter_for(self._out, err or sys.stderr)
         self._table = RowTable(clock)
+        self._timed = clock != "recorded"
         self._pace: Pace | None = None
         self._folder: str | None = None
 
@@ -59,7 +60,8 @@ class ConsoleObserver:
         if self._pace and isinstance(self._meter, Bar):
             self._pace.show()
         self.close()
-        self._print(f"\n{summary_text(summary, self._folder, blocks=can_draw(self._out))}")
+        text = summary_text(summary, self._folder, blocks=can_draw(self._out), timed=self._timed)
+        self._print(f"\n{text}")
         for sentence in summary.notes:
             self.noted(sentence)
 
@@ -175,8 +177,8 @@ def header(run: Started) -> list[str]:
     """What runs, in a line; then where it goes on, and where it is recorded."""
     size = f"{run.parameters:,} parameters"
     backend, by, schedule = run.transport.partition(", by ")
-    way = f"{_TRANSPORTS.get(backend, backend)}{by}{schedule}"
-    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}{run.step}, {run.strategy} over {way}"]
+    way = f" over {_TRANSPORTS.get(backend, backend)}{by}{schedule}" if run.transport else ""
+    lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}{run.step}, {run.strategy}{way}"]
     if run.threads and run.cores:
         each = " each" if len(run.batch_sizes) > 1 else ""
         more = "; --threads N for more" if run.threads < run.cores else ""

@@ -21,6 +21,7 @@ PARTS = {
 """The kinds of time that a step is made of; evaluations and checkpoints lie between steps."""
 
 COMPUTE = ("data", "forward", "backward", "apply")
+EXCHANGE = ("communicate", "wait")
 UNEVEN = 1.3
 """How much longer the slowest worker computes than the fastest before both are shown."""
 ATYPICAL = 1.05
@@ -40,12 +41,17 @@ OUTSIDE = {
 MENTIONED = 0.001
 
 
-def summary_text(summary: Summary, folder: str | None = None, blocks: bool = True) -> str:
-    """The whole text, without a last line break; ``blocks`` says whether the bars may be more than ASCII."""
+def summary_text(summary: Summary, folder: str | None = None, blocks: bool = True, timed: bool = True) -> str:
+    """The whole text, without a last line break; ``blocks`` says whether the bars may be more than ASCII.
+
+    Where steps are not ``timed``, as in a replay, nothing is said of where their time went.
+    """
     workers = [Worker.of(rank, totals) for rank, totals in enumerate(summary.totals) if totals.steps]
     lines = [_answer(summary, workers) + (f"; {folder}" if folder else "")]
-    if workers:
+    if workers and timed:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
+    elif workers:
+        lines.append(_work(summary))
     lines += served_lines(summary, blocks)
     damaged = sum(one.damaged for one in summary.totals) + sum(one.damaged for one in summary.servers)
     if damaged:
@@ -73,6 +79,14 @@ class Worker:
         sums = totals.step_seconds if later else totals.warm_up_seconds
         mean = tuple(sums[kind] / (later or totals.steps) for kind in PARTS)
         return cls(rank, tuple(totals.typical[kind] for kind in PARTS), mean, totals)
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether any time of a step goes to the other workers."""
+        return any(
+            kind in EXCHANGE and (part or mean)
+            for kind, part, mean in zip(PARTS, self.parts, self.mean, strict=True)
+        )
 
     @property
     def compute(self) -> float:
@@ -140,9 +154,10 @@ def _table(workers: list[Worker], blocks: bool) -> list[str]:
         place = list(PARTS).index("communicate")
         drawn[place] = f"{drawn[place]} ({1e3 * hidden:.{digits}f} hidden)".lstrip()
     lines = [_line("where a step went", titles, "")]
-    names = [f"  {name}" for name in PARTS.values()]
-    for name, *cells, picture in zip([*names, "  typical step"], *columns, [*drawn, ""], strict=True):
-        lines.append(_line(name, cells, picture))
+    left_out = () if any(worker.exchanges for worker in workers) else EXCHANGE
+    for kind, *cells, picture in zip([*PARTS, "step"], *columns, [*drawn, ""], strict=True):
+        if kind not in left_out:
+            lines.append(_line(f"  {PARTS.get(kind, 'typical step')}", cells, picture))
     if uneven:
         ratio = slow.compute / fast.compute
         lines.append(f"rank {slow.rank} computes {ratio:.3g} times as long as rank {fast.rank}")
@@ -183,7 +198,7 @@ def _percents(parts: list[float]) -> list[float]:
 def _amounts(summary: Summary, workers: list[Worker]) -> list[str]:
     """Work, where a worker's whole time went, traffic, CPU and memory: a line each where there is something to say."""
     rate = sum(worker.samples_per_second for worker in workers)
-    lines = [f"{_steps(summary)}, {counted(summary.epochs, 'epoch')}, {rate:,.0f} samples/s"]
+    lines = [f"{_work(summary)}, {rate:,.0f} samples/s"]
     lines += [*_first(workers), *_whole_time(_present(summary))]
     sent = sum(worker.totals.step_sent for worker in workers) / sum(worker.totals.steps for worker in workers)
     used = [f"sent {show_bytes(sent)} a step and worker" if sent else "sent nothing"]
@@ -198,9 +213,12 @@ def _present(summary: Summary) -> list[Totals]:
     return [one for one in summary.totals if one.steps or any(one.seconds.values())]
 
 
-def _steps(summary: Summary) -> str:
+def _work(summary: Summary) -> str:
     fewest, most = (pick(one.steps for one in _present(summary)) for pick in (min, max))
-    return f"{counted(most, 'step')} a worker" if fewest == most else f"{fewest:,} to {most:,} steps a worker"
+    steps = (
+        f"{counted(most, 'step')} a worker" if fewest == most else f"{fewest:,} to {most:,} steps a worker"
+    )
+    return f"{steps}, {counted(summary.epochs, 'epoch')}"
 
 
 def _first(workers: list[Worker]) -> list[str]:

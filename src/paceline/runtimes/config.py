@@ -168,21 +168,23 @@ def check_unfinished(folder: RunFolder, settings: Settings) -> None:
         summary = Summary.from_json(read_json(folder.summary))
     except (DamagedFile, OSError, ValueError, LookupError, TypeError, AttributeError):
         return
-    if summary.ending != "budget":
+    if summary.ending != "budget" or not summary.epochs:
         return
-    if settings.iterations is None:
-        complete = (settings.epochs or 0) <= summary.epochs
-    else:
-        complete = settings.iterations <= summary.steps
-    if complete:
-        raise already_complete(folder, summary.steps)
+    last = settings.iterations
+    if last is None:
+        last = round((settings.epochs or 0) * summary.steps / summary.epochs)
+    if last <= summary.steps:
+        raise already_complete(folder, settings, last, summary.steps)
 
 
-def already_complete(folder: RunFolder, step: int) -> Mistake:
-    """Nothing is left to resume."""
-    return Mistake(
-        f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
-    )
+def already_complete(folder: RunFolder, settings: Settings, last: int, step: int) -> Mistake:
+    """Nothing is left to resume: these settings end at step ``last``, and the run has done ``step``."""
+    if last == step:
+        return Mistake(
+            f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
+        )
+    asked = f"--epochs {settings.epochs}" if settings.iterations is None else f"--iterations {last}"
+    return Mistake(f"{asked} is step {last}, and {folder.path} is at step {step}; give more")
 
 
 def read_machinery(folder: RunFolder) -> dict[str, Any]:

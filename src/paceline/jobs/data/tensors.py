@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from paceline.errors import Mistake
+from paceline.errors import Mistake, describe, users_line
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Data
 
@@ -107,14 +107,11 @@ def as_data(
     try:
         return data, data.take(torch.zeros(1, dtype=torch.int64))
     except Exception as error:
+        line = users_line(error)
         raise Mistake(
-            f"{where}: its first sample raised {type(error).__name__}: {_first_line(error)}"
+            f"{where}: its first sample raised {describe(error)}{f' ({line})' if line else ''}"
             + _collate_hint(error, collate)
         ) from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 def _collate_hint(error: Exception, collate: object) -> str:

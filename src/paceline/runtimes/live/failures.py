@@ -2,10 +2,7 @@
 
 import json
 import os
-import sys
-import sysconfig
 import time
-import traceback
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -127,22 +124,3 @@ def lost_peer(error: BaseException) -> bool:
         return True
     text = str(error).lower()
     return isinstance(error, RuntimeError | ConnectionError) and any(sign in text for sign in _LOST_PEER)
-
-
-def describe(error: BaseException) -> str:
-    """An exception in one line: its type and the first line of its message."""
-    message = str(error).strip().partition("\n")[0]
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
-
-
-def users_line(error: BaseException) -> str:
-    """The last line of the user's own code in a traceback, "my_job.py:42 in loss", or nothing."""
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if is_users(frame.filename)]
-    return f"{Path(frames[-1].filename).name}:{frames[-1].lineno} in {frames[-1].name}" if frames else ""
-
-
-def is_users(file: str) -> bool:
-    """Whether a source file is the user's own, and not of this package or a library."""
-    package = str(Path(__file__).parents[2])
-    stdlib, purelib = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
-    return not file.startswith((package, stdlib, purelib, sys.prefix + "/lib", "<"))

@@ -75,7 +75,7 @@ class Group(Protocol):
 class Alone:
     """One worker: there is nobody to talk to, and nothing is sent."""
 
-    rank, workers, transport, alone = 0, 1, "nothing to send", True
+    rank, workers, transport, alone = 0, 1, "", True
     members, seat = (0,), (0, 1)
 
     def sum(self, tensor: Tensor) -> None:

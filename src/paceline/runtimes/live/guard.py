@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from paceline.errors import Diverged, Mistake, RunFailed
+from paceline.errors import Diverged, Mistake, RunFailed, describe, users_line
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.failures import Failure, Kind, describe, lost_peer, users_line
+from paceline.runtimes.live.failures import Failure, Kind, lost_peer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.place import Place, file_stem, local_servers

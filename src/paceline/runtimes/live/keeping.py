@@ -216,10 +216,12 @@ class FolderKeeper:
     def commit(self, members: Sequence[int]) -> None:
         """Record that the checkpoint is complete, once a host, and keep the last few."""
         self.home.lock.check()
-        if self.me.rank == _first_here(self.home.local, members):
-            for commits in self.home.commits:
-                commits.add(self.position.progress)
+        first_here = self.me.rank == _first_here(self.home.local, members)
+        for commits in self.home.commits if first_here else ():
+            commits.add(self.position.progress)
         self._checkpoints.prune(self.me.rank)
+        if first_here:
+            self._checkpoints.prune_gone(self.me.rank, members)
 
     def export(self, params: Tensor, buffers: Tensor) -> None:
         """Write ``model.tensors``."""

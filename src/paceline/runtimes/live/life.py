@@ -73,10 +73,10 @@ class Life:
         """Become the worker that was saved; nothing in the folder changes."""
         replicated = is_replicated(self.prepared.strategy)
         step, tree = load_shared(folder, checkpoints, self.group, self.observer.noted, replicated=replicated)
-        target = self.prepared.settings.target_accuracy
-        restore(tree, self.replica, self.me, self.position, target)
-        if self.position.met >= self.prepared.agenda.last:
-            raise already_complete(folder, step)
+        settings, last = self.prepared.settings, self.prepared.agenda.last
+        restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
+        if self.position.met >= last:
+            raise already_complete(folder, settings, last, step)
 
     @property
     def folder(self) -> RunFolder:

@@ -6,7 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import BEFORE_FIRST_STEP, Mistake, RunFailed
+from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, root_cause
 from paceline.runtimes.live.launch_folder import read_servers
 from paceline.runtimes.live.meeting import Meeting
@@ -101,6 +102,7 @@ class ExitReporter:
 
     def tell(self) -> int:
         """The exit code of a run whose processes have all ended, or an exception with the root cause."""
+        self._close_join()
         if self.supervisor.signal:
             return self._interrupted()
         if self._has_failed():
@@ -109,6 +111,13 @@ class ExitReporter:
         if "interrupted" in kinds:
             return self._tell_saved()
         return 3 if "check" in kinds else 0
+
+    def _close_join(self) -> None:
+        """A server that was killed has left the files that say how to join its run."""
+        run = self.witness.run_folder()
+        if run is not None and self.plan.servers and self.plan.node_rank == 0:  # where server 0 was
+            RunFolder(run).join.unlink(missing_ok=True)
+            RunFolder(run).join_secret.unlink(missing_ok=True)
 
     def _has_failed(self) -> bool:
         if not self.plan.servers:
@@ -211,6 +220,8 @@ class ExitReporter:
             raise RunFailed("\n".join([told, *lines]))
         if lines:
             self.say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
+        elif self.trains and not self.witness.anybody_trained():
+            self.say(BEFORE_FIRST_STEP)
         return 130
 
     def _safe(self) -> list[str]:

@@ -7,6 +7,7 @@ read.
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
+from pathlib import Path
 from shutil import copyfile
 from typing import Any
 
@@ -52,8 +53,8 @@ def with_workers(settings: Settings, workers: int) -> Settings:
     )
 
 
-def reshard(old: RunFolder, workers: int) -> RunFolder:
-    """Make the new run folder, beside the old one; nobody may be training in the old one.
+def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
+    """Make the new run folder in ``parent``; nobody may be training in the old one.
 
     It begins at the newest step whose files of all ranks, or of all servers, are whole here. Parameters, optimizer
     state and batch-norm statistics that differ between the old workers are averaged by the samples since the workers
@@ -88,7 +89,7 @@ def reshard(old: RunFolder, workers: int) -> RunFolder:
             truncate_metrics(draft.metrics, step)
         _save(draft, identity, step, made, servers)
 
-    return create_new(old.path.parent, name_of_run(old.path.name), datetime.now(UTC), fill)
+    return create_new(parent, name_of_run(old.path.name), datetime.now(UTC), fill)
 
 
 def _newest(folder: RunFolder, saved: Checkpoints, count: int, whom: str) -> int:

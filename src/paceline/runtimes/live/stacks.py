@@ -10,7 +10,7 @@ import signal
 import time
 from pathlib import Path
 
-from paceline.runtimes.live.failures import is_users
+from paceline.errors import is_users
 from paceline.runtimes.live.place import Place, Role, file_stem
 from paceline.runtimes.live.timeouts import GLANCE, STACK
 

@@ -1,5 +1,6 @@
 """A failure told in the order a person needs it: what happened, where, what is safe, what to type."""
 
+import re
 import signal
 from collections.abc import Sequence
 from pathlib import Path
@@ -86,8 +87,9 @@ def what_next(line: str, failure: Failure) -> str:
     if failure.kind == "diverged" and line.startswith("Resume:"):
         return "Resuming would repeat these steps; start a new run with other settings."
     if failure.kind in ("error", "diverged") and line.lower().endswith("start again with the same command."):
-        first = "the error is repaired" if failure.kind == "error" else "its settings are others"
-        return f"{line.removesuffix('.')} when {first}."
+        if failure.kind == "error":
+            return f"{line.removesuffix('.')} when the error is repaired."
+        return re.sub("with the same command.$", "with other settings, such as a lower --lr.", line)
     return line
 
 

@@ -31,6 +31,8 @@ from paceline.runtimes.virtual.recorder import Recorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
+from paceline.specs import shorten
+from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Meets, Served, Strategy
 from paceline.strategies.effects import Peer, Program
 
@@ -185,7 +187,7 @@ class Run:
             name=self.name,
             job=self.shape.name,
             parameters=self.shape.size,
-            strategy=self.settings.strategy,
+            strategy=shorten(self.settings.strategy, STRATEGIES),
             batch_sizes=self.settings.batch_sizes,
             step=self.step,
             transport=self._transport(),

@@ -51,6 +51,7 @@ def calibrate_device(
         quiet = QuietMachine(LoadMeter(wanted=threads), observer, busy=busy)
         limits, page = quiet.measure(lambda: (measure_limits(), measure_page()))
         networks, layers = _networks(seconds, seed, observer, clock, quiet)
+        observer.noted(f"fitting what {len(networks)} networks have shown, which takes some seconds more")
         fit = fit_device([*networks, *layers], limits, page)
     finally:
         torch.set_num_threads(before)

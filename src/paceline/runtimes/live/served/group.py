@@ -138,7 +138,9 @@ class Entering(ServedGroup):
         if self.rank == 0:
             self._documents.store.set(RUN, json.dumps(run))
         secret = self._documents.secret
-        line, _ = connect(secret, endpoints, self.memory, self.rank, patience, asked)
+        line, welcomes = connect(secret, endpoints, self.memory, self.rank, patience, asked)
+        if all(welcome.shares for welcome in welcomes):
+            self.transport = "shm" if self._place.nodes == 1 else "shared memory and encrypted TCP"
         self.connect(line)
         return line
 

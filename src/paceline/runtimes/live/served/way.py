@@ -98,7 +98,7 @@ class ServedLife(Life):
             )
         self.step = max(shared)
         if self.step >= self.prepared.agenda.last:
-            raise already_complete(folder, self.step)
+            raise already_complete(folder, settings, self.prepared.agenda.last, self.step)
         whole, refused = checkpoints.valid_steps(self.group.rank)
         for sentence in refused:
             self.observer.noted(sentence)
