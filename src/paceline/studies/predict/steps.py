@@ -30,7 +30,7 @@ def explained_step(few: Few) -> Step:
     """The same, of a setup that is folded already."""
     step = _unexplained(few)
     bound, besides, link = find_bounds(few, _step)
-    return replace(step, bound=bound, besides=besides, link=link)
+    return replace(step, bound=bound, besides=besides, link=link, cipher=few.cipher)
 
 
 def unexplained_step(setup: Setup) -> Step:
