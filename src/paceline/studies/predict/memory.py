@@ -12,8 +12,9 @@ from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.base import Setup
 
-LOADED = 340e6
-"""Bytes of a process that has loaded torch 2.13 for CPUs and paceline, as measured on Linux."""
+LOADED = 225e6
+"""Resident bytes of a worker that has loaded torch 2.13 for CPUs and paceline, as measured on Linux; those of one host,
+being forks of one process, share most of it."""
 
 KERNELS = 50e6
 """What the kernels of a first step add, 30 to 80 MB as measured."""
