@@ -5,6 +5,7 @@ read.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
 from pathlib import Path
@@ -43,14 +44,7 @@ def with_workers(settings: Settings, workers: int) -> Settings:
     cuts = [batch * rank // workers for rank in range(workers + 1)]
     sizes = tuple(stop - start for start, stop in pairwise(cuts))
     slow = {rank: factor for rank, factor in settings.slow.items() if rank < workers}
-    return Settings.from_json(
-        settings.to_json()
-        | {
-            "batch_sizes": list(sizes),
-            "slow": {str(rank): factor for rank, factor in slow.items()},
-            "slow_turns": settings.slow_turns if slow else 0,
-        }
-    )
+    return replace(settings, batch_sizes=sizes, slow=slow, slow_turns=settings.slow_turns if slow else 0)
 
 
 def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:

@@ -4,7 +4,6 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 from paceline.runtimes.live.addresses import resolve
@@ -16,13 +15,11 @@ from paceline.runtimes.live.served.kinds import LONGEST_QUESTION
 from paceline.runtimes.live.served.listener import Listener
 from paceline.runtimes.live.served.memory import Mapped
 from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.live.served.wire import Announced, Expected, Refused
+from paceline.runtimes.live.served.wire import LIMIT, Announced, Expected, Refused
 from paceline.strategies.messages import Model
 
 WAITING = 8
 """Messages of one worker that may wait; a worker that keeps to its program has one or two."""
-LIMIT = 2**28
-"""Bytes of a collective's tensor."""
 _UNKNOWN = "this server does not know the worker, or has given it up after a long silence"
 
 
@@ -146,9 +143,7 @@ class ServerSocket:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _announce(self, channel: Channel, header: memoryview, size: int) -> Landing:

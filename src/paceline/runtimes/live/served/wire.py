@@ -39,6 +39,8 @@ __all__ = [
     "pack",
 ]
 
+LIMIT = 2**28
+"""Bytes of a collective's tensor, the most that either end takes."""
 _NOTHING = memoryview(b"")
 Place = Callable[[Tensor], int | None]
 """Where in shared memory a tensor lies, or is put, in bytes from the start; None: it travels in frames."""

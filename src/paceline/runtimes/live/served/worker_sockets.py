@@ -6,7 +6,6 @@ import time
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import torch
@@ -21,14 +20,12 @@ from paceline.runtimes.live.served.links import Link, ServerLost
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.pulse import Pulse
 from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.live.served.wire import Announced, Expected
+from paceline.runtimes.live.served.wire import LIMIT, Announced, Expected
 from paceline.strategies.base import parts
 from paceline.strategies.messages import Model
 
 __all__ = ["Arrival", "ServerLost", "WorkerSockets"]
 
-LIMIT = 2**28
-"""Bytes of a collective's tensor."""
 _GLANCE = 0.25
 """Seconds between looks at whether the servers are still there."""
 
@@ -107,9 +104,7 @@ class WorkerSockets:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _connect(self, number: int, endpoint: str, limits: Limits) -> None:
