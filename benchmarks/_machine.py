@@ -23,7 +23,7 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.records.folder import RunFolder
 from paceline.studies.calibrate.messages import calibrate_messages
-from paceline.studies.predict.places import Meeting
+from paceline.studies.predict.places import SyncPattern
 
 USUAL = 0.004
 """Seconds of a step of the networks that links are calibrated with."""
@@ -112,7 +112,7 @@ class Namespaces:
         """One each."""
         return workers
 
-    def cluster(self, workers: int, meeting: Meeting) -> Cluster:
+    def cluster(self, workers: int, meeting: SyncPattern) -> Cluster:
         """They share the machine's cores, though not its memory."""
         fit = self._profile.link(f"{self._rate} {'wire' if meeting.served else 'network'}", workers)
         assert fit is not None, f"{self._rate} was not calibrated"
@@ -124,10 +124,10 @@ class Namespaces:
 
 def probe(beside: float) -> None:
     """One worker of a calibration, as a launcher starts it."""
-    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.place import ProcessInfo
     from paceline.studies.calibrate.links import calibrate_links
 
-    place = Place.from_environment()
+    place = ProcessInfo.from_environment()
     assert place is not None
     found = calibrate_links(place, beside=beside, rounds=3)
     assert found is not None, "nobody asks to stop"

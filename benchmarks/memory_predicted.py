@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.jobs.spec import JobSpec
-from paceline.records.prediction import Memory
 from paceline.studies.predict.asking import answer
-from paceline.studies.predict.words import Words
+from paceline.studies.predict.prediction import Memory
+from paceline.studies.predict.words import PredictRequest
 
 MEDIAN, WORST = 5.0, 15.0
 """Per cent that the median error of a worker's peak and the worst may be."""
@@ -168,7 +168,7 @@ def _off(predicted: float, measured: float) -> float:
 
 def _predicted(cell: Cell, job: Path) -> tuple[Memory, float]:
     """And the bytes of a sample, of which the data holds one for each of all workers' steps."""
-    words = Words(
+    words = PredictRequest(
         job=JobSpec(path=f"{job}:build"),
         device="epyc-7763",
         per_host=1 if cell.backend == "gloo" else cell.workers + 1,

@@ -31,7 +31,7 @@ from paceline.records.observer import Silent
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.worker import run_worker
 from paceline.runtimes.settings import Every, Settings
 
@@ -77,7 +77,7 @@ def rate(times: list[float]) -> float:
     return (len(times) - 1 - first) / (times[-1] - times[first])
 
 
-def ours(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
+def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     settings = Settings(
         job=spec,
         batch_sizes=(case["batch"],) * place.workers,
@@ -103,15 +103,15 @@ def ours(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
     return rate(stamps.times) if place.rank == 0 else 0.0
 
 
-def apart(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
+def apart(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     """Both processes compute at the same time and send nothing."""
     group = join(place, LiveOptions(backend="gloo"), torch.device("cpu"))
     group.exchange("both are about to begin")
     group.leave()
-    return ours(spec, case, Place())
+    return ours(spec, case, ProcessInfo())
 
 
-def ddp(spec: JobSpec, case: dict[str, Any], place: Place) -> float:
+def ddp(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     torch.manual_seed(1)
     job = build_job(spec)
     assert isinstance(job.train, TensorData)
@@ -152,7 +152,7 @@ def work(name: str, rank: int, workers: int, ports: list[int]) -> None:
         # Who begins changes every round, so that a machine that warms up or gets busy favours nobody.
         sides = sides[1:] + sides[:1] if turn % 2 else sides[::-1]
         for side, port in zip(sides, ports[turn * len(sides) :], strict=False):
-            place = Place(rank=rank, workers=workers, local_rank=rank, local_workers=workers, port=port)
+            place = ProcessInfo(rank=rank, workers=workers, local_rank=rank, local_workers=workers, port=port)
             found[side.__name__] = side(spec, case, place)
         if rank == 0:
             print(json.dumps([found["ours"], found["ddp"], found["apart"]]), flush=True)

@@ -11,11 +11,11 @@ from pathlib import Path
 BEFORE_FIRST_STEP = "interrupted before the first step; nothing was saved"
 
 
-class Mistake(ValueError):
+class UsageError(ValueError):
     """A user's mistake: the message names the value, the rule and the fix; the command exits with 2."""
 
 
-class Unreadable(Mistake):
+class ParseError(UsageError):
     """Text that is not of the kind that was asked for; another kind may still read it."""
 
 
@@ -34,14 +34,14 @@ class Diverged(RunFailed):
         super().__init__(f"{what} in step {step}{advice}")
 
 
-def unknown(kind: str, name: str, choices: Iterable[str], see: str = "", meant: str = "") -> Mistake:
+def unknown(kind: str, name: str, choices: Iterable[str], see: str = "", meant: str = "") -> UsageError:
     """Say that ``name`` is no ``kind``, what was probably meant (what is nearest to ``meant``) and what there is."""
     known = {choice.lower(): choice for choice in sorted(choices)}
     near = get_close_matches((meant or name).lower(), known, n=1, cutoff=0.5)
     there = f"{', '.join(known.values())}{f'; see {see!r}' if see else ''}"
     if near:
-        return Mistake(f"unknown {kind} {name!r}; did you mean {known[near[0]]!r}? ({there})")
-    return Mistake(f"unknown {kind} {name!r}; choose one of: {there}")
+        return UsageError(f"unknown {kind} {name!r}; did you mean {known[near[0]]!r}? ({there})")
+    return UsageError(f"unknown {kind} {name!r}; choose one of: {there}")
 
 
 def describe(error: BaseException) -> str:

@@ -16,7 +16,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from paceline.errors import Mistake, Unreadable, unknown
+from paceline.errors import ParseError, UsageError, unknown
 
 Table = Mapping[str, str]
 
@@ -28,9 +28,9 @@ def split(text: str) -> tuple[str, dict[str, str]]:
     for part in (piece.strip() for piece in rest.split(",") if colon):
         key, equals, value = part.partition("=")
         if not equals or not key.strip():
-            raise Mistake(f"{part!r} in {text!r} is not a setting: write {name}:key=value,key=value")
+            raise UsageError(f"{part!r} in {text!r} is not a setting: write {name}:key=value,key=value")
         if key.strip() in settings:
-            raise Mistake(f"{key.strip()!r} is set twice in {text!r}; set it once")
+            raise UsageError(f"{key.strip()!r} is set twice in {text!r}; set it once")
         settings[key.strip()] = value.strip()
     return name, settings
 
@@ -65,10 +65,10 @@ def build(text: str, table: Table, kind: str, **context: Any) -> Any:
         values[field] = _convert(value, fields[field], f"{key} of {name!r}")
     try:
         return cls(**values)
-    except Mistake:
+    except UsageError:
         raise
     except ValueError as error:
-        raise Mistake(f"{kind} {text!r}: {error}") from error
+        raise UsageError(f"{kind} {text!r}: {error}") from error
 
 
 def _look_up(text: str, table: Table, kind: str) -> tuple[str, dict[str, str]]:
@@ -107,7 +107,7 @@ def _convert(text: str, kind: Any, where: str) -> Any:
         return kind.parse(text)
     if kind is bool:
         if text.lower() not in ("true", "false", "yes", "no"):
-            raise Unreadable(f"{text!r} is not a value for {where}: write true or false")
+            raise ParseError(f"{text!r} is not a value for {where}: write true or false")
         return text.lower() in ("true", "yes")
     if kind is str:
         return text
@@ -115,7 +115,7 @@ def _convert(text: str, kind: Any, where: str) -> Any:
         return kind(text)
     except ValueError:
         article = {"int": "a whole number", "float": "a number"}.get(kind.__name__, f"a {kind.__name__}")
-        raise Unreadable(f"{text!r} is not a value for {where}: it must be {article}") from None
+        raise ParseError(f"{text!r} is not a value for {where}: it must be {article}") from None
 
 
 def _convert_any(text: str, kinds: tuple[Any, ...], where: str) -> Any:
@@ -125,9 +125,9 @@ def _convert_any(text: str, kinds: tuple[Any, ...], where: str) -> Any:
             continue
         try:
             return _convert(text, kind, where)
-        except Unreadable as mistake:
+        except ParseError as mistake:
             mistakes.append(str(mistake))
-    raise Mistake("; or ".join(mistakes))
+    raise UsageError("; or ".join(mistakes))
 
 
 @dataclasses.dataclass(frozen=True)

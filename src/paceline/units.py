@@ -3,7 +3,7 @@
 import re
 from typing import Self
 
-from paceline.errors import Mistake, Unreadable
+from paceline.errors import ParseError, UsageError
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
@@ -34,7 +34,7 @@ def parse_flops(text: str) -> float:
     """Read a peak such as "1.87 TFLOP/s" into operations a second."""
     flops = _parse(text, _FLOPS, "a rate of operations", "1.87 TFLOP/s")
     if flops == 0:
-        raise Mistake(f"{text!r} is not a peak: it must be more than zero, for example '1.87 TFLOP/s'")
+        raise UsageError(f"{text!r} is not a peak: it must be more than zero, for example '1.87 TFLOP/s'")
     return flops
 
 
@@ -42,14 +42,14 @@ def parse_rate(text: str) -> float:
     """Read a bandwidth such as "10 Gbit/s" into bytes a second."""
     if match := _BITS_OR_BYTES.match(text.strip()):
         number, prefix = match[1], _case(match[2])
-        raise Mistake(
+        raise UsageError(
             f"{text!r} may be bits or bytes: write '{number} {prefix}bit/s' or '{number} {prefix}B/s'"
         )
     folded = re.sub(r"(?i)\s*([kmgt]i?)?(bit)(/s)?$", lambda m: f" {(m[1] or '')}bit/s", text.strip())
     folded = re.sub(r"\s([KMGTkmgt])(i?)bit/s$", lambda m: f" {_case(m[1])}{m[2]}bit/s", folded)
     rate = _parse(folded, _RATES, "a bandwidth", "10 Gbit/s", shown=text)
     if rate == 0:
-        raise Mistake(f"{text!r} is not a bandwidth: it must be more than zero, for example '10 Gbit/s'")
+        raise UsageError(f"{text!r} is not a bandwidth: it must be more than zero, for example '10 Gbit/s'")
     return rate
 
 
@@ -62,12 +62,14 @@ def _parse(text: str, units: dict[str, float], what: str, example: str, shown: s
     shown = text if shown is None else shown
     if not match or match[2] not in units:
         usual = ", ".join(unit for unit in units if not unit.startswith(_BINARY) and "bps" not in unit)
-        raise Unreadable(
+        raise ParseError(
             f"{shown!r} is not {what}: write a number and one of {usual}, for example {example!r}"
         )
     value = float(match[1]) * units[match[2]]
     if value < 0 or value == float("inf"):
-        raise Mistake(f"{shown!r} is not {what}: it must be finite and not negative, for example {example!r}")
+        raise UsageError(
+            f"{shown!r} is not {what}: it must be finite and not negative, for example {example!r}"
+        )
     return value
 
 
@@ -79,7 +81,7 @@ class Size(float):
         """Read a positive size."""
         size = float(text) if text.strip().isdigit() else parse_bytes(text)
         if size < 1:
-            raise Mistake(f"{text!r} is too small a size: it must be at least 1 B, for example '25 MiB'")
+            raise UsageError(f"{text!r} is too small a size: it must be at least 1 B, for example '25 MiB'")
         return cls(size)
 
     def __str__(self) -> str:

@@ -15,11 +15,11 @@ from paceline.cli.options import RunOptions
 from paceline.cli.place import WhereOptions
 from paceline.cli.resuming import CHANGEABLE, resumed_settings
 from paceline.cli.served import ServedOptions
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import write_config
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
@@ -159,13 +159,13 @@ def test_under_another_launcher_servers_know_silence_and_one_process_a_host_warn
     Secret.new().write(secret)
     secret.chmod(0o644)
     where = WhereOptions(silence=30.0, secret_file=secret)
-    place = Place(rank=0, workers=2, local_workers=2, servers=1)
+    place = ProcessInfo(rank=0, workers=2, local_workers=2, servers=1)
     assert where.under_launcher(place).secret_file == secret
     assert f"other users of this host can read {secret}" in capsys.readouterr().err
     where.under_launcher(replace(place, rank=1, local_rank=1))
     assert capsys.readouterr().err == ""
     secret.write_text("short")
-    with pytest.raises(Mistake, match="needs at least 16"):
+    with pytest.raises(UsageError, match="needs at least 16"):
         where.under_launcher(place)
 
 
@@ -186,7 +186,7 @@ def test_what_a_folder_says_of_joining_is_checked(endpoint, tmp_path):
     folder.join.write_text(json.dumps({"endpoint": endpoint, "secret": str(secret)}))
     os.chown(secret, 65534, 65534)
     served = ServedOptions(join=str(tmp_path))
-    with pytest.raises(Mistake, match=JOINS[endpoint]):
+    with pytest.raises(UsageError, match=JOINS[endpoint]):
         served.door(None)
     if endpoint.endswith(":5570"):
         assert served.door(secret).endpoint == endpoint

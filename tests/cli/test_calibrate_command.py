@@ -12,10 +12,10 @@ from paceline.cli.main import main
 from paceline.clusters.profile import DISTURBED, LinkFit, Profile
 from paceline.clusters.profile_file import made_before, read_profile, write_profile
 from paceline.costs.devices.fitted import read_fitted
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.runtimes.live.place import Place
-from paceline.studies.calibrate.links import Together
+from paceline.runtimes.live.place import ProcessInfo
+from paceline.studies.calibrate.links import ContentionFit
 from paceline.studies.calibrate.record import plain_device
 from paceline.studies.calibrate.together import add_together
 from paceline.studies.calibrate.words import choose_task
@@ -150,7 +150,7 @@ def test_under_a_launcher_only_links_are_added(monkeypatch, capsys, arguments):
 def test_a_worker_that_was_launched_here_has_all_the_words_of_its_launcher(tmp_path):
     said = {"--workers": 2, "--seconds": 9.0, "--name": "x"}
     assert choose_task(said) == "together"
-    assert choose_task(said, Place(launch=tmp_path)) == "launched"
+    assert choose_task(said, ProcessInfo(launch=tmp_path)) == "launched"
 
 
 def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_path, monkeypatch, capsys):
@@ -209,7 +209,7 @@ def test_a_profile_is_the_same_after_a_file(tmp_path):
 
 def test_a_profile_of_another_torch_is_refused(tmp_path):
     write_profile(PROFILE, tmp_path / "p.json")
-    with pytest.raises(Mistake, match=r"torch 2\.13\.0 and this is torch 2\.14\.0"):
+    with pytest.raises(UsageError, match=r"torch 2\.13\.0 and this is torch 2\.14\.0"):
         read_profile(tmp_path / "p.json", "2.14.0")
 
 
@@ -229,7 +229,7 @@ def test_a_profile_of_another_torch_is_refused(tmp_path):
 def test_what_is_no_profile_is_refused(tmp_path, text, words):
     path = tmp_path / "p.json"
     path.write_bytes(text.encode("latin-1"))
-    with pytest.raises(Mistake, match=words) as error:
+    with pytest.raises(UsageError, match=words) as error:
         read_profile(path)
     assert str(path) in str(error.value)
     assert made_before(path) == "a file that is not a profile"
@@ -264,13 +264,13 @@ def test_nonsense_in_a_profile_is_refused(tmp_path, change):
     document = json.loads(path.read_text())
     change(document)
     path.write_text(json.dumps(document))
-    with pytest.raises(Mistake, match="not a profile that can be used"):
+    with pytest.raises(UsageError, match="not a profile that can be used"):
         read_profile(path)
 
 
 def test_what_several_workers_found_takes_the_place_of_what_as_many_found_before():
     link = LinkFit(name="memory", bandwidth=5e9, latency=1e-5, spread=0.1, points=9, workers=4)
-    found = Together(workers=4, short=2.6, long=2.2, links=(link,))
+    found = ContentionFit(workers=4, short=2.6, long=2.2, links=(link,))
     profile = add_together(PROFILE, found)
     assert profile.links == (*PROFILE.links, link)
     assert profile.company == pytest.approx((1.0, 1.2, 1.7, 2.2)), "three workers lie between two and four"

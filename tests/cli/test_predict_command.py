@@ -9,7 +9,7 @@ import pytest
 
 from command import run_paceline
 from paceline.cli.main import main
-from paceline.records.prediction import Prediction
+from paceline.studies.predict.prediction import Prediction
 from refusals import check_refused
 
 MLP = ["predict", "mlp:hidden=2000", "--input", "1x28x28", "--classes", "10", "--device", "v100"]

@@ -11,7 +11,7 @@ from torch import Tensor
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.over_torch import all_reduce
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 TYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.float16, torch.bfloat16)
 NATIVE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
@@ -36,7 +36,7 @@ def compare(rank: int, name: str, op: str, length: int, dtype: torch.dtype) -> s
 def mistake(ask: Callable[[], None]) -> str:
     try:
         ask()
-    except Mistake as error:
+    except UsageError as error:
         return str(error)
     return "no mistake"
 

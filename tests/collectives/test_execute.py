@@ -21,7 +21,7 @@ from paceline.collectives.pipeline import MESSAGE, MOST, pipelined, segments_for
 from paceline.collectives.play import play, reduce_all
 from paceline.collectives.schedule import Round, Schedule, Then, Transfer
 from paceline.collectives.traffic import schedule_bytes
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 hosts = st.lists(st.integers(0, 3), min_size=1, max_size=9)
 names = st.sampled_from(sorted(SCHEDULES))
@@ -229,7 +229,7 @@ def test_messages_are_small_until_there_are_many(name: str, workers: int, size: 
 
 
 def test_no_segments_are_a_mistake() -> None:
-    with pytest.raises(Mistake, match="0 segments"):
+    with pytest.raises(UsageError, match="0 segments"):
         pipelined(build_schedule("ring", [0, 0]), 0)
 
 
@@ -256,5 +256,5 @@ def test_a_reducer_keeps_its_plans_and_takes_any_shape() -> None:
 
 @pytest.mark.parametrize("rank", [-1, 3])
 def test_a_rank_outside_the_schedule_is_refused(rank):
-    with pytest.raises(Mistake, match=f"rank {rank} has no part in a schedule for 3 workers"):
+    with pytest.raises(UsageError, match=f"rank {rank} has no part in a schedule for 3 workers"):
         Reducer(build_schedule("ring", [0, 0, 0]), rank, None)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from paceline.collectives.hosts import host_id, machine_id
-from paceline.collectives.shm import futex
-from paceline.collectives.shm.gathering import sharing_id
+from paceline.shm import futex
+from paceline.shm.gathering import sharing_id
 
 
 def told_by(*before: str) -> str:

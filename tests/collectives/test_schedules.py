@@ -14,7 +14,7 @@ from paceline.collectives.operations import OPERATIONS, Operation, find_operatio
 from paceline.collectives.play import play, reduce_all
 from paceline.collectives.schedule import Schedule, Then, chunk_bounds
 from paceline.collectives.traffic import schedule_bytes
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 EXACT = (torch.int32, torch.int64, torch.uint8, torch.float64)
 """Types in which sums and products of small whole numbers are exact, in whatever order."""
@@ -183,12 +183,12 @@ def test_chunks_cover_the_tensor_evenly(length: int, chunks: int) -> None:
     ],
 )
 def test_what_a_type_cannot_do_is_told(name: str, dtype: torch.dtype, words: str) -> None:
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UsageError, match=words):
         find_operation(name, dtype)
 
 
 def test_bad_schedules_are_told() -> None:
-    with pytest.raises(Mistake, match="did you mean 'ring'"):
+    with pytest.raises(UsageError, match="did you mean 'ring'"):
         build_schedule("rings", [0, 0])
-    with pytest.raises(Mistake, match="at least 1 worker"):
+    with pytest.raises(UsageError, match="at least 1 worker"):
         build_schedule("ring", [])

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.agenda import Agenda, Due
+from paceline.runtimes.agenda import Due, Triggers
 from paceline.runtimes.settings import Every, Settings
 
 
 def agenda(steps_per_epoch=10, **options):
-    return Agenda(Settings(job=JobSpec(), **options), steps_per_epoch)
+    return Triggers(Settings(job=JobSpec(), **options), steps_per_epoch)
 
 
 def test_dates_of_a_short_run():

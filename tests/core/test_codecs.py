@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from paceline import specs
 from paceline.codecs import CODECS
 from paceline.costs.trace.functions import trace_function
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 SPECS = (
     "identity",
@@ -96,7 +96,7 @@ def test_random_places_are_shared_and_add():
     ],
 )
 def test_settings_out_of_range_are_refused_by_name(spec):
-    with pytest.raises(Mistake, match=spec.split(":")[0]):
+    with pytest.raises(UsageError, match=spec.split(":")[0]):
         codec(spec)
 
 

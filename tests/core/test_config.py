@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import write_sealed
 from paceline.records.folder import RunFolder
@@ -30,7 +30,7 @@ def test_of_a_thousand_flipped_bits_none_gives_other_settings_and_none_a_traceba
         try:
             assert read_settings(folder) == settings
             assert read_machinery(folder) == MACHINERY
-        except Mistake as mistake:
+        except UsageError as mistake:
             refused.append(str(mistake))
     assert len(refused) > 800, "a flipped bit between the words may change nothing"
     assert all("start a new one with 'paceline train'" in sentence for sentence in refused)
@@ -39,11 +39,11 @@ def test_of_a_thousand_flipped_bits_none_gives_other_settings_and_none_a_traceba
 def test_a_run_of_an_older_paceline_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"schema": 1, "runtime": "live", "settings": {}}))
     with pytest.raises(
-        Mistake, match=r"an older paceline, up to 0\.1, wrote it.*start a new run with 'paceline train'"
+        UsageError, match=r"an older paceline, up to 0\.1, wrote it.*start a new run with 'paceline train'"
     ):
         read_settings(RunFolder(tmp_path))
     write_sealed(tmp_path / "config.json", {"schema": 4})
-    with pytest.raises(Mistake, match="is of schema 4, which another paceline wrote"):
+    with pytest.raises(UsageError, match="is of schema 4, which another paceline wrote"):
         read_settings(RunFolder(tmp_path))
 
 
@@ -78,7 +78,7 @@ def test_a_document_with_a_right_digest_is_not_believed_either(part, value, tmp_
     *above, last = part.split(".")
     (document[above[0]] if above else document)[last] = value
     write_sealed(folder.config, document)
-    with pytest.raises(Mistake, match=r"config.json cannot be read \("):
+    with pytest.raises(UsageError, match=r"config.json cannot be read \("):
         read_config(folder)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn, optim
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.flat import flatten_parameters
 from paceline.runtimes.optimizers import flat_optimizer
 
@@ -30,5 +30,5 @@ def test_an_optimizer_that_leaves_parameters_out_still_does():
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_parameters_that_cannot_count_samples_are_refused(dtype):
     """If this failed, 300 samples would count as 304 in bfloat16, and every mean would be off by a per cent."""
-    with pytest.raises(Mistake, match=r"float32 .* torch\.autocast"):
+    with pytest.raises(UsageError, match=r"float32 .* torch\.autocast"):
         flatten_parameters(nn.Linear(3, 2).to(dtype))

@@ -7,11 +7,11 @@ import pytest
 import torch
 from torch import optim
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.part import Part, check_divisible
+from paceline.runtimes.part import ParameterShard, check_divisible
 from paceline.runtimes.replica import Replica
 from paceline.strategies.base import parts
 
@@ -29,7 +29,7 @@ def job_with(optimizer: str):
 def test_parts_together_step_as_a_worker_does(servers: int, optimizer: str) -> None:
     job = job_with(optimizer)
     replica = Replica(job, Shards(len(job.train), (4,), 1), 0, 1, CPU)
-    keepers = [Part(job, rank, servers, 1, CPU) for rank in range(servers)]
+    keepers = [ParameterShard(job, rank, servers, 1, CPU) for rank in range(servers)]
     for epoch in range(4):
         torch.manual_seed(epoch)
         replica.flat.grad.copy_(torch.randn_like(replica.flat.grad))
@@ -45,7 +45,7 @@ def test_parts_together_step_as_a_worker_does(servers: int, optimizer: str) -> N
 
 def test_a_part_that_is_put_away_goes_on_as_if_it_had_not() -> None:
     job = job_with("adam")
-    one, other = Part(job, 1, 2, 1, CPU), Part(job, 1, 2, 1, CPU)
+    one, other = ParameterShard(job, 1, 2, 1, CPU), ParameterShard(job, 1, 2, 1, CPU)
     one.grad.fill_(0.5)
     one.apply(0)
     other.load(deepcopy(one.state()))
@@ -57,14 +57,14 @@ def test_a_part_that_is_put_away_goes_on_as_if_it_had_not() -> None:
 
 def test_an_optimizer_that_looks_at_whole_parameters_needs_one_server() -> None:
     job = replace(job_with("sgd"), optimizer=lambda parameters: optim.Adafactor(parameters))
-    part = Part(job, 0, 1, 1, CPU)
+    part = ParameterShard(job, 0, 1, 1, CPU)
     before = part.params.clone()
     part.grad.fill_(1.0)
     part.apply(0)
     assert not torch.equal(part.params, before)
-    with pytest.raises(Mistake, match=r"--servers 2 and the optimizer Adafactor.*--servers 1"):
-        Part(job, 0, 2, 1, CPU)
-    with pytest.raises(Mistake, match="--servers 3 and the optimizer Adafactor"):
+    with pytest.raises(UsageError, match=r"--servers 2 and the optimizer Adafactor.*--servers 1"):
+        ParameterShard(job, 0, 2, 1, CPU)
+    with pytest.raises(UsageError, match="--servers 3 and the optimizer Adafactor"):
         check_divisible(job, 3)
     check_divisible(job, 1)
     check_divisible(job_with("adam"), 3)

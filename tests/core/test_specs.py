@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.cli.main import COMMANDS
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.specs import build, describe, list_command, show, split
 from paceline.strategies import STRATEGIES
 from paceline.strategies.local_sgd import LocalSGD
@@ -49,7 +49,7 @@ def test_a_shown_spec_makes_the_same_strategy(name):
     ],
 )
 def test_a_bad_spec_is_one_clear_sentence(text, words):
-    with pytest.raises(Mistake) as mistake:
+    with pytest.raises(UsageError) as mistake:
         make(text)
     assert words in str(mistake.value)
     assert "\n" not in str(mistake.value)
@@ -58,7 +58,7 @@ def test_a_bad_spec_is_one_clear_sentence(text, words):
 @pytest.mark.parametrize("kind", ["strategy", "model", "data", "optimizer", "schedule"])
 def test_a_mistake_names_a_command_that_there_is(kind):
     assert list_command(kind) in COMMANDS
-    with pytest.raises(Mistake, match=f"see 'paceline {list_command(kind)}'"):
+    with pytest.raises(UsageError, match=f"see 'paceline {list_command(kind)}'"):
         build("nothing-like-it", STRATEGIES, kind)
 
 

@@ -11,12 +11,12 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from paceline.costs.devices.base import StepCost, accumulated
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import Job, TensorData
 from paceline.jobs.imports import checked_job
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.sharding import Shards
-from paceline.runtimes.part import Part
+from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.replica import Replica
 
 CPU = torch.device("cpu")
@@ -66,12 +66,12 @@ def test_clipping_is_torchs_own() -> None:
         one.grad = part.view_as(one).clone()
     nn.utils.clip_grad_norm_(model.parameters(), 0.1)
     assert torch.allclose(replica.flat.grad, torch.cat([one.grad.flatten() for one in model.parameters()]))  # type: ignore[union-attr]
-    part = Part(job(clip_norm=0.1), 0, 1, 1, CPU)
+    part = ParameterShard(job(clip_norm=0.1), 0, 1, 1, CPU)
     part.grad.copy_(made)
     part.apply(0.0)
     assert torch.equal(part.grad, replica.flat.grad), "a server clips as a worker does"
-    with pytest.raises(Mistake, match=r"--servers 2 and clip_norm=0\.1 do not go together"):
-        Part(job(clip_norm=0.1), 0, 2, 1, CPU)
+    with pytest.raises(UsageError, match=r"--servers 2 and clip_norm=0\.1 do not go together"):
+        ParameterShard(job(clip_norm=0.1), 0, 2, 1, CPU)
 
 
 def test_bf16_computes_forward_in_bf16_and_keeps_the_parameters() -> None:
@@ -132,7 +132,7 @@ def test_evaluation_scores_every_sample_once_with_any_loss(processes: int) -> No
     assert sums[3:].tolist() == [30, 30]
     around = replace(made, compute_loss=lambda model, batch: cross_entropy(model.forward(batch[0]), batch[1]))
     replica = Replica(around, Shards(30, (5,), 1), 0, 1, CPU)
-    with pytest.raises(Mistake, match="does not call the model itself"):
+    with pytest.raises(UsageError, match="does not call the model itself"):
         replica.evaluate(replica.flat.params, replica.buffers, 0, 1)
 
 

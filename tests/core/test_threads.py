@@ -12,14 +12,14 @@ import torch
 from command import run_paceline
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.clusters.profile_file import write_profile
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.load import usable_cores
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.threads import HostRoom, too_many, usual_threads
 from paceline.studies.calibrate.record import plain_device
 from paceline.studies.calibrate.words import check_threads, choose_task
 from paceline.studies.predict.standing import find_standing
-from paceline.studies.predict.words import Words
+from paceline.studies.predict.words import PredictRequest
 
 
 def test_the_usual_number_is_one_or_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -29,12 +29,12 @@ def test_the_usual_number_is_one_or_the_users_own(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
     assert LiveOptions().threads == 2
     assert LiveOptions(threads=3).threads == 3
-    with pytest.raises(Mistake, match=r"OMP_NUM_THREADS=2 does not go with several workers"):
+    with pytest.raises(UsageError, match=r"OMP_NUM_THREADS=2 does not go with several workers"):
         choose_task({"--workers": 2})
-    with pytest.raises(Mistake, match="OMP_NUM_THREADS=many is no number of threads"):
+    with pytest.raises(UsageError, match="OMP_NUM_THREADS=many is no number of threads"):
         usual_threads({"OMP_NUM_THREADS": "many"})
     monkeypatch.setenv("OMP_NUM_THREADS", "4096")
-    with pytest.raises(Mistake, match="OMP_NUM_THREADS=4096 does not fit this machine"):
+    with pytest.raises(UsageError, match="OMP_NUM_THREADS=4096 does not fit this machine"):
         check_threads(None)
 
 
@@ -44,7 +44,7 @@ def test_a_room_is_as_many_workers_as_have_cores_or_were_measured() -> None:
     room = HostRoom(source="a run", threads=2, cores=4)
     room.check(2, "--workers 2")
     with pytest.raises(
-        Mistake, match=r"--workers 3: 3 workers x 2 threads do not fit in 4 cores of the host of a run"
+        UsageError, match=r"--workers 3: 3 workers x 2 threads do not fit in 4 cores of the host of a run"
     ):
         room.check(3, "--workers 3")
     HostRoom(source="a run", threads=1, cores=2, measured=4).check(4, "--workers 4")
@@ -65,15 +65,15 @@ def profile(threads: int) -> Profile:
 
 def test_a_profile_holds_for_as_many_workers_as_its_machine_has_cores_for() -> None:
     """If this failed, workers of two threads each would be predicted as if two of them had two cores each."""
-    words = Words(model="mlp", profile=Path("p.json"), workers=(1, 2))
+    words = PredictRequest(model="mlp", profile=Path("p.json"), workers=(1, 2))
     assert find_standing(words, profile(threads=1)).place.most == 2
     with pytest.raises(
-        Mistake, match=r"--workers 2: 2 workers x 2 threads do not fit in 2 cores of .* profile 'here'"
+        UsageError, match=r"--workers 2: 2 workers x 2 threads do not fit in 2 cores of .* profile 'here'"
     ):
         find_standing(words, profile(threads=2))
-    apart = Words(model="mlp", profile=Path("p.json"), network="10gbit", per_host=2)
+    apart = PredictRequest(model="mlp", profile=Path("p.json"), network="10gbit", per_host=2)
     find_standing(apart, profile(threads=1))
-    with pytest.raises(Mistake, match=r"--per-host 2: 2 workers x 2 threads do not fit"):
+    with pytest.raises(UsageError, match=r"--per-host 2: 2 workers x 2 threads do not fit"):
         find_standing(apart, profile(threads=2))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.units import Size, parse_bytes, parse_rate, parse_seconds, show_bytes, show_rate, show_seconds
 
 
@@ -35,14 +35,14 @@ def test_decimal_and_binary_sizes_differ():
 
 @pytest.mark.parametrize("text", ["10", "10 parsec", "-1 s", "s", "", "1e400 s", "nan s"])
 def test_what_is_no_time_is_refused_by_name(text):
-    with pytest.raises(Mistake, match="is not a time") as mistake:
+    with pytest.raises(UsageError, match="is not a time") as mistake:
         parse_seconds(text)
     assert repr(text) in str(mistake.value)
 
 
 @pytest.mark.parametrize("text", ["0 Gbit/s", "-1 Gbit/s", "10 Gbyte", "fast"])
 def test_what_is_no_bandwidth_is_refused_by_name(text):
-    with pytest.raises(Mistake, match="is not a bandwidth") as mistake:
+    with pytest.raises(UsageError, match="is not a bandwidth") as mistake:
         parse_rate(text)
     assert repr(text) in str(mistake.value)
 

@@ -9,7 +9,7 @@ import pytest
 from paceline.cli.main import main
 from paceline.clusters.devices import DEVICES, find_device
 from paceline.clusters.networks import NETWORKS, find_network
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 PALEO = {
     "titan-x": (6144, 336.5),
@@ -135,13 +135,13 @@ def test_a_network_is_found_by_name_or_by_rate(text: str, gigabits: float, micro
     ],
 )
 def test_what_is_no_network_is_said_in_a_sentence(text: str, parts: list[str]) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         find_network(text)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
 
 def test_an_unknown_device_is_answered_with_the_nearest() -> None:
-    with pytest.raises(Mistake, match=r"unknown device 'a1000'; did you mean 'a100'\?.*paceline devices"):
+    with pytest.raises(UsageError, match=r"unknown device 'a1000'; did you mean 'a100'\?.*paceline devices"):
         find_device("a1000")
 
 

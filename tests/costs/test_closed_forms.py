@@ -15,7 +15,7 @@ from paceline.costs.all_reduce import all_reduce_costs, uniform_cluster
 from paceline.costs.bandwidth import algbw, bandwidth_use, busbw, lower_bound_bytes
 from paceline.costs.schedules import Timer
 from paceline.costs.topology import Topology
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 rates = st.builds(
     Uniform,
@@ -111,7 +111,7 @@ def test_rates_are_those_of_nccl_tests() -> None:
     found = {name: busbw(name, 8e9, 2.0, workers=4) for name in ("all_reduce", "broadcast", "all_gather")}
     assert found == {"all_reduce": 6e9, "broadcast": 4e9, "all_gather": 3e9}
     assert busbw("reduce_scatter", 8e9, 2.0, workers=4) == 3e9
-    with pytest.raises(Mistake, match="did you mean 'all_reduce'"):
+    with pytest.raises(UsageError, match="did you mean 'all_reduce'"):
         busbw("allreduce", 8e9, 2.0, workers=4)
 
 

@@ -7,7 +7,7 @@ from paceline.clusters.company import company_factor
 from paceline.clusters.description import read_cluster
 from paceline.costs.all_reduce import predict_all_reduce
 from paceline.costs.given import given_costs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 LINK = Link(bandwidth=1e9, latency=1e-6)
 TIMES = "data=1 ms,forward=2 ms,backward=4 ms,apply=1 ms"
@@ -51,7 +51,7 @@ def test_the_parts_of_a_step_take_as_much_longer(tmp_path) -> None:
 )
 def test_factors_that_cannot_be_are_refused(text: str, says: str) -> None:
     """A worker alone is the measure, and company helps nobody."""
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         read_cluster(f"workers=2,{text},{TIMES}")
 
 
@@ -64,5 +64,5 @@ def test_a_host_whose_workers_talk_over_gloo_pays_for_gloo() -> None:
         for backend in ("shm", "gloo")
     }
     assert seconds["gloo"] == pytest.approx(seconds["shm"] + 2e-3, rel=1e-2)
-    with pytest.raises(Mistake, match="shm or gloo"):
+    with pytest.raises(UsageError, match="shm or gloo"):
         read_cluster("workers=3,backend=mpi")

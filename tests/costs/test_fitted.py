@@ -15,7 +15,7 @@ from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Operator, Product
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.jobs.subjects import subject_of
 from paceline.studies.calibrate.fit import fit_device, steps_off
 from paceline.studies.calibrate.measure import Measured, Timed, Whole
@@ -262,7 +262,7 @@ def narrow(curve):
 def test_a_damaged_document_is_refused_in_a_sentence(fit, change, words):
     document = json.loads(json.dumps(fit.device.to_json()))
     change(document)
-    with pytest.raises(Mistake, match=words) as refused:
+    with pytest.raises(UsageError, match=words) as refused:
         read_fitted(document, "profile.json")
     assert "profile.json" in str(refused.value)
 

@@ -7,7 +7,7 @@ from paceline.clusters.networks import NETWORKS
 from paceline.costs.paleo.model import Paleo, paleo_layers, paleo_step
 from paceline.costs.paleo.table import as_paleo, paleo_table
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of
 
 
@@ -73,7 +73,7 @@ def test_layers_add_up_to_the_step():
 
 
 def test_a_part_of_the_peak_lies_between_0_and_1():
-    with pytest.raises(Mistake, match=r"--ppp-comp 1.2 is out of range"):
+    with pytest.raises(UsageError, match=r"--ppp-comp 1.2 is out of range"):
         paleo(compute=1.2)
-    with pytest.raises(Mistake, match=r"--ppp-comm 0 is out of range"):
+    with pytest.raises(UsageError, match=r"--ppp-comm 0 is out of range"):
         paleo(share=0)

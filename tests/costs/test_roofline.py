@@ -13,7 +13,7 @@ from paceline.costs.devices.roofline import WIDTHS, Roofline
 from paceline.costs.devices.shares import fullness
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of
 
 KINDS: tuple[Kind, ...] = (
@@ -149,7 +149,7 @@ def test_a_data_sheet_is_trusted_within_a_factor_of_one_and_a_half() -> None:
     ],
 )
 def test_what_a_device_does_not_have_is_refused(device, settings, says) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         Roofline(sheet=find_device(device), **settings)
 
 

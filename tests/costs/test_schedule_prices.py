@@ -14,7 +14,7 @@ from paceline.collectives.traffic import schedule_bytes, traffic_of_all
 from paceline.costs.all_reduce import Native, all_reduce_costs, predict_all_reduce, uniform_cluster
 from paceline.costs.network import Network
 from paceline.costs.topology import Topology
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.virtual.timeline import Timeline, run_transfers
 
 MB = 1_000_000
@@ -152,5 +152,5 @@ def test_predictions_for_a_benchmark() -> None:
     assert predict_all_reduce("native", hosts, 4 * MB) == pytest.approx(6 * 0.011)
     one = uniform_cluster(1, Link(bandwidth=1.0, latency=1.0), per_host=4, inside=INSIDE)
     assert predict_all_reduce("ring", one, 4 * MB) == pytest.approx(6 * (1e-4 + 0.004))
-    with pytest.raises(Mistake, match="did you mean 'ring'"):
+    with pytest.raises(UsageError, match="did you mean 'ring'"):
         predict_all_reduce("rings", hosts, MB)

@@ -11,7 +11,7 @@ from torch import nn
 from paceline.costs.trace.kinds import KINDS, kind_of
 from paceline.costs.trace.timing import time_operators
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.subject import Subject
 from paceline.studies.calibrate.layers import LAYERS, Alone, layer_subject
@@ -100,7 +100,7 @@ def alone(make, call, shape) -> Subject:
 def test_a_layer_that_needs_values_is_refused(name: str) -> None:
     """It would be missing from the table for no reason."""
     subject = alone(*NEEDS_VALUES[name], (8,))
-    with pytest.raises(Mistake, match=r"values of a tensor|meta tensors"):
+    with pytest.raises(UsageError, match=r"values of a tensor|meta tensors"):
         trace(subject, 4)
 
 

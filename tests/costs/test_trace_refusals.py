@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.subject import Subject
 from small_models import images
 
@@ -37,7 +37,7 @@ def subject(does: Callable[[Tensor], Tensor]) -> Subject:
 
 
 def refusal(does: Callable[[Tensor], Tensor]) -> str:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         trace(subject(does), 4)
     assert "\n" not in str(caught.value)
     return str(caught.value)
@@ -73,7 +73,7 @@ def test_the_line_is_the_one_in_the_users_file() -> None:
 def test_inputs_that_do_not_fit_are_told_in_the_words_of_torch() -> None:
     """Without the module, one line about shapes says little."""
     with pytest.raises(
-        Mistake, match=r"module '1' \(Linear\) of 'small' fails: .*must have same reduction dim"
+        UsageError, match=r"module '1' \(Linear\) of 'small' fails: .*must have same reduction dim"
     ):
         trace(images(lambda: nn.Sequential(nn.Flatten(), nn.Linear(100, 10))), 4)
     assert "make new tensors on the device of the inputs" in refusal(
@@ -111,7 +111,7 @@ def flat(*, loss: Any = functional.cross_entropy, model: Any = None) -> Subject:
 )
 def test_models_and_losses_that_make_no_step(made: Callable[[], Subject], says: str) -> None:
     """Each would otherwise end in a traceback, or in a trace of nothing."""
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         trace(made(), 4)
     assert says in str(caught.value)
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import Job
 from paceline.jobs.batches import batch_like, batch_loss, map_tensors, targets_of
 from paceline.jobs.data.tensors import DatasetData
@@ -115,7 +115,7 @@ def test_every_form_of_a_batch_gives_the_same_loss() -> None:
     ],
 )
 def test_a_batch_that_does_not_fit_is_told_in_a_sentence(parts: Any, batch: Any, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         batch_loss(job(**parts), Two(), batch)
 
 
@@ -140,7 +140,7 @@ def test_an_error_inside_the_model_stays_the_users_own() -> None:
     ],
 )
 def test_a_job_that_cannot_work_is_refused_before_it_starts(parts: Any, says: str) -> None:
-    with pytest.raises(Mistake, match=f"--job mine: .*{says}"):
+    with pytest.raises(UsageError, match=f"--job mine: .*{says}"):
         checked_job("--job mine", job(**parts))
 
 
@@ -156,7 +156,7 @@ def test_a_job_that_cannot_work_is_refused_before_it_starts(parts: Any, says: st
     ],
 )
 def test_settings_out_of_range_are_refused_by_the_job_itself(parts: Any, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         job(**parts)
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import Job, JobSpec, TensorData, build_job
 from paceline.jobs.sharding import Shards
 
@@ -91,7 +91,7 @@ def test_parts_are_put_together_as_named() -> None:
 
 
 def test_a_wrong_word_is_found_before_the_data_is_read() -> None:
-    with pytest.raises(Mistake, match="unknown schedule"):
+    with pytest.raises(UsageError, match="unknown schedule"):
         build_job(JobSpec(data="mnist", data_dir="/nowhere", schedule="sine"))
 
 
@@ -171,7 +171,7 @@ def test_what_is_wrong_with_a_job_is_told_in_one_sentence(here: Path, path: str,
     (here / "raises.py").write_text("{}['oh']\n")
     (here / "broken.py").write_text("def (:\n")
     (here / "needs.py").write_text("import not_installed\n")
-    with pytest.raises(Mistake, match=says) as mistake:
+    with pytest.raises(UsageError, match=says) as mistake:
         build(path)
     assert "\n" not in str(mistake.value)
     assert path in str(mistake.value)

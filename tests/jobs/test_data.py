@@ -5,7 +5,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 
 from paceline import specs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import DATA
 from paceline.jobs.data.images import Images
 from paceline.jobs.data.synthetic import Synthetic
@@ -76,12 +76,12 @@ class Stream(IterableDataset[int]):
     ],
 )
 def test_what_cannot_be_batched_is_refused_by_name(thing: Any, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         as_data(thing, "its train data")
 
 
 def test_inputs_without_targets_are_refused() -> None:
-    with pytest.raises(Mistake, match="4 inputs and 3 targets"):
+    with pytest.raises(UsageError, match="4 inputs and 3 targets"):
         TensorData(torch.ones(4, 2), torch.arange(3))
 
 
@@ -115,12 +115,12 @@ def test_synthetic_images_can_be_learned_from_the_training_part() -> None:
     ],
 )
 def test_impossible_synthetic_data_is_refused(settings: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         synthetic(settings)
 
 
 def test_a_folder_for_synthetic_data_is_not_ignored() -> None:
-    with pytest.raises(Mistake, match="synthetic reads no files"):
+    with pytest.raises(UsageError, match="synthetic reads no files"):
         specs.build("synthetic", DATA, "data").load("somewhere")
 
 

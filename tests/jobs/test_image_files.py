@@ -6,7 +6,7 @@ import pytest
 import torch
 from scipy.io import savemat
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.data.cifar10 import Cifar10
 from paceline.jobs.data.idx import FashionMnist, Mnist
 from paceline.jobs.data.svhn import Svhn
@@ -65,7 +65,7 @@ def test_a_truncated_idx_file_is_named(tmp_path: Path, end: str) -> None:
     write_mnist(tmp_path, end)
     victim = tmp_path / f"train-images-idx3-ubyte{end}"
     victim.write_bytes(victim.read_bytes()[:-10])
-    with pytest.raises(Mistake, match=f"{victim} is damaged"):
+    with pytest.raises(UsageError, match=f"{victim} is damaged"):
         Mnist().load(str(tmp_path))
 
 
@@ -85,21 +85,21 @@ def test_a_truncated_idx_file_is_named(tmp_path: Path, end: str) -> None:
 def test_a_wrong_idx_file_is_named(tmp_path: Path, name: str, content: bytes) -> None:
     write_mnist(tmp_path)
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(Mistake, match=f"{name} is damaged"):
+    with pytest.raises(UsageError, match=f"{name} is damaged"):
         Mnist().load(str(tmp_path))
 
 
 def test_garbage_that_calls_itself_gzip_is_named(tmp_path: Path) -> None:
     write_mnist(tmp_path, ".gz")
     (tmp_path / "t10k-labels-idx1-ubyte.gz").write_bytes(b"garbage")
-    with pytest.raises(Mistake, match=r"t10k-labels-idx1-ubyte\.gz is damaged.*does not unpack"):
+    with pytest.raises(UsageError, match=r"t10k-labels-idx1-ubyte\.gz is damaged.*does not unpack"):
         Mnist().load(str(tmp_path))
 
 
 def test_a_missing_part_is_named(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     (tmp_path / "t10k-images-idx3-ubyte").unlink()
-    with pytest.raises(Mistake, match="has no t10k-images-idx3-ubyte"):
+    with pytest.raises(UsageError, match="has no t10k-images-idx3-ubyte"):
         Mnist().load(str(tmp_path))
 
 
@@ -107,15 +107,15 @@ def test_a_missing_folder_says_where_it_looked_and_how_to_get_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(Mistake, match=r"data/mnist, .*/usr/share/datasets/mnist.*download.*--data-dir"):
+    with pytest.raises(UsageError, match=r"data/mnist, .*/usr/share/datasets/mnist.*download.*--data-dir"):
         Mnist().load(None)
-    with pytest.raises(Mistake, match=r"no folder /nowhere; .*apt-get install dataset-fashion-mnist"):
+    with pytest.raises(UsageError, match=r"no folder /nowhere; .*apt-get install dataset-fashion-mnist"):
         FashionMnist().load("/nowhere")
     with pytest.raises(
-        Mistake, match=r"data/cifar10/cifar-10-batches-bin.*binary version, not the Python one"
+        UsageError, match=r"data/cifar10/cifar-10-batches-bin.*binary version, not the Python one"
     ):
         Cifar10().load(None)
-    with pytest.raises(Mistake, match=r"data/svhn.*housenumbers"):
+    with pytest.raises(UsageError, match=r"data/svhn.*housenumbers"):
         Svhn().load(None)
 
 
@@ -138,7 +138,7 @@ def test_cifar10_is_read_in_channel_planes_from_a_folder_or_the_one_inside_it(tm
 def test_a_damaged_cifar_file_is_named(tmp_path: Path, content: bytes) -> None:
     write_cifar(tmp_path)
     (tmp_path / "data_batch_3.bin").write_bytes(content)
-    with pytest.raises(Mistake, match=r"data_batch_3\.bin is damaged"):
+    with pytest.raises(UsageError, match=r"data_batch_3\.bin is damaged"):
         Cifar10().load(str(tmp_path))
 
 
@@ -155,14 +155,14 @@ def test_a_damaged_svhn_file_is_named(tmp_path: Path, content: bytes | None) -> 
     write_svhn(tmp_path)
     victim = tmp_path / "test_32x32.mat"
     victim.write_bytes(victim.read_bytes()[:3000] if content is None else content)
-    with pytest.raises(Mistake, match=r"test_32x32\.mat is damaged"):
+    with pytest.raises(UsageError, match=r"test_32x32\.mat is damaged"):
         Svhn().load(str(tmp_path))
 
 
 def test_svhn_without_scipy_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_svhn(tmp_path)
     monkeypatch.setitem(sys.modules, "scipy.io", None)
-    with pytest.raises(Mistake, match=r"pip install 'paceline\[svhn\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'paceline\[svhn\]'"):
         Svhn().load(str(tmp_path))
 
 

@@ -3,7 +3,7 @@ import torch
 from torch import nn
 
 from paceline import specs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import MODELS
 from paceline.jobs.data.images import Shape
 from paceline.jobs.models.resnet import Block
@@ -83,5 +83,5 @@ def test_the_same_seed_makes_the_same_model() -> None:
     ],
 )
 def test_a_wrong_model_is_refused(spec: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         make(spec)

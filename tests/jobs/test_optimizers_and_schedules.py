@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn, optim
 
 from paceline import specs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import OPTIMIZERS, SCHEDULES
 
 
@@ -63,7 +63,7 @@ def test_an_optimizer_does_what_torchs_plain_one_does(
     ],
 )
 def test_a_wrong_optimizer_is_refused(spec: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         specs.build(spec, OPTIMIZERS, "optimizer")
 
 
@@ -114,5 +114,5 @@ def test_a_schedule_is_shown_as_the_spec_that_makes_it(name: str) -> None:
     ],
 )
 def test_a_wrong_schedule_is_refused(spec: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         schedule(spec)

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.sharding import Shards, _mix, permutation, scoring_batches
 
 
@@ -94,7 +94,7 @@ def test_drawing_leaves_the_global_random_stream_alone() -> None:
 
 def test_a_batch_larger_than_the_data_is_a_mistake_that_names_both() -> None:
     with pytest.raises(
-        Mistake, match=r"64 samples over all workers \(48 \+ 16\).*\(63 samples\).*--batch-size"
+        UsageError, match=r"64 samples over all workers \(48 \+ 16\).*\(63 samples\).*--batch-size"
     ):
         Shards(samples=63, batch_sizes=(48, 16), seed=1)
     Shards(samples=64, batch_sizes=(48, 16), seed=1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import main
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.sources import fingerprints, source_files
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
@@ -134,13 +134,15 @@ def test_joining_runs_no_code_that_the_user_did_not_name(tmp_path, marker, monke
             **more,
         )
 
-    with pytest.raises(Mistake, match=r"would have this host import and call mine.py:build, from .*/mine.py"):
+    with pytest.raises(
+        UsageError, match=r"would have this host import and call mine.py:build, from .*/mine.py"
+    ):
         join()
-    with pytest.raises(Mistake, match=r"give --job mine.py:build or --trust"):
+    with pytest.raises(UsageError, match=r"give --job mine.py:build or --trust"):
         join(job="other.py:build")
     assert not marker.exists()
     for more in ({"job": "mine.py:build"}, {"trust": True}):
-        with pytest.raises(Mistake, match="built"):
+        with pytest.raises(UsageError, match="built"):
             join(**more)
         assert marker.exists()
 

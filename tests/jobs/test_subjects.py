@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import JobSpec, build_job
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of, subject_of_job
@@ -101,7 +101,7 @@ def test_batches_are_made_on_the_default_device() -> None:
 def test_the_optimizer_is_the_one_asked_for() -> None:
     parameters = list(subject_of("mlp").model().parameters())
     assert type(subject_of("mlp", optimizer="adam").optimizer(parameters)) is torch.optim.Adam
-    with pytest.raises(Mistake, match="unknown optimizer 'adma'; did you mean 'adam'"):
+    with pytest.raises(UsageError, match="unknown optimizer 'adma'; did you mean 'adam'"):
         subject_of("mlp", optimizer="adma")
 
 
@@ -185,14 +185,14 @@ def test_ones_own_subject_is_taken_as_it_is(here: Path) -> None:
     ],
 )
 def test_what_is_wrong_is_told_in_one_sentence(here: Path, text: str, look: dict, says: str) -> None:
-    with pytest.raises(Mistake, match=says) as mistake:
+    with pytest.raises(UsageError, match=says) as mistake:
         subject_of(text, **look)
     assert "\n" not in str(mistake.value)
 
 
 def test_a_module_without_a_score_a_class_needs_a_subject(here: Path) -> None:
     with pytest.raises(
-        Mistake, match=r"output is of shape \(2, 4, 5, 5\) .* return a .*Subject, which says it"
+        UsageError, match=r"output is of shape \(2, 4, 5, 5\) .* return a .*Subject, which says it"
     ):
         loss_of(subject_of("mine:pixels", shape=(3, 5, 5)))
 
@@ -206,7 +206,7 @@ def test_a_module_without_a_score_a_class_needs_a_subject(here: Path) -> None:
 )
 def test_a_job_whose_data_does_not_fit_its_model_is_refused_at_once(model: str, says: str) -> None:
     for build in (build_job, subject_of_job):
-        with pytest.raises(Mistake, match=says):
+        with pytest.raises(UsageError, match=says):
             build(JobSpec(model=model))
 
 

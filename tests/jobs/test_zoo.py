@@ -11,7 +11,7 @@ from torch import nn
 from paceline import specs
 from paceline.costs.trace.operator import Convolution, Window
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import MODELS
 from paceline.jobs.figures import FIGURES, Figures
 from paceline.jobs.models.alexnet import AlexNet
@@ -185,7 +185,7 @@ def test_a_model_trains_on_the_smallest_images_that_it_takes(spec: str, side: in
 @pytest.mark.parametrize("spec", ["alexnet", "alexnet-v2", "googlenet", "nin", "vgg16", "inception-v3"])
 def test_smaller_images_are_refused(spec: str) -> None:
     smallest = specs.build(spec, MODELS, "model").usual.smallest
-    with pytest.raises(Mistake, match=f"'{spec}' needs images of at least {smallest}x{smallest} pixels"):
+    with pytest.raises(UsageError, match=f"'{spec}' needs images of at least {smallest}x{smallest} pixels"):
         subject_of(spec, shape=(3, smallest - 1, 300))
 
 
@@ -255,7 +255,7 @@ def test_a_gpt_learns_what_follows() -> None:
     ],
 )
 def test_a_wrong_setting_is_refused(spec: str, says: str) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         subject_of(spec)
 
 

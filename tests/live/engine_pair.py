@@ -30,7 +30,7 @@ from paceline.runtimes import prepare
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.worker import run_worker
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
@@ -131,8 +131,10 @@ class Process:
         self.models: list[DistributedDataParallel] = []
         """Kept: DDP waits for Gloo's thread when it is taken apart, while that may wait for Python."""
 
-    def place(self) -> Place:
-        return Place(rank=self.rank, workers=2, local_rank=self.rank, local_workers=2, port=next(self.ports))
+    def place(self) -> ProcessInfo:
+        return ProcessInfo(
+            rank=self.rank, workers=2, local_rank=self.rank, local_workers=2, port=next(self.ports)
+        )
 
     def run(
         self,

@@ -21,7 +21,7 @@ def say(line: str) -> None:
 
 
 def launch(plan: str, behaviour: str) -> int:
-    from paceline.errors import Mistake, RunFailed
+    from paceline.errors import RunFailed, UsageError
     from paceline.runtimes.live.launch import launch as start
     from paceline.runtimes.live.plan import Launch
 
@@ -30,7 +30,7 @@ def launch(plan: str, behaviour: str) -> int:
         asked["secret_file"] = Path(asked["secret_file"])
     try:
         return start([sys.executable, __file__, "work", behaviour], Launch(**asked))
-    except Mistake as mistake:
+    except UsageError as mistake:
         sys.stderr.write(f"paceline: {mistake}\n")
         return 2
     except RunFailed as failure:
@@ -42,13 +42,13 @@ def work(behaviour: str) -> int:
     import torch
     import torch.distributed as dist
 
-    from paceline.errors import Mistake
+    from paceline.errors import UsageError
     from paceline.records.summary import Summary
     from paceline.runtimes.live.documents import Documents
     from paceline.runtimes.live.guard import run_guarded
-    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.place import ProcessInfo
 
-    place = Place.from_environment()
+    place = ProcessInfo.from_environment()
     wishes = dict(part.split("=") for part in behaviour.split(","))
 
     def due(name, step):
@@ -77,7 +77,7 @@ def work(behaviour: str) -> int:
             if due("raise", step):
                 raise ValueError("a bad label, 11")
             if due("mistake", step):
-                raise Mistake("'spp' is no strategy; choose another")
+                raise UsageError("'spp' is no strategy; choose another")
             if due("stuck", step):
                 time.sleep(60)
             if value[1] > 0:

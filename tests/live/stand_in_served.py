@@ -16,12 +16,12 @@ import time
 from pathlib import Path
 
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.place import Place, file_stem
+from paceline.runtimes.live.place import ProcessInfo, file_stem
 from paceline.runtimes.live.served.keys import Secret
 
 
 def main(behaviour: str) -> int:
-    place = Place.from_environment()
+    place = ProcessInfo.from_environment()
     wishes = dict(part.split("=", 1) for part in behaviour.split(","))
     what, _, when = wishes.get(f"{place.role}-{place.rank}", "@-1").partition("@")
     Secret.read(place.secret_file)
@@ -47,7 +47,7 @@ def main(behaviour: str) -> int:
         return fail(place, what, step)
 
 
-def fail(place: Place, what: str, step: int) -> int:
+def fail(place: ProcessInfo, what: str, step: int) -> int:
     match what:
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
@@ -58,7 +58,7 @@ def fail(place: Place, what: str, step: int) -> int:
     return note(place, "lost-peer", step, 1, "ServerLost: server 0 is lost")
 
 
-def note(place: Place, kind: str, step: int, code: int, message: str = "") -> int:
+def note(place: ProcessInfo, kind: str, step: int, code: int, message: str = "") -> int:
     """Leave a note for the launcher as the guard does."""
     words = {"rank": place.rank, "role": place.role, "host": place.host, "kind": kind, "step": step}
     path = place.launch / f"{file_stem(place.rank, place.role)}.failure.json"
@@ -66,7 +66,7 @@ def note(place: Place, kind: str, step: int, code: int, message: str = "") -> in
     return code
 
 
-def gathered(place: Place) -> list[int]:
+def gathered(place: ProcessInfo) -> list[int]:
     """Wait until all processes of the host are here, and return the workers' ids."""
     me = place.launch / f"here-{place.role}-{place.rank}"
     me.with_suffix(".draft").write_text(str(os.getpid()))

@@ -13,7 +13,7 @@ import torch
 from engine_jobs import Partial
 from torch import Tensor, nn
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
@@ -24,10 +24,10 @@ from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live import recorder as recorder_module
 from paceline.runtimes.live.engine import Engine
 from paceline.runtimes.live.keeping import check_alike
-from paceline.runtimes.live.life import Life, seed_device
+from paceline.runtimes.live.life import WorkerRun, seed_device
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.overlap import Overlap
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.live.worker import run_worker
@@ -211,14 +211,14 @@ def test_workers_that_were_started_for_something_else_are_refused() -> None:
     run, elsewhere = RunFolder(Path("runs/one")), RunFolder(Path("/data/runs/one"))
     alike(mine, mine, "", run, elsewhere)
     alike(mine, replace(mine, job=JobSpec(data_dir="/elsewhere")))
-    with pytest.raises(Mistake, match=r"rank 1 .*: seed is \d there"):
+    with pytest.raises(UsageError, match=r"rank 1 .*: seed is \d there"):
         alike(mine, other)
-    with pytest.raises(Mistake, match=r"rank 1 .*: the job's optimizer is .*lr=1"):
+    with pytest.raises(UsageError, match=r"rank 1 .*: the job's optimizer is .*lr=1"):
         alike(mine, replace(mine, job=JobSpec(optimizer="sgd:lr=1")))
-    with pytest.raises(Mistake, match=r"rank 1 .*: the run's name is "):
+    with pytest.raises(UsageError, match=r"rank 1 .*: the run's name is "):
         alike(mine, mine, "mine")
     for theirs in (run, RunFolder(Path("runs/two"))):
-        with pytest.raises(Mistake, match=r"rank 1 .*: --resume is "):
+        with pytest.raises(UsageError, match=r"rank 1 .*: --resume is "):
             alike(mine, mine, "", None if theirs is run else run, theirs)
 
 
@@ -241,7 +241,7 @@ def test_settings_come_back_from_the_folder(tmp_path) -> None:
     settings = Settings(job=JobSpec(model="mlp"), iterations=7, batch_sizes=(3, 4), slow={1: 2.5})
     write_config(RunFolder(tmp_path), settings, "live", {})
     assert read_settings(RunFolder(tmp_path)) == resolved(settings)
-    with pytest.raises(Mistake, match="not the folder of a run"):
+    with pytest.raises(UsageError, match="not the folder of a run"):
         read_settings(RunFolder(tmp_path / "nowhere"))
 
 
@@ -261,11 +261,11 @@ def test_settings_come_back_from_the_folder(tmp_path) -> None:
 def test_what_cannot_run_is_refused_before_anything_is_written(
     tmp_path, settings: Settings, says: str
 ) -> None:
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         run_worker(
             settings,
             options=LiveOptions(),
-            place=Place(),
+            place=ProcessInfo(),
             runs=tmp_path,
             observer=Silent(),
             heartbeat=None,
@@ -302,7 +302,7 @@ def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) 
     run_worker(
         settings,
         options=LiveOptions(threads=1),
-        place=Place(),
+        place=ProcessInfo(),
         runs=tmp_path,
         observer=witness,
         heartbeat=witness,
@@ -322,9 +322,9 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     """If this failed, the settings of a run would be lost by asking for too little."""
     folder = run_alone(tmp_path, 6).folder
     before = files_of(folder)
-    with pytest.raises(Mistake, match=r"^--iterations 4 is step 4, and .* is at step 6; give more$"):
+    with pytest.raises(UsageError, match=r"^--iterations 4 is step 4, and .* is at step 6; give more$"):
         run_alone(tmp_path, 4, folder)
-    with pytest.raises(Mistake, match="is complete: it ended at step 6; raise"):
+    with pytest.raises(UsageError, match="is complete: it ended at step 6; raise"):
         run_alone(tmp_path, 6, folder)
     assert files_of(folder) == before
 
@@ -360,7 +360,7 @@ def test_gpu_streams_of_neighbouring_seeds_have_nothing_in_common(monkeypatch: p
     "options", [{"backend": "carrier-pigeon"}, {"backend": "nccl"}, {"timeout": 0.0}, {"threads": 0}]
 )
 def test_options_that_make_no_sense_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(Mistake):
+    with pytest.raises(UsageError):
         LiveOptions(**options)
 
 
@@ -398,4 +398,4 @@ def test_totals_stand_at_the_place_of_their_rank(tmp_path: Path) -> None:
     told = [{"rank": rank, "totals": asdict(Totals(steps=rank + 1)), "load": None} for rank in (0, 1, 3)]
     group = SimpleNamespace(exchange=lambda _: told, rank=0, workers=2)
     life = SimpleNamespace(group=group, ledger=TimeLedger(), folder=RunFolder(tmp_path))
-    assert [totals.steps for totals in Life._all_totals(life)] == [1, 2, 0, 4]  # type: ignore[arg-type]
+    assert [totals.steps for totals in WorkerRun._all_totals(life)] == [1, 2, 0, 4]  # type: ignore[arg-type]

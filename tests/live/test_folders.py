@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.create import create_new, new_folder_name
 from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity
 from paceline.runtimes.config import new_identity, read_config, write_config
 from paceline.runtimes.live.keeping import agree_on_folder
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.settings import Settings
 
 SETTINGS = Settings(job=JobSpec(), batch_sizes=(8, 8), epochs=1)
@@ -36,7 +36,7 @@ class SecondHost:
 
 
 def agree(runs: Path, name: Any, identity: RunIdentity) -> RunFolder:
-    place = Place(rank=1, workers=2, node_rank=1, nodes=2)
+    place = ProcessInfo(rank=1, workers=2, node_rank=1, nodes=2)
     folder, found, lock = agree_on_folder(SecondHost(name, identity), place, runs, "x", SETTINGS, describe)
     assert found == identity
     assert lock is not None
@@ -55,13 +55,13 @@ def test_a_folder_of_another_run_is_refused_and_stays_as_it_is(tmp_path):
     other = new_identity(SETTINGS)
     folder = create_new(tmp_path, "x", datetime.now(UTC), lambda draft: describe(draft, other))
     before = {path.name: path.read_bytes() for path in folder.path.iterdir()}
-    with pytest.raises(Mistake, match=f"belongs to run {other.run}, and this is run "):
+    with pytest.raises(UsageError, match=f"belongs to run {other.run}, and this is run "):
         agree(tmp_path, folder.path.name, new_identity(SETTINGS))
     assert {path.name: path.read_bytes() for path in folder.path.iterdir()} == before
 
 
 @pytest.mark.parametrize("name", ["/etc/x", "../x", "20261115-184207-x/../../y-abcd", None])
 def test_a_name_that_leads_elsewhere_is_refused(name, tmp_path):
-    with pytest.raises(Mistake, match="is not the name of a run folder"):
+    with pytest.raises(UsageError, match="is not the name of a run folder"):
         agree(tmp_path / "runs", name, new_identity(SETTINGS))
     assert list(tmp_path.iterdir()) == []

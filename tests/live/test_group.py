@@ -5,10 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from ports import free_ports
 
 
@@ -25,9 +25,9 @@ def test_every_rank_names_both_ways(
     (port,) = free_ports(1)
 
     def come(rank: int) -> str:
-        place = Place(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
+        place = ProcessInfo(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
         options = LiveOptions(backend=backends[rank], timeout=20.0)
-        with pytest.raises(Mistake) as mistake:
+        with pytest.raises(UsageError) as mistake:
             join(place, options, torch.device("cpu"), collectives[rank])
         return str(mistake.value)
 

@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from command import PIPES, start_python
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.launch import launch
 from paceline.runtimes.live.plan import Launch
 from run_folders import saved_run
@@ -113,7 +113,7 @@ def test_a_resumed_run_that_fails_at_once_still_has_what_was_safe(tmp_path: Path
 def test_a_mistake_that_only_a_worker_finds_is_the_users_to_fix(capfd: pytest.CaptureFixture[str]) -> None:
     """If this failed, scripts could not tell bad usage from a failed run, or the sentence would come twice."""
     handlers = [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)]
-    with pytest.raises(Mistake, match=r"^'spp' is no strategy; choose another$"):
+    with pytest.raises(UsageError, match=r"^'spp' is no strategy; choose another$"):
         launch(worker("mistake=0@6"), Launch(workers=2))
     assert capfd.readouterr().err == ""
     assert [signal.getsignal(signum) for signum in (signal.SIGINT, signal.SIGTERM)] == handlers

@@ -11,13 +11,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from paceline.errors import Mistake, RunFailed, users_line
+from paceline.errors import RunFailed, UsageError, users_line
 from paceline.runtimes.live import signals
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
 from paceline.runtimes.live.guard import _Notary, run_guarded
 from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
 from paceline.runtimes.live.launch import Run
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
@@ -36,7 +36,7 @@ def test_a_heartbeat_can_be_read_after_the_worker_has_died(tmp_path: Path) -> No
     assert read_pulse(tmp_path, 1).step == 0
     child = os.fork()
     if child == 0:
-        heartbeat = Heartbeat(Place(rank=1, workers=2, launch=tmp_path))
+        heartbeat = Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path))
         heartbeat.show(tmp_path / "runs" / "a run")
         heartbeat.beat(812)
         os.kill(os.getpid(), signal.SIGKILL)
@@ -147,7 +147,7 @@ def test_a_worker_that_is_ended_says_what_is_safe(
     """If this failed, a user of another launcher would not know whether anything was saved."""
     monkeypatch.setattr(os, "_exit", lambda code: None)
     saved_run(tmp_path, 4, workers=1)
-    place = Place(host="node-a")
+    place = ProcessInfo(host="node-a")
     with Heartbeat(place) as heartbeat:
         heartbeat.show(tmp_path)
         heartbeat.beat(6)
@@ -171,9 +171,9 @@ def test_a_worker_of_another_launcher_prints_its_own_cause(capsys: pytest.Captur
         raise ValueError("a bad label")
 
     def err(heartbeat: Heartbeat, stopping: StopRequest) -> None:
-        raise Mistake("'spp' is no strategy")
+        raise UsageError("'spp' is no strategy")
 
-    place = Place(rank=1, workers=2, host="node-b")
+    place = ProcessInfo(rank=1, workers=2, host="node-b")
     assert run_guarded(place, fail) == 1  # type: ignore[arg-type]
     last = capsys.readouterr().err.splitlines()[-1]
     line = sys._getframe().f_lineno

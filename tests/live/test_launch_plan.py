@@ -9,11 +9,11 @@ import pytest
 
 from paceline.cli.resuming import ResumeOptions
 from paceline.cli.train import train
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch import train_command, variables
-from paceline.runtimes.live.meeting import Meeting
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.meeting import Rendezvous
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.served.keys import Secret
 from ports import free_ports
@@ -47,7 +47,7 @@ TORCHRUN = {
 )
 def test_a_bad_plan_is_refused(settings: dict[str, int], words: str) -> None:
     """If this failed, a typing error would hang a cluster."""
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UsageError, match=words):
         Launch(**settings)  # type: ignore[arg-type]
 
 
@@ -55,7 +55,9 @@ def test_a_port_in_use_is_refused_by_name() -> None:
     """If this failed, the store of another run would be joined, or torch would print a page."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(Mistake, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"):
+        with pytest.raises(
+            UsageError, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"
+        ):
             Launch(nodes=2, address="127.0.0.1", port=port, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 
@@ -65,7 +67,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
 )
 def test_an_address_that_cannot_be_listened_on_is_refused(address: str, words: str) -> None:
     """If this failed, every host would wait for the others in vain."""
-    with pytest.raises(Mistake, match=words):
+    with pytest.raises(UsageError, match=words):
         Launch(nodes=2, address=address, port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 
@@ -73,7 +75,7 @@ def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPa
     """If this failed, node rank 0 would listen where no other host can reach it."""
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29511))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
-    with pytest.raises(Mistake, match=r"node-a means 127\.0\.1\.1 on this host"):
+    with pytest.raises(UsageError, match=r"node-a means 127\.0\.1\.1 on this host"):
         Launch(nodes=2, address="node-a", port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 
@@ -91,12 +93,12 @@ def test_workers_get_the_interface_and_one_thread_unless_the_user_says_otherwise
 
 def test_a_place_is_read_from_torchruns_variables() -> None:
     """If this failed, 'torchrun -m paceline train' would run every worker alone."""
-    place = Place.from_environment(TORCHRUN)
+    place = ProcessInfo.from_environment(TORCHRUN)
     assert place is not None
     assert (place.rank, place.workers, place.local_rank, place.local_workers) == (3, 4, 1, 2)
     assert (place.node_rank, place.nodes, place.address, place.port) == (1, 2, "node-a", 29500)
     assert place.launch is None
-    assert Place.from_environment({"WORLD_SIZE": "4"}) is None
+    assert ProcessInfo.from_environment({"WORLD_SIZE": "4"}) is None
 
 
 @pytest.mark.parametrize(
@@ -111,8 +113,8 @@ def test_a_place_is_read_from_torchruns_variables() -> None:
 )
 def test_malformed_variables_are_the_users_to_fix(name: str, value: str, words: str) -> None:
     """If this failed, a broken batch script would end in a traceback."""
-    with pytest.raises(Mistake, match=words):
-        Place.from_environment({**TORCHRUN, name: value})
+    with pytest.raises(UsageError, match=words):
+        ProcessInfo.from_environment({**TORCHRUN, name: value})
 
 
 def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseException | None]:
@@ -122,7 +124,7 @@ def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseExceptio
     def one(index: int, mine: dict[str, int]) -> None:
         try:
             usual = {"nodes": 2, "workers": 1, "port": port}
-            meeting = Meeting(
+            meeting = Rendezvous(
                 secret=SECRET,
                 address="127.0.0.1",
                 wait=wait,
@@ -132,7 +134,7 @@ def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseExceptio
             )
             meeting.gather()
             meeting.leave()
-        except (Mistake, RunFailed) as error:
+        except (UsageError, RunFailed) as error:
             ends[index] = error
 
     threads = [threading.Thread(target=one, args=pair) for pair in enumerate(settings)]
@@ -157,7 +159,7 @@ def test_launchers_that_agree_meet(port: int) -> None:
 def test_launchers_that_disagree_say_so_on_every_host(port: int) -> None:
     """If this failed, hosts with different options would hang in their first collective."""
     ends = meet(20, port, {"node_rank": 0}, {"node_rank": 1, "workers": 3})
-    assert all(isinstance(end, Mistake) and "--workers is 3" in str(end) for end in ends)
+    assert all(isinstance(end, UsageError) and "--workers is 3" in str(end) for end in ends)
 
 
 def test_waiting_in_vain_ends_and_names_who_is_missing(port: int) -> None:

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.errors import Mistake
-from paceline.runtimes.live.place import Place, local_servers
+from paceline.errors import UsageError
+from paceline.runtimes.live.place import ProcessInfo, local_servers
 
 
-def plain_places(sizes: list[int], launch: Path | None) -> list[Place]:
+def plain_places(sizes: list[int], launch: Path | None) -> list[ProcessInfo]:
     """Every process of nodes with so many processes, as a launcher counts them that knows of no servers."""
     firsts = [0, *accumulate(sizes)]
     return [
-        Place(
+        ProcessInfo(
             rank=firsts[node] + local,
             workers=sum(sizes),
             local_rank=local,
@@ -29,7 +29,7 @@ def plain_places(sizes: list[int], launch: Path | None) -> list[Place]:
     ]
 
 
-def check_whole(places: list[Place], servers: int) -> None:
+def check_whole(places: list[ProcessInfo], servers: int) -> None:
     workers = [place for place in places if place.role == "worker"]
     serving = [place for place in places if place.role == "server"]
     assert [place.rank for place in workers] == list(range(len(places) - servers)), "ranks count node by node"
@@ -64,7 +64,7 @@ def test_under_torchrun_the_last_processes_of_a_node_are_its_servers(
 ) -> None:
     """If this failed, a run under another launcher would miss a server or train with one worker twice."""
     if servers >= nodes * size:
-        with pytest.raises(Mistake, match="leaves no worker"):
+        with pytest.raises(UsageError, match="leaves no worker"):
             plain_places([size] * nodes, None)[0].with_servers(servers)
         return
     check_whole([place.with_servers(servers) for place in plain_places([size] * nodes, None)], servers)
@@ -75,7 +75,9 @@ def test_our_own_launcher_tells_each_process_by_its_variables(tmp_path: Path) ->
     told = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
     told |= {"PACELINE_LAUNCH": str(tmp_path), "PACELINE_SERVERS": "1"}
     told["PACELINE_SECRET_FILE"] = str(tmp_path / "secret")
-    places = [Place.from_environment({**told, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1", "2")]
+    places = [
+        ProcessInfo.from_environment({**told, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1", "2")
+    ]
     assert [(place.role, place.rank, place.workers) for place in places if place] == [
         ("worker", 0, 2),
         ("worker", 1, 2),
@@ -87,14 +89,16 @@ def test_our_own_launcher_tells_each_process_by_its_variables(tmp_path: Path) ->
 
 def test_ranks_dealt_out_to_hosts_in_turn_are_refused_where_there_are_servers() -> None:
     """If this failed, two processes would both be server 0 under a launcher that deals ranks out cyclically."""
-    dealt = Place(rank=1, workers=4, local_rank=0, local_workers=2, node_rank=1, nodes=2)
-    with pytest.raises(Mistake, match="must count ranks host by host"):
+    dealt = ProcessInfo(rank=1, workers=4, local_rank=0, local_workers=2, node_rank=1, nodes=2)
+    with pytest.raises(UsageError, match="must count ranks host by host"):
         dealt.with_servers(1)
     assert dealt.with_servers(0) == dealt
 
 
 def test_a_host_with_fewer_processes_than_servers_is_refused() -> None:
     """If this failed, a worker would get a negative rank."""
-    crowded = Place(rank=0, workers=4, local_rank=0, local_workers=1, node_rank=0, nodes=2, launch=Path("x"))
-    with pytest.raises(Mistake, match="LOCAL_WORLD_SIZE=1 is too small for the 2 servers"):
+    crowded = ProcessInfo(
+        rank=0, workers=4, local_rank=0, local_workers=1, node_rank=0, nodes=2, launch=Path("x")
+    )
+    with pytest.raises(UsageError, match="LOCAL_WORLD_SIZE=1 is too small for the 2 servers"):
         crowded.with_servers(3)

@@ -11,14 +11,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.bulletin import Bulletin
 from paceline.runtimes.live.failures import Failure, Kind
 from paceline.runtimes.live.guard import _patience
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch import Run, launch
 from paceline.runtimes.live.launch_folder import write_servers
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.safety import CompleteSteps
 from paceline.runtimes.live.signals import StopRequest
@@ -109,7 +109,7 @@ def test_a_worker_that_fails_before_the_run_has_begun_ends_it(what: str) -> None
 
 def test_a_mistake_that_a_worker_finds_at_the_start_is_the_users_to_fix() -> None:
     """If this failed, hosts with different settings would train on, one worker short."""
-    with pytest.raises(Mistake, match=r"^'spp' is no strategy; choose another$"):
+    with pytest.raises(UsageError, match=r"^'spp' is no strategy; choose another$"):
         run("worker-1=mistake@0,steps=1000")
 
 
@@ -182,7 +182,9 @@ def test_a_host_that_lost_the_servers_is_told_to_join_and_tells_nobody_its_steps
     saved_run(tmp_path / "run", 4, servers=1)
     meeting = Fake()
     run = Run(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    with Heartbeat(Place(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)) as heartbeat:
+    with Heartbeat(
+        ProcessInfo(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)
+    ) as heartbeat:
         heartbeat.show(tmp_path / "run")
         heartbeat.beat(7)
     Failure(rank=1, host="node-b", kind=kind, step=7, message="no answer", at=5.0).write(tmp_path)
@@ -206,7 +208,7 @@ def test_a_stop_that_nobody_asked_for_names_the_launcher_that_has_gone(tmp_path:
     meeting = Fake()
     plan = Launch(nodes=2, workers=1, address="127.0.0.1", secret_file=Path("secret"))
     run = Run(plan, meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    with Heartbeat(Place(workers=2, nodes=2, launch=tmp_path)) as heartbeat:
+    with Heartbeat(ProcessInfo(workers=2, nodes=2, launch=tmp_path)) as heartbeat:
         heartbeat.show(tmp_path / "run")
     Failure(rank=0, host="node-a", kind="interrupted", step=4).write(tmp_path)
     run.processes[0].ended_at, run.processes[0].code = 5.0, 0
@@ -232,7 +234,9 @@ def test_only_a_host_with_servers_is_missed(tmp_path: Path, me: int, lost: int, 
     told: list[str] = []
     run = Run(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
     assert run.reporter.lost_node() == lost, "before its first step a run can do without nobody"
-    with Heartbeat(Place(rank=me, workers=2, servers=1, nodes=2, node_rank=me, launch=tmp_path)) as heartbeat:
+    with Heartbeat(
+        ProcessInfo(rank=me, workers=2, servers=1, nodes=2, node_rank=me, launch=tmp_path)
+    ) as heartbeat:
         heartbeat.beat(1)
     assert run.reporter.lost_node() == (None if survived else lost)
     words = ["node rank 1 (node-b) has not answered for 20 s; the run goes on with the others."]
@@ -241,8 +245,8 @@ def test_only_a_host_with_servers_is_missed(tmp_path: Path, me: int, lost: int, 
 
 def test_a_worker_of_a_dead_launcher_leaves_without_stopping_the_others(tmp_path: Path) -> None:
     """If this failed, kill -9 of one host's launcher would stop the run on all hosts."""
-    spared = Place(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)
-    needed = Place(rank=0, workers=2, servers=1, nodes=2, node_rank=0, launch=tmp_path)
+    spared = ProcessInfo(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)
+    needed = ProcessInfo(rank=0, workers=2, servers=1, nodes=2, node_rank=0, launch=tmp_path)
     assert _patience(spared)[signal.SIGTERM] == 0
     assert _patience(needed) == PATIENCE
     ended: list[int] = []

@@ -11,7 +11,7 @@ from command import run_json, run_paceline
 from paceline.cli.options import RunOptions
 from paceline.cli.reshard import make_folder
 from paceline.cli.resuming import name_folder, repeated_options
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.create import check_writable
 from paceline.records.folder import RunFolder
@@ -90,7 +90,7 @@ def test_slow_ranks_that_are_left_stay_slow_and_the_global_batch_is_kept():
     assert max(more.batch_sizes) - min(more.batch_sizes) == 1
     assert (more.slow, more.slow_turns) == ({1: 2.0}, 3)
     assert (fewer.batch_sizes, fewer.slow, fewer.slow_turns) == ((65,), {}, 0)
-    with pytest.raises(Mistake, match="66 workers cannot share a global batch of 65 samples"):
+    with pytest.raises(UsageError, match="66 workers cannot share a global batch of 65 samples"):
         with_workers(settings, 66)
 
 
@@ -117,7 +117,7 @@ def test_a_folder_that_cannot_be_written_to_is_refused(tmp_path, monkeypatch):
     folder.checkpoints.mkdir()
     check_writable(folder)
     monkeypatch.setattr(os, "access", lambda path, _: path != folder.checkpoints)  # root may write anywhere
-    with pytest.raises(Mistake, match="checkpoints is read-only, and a run goes on in its folder"):
+    with pytest.raises(UsageError, match="checkpoints is read-only, and a run goes on in its folder"):
         check_writable(folder)
 
 
@@ -129,7 +129,7 @@ def test_a_place_where_no_folder_can_be_made_is_refused_with_the_command_that_ma
     write_config(folder, Settings(job=JobSpec(), batch_sizes=(8, 8), epochs=1), "live", {})
     monkeypatch.setattr(os, "access", lambda path, _: path != tmp_path / "runs")  # root may write anywhere
     with pytest.raises(
-        Mistake, match=r"make it elsewhere with 'paceline reshard .*it --workers 1 --runs FOLDER'"
+        UsageError, match=r"make it elsewhere with 'paceline reshard .*it --workers 1 --runs FOLDER'"
     ):
         make_folder(folder, 1, trust=False)
 

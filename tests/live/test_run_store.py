@@ -21,13 +21,13 @@ from hypothesis import strategies as st
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from command import run_python
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live import bulletin, store_server
 from paceline.runtimes.live.checked import port_number, read_failure
 from paceline.runtimes.live.failures import Failure, lost_peer
 from paceline.runtimes.live.local_secret import agree, agreed_folder, enter, run_secret
-from paceline.runtimes.live.meeting import Meeting
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.meeting import Rendezvous
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
 from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
@@ -137,7 +137,7 @@ def test_a_store_that_has_gone_is_noticed_at_once(server: StoreServer, store: Ru
 def test_a_wrong_secret_is_the_users_mistake_and_counted(server: StoreServer) -> None:
     """If this failed, a stranger could read and write, or a user with the wrong file would wait in vain."""
     stranger = RunStore("127.0.0.1", server.port, OTHER)
-    with pytest.raises(Mistake, match="does not take this process's secret; give the same --secret-file"):
+    with pytest.raises(UsageError, match="does not take this process's secret; give the same --secret-file"):
         stranger.set("stop/asked", "")
     stranger.close()
     deadline = time.monotonic() + 5
@@ -294,7 +294,7 @@ def test_a_folder_that_others_have_a_hand_in_is_refused(tmp_path: Path, trap: st
                 pytest.skip("to give a folder away needs root")
             folder.mkdir(mode=0o700)
             os.chown(folder, 65534, 65534)
-    with pytest.raises(Mistake, match="is not a folder of this user alone"):
+    with pytest.raises(UsageError, match="is not a folder of this user alone"):
         enter(folder)
 
 
@@ -322,7 +322,7 @@ def test_an_agreed_secret_of_killed_processes_is_swept(
     runtime, script = tmp_path / "runtime", tmp_path / "killed.py"
     runtime.mkdir(mode=0o700)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(runtime))
-    place = Place(rank=0, workers=2, local_workers=2, port=1)
+    place = ProcessInfo(rank=0, workers=2, local_workers=2, port=1)
     script.write_text(
         "import os, signal\n"
         "from paceline.runtimes.live.local_secret import run_secret\n"
@@ -340,14 +340,17 @@ def test_an_agreed_secret_of_killed_processes_is_swept(
 
 
 def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:
-    place = Place(rank=0, workers=2, local_workers=2, port=free_ports(1)[0])
+    place = ProcessInfo(rank=0, workers=2, local_workers=2, port=free_ports(1)[0])
     with run_secret(place):
         assert agreed_folder(place.port).exists()
     assert not agreed_folder(place.port).exists()
     with pytest.raises(ZeroDivisionError), run_secret(place):
         raise ZeroDivisionError
     assert not agreed_folder(place.port).exists()
-    with pytest.raises(Mistake, match="a run on 2 hosts needs --secret-file"), run_secret(Place(nodes=2)):
+    with (
+        pytest.raises(UsageError, match="a run on 2 hosts needs --secret-file"),
+        run_secret(ProcessInfo(nodes=2)),
+    ):
         pass
 
 
@@ -377,7 +380,7 @@ def test_whoever_has_no_secret_cannot_take_a_seat() -> None:
 
     def start(name: str, node_rank: int, secret: Secret) -> None:
         try:
-            meeting = Meeting(
+            meeting = Rendezvous(
                 secret=secret,
                 address="127.0.0.1",
                 port=port,
@@ -391,7 +394,7 @@ def test_whoever_has_no_secret_cannot_take_a_seat() -> None:
             meeting.gather()
             meeting.leave()
             ends[name] = "met"
-        except Mistake as mistake:
+        except UsageError as mistake:
             ends[name] = str(mistake)
 
     said: list[str] = []

@@ -8,7 +8,7 @@ import pytest
 from paceline.runtimes.live import bulletin, hangs
 from paceline.runtimes.live.hangs import Episode, HangWatch
 from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Pulse
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.processes import Activity, Process
 from paceline.runtimes.live.stacks import frames_of, users_frame
 from paceline.runtimes.live.stalls import Limits, Stall, StallDetector
@@ -134,7 +134,7 @@ def test_phases_are_read_back(tmp_path: Path) -> None:
     """If this failed, a launcher would not know what its processes do."""
     from paceline.runtimes.live.heartbeat import read_pulse
 
-    with Heartbeat(Place(rank=1, workers=2, launch=tmp_path)) as heartbeat:
+    with Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path)) as heartbeat:
         assert read_pulse(tmp_path, 1).phase == "starting"
         heartbeat.enter("backward")
         heartbeat.beat(7)
@@ -163,7 +163,7 @@ def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_wor
 def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, everybody who is held up by a hang would be told as one more."""
     told: list[str] = []
-    places = [Place(rank=rank, workers=2, launch=tmp_path) for rank in (0, 1)]
+    places = [ProcessInfo(rank=rank, workers=2, launch=tmp_path) for rank in (0, 1)]
     processes = [Process("worker", rank) for rank in (0, 1)]
     for process in processes:
         process.child = type("Child", (), {"pid": 1})()  # type: ignore[assignment]
@@ -190,7 +190,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watche
     process.child = type("Child", (), {"pid": 1})()  # type: ignore[assignment]
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(hangs, "ask_for_stack", lambda *_: [])
-    with Heartbeat(Place(rank=0, workers=1, launch=tmp_path)) as heartbeat:
+    with Heartbeat(ProcessInfo(rank=0, workers=1, launch=tmp_path)) as heartbeat:
         heartbeat.beat(3)
         heartbeat.enter("forward")
         made = Watched(heartbeat.pulse().since)

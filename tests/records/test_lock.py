@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder
 from paceline.records.lock import RunLock
 
@@ -41,12 +41,12 @@ def test_a_lock_lives_as_long_as_any_process_of_its_run(tmp_path):
     folder = RunFolder(tmp_path)
     owner = holder(tmp_path, "own")
     worker = holder(tmp_path, "share")
-    with pytest.raises(Mistake, match=f"is in use: process {owner.pid} on "):
+    with pytest.raises(UsageError, match=f"is in use: process {owner.pid} on "):
         RunLock.own(folder, 0)
     RunLock.own(folder, 1).close()
     owner.kill()
     owner.communicate()
-    with pytest.raises(Mistake, match="is in use"):
+    with pytest.raises(UsageError, match="is in use"):
         RunLock.own(folder, 0)
     worker.communicate("")
     with RunLock.own(folder, 0) as lock:
@@ -63,13 +63,13 @@ def test_a_folder_that_is_only_read_need_not_be_writable(tmp_path, monkeypatch):
         return opened(path, flags, *more)
 
     monkeypatch.setattr(os, "open", read_only)
-    with pytest.raises(Mistake, match="cannot be opened"):
+    with pytest.raises(UsageError, match="cannot be opened"):
         RunLock.own(folder, 0)
     RunLock.own(folder, 0, only_read=True).close()
     monkeypatch.undo()
     owner = holder(tmp_path, "own")
     monkeypatch.setattr(os, "open", read_only)
-    with pytest.raises(Mistake, match=f"is in use: process {owner.pid} on "):
+    with pytest.raises(UsageError, match=f"is in use: process {owner.pid} on "):
         RunLock.own(folder, 0, only_read=True)
     monkeypatch.undo()
     owner.communicate("")
@@ -82,7 +82,7 @@ def test_whatever_a_lock_says_of_its_holder_a_refusal_is_one_plain_sentence(writ
     folder = RunFolder(tmp_path)
     with RunLock.own(folder, 0):
         folder.lock(0).write_bytes(written)
-        with pytest.raises(Mistake) as refused:
+        with pytest.raises(UsageError) as refused:
             RunLock.own(folder, 0)
     assert str(refused.value).isprintable()
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.create import check_folder_name, create, create_new, environment, new_folder_name
 from paceline.records.files import DamagedFile, read_json, write_json
 from paceline.records.folder import RunFolder
@@ -56,7 +56,7 @@ def test_two_runs_of_one_second_do_not_share_a_folder(tmp_path):
 )
 def test_a_name_from_elsewhere_is_only_ever_one_folder_of_ours(name):
     """If this failed, another process could have files written wherever it likes."""
-    with pytest.raises(Mistake, match="is not the name of a run folder"):
+    with pytest.raises(UsageError, match="is not the name of a run folder"):
         check_folder_name(name)
 
 

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.metrics import Row, Scores
 from paceline.records.observer import Started
 from paceline.records.spans import Totals
@@ -90,5 +90,5 @@ def test_step_times_are_a_series_over_the_run_without_evaluations(tmp_path):
 
 def test_a_missing_package_is_a_mistake_that_says_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-    with pytest.raises(Mistake, match=r"pip install 'paceline\[tensorboard\]'"):
+    with pytest.raises(UsageError, match=r"pip install 'paceline\[tensorboard\]'"):
         TensorBoardObserver().started(replace(STARTED, folder=str(tmp_path)))

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from paceline.clusters.networks import find_network
-from paceline.records.prediction import Prediction
 from paceline.reports.predict.svg import picture
 from paceline.reports.predict.text import text_lines
 from paceline.studies.predict.asking import answer, ask
+from paceline.studies.predict.prediction import Prediction
 from paceline.studies.predict.pricing import Pricing
-from paceline.studies.predict.words import Words
+from paceline.studies.predict.words import PredictRequest
 
-TWO_IN_A_HOST = Words(
+TWO_IN_A_HOST = PredictRequest(
     model="vgg16",
     device="rtx-4090",
     per_host=2,
@@ -24,22 +24,22 @@ TWO_IN_A_HOST = Words(
     scaling="strong",
     precision="bf16",
 )
-USUAL = Words(model="resnet50", device="a100")
-SLOW = Words(model="vgg16", device="a100", network="1gbit")
-SMALL = Words(model="mlp:hidden=1500", shape=(1, 28, 28), classes=10, device="v100", network="1gbit")
+USUAL = PredictRequest(model="resnet50", device="a100")
+SLOW = PredictRequest(model="vgg16", device="a100", network="1gbit")
+SMALL = PredictRequest(model="mlp:hidden=1500", shape=(1, 28, 28), classes=10, device="v100", network="1gbit")
 
 
-def told(words: Words) -> tuple[Prediction, list[str]]:
+def told(words: PredictRequest) -> tuple[Prediction, list[str]]:
     prediction = answer(words)
     return prediction, text_lines(prediction)
 
 
-def rate(words: Words, workers: int) -> float:
+def rate(words: PredictRequest, workers: int) -> float:
     question = ask(words)
     return Pricing(question).rate(question.case(question.strategies[0], workers))
 
 
-def speed_up(words: Words, workers: int) -> float:
+def speed_up(words: PredictRequest, workers: int) -> float:
     return rate(words, workers) / Pricing(ask(words)).alone
 
 
@@ -98,7 +98,7 @@ def test_where_no_count_that_was_asked_for_is_faster_no_knee_is_told_but_how_man
 
 def test_a_job_that_scales_is_told_by_what_was_asked_and_not_by_thousands_of_workers():
     """A slow device: it scales to thousands of workers that nobody asked about."""
-    _, lines = told(Words(model="resnet18", device="gt-750m", workers=(1, 2, 4, 8)))
+    _, lines = told(PredictRequest(model="resnet18", device="gt-750m", workers=(1, 2, 4, 8)))
     assert lines[0].startswith("Faster than one worker: 8 workers are 7.")
     assert "000" not in lines[0]
     (knee,) = [line for line in lines if line.startswith("Knee")]
@@ -115,7 +115,7 @@ TYPED = {
 }
 
 
-def typed(words: Words, what: str) -> Words:
+def typed(words: PredictRequest, what: str) -> PredictRequest:
     """The question with an option more, as somebody would type it."""
     option, value = what.split()
     if option == "--strategy":
@@ -224,7 +224,7 @@ def test_one_worker_with_a_server_is_said_to_be_slower_than_one_without_and_wher
 )
 def test_gpus_of_a_host_are_connected_by_their_own_pcie_unless_told(device, link):
     """If this failed, GPUs would be priced over a CPU's shared memory and two be slower than one."""
-    words = Words(model="vgg16", device=device, per_host=4, workers=(1, 2, 4))
+    words = PredictRequest(model="vgg16", device=device, per_host=4, workers=(1, 2, 4))
     plain, said = answer(words), answer(replace(words, inside=link))
     assert plain.series == said.series
     assert f"--inside is not given, so {find_network(link).title}" in plain.known.links
@@ -232,7 +232,7 @@ def test_gpus_of_a_host_are_connected_by_their_own_pcie_unless_told(device, link
 
 
 def test_workers_on_a_cpu_share_its_memory_unless_told():
-    prediction = answer(Words(model="mlp", device="epyc-7763", per_host=4, workers=(1, 4)))
+    prediction = answer(PredictRequest(model="mlp", device="epyc-7763", per_host=4, workers=(1, 4)))
     assert "--inside is not given, so shared memory" in prediction.known.links
 
 

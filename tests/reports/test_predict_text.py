@@ -5,7 +5,14 @@ from xml.etree import ElementTree
 
 import pytest
 
-from paceline.records.prediction import (
+from paceline.reports.predict.chart import chart_lines
+from paceline.reports.predict.layers import layer_lines
+from paceline.reports.predict.scale import Axis, tick_label
+from paceline.reports.predict.sentences import findings, verdict
+from paceline.reports.predict.svg import picture
+from paceline.reports.predict.table import table_lines
+from paceline.reports.predict.text import heading, text_lines
+from paceline.studies.predict.prediction import (
     Bandwidth,
     Findings,
     Gathering,
@@ -20,13 +27,6 @@ from paceline.records.prediction import (
     Series,
     Wire,
 )
-from paceline.reports.predict.chart import chart_lines
-from paceline.reports.predict.layers import layer_lines
-from paceline.reports.predict.scale import Axis, tick_label
-from paceline.reports.predict.sentences import findings, verdict
-from paceline.reports.predict.svg import picture
-from paceline.reports.predict.table import table_lines
-from paceline.reports.predict.text import heading, text_lines
 
 
 def row(workers: int, step: float = 0.1, **more) -> Row:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.runtimes.live.served.circle import Circle, Gift
+from paceline.runtimes.live.served.circle import ElasticCollectives, Gift
 
 
 def gift(value: float, op: str = "sum", root: int = 0) -> Gift:
@@ -11,7 +11,7 @@ def gift(value: float, op: str = "sum", root: int = 0) -> Gift:
 
 
 def test_a_collective_ends_when_every_member_has_given() -> None:
-    circle = Circle([0, 1])
+    circle = ElasticCollectives([0, 1])
     circle.give(0, gift(1.0))
     assert circle.whole() == []
     circle.give(1, gift(2.0))
@@ -20,7 +20,7 @@ def test_a_collective_ends_when_every_member_has_given() -> None:
 
 
 def test_whoever_leaves_is_not_waited_for_and_does_not_count() -> None:
-    circle = Circle([0, 1, 2])
+    circle = ElasticCollectives([0, 1, 2])
     circle.give(0, gift(1.0))
     circle.give(2, gift(4.0))
     circle.drop(2)
@@ -32,7 +32,7 @@ def test_whoever_leaves_is_not_waited_for_and_does_not_count() -> None:
 
 def test_nothing_is_left_of_those_who_have_all_gone() -> None:
     """A newcomer's first collective must not be mixed with one that nobody ended."""
-    circle = Circle([0, 1])
+    circle = ElasticCollectives([0, 1])
     circle.give(1, gift(8.0))
     circle.drop(1)
     circle.drop(0)
@@ -43,7 +43,7 @@ def test_nothing_is_left_of_those_who_have_all_gone() -> None:
 
 
 def test_a_member_that_is_ahead_keeps_its_turn() -> None:
-    circle = Circle([0, 1])
+    circle = ElasticCollectives([0, 1])
     circle.give(0, gift(1.0))
     circle.give(0, gift(10.0))
     circle.give(1, gift(2.0))
@@ -53,7 +53,7 @@ def test_a_member_that_is_ahead_keeps_its_turn() -> None:
 
 
 def test_what_a_stranger_gives_is_nothing() -> None:
-    circle = Circle([0])
+    circle = ElasticCollectives([0])
     circle.give(5, gift(9.0))
     circle.give(0, gift(1.0))
     (outcome,) = circle.whole()
@@ -62,7 +62,7 @@ def test_what_a_stranger_gives_is_nothing() -> None:
 
 @pytest.mark.parametrize(("op", "expected"), [("sum", 6.0), ("min", 2.0), ("broadcast", 4.0)])
 def test_every_way_of_combining(op: str, expected: float) -> None:
-    circle = Circle([0, 1])
+    circle = ElasticCollectives([0, 1])
     circle.give(0, gift(2.0, op, root=1))
     circle.give(1, gift(4.0, op, root=1))
     (outcome,) = circle.whole()
@@ -70,7 +70,7 @@ def test_every_way_of_combining(op: str, expected: float) -> None:
 
 
 def test_a_broadcast_goes_on_without_its_root() -> None:
-    circle = Circle([1, 2])
+    circle = ElasticCollectives([1, 2])
     circle.give(1, gift(2.0, "broadcast", root=0))
     circle.give(2, gift(4.0, "broadcast", root=0))
     (outcome,) = circle.whole()
@@ -78,7 +78,7 @@ def test_a_broadcast_goes_on_without_its_root() -> None:
 
 
 def test_documents_are_told_by_rank() -> None:
-    circle = Circle([0, 3])
+    circle = ElasticCollectives([0, 3])
     circle.give(3, Gift("words", '"three"'))
     circle.give(0, Gift("words", '"zero"'))
     (outcome,) = circle.whole()
@@ -86,7 +86,7 @@ def test_documents_are_told_by_rank() -> None:
 
 
 def test_members_that_do_not_agree_are_named() -> None:
-    circle = Circle([0, 1])
+    circle = ElasticCollectives([0, 1])
     circle.give(0, gift(1.0, "sum"))
     circle.give(1, gift(1.0, "min"))
     with pytest.raises(RuntimeError, match="rank 0 sum, rank 1 min"):

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys, wire_key
 
 
@@ -42,15 +42,15 @@ def test_a_secret_does_not_show() -> None:
 def test_a_short_secret_is_refused(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(text)
-    with pytest.raises(Mistake, match=r"holds \d+ bytes and needs at least 16") as mistake:
+    with pytest.raises(UsageError, match=r"holds \d+ bytes and needs at least 16") as mistake:
         Secret.read(path)
     assert "\n" not in str(mistake.value)
 
 
 def test_a_missing_or_unreadable_secret_is_a_mistake(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match="No such file"):
+    with pytest.raises(UsageError, match="No such file"):
         Secret.read(tmp_path / "nothing")
-    with pytest.raises(Mistake, match="Is a directory"):
+    with pytest.raises(UsageError, match="Is a directory"):
         Secret.read(tmp_path)
 
 

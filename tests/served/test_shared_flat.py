@@ -9,12 +9,12 @@ import pytest
 import torch
 from served_transport import flat_memory
 
-from paceline.collectives.shm import segment
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.served.control import Hello
 from paceline.runtimes.live.served.memory import SharedFlat, attach
 from paceline.runtimes.live.served.shape import Shape, span_of
 from paceline.runtimes.live.served.wire import Refused
+from paceline.shm import segment
 
 CPU = torch.device("cpu")
 CLONE_NEWNET = 0x40000000

@@ -8,7 +8,7 @@ import pytest
 import torch
 from served_transport import LENGTH, SECRET, a_server, a_worker, flat_memory
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.failures import lost_peer
 from paceline.runtimes.live.served.control import Contribution, Hello, Kept, Refusal, Result, Words
 from paceline.runtimes.live.served.keys import Secret
@@ -201,7 +201,9 @@ def test_nobody_answering_is_a_timeout() -> None:
 
 def test_a_wrong_secret_is_the_users_mistake() -> None:
     with a_server() as server:
-        with pytest.raises(Mistake, match="does not take this worker's secret; give the same --secret-file"):
+        with pytest.raises(
+            UsageError, match="does not take this worker's secret; give the same --secret-file"
+        ):
             WorkerSockets(Secret.new(), [server.endpoint], SharedFlat("test"))
         until = time.monotonic() + 5
         while not server.refused["wrong key"] and time.monotonic() < until:

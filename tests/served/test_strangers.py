@@ -13,7 +13,7 @@ import pytest
 import torch
 from served_transport import LENGTH, SECRET, a_server, a_worker
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.served import listener, wire
 from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
 from paceline.runtimes.live.served.channel import (
@@ -126,7 +126,7 @@ def test_a_worker_of_another_version_hears_so() -> None:
         thread.start()
         endpoint = f"tcp://127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(
-            Mistake, match=r"server 3 at .* runs another version of paceline; install the same"
+            UsageError, match=r"server 3 at .* runs another version of paceline; install the same"
         ):
             Link(3, endpoint, bytes(32), drop_all, NOTHING)
         thread.join()

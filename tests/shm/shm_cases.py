@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 import paceline.shm
-from paceline.collectives.shm.table import PIECE
-from paceline.collectives.shm.team import ALL_READ_ALL, IN_CACHE, Team
+from paceline.shm.table import PIECE
+from paceline.shm.team import ALL_READ_ALL, IN_CACHE, Team
 
 Case = tuple[str, Callable[[], None]]
 

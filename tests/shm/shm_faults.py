@@ -16,7 +16,7 @@ from crew import RUN, Crew, crew_of, free_port, in_dev_shm, mapped_memory, world
 from torch.distributed import ReduceOp
 
 import paceline.shm
-from paceline.collectives.shm import segment
+from paceline.shm import segment
 
 SMALL, BIG = 100, 1_000_000
 ODD = torch.float8_e5m2fnuz

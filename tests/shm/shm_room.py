@@ -23,7 +23,7 @@ from shm_cases import Rank
 import paceline.shm
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 
 LENGTH = 5_000_000
 
@@ -88,7 +88,7 @@ def crowded(rank: int, port: int) -> list[float]:
 def live(rank: int, port: int) -> dict[str, Any]:
     """What a worker of a run shows of it."""
     notes: list[str] = []
-    place = Place(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
+    place = ProcessInfo(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
     group = join(place, LiveOptions(timeout=20.0), torch.device("cpu"), note=notes.append)
     group.zeros(LENGTH, torch.float32, torch.device("cpu"))
     group.leave()

@@ -19,9 +19,9 @@ import torch.distributed as dist
 from crew import RUN, crew_of, write_facts
 
 import paceline.shm
-from paceline.collectives.shm import segment
-from paceline.collectives.shm.register import Register
-from paceline.collectives.shm.table import Layout
+from paceline.shm import segment
+from paceline.shm.register import Register
+from paceline.shm.table import Layout
 
 NOBODY = 65534
 PREFIX = "0//cpu//1"

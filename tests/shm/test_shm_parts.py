@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.collectives.shm import futex, process_group
-from paceline.collectives.shm.joining import alone
-from paceline.collectives.shm.process_group import SharedMemoryGroup
-from paceline.collectives.shm.works import Lane
+from paceline.shm import futex, process_group
+from paceline.shm.joining import alone
+from paceline.shm.process_group import SharedMemoryGroup
+from paceline.shm.works import Lane
 
 
 def test_threads_that_talk_to_one_rank_share_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -51,7 +51,7 @@ def test_a_system_without_futexes_can_import_and_be_alone(monkeypatch: pytest.Mo
     assert spec.loader is not None
     spec.loader.exec_module(elsewhere)
     assert not elsewhere.supported()
-    monkeypatch.setattr("paceline.collectives.shm.meeting.futex", elsewhere)
+    monkeypatch.setattr("paceline.shm.meeting.futex", elsewhere)
     team = alone(0, 5.0)
     team.barrier()
     tensor = torch.ones(3)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crew import run_script
 
-from paceline.collectives.shm import room
+from paceline.shm import room
 
 OWN = ("unshare", "-m", "setpriv", "--bounding-set", "-sys_ptrace")
 
@@ -106,7 +106,7 @@ def test_a_cgroups_limit_is_kept_to(limited: Path) -> None:
     code = """if True:
         import pathlib, sys
         pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
-        from paceline.collectives.shm import segment
+        from paceline.shm import segment
         segment.create("fits", 50_000_000)
         try:
             segment.create("does not", 400_000_000)

@@ -11,11 +11,11 @@ import pytest
 from crew import run_script
 from torch.distributed import HashStore
 
-from paceline.collectives.shm import register as registers
-from paceline.collectives.shm import segment
-from paceline.collectives.shm.facts import MAPPED, MEMBER, OFFER, TEAM, Fact, plain
-from paceline.collectives.shm.register import Register
 from paceline.errors import RunFailed
+from paceline.shm import register as registers
+from paceline.shm import segment
+from paceline.shm.facts import MAPPED, MEMBER, OFFER, TEAM, Fact, plain
+from paceline.shm.register import Register
 
 Facts = dict[str, Any]
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.strategies.base import Server, Worker
 from paceline.strategies.effects import AllReduce, Gradient, Peer, Program
 from paceline.strategies.messages import Pull, Push
@@ -352,5 +352,5 @@ def test_a_pull_alone_is_answered_at_once() -> None:
     ],
 )
 def test_settings_that_mean_nothing_are_refused(build: Callable[[], ParameterServer]) -> None:
-    with pytest.raises(Mistake, match="-"):
+    with pytest.raises(UsageError, match="-"):
         build()

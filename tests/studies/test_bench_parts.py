@@ -10,16 +10,16 @@ from hypothesis import strategies as st
 from paceline.clusters.cluster import Link
 from paceline.collectives.operations import OPERATIONS, find_operation
 from paceline.costs.all_reduce import predict_all_reduce, uniform_cluster
-from paceline.errors import Mistake
-from paceline.records.bench import Bench, Cell, Prediction
+from paceline.errors import UsageError
 from paceline.reports.bench import ConsoleBench, row, verdict
 from paceline.reports.winners import winners
-from paceline.studies.collectives.fit import Line, fit_line
+from paceline.studies.collectives.fit import AlphaBeta, fit_line
 from paceline.studies.collectives.measure import Measurer
 from paceline.studies.collectives.pattern import PERIOD, Pattern
 from paceline.studies.collectives.predict import predict
 from paceline.studies.collectives.probe import Bent, Found
 from paceline.studies.collectives.request import ELEMENTS, SIDES, SIZES, Request, parse_only, parse_sizes
+from paceline.studies.collectives.results import Bench, Cell, Prediction
 from paceline.studies.collectives.sides import Side, left_out
 
 SAMPLES = (3_000, 30_000, 300_000, 3_000_000)
@@ -27,7 +27,7 @@ SAMPLES = (3_000, 30_000, 300_000, 3_000_000)
 
 @given(st.floats(1e-6, 1e-2), st.floats(1e-11, 1e-7))
 def test_the_fit_finds_the_latency_and_the_rate_that_made_the_times(latency, byte_seconds):
-    true = Line(latency=latency, byte_seconds=byte_seconds)
+    true = AlphaBeta(latency=latency, byte_seconds=byte_seconds)
     found = fit_line([(size, true.seconds(size)) for size in SAMPLES])
     for size in (1_000, 50_000, 10_000_000):
         assert found.seconds(size) == pytest.approx(true.seconds(size), rel=1e-6)
@@ -104,7 +104,11 @@ def test_a_chunk_in_the_wrong_place_is_seen(op, workers, size):
 
 def test_a_link_without_time_a_byte_is_still_a_link():
     found = Found(
-        across=Line(latency=0.05, byte_seconds=0.0), inside=None, reduce_seconds=0.0, shared={}, measured=()
+        across=AlphaBeta(latency=0.05, byte_seconds=0.0),
+        inside=None,
+        reduce_seconds=0.0,
+        shared={},
+        measured=(),
     )
     prediction = predict(found, [0, 1], ["ring", "gloo"], [1000], 4)
     assert prediction.seconds["ring"][1000] == pytest.approx(0.1, rel=0.01)
@@ -238,8 +242,8 @@ def test_the_settings_and_figures_stand_above_the_table():
 
 
 def test_predictions_are_the_prices_of_what_the_probes_found():
-    line = Line(latency=1e-4, byte_seconds=8e-9)
-    bent = Bent(limit=1_000, small=Line(latency=1e-6, byte_seconds=0.0), large=line)
+    line = AlphaBeta(latency=1e-4, byte_seconds=8e-9)
+    bent = Bent(limit=1_000, small=AlphaBeta(latency=1e-6, byte_seconds=0.0), large=line)
     found = Found(across=line, inside=None, reduce_seconds=0.0, shared={"shm": bent}, measured=())
     made = predict(found, (0, 1, 2), ("gloo", "shm", "ring", "hierarchical"), (900, 300_000), 4)
     hosts = uniform_cluster(3, Link(latency=1e-4, bandwidth=125e6))
@@ -253,7 +257,7 @@ def test_workers_of_a_host_share_what_their_messages_took_together():
     # Two workers that exchange 1 MB in 1 ms move 2 GB/s: a swap takes that, and one message alone half of it.
     found = Found(
         across=None,
-        inside=Line(latency=0.0, byte_seconds=1e-9),
+        inside=AlphaBeta(latency=0.0, byte_seconds=1e-9),
         reduce_seconds=0.0,
         shared={},
         measured=(),
@@ -272,7 +276,7 @@ def test_sizes_and_sides_as_a_user_writes_them():
         "1 parsec": "not a size",
         "9TB": "too large",
     }.items():
-        with pytest.raises(Mistake, match=told):
+        with pytest.raises(UsageError, match=told):
             parse_sizes(text, 4)
 
 

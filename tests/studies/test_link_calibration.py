@@ -9,10 +9,10 @@ import pytest
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import SLICE, LinkFit, Profile
 from paceline.costs.all_reduce import predict_all_reduce
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link, fit_wire
 from paceline.studies.calibrate.together import add_links
-from paceline.studies.collectives.fit import Line
+from paceline.studies.collectives.fit import AlphaBeta
 
 SIZES = ((6_000,), (150_000,), (800_000,), (2_500_000, 40_000), (6_000_000,))
 LINK = Link(latency=3e-4, bandwidth=2e9)
@@ -74,14 +74,14 @@ def test_nonsense_is_refused() -> None:
         for rate in (4e9, 1e9)
     )
     assert add_links(quick, [fit]).links == (fit,)
-    with pytest.raises(Mistake, match=r"memory: 2 GB/s is more than the memory's own 1 GB/s"):
+    with pytest.raises(UsageError, match=r"memory: 2 GB/s is more than the memory's own 1 GB/s"):
         add_links(slow, [fit])
-    with pytest.raises(Mistake, match="messages: 2 GB/s"):
+    with pytest.raises(UsageError, match="messages: 2 GB/s"):
         add_links(slow, [replace(fit, name="messages")])
     across, unknown = replace(fit, name="network"), replace(slow, device={**slow.device, "curves": {}})
     assert add_links(slow, [across]).links == (across,), "a network's card has its own way to memory"
     assert add_links(unknown, [fit]).links == (fit,), "a record knows no memory's rate"
-    with pytest.raises(Mistake, match="1 steps"):
+    with pytest.raises(UsageError, match="1 steps"):
         fit_link("memory", (0, 0), points("memory", (0, 0))[:1])
 
 
@@ -112,7 +112,7 @@ def test_a_link_is_that_of_as_many_workers() -> None:
 
 def test_a_wire_is_as_uncertain_as_its_line() -> None:
     """The spread is what the line misses, no figure of ours."""
-    line = Line(latency=1e-4, byte_seconds=1e-8)
+    line = AlphaBeta(latency=1e-4, byte_seconds=1e-8)
     exact = [(float(size), line.seconds(size)) for size in (1_000, 1_000_000, 10_000_000)]
     fit = fit_wire(line, exact, workers=3)
     assert (fit.name, fit.latency, fit.bandwidth, fit.workers, fit.points) == ("wire", 1e-4, 1e8, 3, 3)

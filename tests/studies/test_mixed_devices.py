@@ -2,9 +2,9 @@
 
 import pytest
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.studies.predict.asking import answer, ask
-from paceline.studies.predict.words import Words
+from paceline.studies.predict.words import PredictRequest
 
 MIXED = """
 [[hosts]]
@@ -26,7 +26,7 @@ def mixed(tmp_path):
 
 
 def compute(device: str | None, cluster: str | None, workers: int) -> float:
-    words = Words(model="resnet18", device=device, cluster=cluster, workers=(workers,), batch=8)
+    words = PredictRequest(model="resnet18", device=device, cluster=cluster, workers=(workers,), batch=8)
     row = answer(words).series[0].rows[0]
     return row.compute + row.wait
 
@@ -39,8 +39,8 @@ def test_each_host_is_as_fast_as_its_sheet_says(mixed, device):
 
 
 def test_a_cluster_that_names_no_device_needs_one():
-    with pytest.raises(Mistake, match="names no device of the catalogue"):
-        ask(Words(model="mlp", cluster="hosts=2"))
+    with pytest.raises(UsageError, match="names no device of the catalogue"):
+        ask(PredictRequest(model="mlp", cluster="hosts=2"))
 
 
 def test_the_network_to_a_server_counts_as_one(tmp_path):
@@ -50,5 +50,5 @@ def test_the_network_to_a_server_counts_as_one(tmp_path):
         '[[hosts]]\nworkers = 2\nbandwidth = "10 Gbit/s"\n'
         '[[hosts]]\nname = "keeper"\nworkers = 0\nservers = 1\nbandwidth = "1 Gbit/s"\n'
     )
-    words = Words(model="mlp", device="a100", cluster=str(path), workers=(2,), strategies=("ps",))
+    words = PredictRequest(model="mlp", device="a100", cluster=str(path), workers=(2,), strategies=("ps",))
     assert answer(words).series[0].findings.bandwidth.wire.bandwidth == 1e9 / 8

@@ -11,7 +11,7 @@ from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.machine import Machine
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.modelled import Modelled
-from paceline.studies.predict.places import Meeting
+from paceline.studies.predict.places import SyncPattern
 from paceline.studies.predict.sources import Nominal, Recorded
 
 SAMPLES = 4
@@ -59,7 +59,7 @@ def test_workers_who_wait_for_all_do_so_in_company(strategy):
 
 def test_gloo_goes_over_the_loopback():
     shm, gloo = Machine(PROFILE), Machine(PROFILE, "gloo")
-    assert shm.cluster(2, Meeting()).hosts[0].inside.bandwidth == 4e9
-    (host,) = gloo.cluster(2, Meeting()).hosts
+    assert shm.cluster(2, SyncPattern()).hosts[0].inside.bandwidth == 4e9
+    (host,) = gloo.cluster(2, SyncPattern()).hosts
     assert (host.inside.bandwidth, host.backend) == (1e9, "gloo")
-    assert gloo.cluster(2, Meeting(served=True)).hosts[0].inside.bandwidth == 1e6
+    assert gloo.cluster(2, SyncPattern(served=True)).hosts[0].inside.bandwidth == 1e6

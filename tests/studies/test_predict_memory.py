@@ -7,21 +7,21 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import main
-from paceline.errors import Mistake
-from paceline.records.prediction import Memory, Prediction
+from paceline.errors import UsageError
 from paceline.reports.predict.text import text_lines
 from paceline.studies.predict.asking import answer
 from paceline.studies.predict.memory import KERNELS, LOADED
-from paceline.studies.predict.words import Words
+from paceline.studies.predict.prediction import Memory, Prediction
+from paceline.studies.predict.words import PredictRequest
 
-WIDE = Words(model="mlp:hidden=2000000", device="t4", workers=(4,), batch=1024)
+WIDE = PredictRequest(model="mlp:hidden=2000000", device="t4", workers=(4,), batch=1024)
 """Few operators, and megabytes a sample."""
-MLP = Words(model="mlp:hidden=2000,layers=2", device="epyc-7763", workers=(1,), batch=16)
+MLP = PredictRequest(model="mlp:hidden=2000,layers=2", device="epyc-7763", workers=(1,), batch=16)
 VECTOR = 4 * (16 + 64 * 2000 + 2000 + 2000 * 2000 + 2000 + 2000 * 10 + 10)
 """Bytes of its parameters, or of its gradients: both have 16 control elements in front."""
 
 
-def memory_of(words: Words, row: int = -1) -> Memory:
+def memory_of(words: PredictRequest, row: int = -1) -> Memory:
     memory = answer(words).series[0].rows[row].memory
     assert memory is not None
     return memory
@@ -29,7 +29,7 @@ def memory_of(words: Words, row: int = -1) -> Memory:
 
 def test_the_largest_gpt_2_does_not_fit_a_t4() -> None:
     """Predicted happily before: parameters, gradients and momentum alone are more than the T4 has."""
-    prediction = answer(Words(model="gpt2-xl", device="t4", batch=64, workers=(1,)))
+    prediction = answer(PredictRequest(model="gpt2-xl", device="t4", batch=64, workers=(1,)))
     lines = text_lines(prediction)
     assert lines[0].startswith(
         "Does not fit: a worker needs 383 GB with batch 64, NVIDIA T4 has 16.1 GB (15 GiB)"
@@ -147,7 +147,7 @@ def test_codecs_take_memory() -> None:
 
 def test_mixed_precision_narrows_activations_only() -> None:
     """Parameters, gradients and the optimizer's state stay in 32 bits."""
-    words = Words(model="cnn", device="t4", workers=(1,), batch=512)
+    words = PredictRequest(model="cnn", device="t4", workers=(1,), batch=512)
     whole, mixed = memory_of(words), memory_of(replace(words, precision="fp16"))
     assert (mixed.parameters, mixed.gradients, mixed.optimizer) == (
         whole.parameters,
@@ -163,7 +163,7 @@ def test_a_cluster_file_states_memory(tmp_path: Path) -> None:
     old = '[[hosts]]\nname = "old"\nworkers = 1\ndevice = "t4"\nbandwidth = "10 Gbit/s"\n'
     new = '[[hosts]]\nname = "new"\nworkers = 1\ndevice = "a10"\nmemory = "1 GiB"\nbandwidth = "10 Gbit/s"\n'
     file.write_text(old + new)
-    words = Words(model="mlp:hidden=2000,layers=2", cluster=str(file), batch=2000)
+    words = PredictRequest(model="mlp:hidden=2000,layers=2", cluster=str(file), batch=2000)
     one, two = (memory_of(words, row) for row in (0, 1))
     assert (one.device, one.fits) == ("NVIDIA T4", True)
     assert (two.device, two.capacity, two.fits) == ("NVIDIA A10", 2**30, False)
@@ -171,7 +171,7 @@ def test_a_cluster_file_states_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("memory", ["0 GB", "much"])
 def test_memory_that_is_none_is_refused(memory: str) -> None:
-    with pytest.raises(Mistake, match=memory):
+    with pytest.raises(UsageError, match=memory):
         answer(replace(MLP, memory=memory))
 
 

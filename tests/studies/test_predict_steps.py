@@ -10,7 +10,7 @@ from predict_setups import COST, LINK, SHAPE, make_setup, with_link
 
 from paceline.clusters.cluster import Device, Link
 from paceline.collectives.buckets import plan_buckets
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.studies.predict.base import Setup
 from paceline.studies.predict.few import slower
@@ -80,11 +80,11 @@ def test_a_hundred_thousand_workers_take_no_time() -> None:
 
 
 def test_what_would_take_too_long_is_refused() -> None:
-    with pytest.raises(Mistake, match="shorter period"):
+    with pytest.raises(UsageError, match="shorter period"):
         predict_step(make_setup(2, "local-sgd:period=2000000"))
-    with pytest.raises(Mistake, match="ask for fewer workers"):
+    with pytest.raises(UsageError, match="ask for fewer workers"):
         predict_step(make_setup(20_000, "local-sgd:period=1s", jitter=0.1))
-    with pytest.raises(Mistake, match="never ends a period"):
+    with pytest.raises(UsageError, match="never ends a period"):
         predict_step(make_setup(2, "local-sgd:period=1s", cost=slower(COST, 0.0)))
 
 

@@ -15,22 +15,22 @@ from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.devices.base import StepCost
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of
-from paceline.records.prediction import Known, Layer, Prediction, Wire
 from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.interval import interval, longest
 from paceline.studies.predict.machine import Machine, Machines
 from paceline.studies.predict.model import Case, Quality
-from paceline.studies.predict.places import Alike, Described, LinkNames, Meeting, changed
+from paceline.studies.predict.places import Alike, Described, LinkNames, SyncPattern, changed
+from paceline.studies.predict.prediction import Known, Layer, Prediction, Wire
 from paceline.studies.predict.question import Gathers, Money, Question, Remedy, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.sources import told_disturbance
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
-from paceline.studies.predict.words import Words
+from paceline.studies.predict.words import PredictRequest
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -224,7 +224,7 @@ class Served(ByHand):
 
     def step(self, case: Case) -> Step:
         if case.servers > self.room:
-            raise Mistake(f"{case.servers} servers do not fit")
+            raise UsageError(f"{case.servers} servers do not fit")
         return replace(super().step(case.with_link("network", bandwidth=case.servers)), bound="server")
 
 
@@ -255,18 +255,20 @@ def test_more_servers_are_told_only_where_there_is_room_for_them_and_a_run_may_h
     ],
 )
 def test_the_precision_is_said_with_the_flag_that_changes_it(device, precision, says):
-    words = Words(model="mlp:hidden=2000", shape=(1, 28, 28), classes=10, device=device, precision=precision)
+    words = PredictRequest(
+        model="mlp:hidden=2000", shape=(1, 28, 28), classes=10, device=device, precision=precision
+    )
     assert re.search(says, ask(words).model.known.precision)
 
 
 def test_what_bf16_gains_is_what_it_gains_when_it_is_typed():
-    words = Words(model="resnet18", device="a100", workers=(1,))
+    words = PredictRequest(model="resnet18", device="a100", workers=(1,))
     gain = ask(words).model.cost(32).compute / ask(replace(words, precision="bf16")).model.cost(32).compute
     assert f"computes {gain:.2g}x as fast" in ask(words).model.known.precision
 
 
 def test_twice_the_servers_are_offered_as_far_as_a_run_may_have_them():
-    words = Words(model="mlp", device="a100", strategies=("ps",), servers=32)
+    words = PredictRequest(model="mlp", device="a100", strategies=("ps",), servers=32)
     assert "--servers 64" in [remedy.what for remedy in ask(words).remedies]
     assert not any(remedy.kind == "servers" for remedy in ask(replace(words, servers=33)).remedies)
 
@@ -278,12 +280,12 @@ def test_an_epoch_has_whole_steps_and_a_batch_is_no_larger_than_the_data():
     assert [row.finish for row in rows] == pytest.approx([200 * 1.0, 26 * 2.0])
     assert rows[1].cost == pytest.approx(8 * 26 * 2.0)
     with pytest.raises(
-        Mistake, match=r"a batch of 128 samples over all workers is larger than the training data \(100"
+        UsageError, match=r"a batch of 128 samples over all workers is larger than the training data \(100"
     ):
         asked(lambda workers: 1.0, money=money, workers=(1, 128))
     strong = asked(lambda workers: 1.0, money=money, workers=(3,), batch=100, scaling="strong")
     assert predict(strong).series[0].rows[0].finish == pytest.approx(2 * 35.0)
-    with pytest.raises(Mistake, match="larger than the training data"):
+    with pytest.raises(UsageError, match="larger than the training data"):
         asked(lambda workers: 1.0, money=money, workers=(3,), batch=101, scaling="strong")
 
 
@@ -359,7 +361,7 @@ def test_no_factor_is_found_where_none_is_enough():
     ],
 )
 def test_nonsense_counts_are_refused(text, says):
-    with pytest.raises(Mistake, match=says):
+    with pytest.raises(UsageError, match=says):
         parse_counts(text)
 
 
@@ -368,16 +370,16 @@ def test_counts_may_be_ranges_in_any_order():
 
 
 def test_more_workers_than_samples_are_refused():
-    with pytest.raises(Mistake, match="without a sample"):
+    with pytest.raises(UsageError, match="without a sample"):
         asked(lambda workers: 0.0, batch=3, scaling="strong", workers=(1, 4))
 
 
 def test_usual_counts_leave_out_those_that_a_strategy_cannot_do_with():
-    words = Words(model="mlp", device="a100", strategies=("all-reduce", "ps:backup=2"))
+    words = PredictRequest(model="mlp", device="a100", strategies=("all-reduce", "ps:backup=2"))
     assert words.counts(10**6, 32) == (4, 8, 16, 32, 64, 128)
     assert words.counts(3, 32) == (3,)
     assert replace(words, strategies=("ps:backup=200",)).counts(10**6, 32) == (201,)
-    with pytest.raises(Mistake, match="drops every gradient of a round of 2 workers"):
+    with pytest.raises(UsageError, match="drops every gradient of a round of 2 workers"):
         words.counts(2, 32)
     assert replace(words, workers=(3, 4)).counts(10**6, 32) == (3, 4)
 
@@ -397,7 +399,7 @@ def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
         Host(name="c", link=link, workers=2),
     )
     place = Described(Cluster(hosts=hosts))
-    part = place.cluster(1, Meeting(served=True))
+    part = place.cluster(1, SyncPattern(served=True))
     assert [(host.name, host.workers) for host in part.hosts] == [("a", 1), ("b", 0)]
     assert [host.name for host in place.cluster(4).hosts] == ["a", "c"], "nobody talks to servers"
 
@@ -405,7 +407,9 @@ def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
 def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_none():
     """If this fails, a faster network speeds up two workers of one host, or not, by how it is worked out."""
     cluster = "hosts=1,workers=2,bandwidth=1 Gbit/s"
-    words = Words(model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", cluster=cluster)
+    words = PredictRequest(
+        model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", cluster=cluster
+    )
     place = find_standing(words, None).place
     assert isinstance(place, Described)
     keeper = Host(name="keeper", link=Link(bandwidth=1e6, latency=1e-3), workers=0, servers=1)
@@ -436,7 +440,7 @@ def test_only_the_link_that_is_named_is_made_faster():
 
 def test_another_world_is_the_same_by_kinds_of_hosts_as_by_hosts():
     """Other links are put on the kinds of hosts, not on each of 100,000."""
-    words = Words(
+    words = PredictRequest(
         model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", per_host=2, network="1gbit"
     )
     case = Case(strategy="all-reduce", workers=33, batch=8, total=264, compute=1.3, links=1.7)
@@ -472,9 +476,9 @@ def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_co
         name="here", made="now", versions={}, machine={}, device={}, links=links, company=(1.0, 1.5)
     )
     place = Machine(profile)
-    (host,) = place.cluster(2, Meeting()).hosts
+    (host,) = place.cluster(2, SyncPattern()).hosts
     assert (host.workers, host.inside.bandwidth, host.company) == (2, 1e9, (1.0, 1.5))
-    assert place.cluster(2, Meeting(served=True)).hosts[0].inside.bandwidth == 2e9
+    assert place.cluster(2, SyncPattern(served=True)).hosts[0].inside.bandwidth == 2e9
 
 
 def measured_across(*names: str) -> Profile:
@@ -490,17 +494,17 @@ def measured_across(*names: str) -> Profile:
 
 def test_workers_on_several_measured_machines_talk_over_the_network_that_was_measured():
     place = Machines(measured_across("network", "wire", "memory"), per_host=2)
-    cluster = place.cluster(3, Meeting())
+    cluster = place.cluster(3, SyncPattern())
     assert [host.workers for host in cluster.hosts] == [2, 1]
     assert {(host.link.bandwidth, host.inside.bandwidth) for host in cluster.hosts} == {(1e8, 3e8)}
     assert cluster.hosts[0].company == (1.0, 1.5)
-    assert place.cluster(3, Meeting(served=True)).hosts[0].link.bandwidth == 2e8, (
+    assert place.cluster(3, SyncPattern(served=True)).hosts[0].link.bandwidth == 2e8, (
         "messages have a fit of their own"
     )
 
 
 def test_a_profile_of_several_hosts_puts_a_worker_on_each():
-    words = Words(model="mlp", profile=Path("here.json"))
+    words = PredictRequest(model="mlp", profile=Path("here.json"))
     standing = find_standing(words, measured_across("network", "wire"))
     assert standing.place.hosts(4) == 4
     here = measured_across("memory", "network")
@@ -508,10 +512,10 @@ def test_a_profile_of_several_hosts_puts_a_worker_on_each():
         "the machine itself, unless the network is asked for"
     )
     assert find_standing(replace(words, network="measured"), here).place.hosts(4) == 4
-    with pytest.raises(Mistake, match="has no network"):
+    with pytest.raises(UsageError, match="has no network"):
         find_standing(replace(words, network="measured"), measured_across("memory"))
-    with pytest.raises(Mistake, match="add --profile"):
-        find_standing(Words(model="mlp", device="a100", network="measured"), None)
+    with pytest.raises(UsageError, match="add --profile"):
+        find_standing(PredictRequest(model="mlp", device="a100", network="measured"), None)
 
 
 def test_the_interval_holds_what_operators_without_a_measured_relative_may_really_take():

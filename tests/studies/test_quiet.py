@@ -10,9 +10,9 @@ import pytest
 from paceline.cli.main import main
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.errors import RunFailed
-from paceline.records.calibration import SilentCalibration
 from paceline.records.load import HostLoad, LoadMeter
 from paceline.studies.calibrate.quiet import QuietMachine
+from paceline.studies.calibrate.results import SilentCalibration
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.sources import Nominal, by_profile
 

@@ -8,7 +8,7 @@ import pytest
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.devices.base import StepCost
 from paceline.costs.given import given_costs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.virtual.keeping import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
@@ -75,5 +75,5 @@ def test_a_wrong_part_is_seen_in_its_row(record: RunFolder) -> None:
 
 def test_a_folder_without_steps_is_refused(tmp_path: Path) -> None:
     """There is nothing to compare with."""
-    with pytest.raises(Mistake, match="holds no recorded steps"):
+    with pytest.raises(UsageError, match="holds no recorded steps"):
         compare_parts(predict_step(SETUP), RunFolder(tmp_path))

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.errors import Mistake
-from paceline.records.table_fit import Point
+from paceline.errors import UsageError
 from paceline.studies.calibrate.measured import Measured, read_measured
 from paceline.studies.calibrate.table import TRANSFERS, fit_table
+from paceline.studies.calibrate.table_fit import Point
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "resnet18-cifar10-table.toml"
 
@@ -43,7 +43,7 @@ def test_points_that_nobody_measured_can_be_foretold():
     assert new.measured is None
     assert new.error is None
     assert new.seconds > 0
-    with pytest.raises(Mistake, match=r"8x64 cannot be predicted.*only at 32, 128"):
+    with pytest.raises(UsageError, match=r"8x64 cannot be predicted.*only at 32, 128"):
         fit_table(read_measured(EXAMPLE), predict=[Point(8, 64)])
 
 
@@ -93,7 +93,7 @@ ONE = "[[measured]]\nworkers = 1\nbatch = [10]\nepoch = ['10 s']\n"
     ],
 )
 def test_a_table_that_cannot_be_fitted_says_why(tmp_path, rows, parts):
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         fit_table(read_measured(table(tmp_path, rows)))
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
@@ -102,13 +102,13 @@ def test_a_table_that_cannot_be_fitted_says_why(tmp_path, rows, parts):
     ("start", "why"), [(Point(1, 32), "says nothing about communication"), (Point(3, 32), "was not measured")]
 )
 def test_a_point_that_is_not_in_the_table_is_refused_with_those_that_are(start, why):
-    with pytest.raises(Mistake, match=rf"{start}.*{why}.*choose one of 2x32, 2x128"):
+    with pytest.raises(UsageError, match=rf"{start}.*{why}.*choose one of 2x32, 2x128"):
         fit_table(read_measured(EXAMPLE), start=start)
 
 
 def test_points_and_collectives_are_read_as_people_write_them():
     assert Point.parse("2x128", "--from") == Point(2, 128)
-    with pytest.raises(Mistake, match=r"--from: '2-128'.*'2x128'"):
+    with pytest.raises(UsageError, match=r"--from: '2-128'.*'2x128'"):
         Point.parse("2-128", "--from")
-    with pytest.raises(Mistake, match="did you mean 'ring'"):
+    with pytest.raises(UsageError, match="did you mean 'ring'"):
         fit_table(read_measured(EXAMPLE), collective="rings")

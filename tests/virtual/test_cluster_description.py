@@ -9,7 +9,7 @@ from paceline.clusters.description import DEFAULT_LINK, read_cluster
 from paceline.clusters.devices import DEVICES
 from paceline.clusters.lines import find_lines, line_of
 from paceline.clusters.networks import NETWORKS
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 INLINE = (
     "hosts=4,workers=2,bandwidth=1 Gbit/s,latency=50 us,forward=0.7 ms,backward=1.1 ms,apply=50 us,"
@@ -73,7 +73,7 @@ def test_ranks_fill_hosts_in_order_and_servers_go_where_they_are_offered_a_place
     cluster = read_cluster(str(path))
     assert cluster.place_workers() == (0, 0, 1, 1, 2)
     assert cluster.place_servers(2) == (3, 3)
-    with pytest.raises(Mistake, match=r"3 servers do not fit.*offer 2 places"):
+    with pytest.raises(UsageError, match=r"3 servers do not fit.*offer 2 places"):
         cluster.place_servers(3)
     assert read_cluster("hosts=2").place_servers(3) == (0, 1, 0)
 
@@ -106,7 +106,7 @@ def test_ranks_fill_hosts_in_order_and_servers_go_where_they_are_offered_a_place
     ],
 )
 def test_bad_inline_description_names_value_and_rule(text: str, parts: list[str]) -> None:
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         read_cluster(text)
     assert all(part in str(caught.value) for part in parts), str(caught.value)
 
@@ -132,7 +132,7 @@ def test_bad_inline_description_names_value_and_rule(text: str, parts: list[str]
 def test_bad_file_names_file_key_value_and_rule(tmp_path: Path, text: str, parts: list[str]) -> None:
     path = tmp_path / "bad.toml"
     path.write_text(text)
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         read_cluster(str(path))
     assert all(part in str(caught.value) for part in [str(path), *parts]), str(caught.value)
 
@@ -188,7 +188,7 @@ def test_a_mistake_in_a_file_names_its_line(tmp_path: Path, good: str, bad: str,
     assert len(read_cluster(str(path)).hosts) == 3
     assert LINED.count(good) == 1
     path.write_text(LINED.replace(good, bad))
-    with pytest.raises(Mistake) as caught:
+    with pytest.raises(UsageError) as caught:
         read_cluster(str(path))
     assert str(caught.value).startswith(f"{path}, {says}"), str(caught.value)
 
@@ -255,14 +255,14 @@ def test_hosts_whose_workers_come_late_or_go_early(tmp_path: Path) -> None:
 
 
 def test_missing_file_is_named() -> None:
-    with pytest.raises(Mistake, match=r"nowhere\.toml.*No such file"):
+    with pytest.raises(UsageError, match=r"nowhere\.toml.*No such file"):
         read_cluster("nowhere.toml")
 
 
 def test_a_number_of_workers_that_is_not_the_clusters_is_refused() -> None:
     cluster = Cluster(hosts=(Host(name="a", link=DEFAULT_LINK, workers=3),))
     cluster.check_workers(3)
-    with pytest.raises(Mistake, match="--workers 2 contradicts the cluster, which has 3"):
+    with pytest.raises(UsageError, match="--workers 2 contradicts the cluster, which has 3"):
         cluster.check_workers(2)
 
 

@@ -8,7 +8,7 @@ import pytest
 from virtual_helpers import StepTimes, make_cluster, make_job, time_only, with_gradients
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.records.servers import Entry, Received, Updated
 from paceline.runtimes.settings import Every
 
@@ -78,13 +78,13 @@ def test_a_strategy_that_needs_everybody_refuses_to_lose_anybody(how: dict) -> N
     cluster = replace(cluster, hosts=(cluster.hosts[0], replace(cluster.hosts[1], **how)))
     (setting,) = how
     with pytest.raises(
-        Mistake, match=rf"{setting} of host 'h1': strategy 'all-reduce' needs every worker.*ssp"
+        UsageError, match=rf"{setting} of host 'h1': strategy 'all-reduce' needs every worker.*ssp"
     ):
         time_only(cluster)
 
 
 def test_a_horizon_needs_servers() -> None:
-    with pytest.raises(Mistake, match=r"--horizon '0\.6 s' would cut strategy 'all-reduce'"):
+    with pytest.raises(UsageError, match=r"--horizon '0\.6 s' would cut strategy 'all-reduce'"):
         time_only(make_cluster(2), horizon=0.6)
 
 

@@ -10,10 +10,10 @@ from virtual_helpers import StepTimes, make_cluster, make_job, settings_of, time
 
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.given import given_costs
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
-from paceline.strategies.base import Meets, Server, Worker, parts
+from paceline.strategies.base import Server, SyncPoint, Worker, parts
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
@@ -45,7 +45,7 @@ class Model:
 class Served:
     """What the two below share: each server keeps an equal part of the parameters."""
 
-    meets = Meets.STEP
+    sync_point = SyncPoint.EVERY_STEP
 
     def worker(self, me: Worker) -> Program:
         while True:
@@ -176,7 +176,7 @@ def test_asynchronous_training_depends_on_the_times_alone(servers: int) -> None:
 class Chatter:
     """Worker 0 sends numbered messages of different sizes to worker 1, changing the tensor as it goes."""
 
-    meets = Meets.STEP
+    sync_point = SyncPoint.EVERY_STEP
 
     def worker(self, me: Worker) -> Program:
         for number in count():
@@ -211,7 +211,7 @@ class Broken:
     """Worker 1 does something else than the others."""
 
     effect: str = "receive"
-    meets = Meets.STEP
+    sync_point = SyncPoint.EVERY_STEP
 
     def worker(self, me: Worker) -> Program:
         while True:
@@ -250,7 +250,7 @@ def test_a_message_to_nobody_is_refused() -> None:
 
 
 def test_more_servers_than_places_are_refused() -> None:
-    with pytest.raises(Mistake, match="2 servers do not fit"):
+    with pytest.raises(UsageError, match="2 servers do not fit"):
         time_only(with_server(2), SHAPE, strategy=Synchronous(), servers=2)
 
 

@@ -5,7 +5,7 @@ import pytest
 from command import run_json
 from paceline.cli.main import main
 from paceline.costs.recorded import typical_step
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 
 CLUSTER = "hosts=2,bandwidth=1 Gbit/s,latency=50 us,data=1 ms,forward=10 ms,backward=20 ms,apply=2 ms,checkpoint=5 ms"
@@ -48,5 +48,5 @@ def test_times_are_given_once(recorded, capsys):
 
 
 def test_a_folder_without_steps_is_refused(tmp_path):
-    with pytest.raises(Mistake, match="fewer than 2 recorded steps"):
+    with pytest.raises(UsageError, match="fewer than 2 recorded steps"):
         typical_step(RunFolder(tmp_path))

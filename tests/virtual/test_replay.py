@@ -12,12 +12,12 @@ from virtual_helpers import Kept, KeptRecords, StepTimes, make_job, random_model
 
 from paceline.cli.main import main
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated, entry_from_json, entry_to_json
 from paceline.records.tensorfile import read_tensors, write_tensors
-from paceline.runtimes.agenda import Agenda
+from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.prepare import Prepared, build_strategy
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.replay import Recording, read_recording, replay
@@ -64,7 +64,7 @@ def repeated(recording: Recording) -> KeptRecords:
         job=job,
         strategy=build_strategy(settings),
         shards=shards,
-        agenda=Agenda(settings, shards.steps_per_epoch),
+        agenda=Triggers(settings, shards.steps_per_epoch),
         servers=settings.servers,
     )
     told, kept = Kept(), KeptRecords()
@@ -128,7 +128,7 @@ def test_a_forged_log_is_noticed_at_the_first_update_that_differs(spec: str) -> 
 
 
 def test_a_run_without_servers_cannot_be_replayed(tmp_path: Path) -> None:
-    with pytest.raises(Mistake, match=r"holds no config\.json"):
+    with pytest.raises(UsageError, match=r"holds no config\.json"):
         read_recording(RunFolder(tmp_path))
 
 

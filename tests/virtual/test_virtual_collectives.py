@@ -14,7 +14,7 @@ from paceline.collectives.pipeline import pipelined, segments_for
 from paceline.collectives.traffic import schedule_bytes
 from paceline.costs.all_reduce import all_reduce_costs
 from paceline.costs.topology import Topology
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.settings import Settings
@@ -86,7 +86,7 @@ def test_the_collective_does_not_touch_the_mathematics() -> None:
 
 
 def test_an_unknown_collective_is_a_mistake_before_anything_runs(capsys) -> None:
-    with pytest.raises(Mistake, match="unknown collective 'rign'; did you mean 'ring'"):
+    with pytest.raises(UsageError, match="unknown collective 'rign'; did you mean 'ring'"):
         Settings(job=JobSpec(), epochs=1, collective="rign")
     assert main(["simulate", "--collective", "rign"]) == 2
     assert (
@@ -109,5 +109,5 @@ def test_a_cluster_says_how_fast_its_workers_reduce(tmp_path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[[hosts]]\nreduce = "4 GB/s"\n[[hosts]]\nname = "other"\n')
     assert [host.device.reduce_seconds for host in read_cluster(str(file)).hosts] == [1 / 4e9, 0.0]
-    with pytest.raises(Mistake, match="reduce"):
+    with pytest.raises(UsageError, match="reduce"):
         read_cluster("hosts=2,reduce=fast")

@@ -10,7 +10,7 @@ from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, setting
 
 from paceline.clusters.times import StepTimes
 from paceline.costs.given import given_costs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.ledger import TimeLedger
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.virtual.shape import JobShape
@@ -225,15 +225,15 @@ def test_shape_of_a_job_is_that_of_its_model() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    with pytest.raises(Mistake, match=r"--target-accuracy 0\.9 cannot be met without gradients"):
+    with pytest.raises(UsageError, match=r"--target-accuracy 0\.9 cannot be met without gradients"):
         time_only(make_cluster(2), target_accuracy=0.9)
-    with pytest.raises(Mistake, match="nothing to evaluate without gradients"):
+    with pytest.raises(UsageError, match="nothing to evaluate without gradients"):
         time_only(make_cluster(2), evaluate=Every(1))
-    with pytest.raises(Mistake, match="--workers 2 contradicts the cluster, which has 3"):
+    with pytest.raises(UsageError, match="--workers 2 contradicts the cluster, which has 3"):
         time_only(make_cluster(3), batch_sizes=(8, 8))
-    with pytest.raises(Mistake, match="does not say how long backward takes"):
+    with pytest.raises(UsageError, match="does not say how long backward takes"):
         time_only(make_cluster(2, times=StepTimes(forward=1.0)))
     cluster = make_cluster(2)
     costs = given_costs(cluster, (8, 8), {})
-    with pytest.raises(Mistake, match="only a shape"):
+    with pytest.raises(UsageError, match="only a shape"):
         simulate(settings_of(2), SHAPE, cluster, costs)

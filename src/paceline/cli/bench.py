@@ -10,7 +10,7 @@ from paceline.cli.options import DEFAULT_WORKERS, whole
 from paceline.cli.place import PlaceOptions
 
 if TYPE_CHECKING:
-    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.place import ProcessInfo
     from paceline.studies.collectives.request import Request
 
 WHAT = Group("What is measured", sort_key=1)
@@ -63,12 +63,12 @@ def collectives(
     as_json
         One JSON document instead of text.
     """
-    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.place import ProcessInfo
     from paceline.studies.collectives.request import request
 
     where = where or PlaceOptions()
     asked = request(sizes=sizes, only=only, op=op, dtype=dtype, repeats=repeats, cell_seconds=cell_seconds)
-    place = Place.from_environment()
+    place = ProcessInfo.from_environment()
     return _work(asked, where, place, as_json) if place else _launch(where)
 
 
@@ -85,7 +85,7 @@ def _launch(where: PlaceOptions) -> int:
         return launch(train_command(sys.argv[1:]), plan, trains=False, start=start)
 
 
-def _work(asked: "Request", where: PlaceOptions, place: "Place", as_json: bool) -> int:
+def _work(asked: "Request", where: PlaceOptions, place: "ProcessInfo", as_json: bool) -> int:
     """Be one worker, to the end."""
     from paceline.reports.bench import ConsoleBench, JsonBench
     from paceline.runtimes.live.guard import run_guarded

@@ -89,10 +89,10 @@ def calibrate(
     from paceline.cli.table import fit_from_table
     from paceline.cli.together import work_together
     from paceline.clusters.profile_file import DEFAULT_PATH
-    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.place import ProcessInfo
     from paceline.studies.calibrate.words import choose_task
 
-    where, place = where or LinkOptions(), Place.from_environment()
+    where, place = where or LinkOptions(), ProcessInfo.from_environment()
     what = {"--seconds": seconds, "--threads": threads, "--record": record, "--profile": profile}
     what |= {"--busy": busy or None}
     tables = {"--table": table, "--from": start, "--collective": collective, "--predict": foretell}
@@ -173,8 +173,8 @@ def _by_record(record: Path, base: Path | None, threads: int | None, kept: Kept)
 def _finish(profile: "Profile", kept: Kept, document: dict[str, Any], lines: "Iterable[str]") -> int:
     """Write the profile and, if somebody is to be told, say what was found and where it is."""
     from paceline.clusters.profile_file import made_before, write_profile
-    from paceline.records.calibration import SCHEMA
     from paceline.reports.calibrate import tell_file
+    from paceline.studies.calibrate.results import SCHEMA
 
     replaced = made_before(kept.path)
     write_profile(profile, kept.path)

@@ -9,7 +9,7 @@ from cyclopts import Group, Parameter
 from rich.console import Console
 
 from paceline.cli.options import whole
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.reports.explain.request import DRAWN, WRITTEN, Request
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def _list(as_json: bool, asked: bool) -> None:
     from paceline.reports.explain.catalogue import entries, print_entries
 
     if asked:
-        raise Mistake(f"which schedule? name one of {', '.join(entries())}, as in 'paceline explain ring'")
+        raise UsageError(f"which schedule? name one of {', '.join(entries())}, as in 'paceline explain ring'")
     if as_json:
         print(json.dumps({"schema": 1, "entries": entries()}, indent=2))  # noqa: T201
     else:

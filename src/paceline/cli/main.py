@@ -11,7 +11,7 @@ from difflib import get_close_matches
 from cyclopts import App, CycloptsError, UnknownOptionError, UnusedCliTokensError
 
 from paceline import __version__
-from paceline.errors import Mistake, RunFailed, unknown
+from paceline.errors import RunFailed, UsageError, unknown
 
 DONE, FAILED, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except CycloptsError as error:
         return _complain(_one_sentence(error), BAD_USAGE)
-    except Mistake as mistake:
+    except UsageError as mistake:
         return _complain(str(mistake), BAD_USAGE)
     except RunFailed as failure:
         return _complain(str(failure), FAILED)
@@ -98,7 +98,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else DONE
 
 
-def _unknown_word(word: str) -> Mistake:
+def _unknown_word(word: str) -> UsageError:
     """What stands first is neither a command nor an option; a single letter is taken for a long option's first."""
     if not word.startswith("-"):
         return unknown("command", word, COMMANDS, see="paceline --help")

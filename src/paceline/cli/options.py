@@ -11,7 +11,7 @@ from cyclopts import Group, Parameter, Token
 from paceline import jobs, specs
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import NATIVE, check_collective
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
@@ -157,7 +157,7 @@ class RunOptions:
             return JobSpec(**parts, **step)
         if parts:
             option = "--lr" if self.lr is not None else f"--{next(iter(parts)).replace('_', '-')}"
-            raise Mistake(
+            raise UsageError(
                 f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
             )
         return JobSpec(path=self.job, **step)
@@ -179,7 +179,9 @@ class KeepOptions:
 
     def __post_init__(self) -> None:
         if self.tensorboard and not find_spec("tensorboard"):
-            raise Mistake("--tensorboard needs the tensorboard package: pip install 'paceline[tensorboard]'")
+            raise UsageError(
+                "--tensorboard needs the tensorboard package: pip install 'paceline[tensorboard]'"
+            )
 
     def given(self) -> list[str]:
         """The options about the run folder that were given, as the user writes them."""
@@ -207,7 +209,9 @@ def _given(value: str | None, usual: str) -> str:
 
 def _with_rate(optimizer: str, rate: float) -> str:
     if "lr=" in optimizer:
-        raise Mistake(f"--lr {rate:g} and --optimizer {optimizer} both set the learning rate; leave one out")
+        raise UsageError(
+            f"--lr {rate:g} and --optimizer {optimizer} both set the learning rate; leave one out"
+        )
     return f"{optimizer}{',' if ':' in optimizer else ':'}lr={rate!r}"
 
 
@@ -216,11 +220,13 @@ def parse_batch_sizes(text: str, workers: int) -> tuple[int, ...]:
     try:
         sizes = tuple(int(piece) for piece in text.split(","))
     except ValueError:
-        raise Mistake(f"--batch-size {text}: write a whole number, or one a worker such as 48,16") from None
+        raise UsageError(
+            f"--batch-size {text}: write a whole number, or one a worker such as 48,16"
+        ) from None
     if len(sizes) == 1:
         return sizes * workers
     if len(sizes) != workers:
-        raise Mistake(
+        raise UsageError(
             f"--batch-size {text} gives {len(sizes)} sizes for {workers} workers; give one, or one a worker"
         )
     return sizes
@@ -234,8 +240,8 @@ def parse_slow(texts: list[str]) -> dict[int, float]:
         try:
             key, value = int(rank), float(factor)
         except ValueError:
-            raise Mistake(f"--slow {piece}: write RANK=FACTOR, such as 1=2.5") from None
+            raise UsageError(f"--slow {piece}: write RANK=FACTOR, such as 1=2.5") from None
         if key in slow:
-            raise Mistake(f"--slow names rank {key} twice; give one factor a rank")
+            raise UsageError(f"--slow names rank {key} twice; give one factor a rank")
         slow[key] = value
     return slow

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Parameter
 
 from paceline.cli.options import WHERE, whole
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.options import LiveOptions
-    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.place import ProcessInfo
     from paceline.runtimes.live.plan import Launch
 
 
@@ -63,7 +63,7 @@ class PlaceOptions:
                 )
         return self.secret_file
 
-    def under_launcher(self, place: "Place") -> "Place":
+    def under_launcher(self, place: "ProcessInfo") -> "ProcessInfo":
         """The place of a process that another launcher started, with the secret that the user gave."""
         from paceline.runtimes.live.local_secret import NEEDED
 
@@ -72,10 +72,10 @@ class PlaceOptions:
         if (secret_file := self._checked_secret(warn=first)) is not None:
             return replace(place, secret_file=secret_file.absolute())
         if place.nodes > 1:
-            raise Mistake(f"a run on {place.nodes} hosts {NEEDED}")
+            raise UsageError(f"a run on {place.nodes} hosts {NEEDED}")
         return place
 
-    def refuse(self, place: "Place") -> None:
+    def refuse(self, place: "ProcessInfo") -> None:
         """Under a launcher the launcher decides; saying it twice must not say two things."""
         decided = {
             "--nodes": self.nodes,
@@ -85,12 +85,12 @@ class PlaceOptions:
         }
         for option, given in decided.items():
             if given is not None:
-                raise Mistake(
+                raise UsageError(
                     f"{option} {given} contradicts the launcher, which set RANK={place.rank}; "
                     "leave the option out, or unset RANK"
                 )
         if place.role == "worker" and self.workers is not None and self.workers != place.local_workers:
-            raise Mistake(
+            raise UsageError(
                 f"--workers {self.workers} differs from the {place.local_workers} that the launcher started "
                 "on this host; leave the option out"
             )
@@ -114,13 +114,13 @@ class WhereOptions(PlaceOptions):
     silence: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds without a sign of life after which a worker of a server, or a host, counts as lost (default 20)."""
 
-    def refuse(self, place: "Place") -> None:
+    def refuse(self, place: "ProcessInfo") -> None:
         """Another launcher than ours watches neither progress nor, without servers, signs of life."""
         super().refuse(place)
         watched = {"--hang-timeout": self.hang_timeout, "--silence": None if place.servers else self.silence}
         for option, given in watched.items():
             if given is not None:
-                raise Mistake(
+                raise UsageError(
                     f"{option} {given:g} has no effect under the launcher that set RANK={place.rank}, which does "
                     "not watch for it; leave the option out, or unset RANK to start with 'paceline train'"
                 )

@@ -11,12 +11,12 @@ from cyclopts import Group, Parameter
 
 from paceline.cli.importing import without_collecting
 from paceline.cli.options import AGREE, JOB, WHERE, whole
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
-    from paceline.records.prediction import Prediction
-    from paceline.studies.predict.words import Words
+    from paceline.studies.predict.prediction import Prediction
+    from paceline.studies.predict.words import PredictRequest
 
 MONEY = Group("What it costs", sort_key=5)
 SHOWN = Group("What is shown", sort_key=6)
@@ -54,7 +54,7 @@ class SubjectOptions:
                 ("--optimizer", self.optimizer),
             ):
                 if value is not None:
-                    raise Mistake(
+                    raise UsageError(
                         f"--job {self.job} brings its own parts, so {option} has no place; leave one of them out"
                     )
             return JobSpec(path=self.job)
@@ -73,11 +73,11 @@ class SubjectOptions:
             return None
         pieces = self.input.lower().split("x")
         if long := [piece for piece in pieces if piece.isdecimal() and len(piece.lstrip("0")) > SIZE_DIGITS]:
-            raise Mistake(
+            raise UsageError(
                 f"--input {self.input}: a size of {len(long[0])} digits is too large; write sizes such as 3x224x224"
             )
         if not all(piece.isdecimal() and int(piece) > 0 for piece in pieces):
-            raise Mistake(f"--input {self.input} is not a shape: write sizes such as 3x224x224")
+            raise UsageError(f"--input {self.input} is not a shape: write sizes such as 3x224x224")
         return tuple(int(piece) for piece in pieces)
 
 
@@ -217,7 +217,7 @@ def predict(
         cost or CostOptions(),
     )
     if svg is not None and svg.suffix != ".svg":
-        raise Mistake(f"--svg {svg}: name a file that ends in .svg")
+        raise UsageError(f"--svg {svg}: name a file that ends in .svg")
     if words.cost_model == "paleo":
         return _by_paleo(words, layers, as_json, refused={"--chart": chart, "--svg": svg, "--out": out})
     from paceline.reports.predict.progress import Waiting
@@ -233,11 +233,11 @@ def predict(
     return 0
 
 
-def _by_paleo(words: "Words", layers: bool, as_json: bool, refused: Mapping[str, object]) -> int:
+def _by_paleo(words: "PredictRequest", layers: bool, as_json: bool, refused: Mapping[str, object]) -> int:
     """Paleo's own table instead."""
     for option, value in refused.items():
         if value:
-            raise Mistake(
+            raise UsageError(
                 f"{option} has no place with --cost-model paleo, which prints its own table; leave it out"
             )
     from paceline.reports.predict.paleo import paleo_lines
@@ -255,11 +255,11 @@ def _words(
     way: WayOptions,
     money: MoneyOptions,
     cost: CostOptions,
-) -> "Words":
+) -> "PredictRequest":
     from paceline.studies.predict.question import parse_counts
-    from paceline.studies.predict.words import Words
+    from paceline.studies.predict.words import PredictRequest
 
-    return Words(
+    return PredictRequest(
         model=name,
         job=subject.spec(),
         shape=subject.shape(),
@@ -299,7 +299,7 @@ def _write_text(path: Path, text: str) -> None:
     try:
         path.write_text(text)
     except OSError as error:
-        raise Mistake(
+        raise UsageError(
             f"cannot write {path}: {error.strerror}; name a file in a folder that is there"
         ) from error
     sys.stderr.write(f"wrote {path}\n")

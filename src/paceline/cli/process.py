@@ -12,7 +12,7 @@ from paceline.cli.options import KeepOptions, RunOptions, given_options
 from paceline.cli.place import WhereOptions
 from paceline.cli.resuming import resumed_settings
 from paceline.cli.served import ServedOptions
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from paceline.runtimes.live.guard import Work
-    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.place import ProcessInfo
     from paceline.runtimes.live.processes import Start
 
 _NEEDED = (
@@ -62,7 +62,7 @@ class Asked:
         check_servers(settings, strategy)
         servers = server_count(settings, strategy)
         if servers and self.where.backend is not None:
-            raise Mistake(
+            raise UsageError(
                 f"--backend {self.where.backend} has no place beside strategy {settings.strategy!r}, whose workers "
                 "talk to servers over connections of their own; leave it out"
             )
@@ -98,7 +98,7 @@ def _preload() -> None:
         import_module(module)
 
 
-def work(asked: Asked, place: "Place") -> int:
+def work(asked: Asked, place: "ProcessInfo") -> int:
     """Be one worker or server, to the end."""
     from paceline.runtimes.live.guard import run_guarded
 
@@ -110,7 +110,7 @@ def work(asked: Asked, place: "Place") -> int:
     return run_guarded(place, (_serving if place.role == "server" else _training)(asked, place))
 
 
-def _training(asked: Asked, place: "Place") -> "Work":
+def _training(asked: Asked, place: "ProcessInfo") -> "Work":
     """A worker's work."""
     from paceline.records.observer import Silent
     from paceline.records.summary import Summary
@@ -155,7 +155,7 @@ def _training(asked: Asked, place: "Place") -> "Work":
     return process
 
 
-def _serving(asked: Asked, place: "Place") -> "Work":
+def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     """A server's work."""
     from paceline.runtimes.live.guard import Ended
     from paceline.runtimes.live.heartbeat import Heartbeat
@@ -184,7 +184,7 @@ def join(asked: Asked) -> int:
     """Be one more worker of a run that is under way; the run decides all but where this one computes."""
     from paceline.runtimes.live.guard import Ended, run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.place import Place, host_name
+    from paceline.runtimes.live.place import ProcessInfo, host_name
     from paceline.runtimes.live.served.keys import Secret
     from paceline.runtimes.live.signals import StopRequest
 
@@ -209,7 +209,7 @@ def join(asked: Asked) -> int:
             trust=asked.trust,
         )
 
-    return run_guarded(Place(role="joined", host=host_name()), process)
+    return run_guarded(ProcessInfo(role="joined", host=host_name()), process)
 
 
 def _refuse_beside_join(asked: Asked) -> None:
@@ -224,6 +224,6 @@ def _refuse_beside_join(asked: Asked) -> None:
     given += [option for option, value in kept.items() if value]
     given += [option for option in given_options(asked.options) if option != "--job"]
     for option in given:
-        raise Mistake(
+        raise UsageError(
             f"{option} has no place beside --join {asked.served.join}: the run that is joined decides it; leave it out"
         )

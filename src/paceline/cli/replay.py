@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from paceline.cli.options import KeepOptions, RunOptions, given_options
 from paceline.cli.simulate import ClusterOptions
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def repeat(run: Path, options: RunOptions, where: ClusterOptions, keep: KeepOpti
     from paceline.runtimes.virtual.replay import read_recording, replay
 
     if given := [*given_options(options), *where.given()]:
-        raise Mistake(
+        raise UsageError(
             f"--replay {run} says all that is run, so {given[0]} has no place; leave one of them out"
         )
     recording = read_recording(RunFolder(run))

@@ -8,7 +8,7 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from paceline.cli.options import RECORD, whole
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.reports.text import counted
 
@@ -51,17 +51,17 @@ def make_folder(old: RunFolder, workers: int, *, trust: bool, runs: Path | None 
     config = read_live(old)
     check_code(config, old, trust=trust)
     if workers == config.settings.workers:
-        raise Mistake(
+        raise UsageError(
             f"{old.path} has {counted(workers, 'worker')} already; resume it as it is, with "
             f"'paceline train --resume {quote(str(old.path))}'"
         )
     parent = runs or old.path.parent
     try:
         check_parent(parent)
-    except Mistake as mistake:
+    except UsageError as mistake:
         if runs is not None:
             raise
-        raise Mistake(
+        raise UsageError(
             f"nothing can be written to {parent}, and a folder for {counted(workers, 'worker')} is made beside the "
             f"old one; make it elsewhere with 'paceline reshard {quote(str(old.path))} --workers {workers} --runs "
             "FOLDER', and resume that"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import Parameter
 
 from paceline.cli.options import RECORD, KeepOptions, RunOptions, given_options
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 
@@ -70,20 +70,20 @@ class ResumeOptions:
             if option == "--runs" and self.resume == _LATEST:
                 continue
             if self.resume and given is not None:
-                raise Mistake(
+                raise UsageError(
                     f"{option} {given} has no place beside --resume: a run keeps its folder; leave it out"
                 )
 
 
 def latest_run(parent: Path) -> RunFolder:
-    """The live run that was started or resumed last; or a Mistake."""
+    """The live run that was started or resumed last; or a UsageError."""
     from paceline.runtimes.config import read_config
 
     for path in sorted(parent.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
-        with suppress(Mistake):
+        with suppress(UsageError):
             if read_config(folder := RunFolder(path.parent)).runtime == "live":
                 return folder
-    raise Mistake(
+    raise UsageError(
         f"--resume latest: {parent} holds no run of 'paceline train'; name a folder, or the place with --runs"
     )
 
@@ -116,7 +116,7 @@ def name_folder(arguments: Sequence[str], folder: RunFolder) -> list[str]:
 def resumed_settings(
     options: RunOptions, workers: int, resume: RunFolder, *, trust: bool = False
 ) -> Settings:
-    """The earlier run's settings; an option that would change its result is a Mistake, one that repeats it is none.
+    """The earlier run's settings; an option that would change its result is a UsageError, one that repeats it is none.
 
     So is code that is not what the run last ran with, without ``trust``.
     """
@@ -126,7 +126,7 @@ def resumed_settings(
     earlier = config.settings
     check_code(config, resume, trust=trust)
     if workers != earlier.workers:
-        raise Mistake(
+        raise UsageError(
             f"{resume.path} ran with {earlier.workers} workers and cannot resume with {workers} as it is; resume the "
             f"folder that 'paceline reshard {quote(str(resume.path))} --workers {workers}' makes of it"
         )
@@ -156,7 +156,7 @@ def _refuse_changes(options: RunOptions, earlier: Settings) -> None:
     for option in fixed:
         part = _PARTS[option]
         if part(was) != part(asked):
-            raise Mistake(
+            raise UsageError(
                 f"{option} cannot change when a run resumes: this run has {part(was) or 'none'} and you gave "
                 f"{part(asked) or 'none'}; leave it out, or start a new run"
             )

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 
 from paceline import specs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.reports.scenarios import WORDS
 from paceline.reports.scenarios.told import Told
 
@@ -16,11 +16,11 @@ def answer_scenario(path: Path, given: list[str], as_json: bool) -> int:
     from paceline.studies.scenarios.scenario import read_scenario
 
     if given:
-        raise Mistake(f"{path} says all that is run, so {given[0]} has no place; leave one of them out")
+        raise UsageError(f"{path} says all that is run, so {given[0]} has no place; leave one of them out")
     scenario = read_scenario(path)
     try:
         told: Told = specs.find(WORDS[scenario.ask])(scenario.answer())
-    except Mistake as mistake:
+    except UsageError as mistake:
         raise scenario.placed(mistake) from mistake
     if as_json:
         head = {"schema": SCHEMA, "scenario": str(path), "about": scenario.about, "ask": scenario.ask}

@@ -19,14 +19,14 @@ from paceline.cli.options import (
     given_options,
     whole,
 )
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 from paceline.units import parse_seconds
 
 if TYPE_CHECKING:
     from paceline.clusters.cluster import Cluster
-    from paceline.costs.given import Given
+    from paceline.costs.given import StatedCosts
     from paceline.records.summary import Summary
 
 MISSED = 3
@@ -72,8 +72,8 @@ class ClusterOptions:
             return inf
         try:
             return parse_seconds(self.horizon)
-        except Mistake as mistake:
-            raise Mistake(f"--horizon: {mistake}") from mistake
+        except UsageError as mistake:
+            raise UsageError(f"--horizon: {mistake}") from mistake
 
     def read(self) -> "Cluster":
         """The described cluster."""
@@ -81,18 +81,18 @@ class ClusterOptions:
         from paceline.clusters.times import StepTimes
 
         if self.workers is not None and self.workers < 1:
-            raise Mistake(f"--workers {self.workers} is too small: at least 1 worker must train")
+            raise UsageError(f"--workers {self.workers} is too small: at least 1 worker must train")
         times = "" if self.times else f",{TIMES}"
         cluster = read_cluster(self.cluster or f"hosts={self.workers or DEFAULT_WORKERS},{LINK}{times}")
         if self.workers is not None:
             cluster.check_workers(self.workers)
         if self.times and cluster.times != StepTimes():
-            raise Mistake(
+            raise UsageError(
                 f"--times {self.times} and the cluster's own times contradict each other; leave one of them out"
             )
         return cluster
 
-    def costs(self, cluster: "Cluster", settings: Settings) -> "Given":
+    def costs(self, cluster: "Cluster", settings: Settings) -> "StatedCosts":
         """How long things take there: as the cluster states it, or as a run was recorded."""
         from paceline.costs.given import given_costs
         from paceline.costs.recorded import typical_step
@@ -167,7 +167,7 @@ def _answer(
 
 
 def _run(
-    settings: Settings, cluster: "Cluster", costs: "Given", keep: KeepOptions, where: ClusterOptions
+    settings: Settings, cluster: "Cluster", costs: "StatedCosts", keep: KeepOptions, where: ClusterOptions
 ) -> "Summary":
     from paceline.reports.progress import Tee
     from paceline.reports.trace import write_trace

@@ -16,10 +16,10 @@ def fit_from_table(
 
     ``start`` is the point that is fitted to, "4x128"; ``predict`` names further points, "8x128,8x512".
     """
-    from paceline.records.table_fit import Point
     from paceline.reports.table_fit import tell_fits
     from paceline.studies.calibrate.measured import read_measured
     from paceline.studies.calibrate.table import fit_table
+    from paceline.studies.calibrate.table_fit import Point
 
     measured = read_measured(path)
     fits = fit_table(

@@ -10,14 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from paceline.cli.place import PlaceOptions
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.records.folder import RunFolder
-    from paceline.runtimes.live.place import Place
-    from paceline.studies.calibrate.links import Together
+    from paceline.runtimes.live.place import ProcessInfo
+    from paceline.studies.calibrate.links import ContentionFit
 
 
 TRIES = 3
@@ -85,13 +85,13 @@ def _train_once(runs: Path, words: "Sequence[str]", workers: int) -> "RunFolder"
     return RunFolder(Path(json.loads(done.stdout)["run"]["folder"]))
 
 
-def _found(workers: int, path: Path) -> "Together":
+def _found(workers: int, path: Path) -> "ContentionFit":
     """What a profile holds of so many workers on one host."""
     from paceline.clusters.profile_file import read_profile
-    from paceline.studies.calibrate.links import Together
+    from paceline.studies.calibrate.links import ContentionFit
 
     profile = read_profile(path)
-    return Together(
+    return ContentionFit(
         workers=workers,
         short=profile.company_short[workers - 1],
         long=profile.company[workers - 1],
@@ -106,7 +106,7 @@ def check_together(where: PlaceOptions) -> int:
     workers = (1 if where.nodes else 2) if where.workers is None else where.workers
     total = workers * max(where.nodes or 1, 1)
     if total < 2:
-        raise Mistake(
+        raise UsageError(
             f"--workers {workers} has no link to measure: give at least 2, or leave it out to measure the device alone"
         )
     check_workers(total)
@@ -114,7 +114,7 @@ def check_together(where: PlaceOptions) -> int:
 
 
 def work_together(
-    place: "Place", where: PlaceOptions, base: Path, out: Path, as_json: bool, *, busy: bool
+    place: "ProcessInfo", where: PlaceOptions, base: Path, out: Path, as_json: bool, *, busy: bool
 ) -> int:
     """Be one worker; rank 0 adds what was found to the profile ``base`` and writes it to ``out``."""
     from paceline.clusters.profile_file import read_profile
@@ -144,16 +144,16 @@ def work_together(
     return run_guarded(place, work)
 
 
-def _write(found: "Together", base: Path, out: Path) -> None:
+def _write(found: "ContentionFit", base: Path, out: Path) -> None:
     from paceline.clusters.profile_file import read_profile, write_profile
     from paceline.studies.calibrate.together import add_together
 
     write_profile(add_together(read_profile(base), found), out)
 
 
-def _tell(found: "Together", out: Path, as_json: bool) -> None:
-    from paceline.records.calibration import SCHEMA
+def _tell(found: "ContentionFit", out: Path, as_json: bool) -> None:
     from paceline.reports.calibrate import tell_together
+    from paceline.studies.calibrate.results import SCHEMA
 
     if as_json:
         text = json.dumps({"schema": SCHEMA, "profile": str(out), "together": asdict(found)}, indent=2)

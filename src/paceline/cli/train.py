@@ -10,7 +10,7 @@ from paceline.cli.place import WhereOptions
 from paceline.cli.process import Asked, join, starting, work
 from paceline.cli.resuming import ResumeOptions, name_folder, repeated_options
 from paceline.cli.served import ServedOptions
-from paceline.errors import BEFORE_FIRST_STEP, Mistake
+from paceline.errors import BEFORE_FIRST_STEP, UsageError
 from paceline.records.folder import RunFolder
 
 
@@ -29,7 +29,7 @@ def train(
     command starts them itself. Exit code 1 where the run failed, for example because its loss is no number any more,
     and 3 where it did not reach --target-accuracy.
     """
-    from paceline.runtimes.live.place import Place
+    from paceline.runtimes.live.place import ProcessInfo
 
     resume, keep = resume or ResumeOptions(), keep or KeepOptions()
     asked = Asked(
@@ -41,12 +41,12 @@ def train(
         trust=resume.trust,
     )
     if resume.trust and resume.resume is None and asked.served.join is None:
-        raise Mistake(
+        raise UsageError(
             "--trust has no place without --resume or --join: the code of a new run is your own; leave it out"
         )
     if asked.served.join is not None:
         return join(asked)
-    place = Place.from_environment()
+    place = ProcessInfo.from_environment()
     if place:
         return work(asked, place)
     try:

@@ -9,7 +9,7 @@ from typing import Any, Literal, Self
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
 from paceline.clusters.company import check_company, company_factor
 from paceline.clusters.times import StepTimes
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.units import show_rate, show_seconds
 
 Backend = Literal["shm", "gloo"]
@@ -32,9 +32,9 @@ class Device:
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < float("inf"):
-            raise Mistake(f"a speed of {self.speed:g} cannot be: it must be more than 0, for example 1.0")
+            raise UsageError(f"a speed of {self.speed:g} cannot be: it must be more than 0, for example 1.0")
         if not 0 <= self.reduce_seconds < float("inf"):
-            raise Mistake(f"{self.reduce_seconds:g} seconds a byte cannot be: reducing takes 0 s or more")
+            raise UsageError(f"{self.reduce_seconds:g} seconds a byte cannot be: reducing takes 0 s or more")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,9 +48,9 @@ class Link:
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth < float("inf"):
-            raise Mistake(f"a bandwidth of {self.bandwidth:g} B/s cannot be: it must be more than 0")
+            raise UsageError(f"a bandwidth of {self.bandwidth:g} B/s cannot be: it must be more than 0")
         if not 0 <= self.latency < float("inf"):
-            raise Mistake(f"a latency of {self.latency:g} s cannot be: it must be 0 or more")
+            raise UsageError(f"a latency of {self.latency:g} s cannot be: it must be 0 or more")
 
     @classmethod
     def of(cls, sheet: NetworkSheet, devices: int = 1) -> Self:
@@ -99,13 +99,17 @@ class Host:
         check_company(self.company, f"host {self.name!r}")
         for what, count in (("workers", self.workers), ("servers", self.servers)):
             if count < 0:
-                raise Mistake(f"{count} {what} on host {self.name!r} cannot be: it must be 0 or more")
+                raise UsageError(f"{count} {what} on host {self.name!r} cannot be: it must be 0 or more")
         if not 0 <= self.start < float("inf"):
-            raise Mistake(f"start = {self.start:g} s on host {self.name!r} cannot be: it must be 0 s or more")
+            raise UsageError(
+                f"start = {self.start:g} s on host {self.name!r} cannot be: it must be 0 s or more"
+            )
         if self.steps is not None and self.steps < 1:
-            raise Mistake(f"steps = {self.steps} on host {self.name!r} is too small: it must be at least 1")
+            raise UsageError(
+                f"steps = {self.steps} on host {self.name!r} is too small: it must be at least 1"
+            )
         if self.dies is not None and not self.start < self.dies < float("inf"):
-            raise Mistake(
+            raise UsageError(
                 f"dies = {self.dies:g} s on host {self.name!r} cannot be: "
                 f"it must be after its start at {self.start:g} s"
             )
@@ -134,13 +138,13 @@ class Cluster:
     def __post_init__(self) -> None:
         check_company(self.company, "the cluster")
         if not self.hosts:
-            raise Mistake("0 hosts are no cluster: hosts must be at least 1")
+            raise UsageError("0 hosts are no cluster: hosts must be at least 1")
         names = [host.name for host in self.hosts]
         if len(set(names)) < len(names):
             twice = next(name for name in names if names.count(name) > 1)
-            raise Mistake(f"two hosts are called {twice!r}; every host needs a name of its own")
+            raise UsageError(f"two hosts are called {twice!r}; every host needs a name of its own")
         if self.workers < 1:
-            raise Mistake("0 workers cannot train: at least one host must have workers")
+            raise UsageError("0 workers cannot train: at least one host must have workers")
 
     @cached_property
     def workers(self) -> int:
@@ -156,7 +160,7 @@ class Cluster:
     def check_workers(self, workers: int) -> None:
         """Refuse a number of workers that is not this cluster's."""
         if workers != self.workers:
-            raise Mistake(
+            raise UsageError(
                 f"--workers {workers} contradicts the cluster, which has {self.workers} "
                 f"({len(self.hosts)} hosts); leave --workers out or change the cluster"
             )
@@ -169,7 +173,7 @@ class Cluster:
         """The host of every server rank: the places that hosts offer, in order; else one host after another."""
         offered = [index for index, host in enumerate(self.hosts) for _ in range(host.servers)]
         if offered and len(offered) < servers:
-            raise Mistake(
+            raise UsageError(
                 f"{servers} servers do not fit: the cluster's hosts offer {len(offered)} places; "
                 f"offer more, or none to spread the servers over all hosts"
             )

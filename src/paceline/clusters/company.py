@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 
 def check_company(company: Sequence[float], whose: str) -> None:
@@ -10,12 +10,12 @@ def check_company(company: Sequence[float], whose: str) -> None:
     if not company:
         return
     if company[0] != 1:
-        raise Mistake(
+        raise UsageError(
             f"company of {whose} begins with {company[0]:g}: one worker alone takes 1 times as long"
         )
     if not all(1 <= factor < float("inf") for factor in company):
         least = min(company)
-        raise Mistake(
+        raise UsageError(
             f"company of {whose} has {least:g}: nobody computes faster in company; write 1 or more for each"
         )
 

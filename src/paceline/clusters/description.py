@@ -9,7 +9,7 @@ from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.hardware import read_device, read_link
 from paceline.clusters.table import Reader
 from paceline.clusters.times import StepTimes
-from paceline.errors import Mistake, unknown
+from paceline.errors import UsageError, unknown
 
 DEFAULT_LINK = Link(bandwidth=1e9 / 8, latency=50e-6)
 """The link of a host that states none: 1 Gbit/s Ethernet."""
@@ -27,7 +27,7 @@ _INSIDE = ("inside-network", "inside-bandwidth", "inside-latency")
 def read_cluster(text: str) -> Cluster:
     """Read an inline description, or the ``.toml`` file at a path.
 
-    A Mistake names the file, the line, the key, the value and the rule.
+    A UsageError names the file, the line, the key, the value and the rule.
     """
     path = Path(text)
     return _read_file(path) if path.suffix == ".toml" else _read_inline(text)
@@ -36,24 +36,24 @@ def read_cluster(text: str) -> Cluster:
 def _read_file(path: Path) -> Cluster:
     reader = read_toml(path, "cluster file")
     if "ask" in reader.values:
-        raise Mistake(
+        raise UsageError(
             f"{path} is a scenario, no cluster: it says what is run; use 'paceline simulate {path}'"
         )
     return cluster_of(reader, path.stem)
 
 
 def read_toml(path: Path, what: str) -> Reader:
-    """The whole of a TOML file; a Mistake where it cannot be read."""
+    """The whole of a TOML file; a UsageError where it cannot be read."""
     try:
         text = path.read_text(encoding="utf-8")
         document = tomllib.loads(text)
     except OSError as error:
-        raise Mistake(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
+        raise UsageError(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
     except (
         ValueError,
         RecursionError,
     ) as error:  # a wrong byte or word, a number too long, brackets too deep
-        raise Mistake(f"{path} is not TOML: {error}") from error
+        raise UsageError(f"{path} is not TOML: {error}") from error
     return Reader(str(path), "", document, text)
 
 
@@ -90,12 +90,12 @@ def _pairs(text: str) -> Iterator[tuple[str, str]]:
     for part in filter(None, (piece.strip() for piece in text.split(","))):
         key, equals, value = (piece.strip() for piece in part.partition("="))
         if not equals:
-            raise Mistake(
+            raise UsageError(
                 f"--cluster: {part!r} is not a setting: write key=value,key=value, for example "
                 f"'hosts=4,workers=2,bandwidth=1 Gbit/s', or the path of a .toml file"
             )
         if key in seen:
-            raise Mistake(f"--cluster: {key!r} is set twice; set it once")
+            raise UsageError(f"--cluster: {key!r} is set twice; set it once")
         seen.add(key)
         yield key, value
 
@@ -113,8 +113,8 @@ def _build(
     found = tuple(host for reader in hosts for host in _read_hosts(reader, inside, count))
     try:
         return Cluster(hosts=found, times=stated, name=name, company=company)
-    except Mistake as mistake:
-        raise Mistake(f"{inside.where}: {mistake}") from mistake
+    except UsageError as mistake:
+        raise UsageError(f"{inside.where}: {mistake}") from mistake
 
 
 def _read_hosts(reader: Reader, inside: Reader, count: str) -> Iterator[Host]:
@@ -152,8 +152,8 @@ def _read_hosts(reader: Reader, inside: Reader, count: str) -> Iterator[Host]:
                 company=company,
                 backend="gloo" if backend == "gloo" else "shm",
             )
-    except Mistake as mistake:
-        raise Mistake(f"{reader.spot()}: {mistake}") from mistake
+    except UsageError as mistake:
+        raise UsageError(f"{reader.spot()}: {mistake}") from mistake
 
 
 def _read_times(reader: Reader) -> StepTimes:
@@ -163,5 +163,5 @@ def _read_times(reader: Reader) -> StepTimes:
     reader.finish()
     try:
         return StepTimes(**stated, jitter=jitter)
-    except Mistake as mistake:
-        raise Mistake(f"{reader.place('jitter')}: {mistake}") from mistake
+    except UsageError as mistake:
+        raise UsageError(f"{reader.place('jitter')}: {mistake}") from mistake

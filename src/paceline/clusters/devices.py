@@ -300,7 +300,7 @@ DEVICES: Mapping[str, DeviceSheet] = {sheet.name: sheet for sheet in _SHEETS}
 
 
 def find_device(name: str) -> DeviceSheet:
-    """The device of a name, however it is spelt: "A100", "NVIDIA A100", "RTX 4090"; a Mistake names the nearest."""
+    """The device of a name, however it is spelt: "A100", "NVIDIA A100", "RTX 4090"; a UsageError names the nearest."""
     squashed = {squash(known): sheet for known, sheet in DEVICES.items()}
     squashed |= {squash(alias): DEVICES[known] for alias, known in _ALIASES.items()}
     found = squashed.get(squash(name, _MAKERS))

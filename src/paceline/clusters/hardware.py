@@ -8,7 +8,7 @@ from paceline.clusters.cluster import Device, Link
 from paceline.clusters.devices import DEVICES, find_device, squash
 from paceline.clusters.networks import find_network
 from paceline.clusters.table import Reader
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 _NEAR = 0.86
 """How alike a name and one of the catalogue's must be to be taken for a slip: 'a1000' is, 'l40' for 'l40s' is not."""
@@ -34,12 +34,14 @@ def read_device(reader: Reader) -> Device:
 def _find_sheet(reader: Reader, name: str) -> DeviceSheet | None:
     try:
         return find_device(name)
-    except Mistake as mistake:
+    except UsageError as mistake:
         if "speed" in reader.values or not get_close_matches(
             squash(name), map(squash, DEVICES), cutoff=_NEAR
         ):
             return None
-        raise Mistake(f"{reader.place('device')}: {mistake}; a name of your own needs its speed") from mistake
+        raise UsageError(
+            f"{reader.place('device')}: {mistake}; a name of your own needs its speed"
+        ) from mistake
 
 
 def read_link(reader: Reader, default: Link, devices: int = 1) -> Link:
@@ -58,5 +60,5 @@ def _find_link(reader: Reader, name: str, devices: int) -> Link:
         raise reader.wrong("network", name, f"it sets the {key}, and so does {key}; leave one of them out")
     try:
         return Link.of(find_network(name), devices)
-    except Mistake as mistake:
-        raise Mistake(f"{reader.place('network')}: {mistake}") from mistake
+    except UsageError as mistake:
+        raise UsageError(f"{reader.place('network')}: {mistake}") from mistake

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 from paceline.clusters.catalogue import NetworkSheet
 from paceline.clusters.devices import squash
-from paceline.errors import Mistake, unknown
+from paceline.errors import UsageError, unknown
 from paceline.units import parse_rate, parse_seconds
 
 _LOOKED_UP = "2026-11"
@@ -132,7 +132,7 @@ NETWORKS: Mapping[str, NetworkSheet] = {sheet.name: sheet for sheet in _SHEETS}
 def find_network(text: str) -> NetworkSheet:
     """The network of a name ("25gbit", "25GbE", "NVLink 3") or of a plain rate ("30 Gbit/s").
 
-    "25gbit,10 us" states the latency as well. A Mistake names the nearest.
+    "25gbit,10 us" states the latency as well. A UsageError names the nearest.
     """
     name, comma, latency = (piece.strip() for piece in text.partition(","))
     sheet = _named(name) or _rated(name)
@@ -155,8 +155,8 @@ def _rated(text: str) -> NetworkSheet:
         raise unknown("network", text, NETWORKS, see="paceline networks")
     try:
         rate = parse_rate(re.sub(r"(?i)\s*(gbe|gige|gbps)$", " Gbit/s", text))
-    except Mistake as mistake:
-        raise Mistake(f"{mistake}; see 'paceline networks' for names") from mistake
+    except UsageError as mistake:
+        raise UsageError(f"{mistake}; see 'paceline networks' for names") from mistake
     gigabits = rate * 8 / 1e9
     known = NETWORKS.get(f"{gigabits:g}gbit")
     if known and known.bandwidth == rate:

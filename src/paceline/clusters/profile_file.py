@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.clusters.profile import SCHEMA, LinkFit, Profile
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.files import replacing
 
 DEFAULT_PATH = Path("paceline-profile.json")
@@ -18,23 +18,23 @@ _AGAIN = "make it again with 'paceline calibrate'"
 
 
 def write_profile(profile: Profile, path: Path) -> None:
-    """Write it whole or not at all; a Mistake says why it cannot be written."""
+    """Write it whole or not at all; a UsageError says why it cannot be written."""
     document = {"schema": SCHEMA, **asdict(profile)}
     try:
         with replacing(path) as file:
             file.write(json.dumps(document, allow_nan=False, separators=(",", ":")).encode())
     except OSError as error:
-        raise Mistake(f"cannot write the profile {str(path)!r}: {error.strerror}") from error
+        raise UsageError(f"cannot write the profile {str(path)!r}: {error.strerror}") from error
 
 
 def read_profile(path: Path, torch_version: str | None = None) -> Profile:
-    """Read it; a Mistake names the file and what is wrong with it.
+    """Read it; a UsageError names the file and what is wrong with it.
 
     With ``torch_version``, a profile that was measured with another torch is refused: kernels change.
     """
     document = _document(path)
     if document.get("schema") != SCHEMA:
-        raise Mistake(
+        raise UsageError(
             f"{path} is a profile of schema {document.get('schema')!r}, and this paceline reads schema {SCHEMA}; "
             f"{_AGAIN}"
         )
@@ -42,10 +42,10 @@ def read_profile(path: Path, torch_version: str | None = None) -> Profile:
         profile = _profile(document)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise Mistake(f"{path} is not a profile that can be used: {what}; {_AGAIN}") from error
+        raise UsageError(f"{path} is not a profile that can be used: {what}; {_AGAIN}") from error
     measured = profile.versions.get("torch", "")
     if torch_version is not None and _minor(measured) != _minor(torch_version):
-        raise Mistake(
+        raise UsageError(
             f"{path} was measured with torch {measured or 'of no version'} and this is torch {torch_version}, "
             f"whose kernels may differ; {_AGAIN}"
         )
@@ -58,7 +58,7 @@ def made_before(path: Path) -> str | None:
         return None
     try:
         return f"a profile of {read_profile(path).made}"
-    except Mistake:
+    except UsageError:
         return "a file that is not a profile"
 
 
@@ -67,15 +67,15 @@ def _document(path: Path) -> dict[str, Any]:
         size = path.stat().st_size
         text = path.read_bytes() if size <= LARGEST else b""
     except OSError as error:
-        raise Mistake(f"cannot read the profile {str(path)!r}: {error.strerror}") from error
+        raise UsageError(f"cannot read the profile {str(path)!r}: {error.strerror}") from error
     if size > LARGEST:
-        raise Mistake(f"{path} is no profile: it is larger than {LARGEST // 1_000_000} MB")
+        raise UsageError(f"{path} is no profile: it is larger than {LARGEST // 1_000_000} MB")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:  # also of a number with thousands of digits
-        raise Mistake(f"{path} is not JSON, or only a part of it ({error}); {_AGAIN}") from error
+        raise UsageError(f"{path} is not JSON, or only a part of it ({error}); {_AGAIN}") from error
     if not isinstance(found, dict):
-        raise Mistake(f"{path} is JSON but no profile; {_AGAIN}")
+        raise UsageError(f"{path} is JSON but no profile; {_AGAIN}")
     return found
 
 

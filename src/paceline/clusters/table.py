@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from paceline.clusters.lines import find_lines, line_of
-from paceline.errors import Mistake, unknown
+from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 
 MOST = 10**15
@@ -30,9 +30,9 @@ class Reader:
         """The file, the line and the key."""
         return f"{self.spot(key)}: {self.path}{key}"
 
-    def wrong(self, key: str, value: object, rule: str) -> Mistake:
+    def wrong(self, key: str, value: object, rule: str) -> UsageError:
         """The error for a value that breaks a rule."""
-        return Mistake(f"{self.place(key)} = {value!r}: {rule}")
+        return UsageError(f"{self.place(key)} = {value!r}: {rule}")
 
     def seconds(self, key: str, default: float) -> float:
         """A time with its unit."""
@@ -55,7 +55,7 @@ class Reader:
         for example in examples:
             key = example.partition(" ")[0]
             if key not in self.values:
-                raise Mistake(f"{self.place(key)} is missing; add it, for example {example}")
+                raise UsageError(f"{self.place(key)} is missing; add it, for example {example}")
 
     def whole(self, key: str, default: int, least: int = 0, most: int = MOST) -> int:
         """A whole number."""
@@ -67,7 +67,7 @@ class Reader:
         if type(number) is not int or number < least:
             raise self.wrong(key, value, f"it must be a whole number, {least} or more")
         if number > most:
-            raise Mistake(f"{self.place(key)} is too large: it must be at most {most:,}")
+            raise UsageError(f"{self.place(key)} is too large: it must be at most {most:,}")
         return number
 
     def number(self, key: str, default: float) -> float:
@@ -147,7 +147,7 @@ class Reader:
                 mistake = unknown(
                     "key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known]
                 )
-                raise Mistake(f"{self.spot(key)}: {mistake}")
+                raise UsageError(f"{self.spot(key)}: {mistake}")
 
     def _take(self, key: str, default: Any) -> Any:
         self._known[key] = None
@@ -161,5 +161,5 @@ class Reader:
             raise self.wrong(key, value, f"write the unit, in quotes, for example {example!r}")
         try:
             return parse(value)
-        except Mistake as mistake:
-            raise Mistake(f"{self.place(key)}: {mistake}") from mistake
+        except UsageError as mistake:
+            raise UsageError(f"{self.place(key)}: {mistake}") from mistake

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 
 def takes_turn(rank: int, step: int, turns: int) -> bool:
@@ -36,6 +36,6 @@ class StepTimes:
 
     def __post_init__(self) -> None:
         if not 0 <= self.jitter <= 2:
-            raise Mistake(
+            raise UsageError(
                 f"a jitter of {self.jitter:g} cannot be: it must lie between 0 (none) and 2, for example 0.1"
             )

@@ -5,7 +5,7 @@ from typing import cast
 
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.schedule import Hosts, Schedule
-from paceline.errors import Mistake, unknown
+from paceline.errors import UsageError, unknown
 from paceline.specs import find
 
 NATIVE = "native"
@@ -13,7 +13,7 @@ NATIVE = "native"
 
 
 def check_collective(name: str) -> None:
-    """Raise a Mistake where there is no such way to all-reduce."""
+    """Raise a UsageError where there is no such way to all-reduce."""
     if name != NATIVE and name not in SCHEDULES:
         raise unknown("collective", name, (NATIVE, *SCHEDULES))
 
@@ -23,5 +23,5 @@ def build_schedule(name: str, hosts: Hosts) -> Schedule:
     if name not in SCHEDULES:
         raise unknown("schedule", name, SCHEDULES)
     if not hosts:
-        raise Mistake("0 workers cannot reduce anything: a schedule needs at least 1 worker")
+        raise UsageError("0 workers cannot reduce anything: a schedule needs at least 1 worker")
     return cast("Callable[[Hosts], Schedule]", find(SCHEDULES[name]))(hosts)

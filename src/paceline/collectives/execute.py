@@ -6,10 +6,10 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.operations import Operation
-from paceline.collectives.part import Incoming, Part, part
+from paceline.collectives.part import Incoming, RankPlan, part
 from paceline.collectives.pipeline import pipelined, segments_for
 from paceline.collectives.schedule import Schedule
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 
 class Pending(Protocol):
@@ -37,7 +37,7 @@ class Execution:
     a sum does not depend on who was quicker.
     """
 
-    def __init__(self, work: Part, tensor: Tensor, scratch: Tensor, transport: Transport) -> None:
+    def __init__(self, work: RankPlan, tensor: Tensor, scratch: Tensor, transport: Transport) -> None:
         self._steps, self._tensor, self._transport = work.steps, tensor, transport
         self._spaces = (scratch[: work.scratch], scratch[work.scratch :])
         self._leaving: list[Pending | None] = []
@@ -97,13 +97,13 @@ class Reducer:
 
     def __init__(self, schedule: Schedule, rank: int, transport: Transport) -> None:
         if not 0 <= rank < schedule.workers:
-            raise Mistake(
+            raise UsageError(
                 f"rank {rank} has no part in a schedule for {schedule.workers} workers: "
                 f"ranks are 0 to {schedule.workers - 1}"
             )
         self.schedule, self.rank = schedule, rank
         self._transport = transport
-        self._parts: dict[tuple[int, int], Part] = {}
+        self._parts: dict[tuple[int, int], RankPlan] = {}
         self._scratch: dict[torch.dtype, Tensor] = {}
 
     @torch.no_grad()
@@ -116,7 +116,7 @@ class Reducer:
         if not tensor.is_contiguous():
             tensor.copy_(flat.view(tensor.shape))
 
-    def _part(self, flat: Tensor) -> Part:
+    def _part(self, flat: Tensor) -> RankPlan:
         key = (len(flat), flat.element_size())
         if key not in self._parts:
             segments = segments_for(self.schedule, flat.nbytes)

@@ -7,7 +7,7 @@ from types import MappingProxyType
 import torch
 from torch import Tensor
 
-from paceline.errors import Mistake, unknown
+from paceline.errors import UsageError, unknown
 
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -58,7 +58,7 @@ class Operation:
         if dtype not in self.types:
             usable = ", ".join(name for name, operation in OPERATIONS.items() if dtype in operation.types)
             fix = f"it has {usable}" if usable else "convert the tensor to float32 first"
-            raise Mistake(f"operation {self.name!r} does not work on {dtype}: {fix}")
+            raise UsageError(f"operation {self.name!r} does not work on {dtype}: {fix}")
 
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(

@@ -12,7 +12,7 @@ from paceline.collectives.hosts import host_id, number_hosts
 from paceline.collectives.operations import find_operation
 from paceline.collectives.schedule import Schedule
 from paceline.collectives.torch_ops import name_of
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 _HEADER = 320
 
@@ -45,7 +45,7 @@ def all_reduce(
     """Make the tensor of every rank in the group the result of all, in place, by a schedule or the one of that name.
 
     Before anything moves, all ranks tell each other what they ask for. Where they do not ask for the same, or nobody
-    could do it, every rank raises a Mistake and none hangs. That costs an all-gather of 320 bytes in every call,
+    could do it, every rank raises a UsageError and none hangs. That costs an all-gather of 320 bytes in every call,
     some milliseconds where cores are busy, and the rank's part is worked out anew. Whoever knows that all ranks
     agree, and reduces often, makes a ``Reducer`` over a ``TorchTransport`` once and saves both.
     Operations go by name; torch's own words for them, such as ``ReduceOp.SUM``, will do as well.
@@ -53,15 +53,15 @@ def all_reduce(
     name = name_of(op)
     names = _agree(_wish(tensor, schedule, name), group)
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
-        raise Mistake(f"schedules move dense tensors, not {_kind(tensor)}; convert it with to_dense()")
+        raise UsageError(f"schedules move dense tensors, not {_kind(tensor)}; convert it with to_dense()")
     if tensor.device.type != "cpu":
-        raise Mistake(
+        raise UsageError(
             f"schedules move tensors of the CPU, not of {tensor.device}; copy it there, or all-reduce natively"
         )
     operation = find_operation(name, tensor.dtype)
     chosen = build_schedule(schedule, number_hosts(names)) if isinstance(schedule, str) else schedule
     if chosen.workers != len(names):
-        raise Mistake(
+        raise UsageError(
             f"a schedule for {chosen.workers} workers does not fit a group of {len(names)}: build it for {len(names)}"
         )
     Reducer(chosen, dist.get_rank(group), TorchTransport(group)).all_reduce(tensor, operation)
@@ -90,7 +90,7 @@ def _agree(wish: str, group: dist.ProcessGroup | None) -> list[str]:
     wishes, names = zip(*map(json.loads, told), strict=True)
     for rank, other in enumerate(wishes):
         if other != wishes[0]:
-            raise Mistake(
+            raise UsageError(
                 f"rank {rank} asks for {other}, and rank 0 for {wishes[0]}; all ranks must ask for the same"
             )
     return list(names)

@@ -56,7 +56,7 @@ class Step:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class RankPlan:
     """All rounds in which a rank does something."""
 
     steps: tuple[Step, ...]
@@ -64,13 +64,13 @@ class Part:
     """Elements of scratch space that a round needs at most."""
 
 
-def part(schedule: Schedule, rank: int, length: int) -> Part:
+def part(schedule: Schedule, rank: int, length: int) -> RankPlan:
     """What ``rank`` does with ``length`` elements; empty messages are left out, as the other ends leave them out."""
     bounds = chunk_bounds(length, schedule.chunks)
     planner = _Planner()
     for turn in schedule.rounds:
         planner.add(*_mine(turn, rank, bounds))
-    return Part(tuple(planner.steps), max((step.scratch for step in planner.steps), default=0))
+    return RankPlan(tuple(planner.steps), max((step.scratch for step in planner.steps), default=0))
 
 
 def _mine(

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from paceline.collectives.schedule import Round, Schedule, Transfer
 from paceline.collectives.turns import alike
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 MESSAGE = 2**20
 """Bytes of the largest message that is not cut."""
@@ -20,7 +20,7 @@ def pipelined(schedule: Schedule, segments: int) -> Schedule:
     s becomes chunk s * chunks + c. The messages of a pair stay apart, the segment that started first in front.
     """
     if segments < 1:
-        raise Mistake(f"{segments} segments cannot hold a tensor: there must be at least 1")
+        raise UsageError(f"{segments} segments cannot hold a tensor: there must be at least 1")
     if segments == 1 or not schedule.rounds:
         return schedule
     rounds = tuple(schedule.rounds)

@@ -79,7 +79,7 @@ class Scheduled:
 
 
 def all_reduce_costs(collective: str, topology: Topology) -> AllReduceCosts:
-    """``native``, or the schedule of that name among the cluster's workers; a Mistake where there is none."""
+    """``native``, or the schedule of that name among the cluster's workers; a UsageError where there is none."""
     check_collective(collective)
     return Native(topology) if collective == NATIVE else Scheduled(collective, topology)
 

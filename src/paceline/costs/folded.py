@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from paceline.clusters.cluster import Cluster, Host
-from paceline.costs.given import Given
-from paceline.costs.topology import Row, Topology, Way, seen
+from paceline.costs.given import StatedCosts
+from paceline.costs.topology import Route, Row, Topology, seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,29 +118,29 @@ class Folded(Topology):
         order = ((self.hosts[kind], kind, hosts) for kind, hosts in self.folding.order)
         return [Row(seen(host), hosts, range(kind, kind + 1)) for host, kind, hosts in order if host.workers]
 
-    def gather(self, source: int, target: int) -> Way:
+    def gather(self, source: int, target: int) -> Route:
         """All messages of a kind of workers to a server, whose host stands for no other."""
         one = self.kinds[source]
         if source == target:
-            return Way({self.inside(source): one.host.workers}, one.host.inside.latency)
+            return Route({self.inside(source): one.host.workers}, one.host.inside.latency)
         latency = max(one.host.link.latency, self.hosts[target].link.latency)
-        return Way({self.out_of(source): one.host.workers, self.into(target): one.workers}, latency)
+        return Route({self.out_of(source): one.host.workers, self.into(target): one.workers}, latency)
 
-    def spread(self, source: int, target: int) -> Way:
+    def spread(self, source: int, target: int) -> Route:
         """The same in the other direction."""
         other = self.kinds[target]
         if source == target:
-            return Way({self.inside(target): other.host.workers}, other.host.inside.latency)
+            return Route({self.inside(target): other.host.workers}, other.host.inside.latency)
         latency = max(self.hosts[source].link.latency, other.host.link.latency)
-        return Way({self.out_of(source): other.workers, self.into(target): other.host.workers}, latency)
+        return Route({self.out_of(source): other.workers, self.into(target): other.host.workers}, latency)
 
-    def way(self, source: int, target: int) -> Way:
+    def way(self, source: int, target: int) -> Route:
         """Not known: it depends on who stands for whom."""
         raise AssertionError(f"from {source} to {target}: no worker sends to one other worker here")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Standing(Given):
+class Standing(StatedCosts):
     """Stated times of workers who stand for others."""
 
     workers: int

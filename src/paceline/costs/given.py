@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from paceline.clusters.cluster import Cluster
 from paceline.clusters.times import StepTimes, takes_turn
 from paceline.costs.base import Times
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
-class Given:
+class StatedCosts:
     """Stated times: exact, and the same on every run.
 
     The times are for a worker's whole mini-batch on a device of speed 1. A smaller batch takes its part of
@@ -37,7 +37,7 @@ class Given:
         for part in ("forward", "backward"):
             seconds = getattr(self.times, part)
             if seconds is None:
-                raise Mistake(
+                raise UsageError(
                     f"the cluster does not say how long {part} takes: add {part}, for example {part}='1 ms'"
                 )
             object.__setattr__(self, part, seconds)
@@ -83,11 +83,11 @@ class Given:
 
 def given_costs(
     cluster: Cluster, batch_sizes: Sequence[int], slow: Mapping[int, float], seed: int = 0, turns: int = 0
-) -> Given:
+) -> StatedCosts:
     """The times that the cluster's description states, for the devices that its workers have and the company there."""
     paces = [host.device.speed / cluster.slowdown(index) for index, host in enumerate(cluster.hosts)]
     speeds = tuple(paces[index] for index in cluster.place_workers())
-    return Given(
+    return StatedCosts(
         times=cluster.times,
         batch_sizes=tuple(batch_sizes),
         speeds=speeds,

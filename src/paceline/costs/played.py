@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from paceline.collectives.part import Incoming, Part, part
+from paceline.collectives.part import Incoming, RankPlan, part
 from paceline.collectives.pipeline import pipelined
 from paceline.collectives.schedule import Schedule
 from paceline.costs.network import Network
@@ -24,13 +24,13 @@ def play_seconds(
     return play_parts(parts_of(schedule, size // element, segments), topology, element)
 
 
-def parts_of(schedule: Schedule, length: int, segments: int) -> Sequence[Part]:
+def parts_of(schedule: Schedule, length: int, segments: int) -> Sequence[RankPlan]:
     """What each rank does with so many elements."""
     waves = pipelined(schedule, segments)
     return [part(waves, rank, length) for rank in range(schedule.workers)]
 
 
-def play_parts(parts: Sequence[Part], topology: Topology, element: int) -> float:
+def play_parts(parts: Sequence[RankPlan], topology: Topology, element: int) -> float:
     """Seconds until all ranks are through."""
     return _Play(parts, topology, element).run()
 
@@ -49,7 +49,7 @@ class _Pair:
 
 @dataclass(slots=True, eq=False)
 class _Rank:
-    part: Part
+    part: RankPlan
     step: int = -1
     arrived: set[tuple[int, int]] = field(default_factory=set)
     """Step and place of messages that are there."""
@@ -60,7 +60,7 @@ class _Rank:
 
 
 class _Play:
-    def __init__(self, parts: Sequence[Part], topology: Topology, element: int) -> None:
+    def __init__(self, parts: Sequence[RankPlan], topology: Topology, element: int) -> None:
         self._topology, self._element = topology, element
         self._ranks = [_Rank(mine) for mine in parts]
         self._pairs: dict[tuple[int, int], _Pair] = {}

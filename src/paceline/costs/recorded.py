@@ -6,7 +6,7 @@ from statistics import fmean, quantiles
 from typing import NamedTuple
 
 from paceline.clusters.times import StepTimes
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
@@ -32,11 +32,11 @@ def typical_step(folder: RunFolder) -> Typical:
     of a step counts as getting its mini-batch.
     """
     if not folder.path.is_dir():
-        raise Mistake(f"there is no run folder {folder.path}; give the folder of a run that trained")
+        raise UsageError(f"there is no run folder {folder.path}; give the folder of a run that trained")
     workers = [list(read_events(path)) for path in folder.event_files().values()]
     found = [typical for records in workers if (typical := _typical(records))]
     if not found:
-        raise Mistake(
+        raise UsageError(
             f"{folder.path} holds fewer than 2 recorded steps; give the folder of a run that trained"
         )
     return min(found, key=_seconds_a_sample)
@@ -46,7 +46,7 @@ def check_alone(folder: RunFolder) -> None:
     """Refuse the run of several workers: where they share a machine, their steps are not those of one alone."""
     workers = len(folder.event_files()) if folder.path.is_dir() else 0
     if workers > 1:
-        raise Mistake(
+        raise UsageError(
             f"{folder.path} is a run of {workers} workers, whose steps are longer by each other's company; give the "
             "folder of a run of one worker ('paceline train --workers 1')"
         )
@@ -77,7 +77,7 @@ def usual_pace(folder: RunFolder, together: int = 1) -> float:
         if all(step.samples == whole for step in steps[:-1]):
             paces.append((steps[-1].spans[0].start - steps[0].spans[0].start) / together)
     if not paces:
-        raise Mistake(
+        raise UsageError(
             f"{folder.path} has no {together} steps of whole mini-batches in a row; train for longer"
         )
     return _usual(paces)

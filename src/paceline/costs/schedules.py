@@ -17,7 +17,7 @@ import numpy as np
 from paceline.clusters.cluster import Cluster
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.many import OUTLINES, Outline, Ranks
-from paceline.collectives.part import Part
+from paceline.collectives.part import RankPlan
 from paceline.costs.played import parts_of, play_parts
 from paceline.costs.prices import FREE, Price, Stage
 from paceline.costs.rounds import Links, Numbers, Wave, carried, counts_of, outline_of, plan
@@ -86,7 +86,7 @@ def _played(collective: str, rows: tuple[Row, ...], size: int, element: int, seg
 
 
 @lru_cache(maxsize=32)
-def _parts(collective: str, hosts: tuple[int, ...], length: int, segments: int) -> Sequence[Part]:
+def _parts(collective: str, hosts: tuple[int, ...], length: int, segments: int) -> Sequence[RankPlan]:
     """What each rank does, whatever the links."""
     return parts_of(build_schedule(collective, hosts), length, segments)
 

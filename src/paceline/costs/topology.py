@@ -11,7 +11,7 @@ from paceline.clusters.company import company_factor
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """From one process to another: the links it takes and how long the first byte needs."""
 
     crosses: Mapping[int, int]
@@ -109,18 +109,18 @@ class Topology:
         """Seconds a byte that a worker takes to combine what it receives with what it holds."""
         return self.hosts[self.workers[rank]].device.reduce_seconds
 
-    def way(self, source: int, target: int) -> Way:
+    def way(self, source: int, target: int) -> Route:
         """From a process on one host to a process on another, or on the same."""
         if source == target:
-            return Way({self.inside(source): 1}, self.hosts[source].inside.latency)
+            return Route({self.inside(source): 1}, self.hosts[source].inside.latency)
         latency = max(self.hosts[source].link.latency, self.hosts[target].link.latency)
-        return Way({self.out_of(source): 1, self.into(target): 1}, latency)
+        return Route({self.out_of(source): 1, self.into(target): 1}, latency)
 
-    def gather(self, source: int, target: int) -> Way:
+    def gather(self, source: int, target: int) -> Route:
         """From a worker's host to a server's."""
         return self.way(source, target)
 
-    def spread(self, source: int, target: int) -> Way:
+    def spread(self, source: int, target: int) -> Route:
         """From a server's host to a worker's."""
         return self.way(source, target)
 

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 Batch = Any
 """Whatever the collate function returns: a tensor, a tuple, a dict, or these inside each other."""
@@ -45,11 +45,11 @@ def batch_loss(job: HasLoss, model: nn.Module, batch: Batch) -> Tensor:
     else:
         loss = _own_loss(job, _call(job, model, batch))
     if not isinstance(loss, Tensor) or loss.numel() != 1:
-        raise Mistake(
+        raise UsageError(
             f"the loss of {job.name!r} is {describe(loss)}; it must give the batch's mean, one number"
         )
     if torch.is_grad_enabled() and not loss.requires_grad:
-        raise Mistake(
+        raise UsageError(
             f"the loss of {job.name!r} does not depend on any trainable parameter; "
             "look for detach() or no_grad() in the model"
         )
@@ -59,9 +59,9 @@ def batch_loss(job: HasLoss, model: nn.Module, batch: Batch) -> Tensor:
 def check_loss(job: HasLoss, batch: Batch) -> None:
     """Refuse a batch that does not say which part of it is the target."""
     if job.loss is not None and job.compute_loss is not None:
-        raise Mistake("both loss and compute_loss say how the loss is computed; leave one of them out")
+        raise UsageError("both loss and compute_loss say how the loss is computed; leave one of them out")
     if job.loss is not None and not _has_target(batch):
-        raise Mistake(
+        raise UsageError(
             f"a batch is {describe(batch)}, and loss(outputs, targets) needs (inputs, targets); write compute_loss="
             "lambda model, batch: ..., or leave loss out where the model returns its loss"
         )
@@ -161,7 +161,7 @@ def _call(job: HasLoss, model: nn.Module, inputs: Any) -> Any:
         try:
             signature.bind(*args, **keywords)
         except TypeError:
-            raise Mistake(_uncallable(job, model, signature, inputs)) from error
+            raise UsageError(_uncallable(job, model, signature, inputs)) from error
         raise
 
 
@@ -181,7 +181,7 @@ def _own_loss(job: HasLoss, outputs: Any) -> Tensor:
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", outputs)
     if isinstance(found, Tensor) and found.numel() == 1:
         return found
-    raise Mistake(
+    raise UsageError(
         f"job {job.name!r}: the model returned {describe(outputs)}, which holds no loss; give loss=..., such as "
         "nn.functional.cross_entropy for (inputs, targets), or compute_loss=lambda model, batch: ..."
     )

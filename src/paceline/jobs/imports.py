@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import nn
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.batches import check_loss
 from paceline.jobs.data.tensors import as_data
 from paceline.jobs.job import Job
@@ -31,7 +31,7 @@ def import_job(path: str) -> Job:
     job = call(import_function(path, "--job"), where)
     if not isinstance(job, Job):
         name, kind = _name(path), type(job).__name__
-        raise Mistake(f"{where}: {name}() returned a {kind}; it must return a paceline.jobs.Job")
+        raise UsageError(f"{where}: {name}() returned a {kind}; it must return a paceline.jobs.Job")
     return checked_job(where, job)
 
 
@@ -39,7 +39,9 @@ def import_function(path: str, option: str) -> Callable[[], Any]:
     """The function behind a path; ``option`` is where the user wrote it, such as "--job"."""
     source, colon, name = path.rpartition(":")
     if not (source and colon and name):
-        raise Mistake(f"{option} {path!r} is not an import path: write module:function or file.py:function")
+        raise UsageError(
+            f"{option} {path!r} is not an import path: write module:function or file.py:function"
+        )
     where = f"{option} {path}"
     module = _import_file(where, Path(source)) if source.endswith(".py") else _import_module(where, source)
     return _find(where, module, name)
@@ -49,10 +51,10 @@ def call(function: Callable[[], Any], where: str) -> Any:
     """What a user's function returns; ``where`` ends with its path."""
     try:
         return function()
-    except Mistake as mistake:
-        raise Mistake(f"{where}: {mistake}") from mistake
+    except UsageError as mistake:
+        raise UsageError(f"{where}: {mistake}") from mistake
     except _CRASHES as error:
-        raise Mistake(f"{where}: {_name(where)}() raised {_say(error)}") from error
+        raise UsageError(f"{where}: {_name(where)}() raised {_say(error)}") from error
 
 
 def _name(path: str) -> str:
@@ -65,18 +67,18 @@ def _import_module(where: str, name: str) -> ModuleType:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
-            raise Mistake(f"{where}: module {name!r} does not import: {_say(error)}") from error
-        raise Mistake(
+            raise UsageError(f"{where}: module {name!r} does not import: {_say(error)}") from error
+        raise UsageError(
             f"{where}: there is no module {error.name!r} in {Path.cwd()} or among the installed ones; "
             "run from the folder that holds it, or write file.py:function"
         ) from error
     except _CRASHES as error:
-        raise Mistake(f"{where}: module {name!r} does not import: {_say(error)}") from error
+        raise UsageError(f"{where}: module {name!r} does not import: {_say(error)}") from error
 
 
 def _import_file(where: str, file: Path) -> ModuleType:
     if not file.is_file():
-        raise Mistake(f"{where}: there is no file {file.absolute()}; check the name")
+        raise UsageError(f"{where}: there is no file {file.absolute()}; check the name")
     _make_importable(file.absolute().parent)
     # A name of its own, so that the file cannot stand in for a module that happens to be called the same.
     spec = importlib.util.spec_from_file_location(f"paceline_job_{file.stem}", file)
@@ -88,7 +90,7 @@ def _import_file(where: str, file: Path) -> ModuleType:
         spec.loader.exec_module(module)
     except _CRASHES as error:
         del sys.modules[spec.name]
-        raise Mistake(f"{where}: {file} does not run: {_say(error)}") from error
+        raise UsageError(f"{where}: {file} does not run: {_say(error)}") from error
     return module
 
 
@@ -104,32 +106,32 @@ def _find(where: str, module: ModuleType, name: str) -> Callable[[], Any]:
         own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
         near = get_close_matches(name, own, n=3, cutoff=0.5)
         guess = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the name after the colon"
-        raise Mistake(f"{where}: {module.__file__ or module.__name__} has no {name!r}; {guess}")
+        raise UsageError(f"{where}: {module.__file__ or module.__name__} has no {name!r}; {guess}")
     function = getattr(module, name)
     if not callable(function):
-        raise Mistake(f"{where}: {name!r} is a {type(function).__name__}, not a function")
+        raise UsageError(f"{where}: {name!r} is a {type(function).__name__}, not a function")
     found: Callable[[], Any] = function
     return found
 
 
 def checked_job(where: str, job: Job) -> Job:
-    """The job with its data ready for batches; a Mistake that starts with ``where`` says what is wrong."""
+    """The job with its data ready for batches; a UsageError that starts with ``where`` says what is wrong."""
     if isinstance(job.model, nn.Module):
         kind = type(job.model).__name__
-        raise Mistake(f"{where}: its model is a {kind} already made; write model=lambda: {kind}(...)")
+        raise UsageError(f"{where}: its model is a {kind} already made; write model=lambda: {kind}(...)")
     functions = {"model": job.model, "optimizer": job.optimizer, "schedule": job.schedule}
     optional = {"loss": job.loss, "compute_loss": job.compute_loss, "collate": job.collate}
     functions |= {name: function for name, function in optional.items() if function is not None}
     functions |= {f"metric {name!r}": metric for name, metric in job.metrics.items()}
     for name, function in functions.items():
         if not callable(function):
-            raise Mistake(f"{where}: its {name} is a {type(function).__name__}; it must be a function")
+            raise UsageError(f"{where}: its {name} is a {type(function).__name__}; it must be a function")
     train, batch = as_data(job.train, f"{where}: its training data", job.collate)
     test = None if job.test is None else as_data(job.test, f"{where}: its test data", job.collate)[0]
     try:
         check_loss(job, batch)
-    except Mistake as mistake:
-        raise Mistake(f"{where}: {mistake}") from mistake
+    except UsageError as mistake:
+        raise UsageError(f"{where}: {mistake}") from mistake
     return replace(job, train=train, test=test)
 
 

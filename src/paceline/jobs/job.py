@@ -6,7 +6,7 @@ from typing import Any, Protocol
 
 from torch import Tensor, nn, optim
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 
 PRECISIONS = ("fp32", "bf16")
@@ -76,19 +76,19 @@ class Job:
             ("loader_workers", self.loader_workers, 0),
         ):
             if type(value) is not int or value < least:
-                raise Mistake(
+                raise UsageError(
                     f"{name}={value!r} is out of range: it must be a whole number of at least {least}"
                 )
         if self.clip_norm is not None and not 0 < self.clip_norm < float("inf"):
-            raise Mistake(
+            raise UsageError(
                 f"clip_norm={self.clip_norm:g} is out of range: it must be more than 0, for example 1.0"
             )
         if self.precision == "fp16":
-            raise Mistake("precision='fp16' needs loss scaling, which is not supported; choose bf16")
+            raise UsageError("precision='fp16' needs loss scaling, which is not supported; choose bf16")
         if self.precision not in PRECISIONS:
-            raise Mistake(f"precision={self.precision!r} is not known; choose {' or '.join(PRECISIONS)}")
+            raise UsageError(f"precision={self.precision!r} is not known; choose {' or '.join(PRECISIONS)}")
         if self.test is None and self.metrics:
-            raise Mistake(
+            raise UsageError(
                 f"the metric {next(iter(self.metrics))!r} is computed on test data, and there is none; add test=..., "
                 "or leave the metrics out"
             )

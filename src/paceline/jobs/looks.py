@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 
 
@@ -24,7 +24,7 @@ class Look(Protocol):
         """What a target is one of."""
 
     def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
-        """The same with another shape or number of classes; a Mistake where ``model`` cannot take it."""
+        """The same with another shape or number of classes; a UsageError where ``model`` cannot take it."""
 
     def batch(self, samples: int) -> Batch:
         """So many made-up samples, on the device that is the default now."""
@@ -47,12 +47,12 @@ class ImageLook:
         """Images of another size."""
         shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 3:
-            raise Mistake(
+            raise UsageError(
                 f"model {model!r} takes images and {_show(shape)!r} is not the shape of one; "
                 f"give channels x height x width, such as {_show(self.shape)}"
             )
         if min(shape[1:]) < self.smallest:
-            raise Mistake(
+            raise UsageError(
                 f"model {model!r} needs images of at least {self.smallest}x{self.smallest} pixels and these have "
                 f"{shape[1]}x{shape[2]}; take larger images, or a model for small ones: cnn, mlp or resnet18"
             )
@@ -88,17 +88,17 @@ class TokenLook:
         """Shorter sequences."""
         shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 1:
-            raise Mistake(
+            raise UsageError(
                 f"model {model!r} takes sequences of tokens and {_show(shape)!r} is the shape of something else; "
                 f"give a length, such as {self.length}, or choose a model for images, such as cnn"
             )
         if shape[0] > self.length:
-            raise Mistake(
+            raise UsageError(
                 f"model {model!r} has a context of {self.length:,} tokens and {shape[0]:,} are asked for; "
                 f"ask for fewer, or set context={shape[0]}"
             )
         if classes not in (None, self.vocabulary):
-            raise Mistake(
+            raise UsageError(
                 f"model {model!r} has a vocabulary of {self.vocabulary:,} and {classes:,} classes are asked for; "
                 f"leave the classes out, or set vocabulary={classes}"
             )
@@ -130,13 +130,13 @@ def _drawn(tensor: Tensor, draw: Callable[[Tensor], Tensor]) -> Tensor:
 
 def _positive(model: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     if min(shape, default=0) < 1:
-        raise Mistake(f"model {model!r} cannot be fed {_show(shape)!r}: every side must be at least 1")
+        raise UsageError(f"model {model!r} cannot be fed {_show(shape)!r}: every side must be at least 1")
     return shape
 
 
 def _classes(asked: int | None, usual: int) -> int:
     if asked is not None and asked < 1:
-        raise Mistake(f"{asked} classes are too few; a model needs at least 1")
+        raise UsageError(f"{asked} classes are too few; a model needs at least 1")
     return usual if asked is None else asked
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from math import cos, pi
 from typing import Self
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.checks import at_least, fraction, more_than
 
 
@@ -74,9 +74,9 @@ class Epochs(tuple[float, ...]):
         try:
             epochs = cls(float(part) for part in text.split("+"))
         except ValueError:
-            raise Mistake(f"{text!r} is not a list of epochs: write them as in 30+60+80") from None
+            raise UsageError(f"{text!r} is not a list of epochs: write them as in 30+60+80") from None
         if list(epochs) != sorted(set(epochs)) or not 0 < epochs[0] <= epochs[-1] < float("inf"):
-            raise Mistake(
+            raise UsageError(
                 f"{text!r} is not a list of epochs: they must be more than 0 and rise, as in 30+60+80"
             )
         return epochs

@@ -8,7 +8,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Shards:
         assert min(self.batch_sizes) > 0, "every worker has a batch size"
         if self.global_batch > self.samples:
             parts = f" ({' + '.join(map(str, self.batch_sizes))})" if 1 < len(self.batch_sizes) <= 8 else ""
-            raise Mistake(
+            raise UsageError(
                 f"a batch of {self.global_batch:,} samples over all workers{parts} is larger than the "
                 f"training data ({self.samples:,} samples); choose a smaller --batch-size or fewer --workers"
             )

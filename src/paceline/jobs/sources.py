@@ -6,7 +6,7 @@ import sys
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 
 def source_files(path: str) -> list[Path]:
@@ -60,18 +60,18 @@ def check_trusted(
     found = fingerprints(path)
     source, _, function = path.rpartition(":")
     if not found:
-        raise Mistake(
+        raise UsageError(
             f"{option} would call {function}() of {source!r}, which is not found in {Path.cwd()} or among the "
             f"installed modules; run from the folder that holds it, or {fix}"
         )
     for file, digest in found.items():
         would = f"{option} would run {file} and call {function}()"
         if Path(file).resolve().is_relative_to(folder.resolve()):
-            raise Mistake(f"{would}, and that file lies in the run folder itself; read it, then {fix}")
+            raise UsageError(f"{would}, and that file lies in the run folder itself; read it, then {fix}")
         if Path(file).stat().st_uid not in (0, os.geteuid()):  # a folder from its owner could vouch for it
-            raise Mistake(f"{would}, and that file belongs to another user; read it, then {fix}")
+            raise UsageError(f"{would}, and that file belongs to another user; read it, then {fix}")
         if digest not in known.values():
-            raise Mistake(
+            raise UsageError(
                 f"{would}, and that file is not what the run last ran with (SHA-256 {digest[:12]}, not "
                 f"{' or '.join(one[:12] for one in known.values()) or 'known'}); "
                 f"put it back, or {fix}"

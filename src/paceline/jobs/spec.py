@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Any, Self
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Shape(tuple[int, int, int]):
         """Read "3x32x32"."""
         sides = text.strip().lower().split("x")
         if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
-            raise Mistake(
+            raise UsageError(
                 f"{text!r} is not the shape of an image: write channels x height x width, as in 3x32x32"
             )
         return cls(int(side) for side in sides)

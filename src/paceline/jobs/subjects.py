@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from paceline import specs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS
 from paceline.jobs.batches import Batch, batch_like
 from paceline.jobs.data.images import Source
@@ -90,12 +90,14 @@ def _imported(text: str, shape: tuple[int, ...] | None, classes: int | None, opt
         return _of_module(text, partial(_moved, function), made, shape, classes, optimizer)
     if not isinstance(made, Job | Subject):
         kind = type(made).__name__
-        raise Mistake(
+        raise UsageError(
             f"{where}: the function returned a {kind}; it must return an nn.Module, a Job or a Subject"
         )
     if shape is not None or classes is not None:
         kind = type(made).__name__
-        raise Mistake(f"{where}: its {kind} says what a sample looks like; leave --input and --classes out")
+        raise UsageError(
+            f"{where}: its {kind} says what a sample looks like; leave --input and --classes out"
+        )
     return made if isinstance(made, Subject) else _of_job(checked_job(where, made))
 
 
@@ -127,12 +129,12 @@ def _of_module(
 ) -> Subject:
     """What ``function`` makes, and has ``made`` once, fed with numbers of its own type."""
     if shape is None:
-        raise Mistake(
+        raise UsageError(
             f"model {text} is an nn.Module, which does not say what it is fed; give the shape of one sample, "
             "as in --input 3x224x224"
         )
     if classes is not None and classes < 1:
-        raise Mistake(f"{classes} classes are too few; a model needs at least 1")
+        raise UsageError(f"{classes} classes are too few; a model needs at least 1")
     return Subject(
         name=text.rpartition(":")[2],
         model=function,
@@ -158,7 +160,7 @@ def _score_loss(text: str, outputs: Any, targets: Tensor) -> Tensor:
     found = (
         f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"type {type(outputs).__name__}"
     )
-    raise Mistake(
+    raise UsageError(
         f"model {text}: its output is of {found} and not a score a class for each sample, so its loss is unknown; "
         "let the function return a paceline.jobs.subject.Subject, which says it"
     )

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.files import sync_folder
 from paceline.records.folder import RunFolder
 from paceline.records.load import usable_cores
@@ -40,9 +40,9 @@ def name_of_run(folder: str) -> str:
 
 
 def check_folder_name(name: object) -> str:
-    """The name of a run folder that another process has told; anything else is a Mistake."""
+    """The name of a run folder that another process has told; anything else is a UsageError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise Mistake(
+        raise UsageError(
             f"{str(name)[:80]!r} is not the name of a run folder; start every host with this paceline"
         )
     return name
@@ -58,7 +58,9 @@ def create(parent: Path, name: str, fill: Fill) -> RunFolder:
     try:
         draft.mkdir(parents=True)
     except OSError as error:
-        raise Mistake(f"--runs {parent} cannot be made ({error.strerror}); choose another place") from error
+        raise UsageError(
+            f"--runs {parent} cannot be made ({error.strerror}); choose another place"
+        ) from error
     try:
         fill(RunFolder(draft))
         draft.rename(parent / name)
@@ -82,20 +84,22 @@ def create_new(parent: Path, name: str, utc: datetime, fill: Fill) -> RunFolder:
 
 
 def check_parent(parent: Path) -> None:
-    """Raise a Mistake where no run folder can be made; nothing is written."""
+    """Raise a UsageError where no run folder can be made; nothing is written."""
     there = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
     if not there.is_dir():
-        raise Mistake(f"--runs {parent}: {there} is not a folder; choose another place with --runs")
+        raise UsageError(f"--runs {parent}: {there} is not a folder; choose another place with --runs")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise Mistake(f"--runs {parent}: nothing can be written to {there}; choose another place with --runs")
+        raise UsageError(
+            f"--runs {parent}: nothing can be written to {there}; choose another place with --runs"
+        )
 
 
 def check_writable(folder: RunFolder) -> None:
-    """Raise a Mistake where a run cannot go on in its folder; nothing is written."""
+    """Raise a UsageError where a run cannot go on in its folder; nothing is written."""
     places = (folder.path, folder.checkpoints, folder.events(0).parent, folder.metrics)
     for path in (path for path in places if path.exists()):
         if not os.access(path, os.W_OK | (os.X_OK if path.is_dir() else 0)):
-            raise Mistake(
+            raise UsageError(
                 f"--resume {folder.path}: {path} is read-only, and a run goes on in its folder; "
                 "make it writable, or resume a copy of the folder"
             )

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
@@ -46,13 +46,13 @@ class RunLock:
                 path = self._path if self._path.exists() else folder.path
                 self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
                 return
-            raise Mistake(
+            raise UsageError(
                 f"{self._path} cannot be opened ({error.strerror}); see who may write there"
             ) from error
 
     @classmethod
     def own(cls, folder: RunFolder, node: int, *, only_read: bool = False) -> Self:
-        """Become the owner of a folder that nobody uses, or raise a Mistake that says who does.
+        """Become the owner of a folder that nobody uses, or raise a UsageError that says who does.
 
         One that is ``only_read`` need not be writable.
         """
@@ -100,7 +100,7 @@ class RunLock:
             if time.monotonic() > deadline:
                 holder = _holder(self._path)
                 self.close()
-                raise Mistake(
+                raise UsageError(
                     f"{self._folder.path} is in use: {holder}; wait until that run has ended, or stop it"
                 )
             time.sleep(_GLANCE)

@@ -1,7 +1,7 @@
 """Where a worker's time went: named spans that add up, step by step."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import astuple, dataclass, field
 from typing import Any, NamedTuple, Self
 
 KINDS = ("data", "forward", "backward", "communicate", "wait", "apply", "evaluate", "checkpoint", "other")
@@ -15,6 +15,41 @@ class Span(NamedTuple):
     kind: str
     start: float
     length: float
+
+
+@dataclass(frozen=True, slots=True)
+class StepBreakdown:
+    """Where one worker's step went, in seconds: recorded, simulated or predicted.
+
+    Every part but ``hidden`` belongs to the step; they add up to ``total``.
+    """
+
+    data: float = 0.0
+    forward: float = 0.0
+    backward: float = 0.0
+    communicate: float = 0.0
+    """Transfers while nothing else goes on."""
+    wait: float = 0.0
+    """For slower workers, or for a server."""
+    apply: float = 0.0
+    other: float = 0.0
+    hidden: float = 0.0
+    """Transfers that ran behind backward; part of no sum."""
+
+    @property
+    def total(self) -> float:
+        return self.compute + self.communicate + self.wait + self.other
+
+    @property
+    def compute(self) -> float:
+        """What the worker does by itself."""
+        return self.data + self.forward + self.backward + self.apply
+
+    def __add__(self, more: "StepBreakdown") -> "StepBreakdown":
+        return StepBreakdown(*(one + two for one, two in zip(astuple(self), astuple(more), strict=True)))
+
+    def __mul__(self, factor: float) -> "StepBreakdown":
+        return StepBreakdown(*(factor * part for part in astuple(self)))
 
 
 @dataclass(slots=True)

@@ -5,7 +5,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.records.metrics import Row
 from paceline.records.observer import Started
@@ -114,7 +114,7 @@ def _open(folder: Path) -> Any:
     try:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
-        raise Mistake(
+        raise UsageError(
             "--tensorboard needs the package tensorboard, which is not installed; "
             "install it with: pip install 'paceline[tensorboard]'"
         ) from error

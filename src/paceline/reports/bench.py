@@ -9,11 +9,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
-from paceline.records.bench import SCHEMA, Bench, Cell, Ending, Prediction
 from paceline.records.files import finite
 from paceline.reports.meters import Bar, Lines, Meter, meter_for
 from paceline.reports.text import time_left
 from paceline.reports.winners import winners
+from paceline.studies.collectives.results import SCHEMA, Bench, Cell, Ending, Prediction
 from paceline.units import show_bytes, show_seconds
 
 _TITLES = (

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TextIO
 
 from paceline.clusters.profile import LinkFit
-from paceline.records.calibration import DeviceFound, RecordFound
 from paceline.reports.meters import meter_for
 from paceline.reports.text import counted, time_left
+from paceline.studies.calibrate.results import DeviceFound, RecordFound
 from paceline.units import show_bytes, show_seconds
 
 

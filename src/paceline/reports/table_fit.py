@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from paceline.records.table_fit import Foretold, TableFit
 from paceline.reports.scenarios.told import Told, exact_seconds, table
+from paceline.studies.calibrate.table_fit import Foretold, TableFit
 from paceline.units import show_rate
 
 

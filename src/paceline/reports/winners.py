@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from paceline.collectives.algorithms import SCHEDULES
-from paceline.records.bench import Cell
+from paceline.studies.collectives.results import Cell
 from paceline.units import show_bytes, show_seconds
 
 _GLOO = "gloo"

@@ -14,7 +14,7 @@ class Due:
     stop: bool
 
 
-class Agenda:
+class Triggers:
     """Turns progress, in steps a worker, into what is due.
 
     Where workers take different numbers of steps, progress is their mean, so it may jump over several dates at once;

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Literal, get_type_hints
 
 from paceline import specs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
 from paceline.jobs.sources import check_trusted, fingerprints
 from paceline.records.files import DamagedFile, digest_of, read_json, read_sealed, write_sealed
@@ -89,12 +89,12 @@ def _fixed(settings: Settings) -> dict[str, Any]:
 
 
 def read_config(folder: RunFolder) -> Config:
-    """All that an earlier run wrote, every field of its type; else a Mistake that says why it cannot be had."""
+    """All that an earlier run wrote, every field of its type; else a UsageError that says why it cannot be had."""
     document = _read(folder)
     try:
         return _parse(document)
-    except (WrongType, Mistake, ValueError, LookupError, TypeError) as error:
-        raise Mistake(f"{folder.config} cannot be read ({error}); {_NEW_RUN}") from error
+    except (WrongType, UsageError, ValueError, LookupError, TypeError) as error:
+        raise UsageError(f"{folder.config} cannot be read ({error}); {_NEW_RUN}") from error
 
 
 def _read(folder: RunFolder) -> dict[str, Any]:
@@ -102,13 +102,15 @@ def _read(folder: RunFolder) -> dict[str, Any]:
         document = read_sealed(folder.config)
     except FileNotFoundError:
         why = "it holds no config.json" if folder.path.is_dir() else "there is no such folder"
-        raise Mistake(f"{folder.path} is not the folder of a run: {why}; see what 'ls runs' shows") from None
+        raise UsageError(
+            f"{folder.path} is not the folder of a run: {why}; see what 'ls runs' shows"
+        ) from None
     except OSError as error:
-        raise Mistake(f"{folder.config} cannot be read ({error.strerror}); see who may read it") from error
+        raise UsageError(f"{folder.config} cannot be read ({error.strerror}); see who may read it") from error
     except DamagedFile as damage:
-        raise Mistake(f"{damage}, {_made_by(folder)}") from damage
+        raise UsageError(f"{damage}, {_made_by(folder)}") from damage
     if document.get("schema") != SCHEMA:
-        raise Mistake(
+        raise UsageError(
             f"{folder.config} is of schema {document.get('schema')}, which another paceline wrote, and this one "
             f"reads schema {SCHEMA}; use that paceline, or start a new run with 'paceline train'"
         )
@@ -158,7 +160,7 @@ def _check_machinery(machinery: dict[str, Any]) -> None:
 
 
 def read_settings(folder: RunFolder) -> Settings:
-    """The settings of an earlier live run, or a Mistake that says why they cannot be had."""
+    """The settings of an earlier live run, or a UsageError that says why they cannot be had."""
     return read_live(folder).settings
 
 
@@ -177,23 +179,23 @@ def check_unfinished(folder: RunFolder, settings: Settings) -> None:
         raise already_complete(folder, settings, last, summary.steps)
 
 
-def already_complete(folder: RunFolder, settings: Settings, last: int, step: int) -> Mistake:
+def already_complete(folder: RunFolder, settings: Settings, last: int, step: int) -> UsageError:
     """Nothing is left to resume: these settings end at step ``last``, and the run has done ``step``."""
     if last == step:
-        return Mistake(
+        return UsageError(
             f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
         )
     asked = f"--epochs {settings.epochs}" if settings.iterations is None else f"--iterations {last}"
-    return Mistake(f"{asked} is step {last}, and {folder.path} is at step {step}; give more")
+    return UsageError(f"{asked} is step {last}, and {folder.path} is at step {step}; give more")
 
 
 def read_machinery(folder: RunFolder) -> dict[str, Any]:
-    """What an earlier run ran on, or a Mistake that says why it cannot be had."""
+    """What an earlier run ran on, or a UsageError that says why it cannot be had."""
     return read_live(folder).machinery
 
 
 def read_run(folder: RunFolder) -> tuple[Settings, dict[str, Any]]:
-    """The settings and the machinery of an earlier run, live or simulated, whose job may be built; or a Mistake."""
+    """The settings and the machinery of an earlier run, live or simulated, whose job may be built; or a UsageError."""
     config = read_config(folder)
     if config.settings.job.path is not None:
         fix = "record a run of the job as it is"
@@ -202,10 +204,10 @@ def read_run(folder: RunFolder) -> tuple[Settings, dict[str, Any]]:
 
 
 def read_live(folder: RunFolder) -> Config:
-    """All that an earlier live run wrote, or a Mistake."""
+    """All that an earlier live run wrote, or a UsageError."""
     config = read_config(folder)
     if config.runtime != "live":
-        raise Mistake(f"{folder.path} is a simulated run, which has nothing to resume; simulate it anew")
+        raise UsageError(f"{folder.path} is a simulated run, which has nothing to resume; simulate it anew")
     return config
 
 
@@ -237,6 +239,6 @@ def check_same_job(folder: RunFolder, settings: Settings) -> None:
     for part in ("path", "data", "model"):
         was, now = getattr(recorded, part), getattr(asked, part)
         if was != now:
-            raise Mistake(
+            raise UsageError(
                 f"--times {folder.path} were recorded with {part} {was}, not {now}; record this job"
             )

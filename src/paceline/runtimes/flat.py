@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 CONTROL = 16
 """Elements in front of the parameters and of the gradients that travel with every reduction of the whole vector:
@@ -47,16 +47,16 @@ def flatten_parameters(model: nn.Module, zeros: Zeros = own_memory) -> Flat:
     """Move the trainable parameters and their gradients into two flat tensors; the model goes on as before."""
     parameters = tuple(p for p in model.parameters() if p.requires_grad)
     if not parameters:
-        raise Mistake("the model has no trainable parameter; a job needs at least one")
+        raise UsageError("the model has no trainable parameter; a job needs at least one")
     kinds = {(p.dtype, p.device) for p in parameters}
     if len(kinds) > 1:
         dtypes = ", ".join(sorted(str(dtype) for dtype, _ in kinds))
-        raise Mistake(
+        raise UsageError(
             f"the model's parameters are of several types ({dtypes}); convert the model to one with .to()"
         )
     ((dtype, device),) = kinds
     if dtype not in (torch.float32, torch.float64):
-        raise Mistake(
+        raise UsageError(
             f"the model's parameters are {dtype}, in which sums over workers and counts of samples lose digits; "
             "keep them in float32 and compute in less with torch.autocast"
         )

@@ -5,7 +5,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.job import Job
 from paceline.jobs.optimizers import clip_norm_
 from paceline.runtimes.flat import Flat, flatten_parameters
@@ -14,7 +14,7 @@ from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.strategies.base import parts
 
 
-class Part:
+class ParameterShard:
     """The real mathematics of one server; every part begins as every worker's model does.
 
     ``params`` and ``grad`` are the part's own memory: ``apply`` moves the one along the other.
@@ -59,7 +59,7 @@ def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
     if servers < 2:
         return
     if job.clip_norm is not None:
-        raise Mistake(
+        raise UsageError(
             f"--servers {servers} and clip_norm={job.clip_norm:g} do not go together: no server knows the norm of the "
             "whole gradient; choose --servers 1 or leave the clipping out"
         )
@@ -67,13 +67,13 @@ def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
         with torch.device("meta"):
             flat = flatten_parameters(job.model())
     if flat.offsets[-1] < servers:
-        raise Mistake(
+        raise UsageError(
             f"--servers {servers} cannot share the {flat.offsets[-1]} parameters of job {job.name!r}: "
             "each must keep at least one; choose fewer servers"
         )
     optimizer = job.optimizer(flat.parameters)
     if not takes_vector(optimizer, flat):
-        raise Mistake(
+        raise UsageError(
             f"--servers {servers} and the optimizer {type(optimizer).__name__} of job {job.name!r} do not go "
             "together: it does not treat every element alike, so no server can step its part alone; "
             "choose --servers 1 or another optimizer"

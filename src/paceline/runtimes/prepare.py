@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 from paceline import specs
 from paceline.collectives.choose import NATIVE
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
-from paceline.runtimes.agenda import Agenda
+from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.part import check_divisible
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Meets, Served, Strategy
+from paceline.strategies.base import Served, Strategy, SyncPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,27 +23,27 @@ class Prepared:
     job: Job
     strategy: Strategy
     shards: Shards
-    agenda: Agenda
+    agenda: Triggers
     servers: int = 0
     """How many servers keep the parameters; 0 where the strategy has none."""
 
 
 def prepare(settings: Settings) -> Prepared:
-    """Build the strategy, the job and the shards, or raise a Mistake."""
+    """Build the strategy, the job and the shards, or raise a UsageError."""
     strategy = build_strategy(settings)
     job = build_job(settings.job)
     if settings.target_accuracy is not None and job.test is None:
-        raise Mistake(
+        raise UsageError(
             f"--target-accuracy {settings.target_accuracy:g} is measured on test data, and job {job.name!r} has none; "
             "add test=... to the job, or leave the target out"
         )
     if settings.target_accuracy is not None and "accuracy" not in job.metrics:
-        raise Mistake(
+        raise UsageError(
             f"--target-accuracy {settings.target_accuracy:g} needs a metric named 'accuracy', "
             f"and job {job.name!r} has none; add one to its metrics"
         )
     if settings.target_accuracy is not None and not settings.evaluate.count:
-        raise Mistake(
+        raise UsageError(
             f"--target-accuracy {settings.target_accuracy:g} and --evaluate-every never contradict each other: "
             "without evaluations a target is never met; leave one of them out"
         )
@@ -59,13 +59,13 @@ def prepare(settings: Settings) -> Prepared:
         job=job,
         strategy=strategy,
         shards=shards,
-        agenda=Agenda(settings, shards.steps_per_epoch),
+        agenda=Triggers(settings, shards.steps_per_epoch),
         servers=servers,
     )
 
 
 def build_strategy(settings: Settings) -> Strategy:
-    """The strategy that the settings name, or a Mistake."""
+    """The strategy that the settings name, or a UsageError."""
     strategy: Strategy = specs.build(settings.strategy, STRATEGIES, "strategy")
     return strategy
 
@@ -78,17 +78,17 @@ def server_count(settings: Settings, strategy: Strategy) -> int:
 def check_servers(settings: Settings, strategy: Strategy) -> None:
     """Refuse servers that nobody would talk to, and collectives where everybody talks to servers."""
     if settings.servers > 1 and not isinstance(strategy, Served):
-        raise Mistake(
+        raise UsageError(
             f"--servers {settings.servers} has no place beside strategy {settings.strategy!r}, which keeps no "
             "parameters on servers; leave it out, or choose ps, ssp or async"
         )
     if getattr(strategy, "backup", 0) >= settings.workers:
-        raise Mistake(
+        raise UsageError(
             f"strategy {settings.strategy!r} drops every gradient of a round of {settings.workers} workers; "
             "backup must be smaller than --workers"
         )
     if settings.collective != NATIVE and isinstance(strategy, Served):
-        raise Mistake(
+        raise UsageError(
             f"--collective {settings.collective} has no place beside strategy {settings.strategy!r}, whose workers "
             "reduce nothing among themselves; leave it out, or choose a strategy without servers"
         )
@@ -96,8 +96,8 @@ def check_servers(settings: Settings, strategy: Strategy) -> None:
 
 def check_buffers(settings: Settings, strategy: Strategy) -> None:
     """Refuse to send buffers at every step where workers differ in steps."""
-    if settings.buffers == "rank0" and strategy.meets is not Meets.STEP:
-        raise Mistake(
+    if settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
+        raise UsageError(
             f"--buffers rank0 sends at every step, and {settings.strategy!r} lets workers differ in steps; "
             "choose --buffers average"
         )

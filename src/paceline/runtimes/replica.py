@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.errors import Diverged, Mistake
+from paceline.errors import Diverged, UsageError
 from paceline.jobs.batches import Batch, batch_loss, kept_outputs, targets_of, to_device
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Job
@@ -161,7 +161,7 @@ class Replica:
     def _measure(self, kept: list[Any], batch: Batch) -> list[float]:
         """Every metric of a batch, by what the model returned last."""
         if self.job.metrics and not kept:
-            raise Mistake(
+            raise UsageError(
                 f"compute_loss of job {self.job.name!r} does not call the model itself, so that there are no outputs "
                 f"for the metric {next(iter(self.job.metrics))!r}; call model(...), or leave the metrics out"
             )

@@ -14,8 +14,8 @@ from torch import Tensor
 from paceline.errors import Diverged
 from paceline.jobs.sharding import Shards
 from paceline.records.metrics import TEST_LOSS, Row, Scores
-from paceline.runtimes.agenda import Agenda, Due
-from paceline.strategies.base import Meets, Strategy, Worker
+from paceline.runtimes.agenda import Due, Triggers
+from paceline.strategies.base import Strategy, SyncPoint, Worker
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
 
 Ending = Literal["budget", "target", "interrupted", "left"]
@@ -65,7 +65,7 @@ class Session:
 
     strategy: Strategy
     me: Worker
-    agenda: Agenda
+    agenda: Triggers
     shards: Shards
     position: Position
     metrics: Sequence[str]
@@ -84,7 +84,10 @@ class Session:
     def program(self) -> Program:
         """Train until the last date, the target or an agreed stop; return how it ended."""
         me, position = self.me, self.position
-        by_step, apart = self.strategy.meets is Meets.STEP, self.strategy.meets is Meets.APART
+        by_step, apart = (
+            self.strategy.sync_point is SyncPoint.EVERY_STEP,
+            self.strategy.sync_point is SyncPoint.ON_REQUEST,
+        )
         if me.clock == 0 and not apart:
             yield Broadcast(me.params)
             if me.buffers.numel():
@@ -124,7 +127,7 @@ class Session:
         return self.agenda.next(met)
 
     def _meet(self) -> Program:
-        if self.strategy.meets is Meets.APART:
+        if self.strategy.sync_point is SyncPoint.ON_REQUEST:
             return (yield from self._meet_apart())
         due = self.agenda.due(self.position.met, self.position.progress)
         interrupted = self.stopping()

@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self, get_type_hints
 
 from paceline.collectives.choose import NATIVE, check_collective
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.typed import WrongType, check_type
 
@@ -28,7 +28,9 @@ class Every:
             return cls(0)
         unit = words[1].rstrip("s") + "s" if len(words) == 2 else "epochs"
         if len(words) not in (1, 2) or not words[0].isdecimal() or unit not in ("steps", "epochs"):
-            raise Mistake(f"{text!r} is not a value for {option}: write '500 steps', '2 epochs' or 'never'")
+            raise UsageError(
+                f"{text!r} is not a value for {option}: write '500 steps', '2 epochs' or 'never'"
+            )
         return cls(int(words[0]), unit)  # type: ignore[arg-type]
 
     def in_steps(self, steps_per_epoch: int) -> int:
@@ -70,42 +72,42 @@ class Settings:
     def __post_init__(self) -> None:
         workers = len(self.batch_sizes)
         if workers < 1:
-            raise Mistake("0 workers cannot train: --workers must be at least 1")
+            raise UsageError("0 workers cannot train: --workers must be at least 1")
         if bad := [size for size in self.batch_sizes if size < 1]:
-            raise Mistake(f"a batch size of {bad[0]} is too small: --batch-size must be at least 1")
+            raise UsageError(f"a batch size of {bad[0]} is too small: --batch-size must be at least 1")
         if not 1 <= self.servers <= MOST_SERVERS:
-            raise Mistake(
+            raise UsageError(
                 f"--servers {self.servers} is out of range: 1 to {MOST_SERVERS} servers keep the parameters"
             )
         check_collective(self.collective)
         if (self.epochs is None) == (self.iterations is None):
-            raise Mistake("give either --epochs or --iterations, not both")
+            raise UsageError("give either --epochs or --iterations, not both")
         for option, count in (
             ("--epochs", self.epochs),
             ("--iterations", self.iterations),
             ("--keep", self.keep),
         ):
             if count is not None and count < 1:
-                raise Mistake(f"{option} {count} is too small: it must be at least 1")
+                raise UsageError(f"{option} {count} is too small: it must be at least 1")
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise Mistake(
+            raise UsageError(
                 f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1, for example 0.97"
             )
         if not 0 <= self.seed < 2**63:
-            raise Mistake(f"--seed {self.seed} is out of range: it must be at least 0 and less than 2**63")
+            raise UsageError(f"--seed {self.seed} is out of range: it must be at least 0 and less than 2**63")
         if self.slow_turns < 0:
-            raise Mistake(f"--slow-turns {self.slow_turns} is too small: give steps, or 0 for always")
+            raise UsageError(f"--slow-turns {self.slow_turns} is too small: give steps, or 0 for always")
         if self.slow_turns and not self.slow:
-            raise Mistake(
+            raise UsageError(
                 f"--slow-turns {self.slow_turns} says when slow ranks are slow, and none is; add --slow"
             )
         for rank, factor in self.slow.items():
             if not 0 <= rank < workers:
-                raise Mistake(
+                raise UsageError(
                     f"--slow {rank}={factor:g}: there is no rank {rank}; ranks are 0 to {workers - 1}"
                 )
             if not 1 <= factor < float("inf"):
-                raise Mistake(
+                raise UsageError(
                     f"--slow {rank}={factor:g}: the factor must be at least 1, for example {rank}=2.5"
                 )
 
@@ -130,16 +132,16 @@ class Settings:
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` wrote; a Mistake says what is not of its kind."""
+        """Read what ``to_json`` wrote; a UsageError says what is not of its kind."""
         hints = {**get_type_hints(cls), "slow": dict[str, float], "evaluate": str, "checkpoint": str}
         if set(document) != set(hints):
-            raise Mistake(f"these are not the settings of a run: they are not {', '.join(sorted(hints))}")
+            raise UsageError(f"these are not the settings of a run: they are not {', '.join(sorted(hints))}")
         try:
             for name, hint in hints.items():
                 check_type(document[name], hint, name)
             return cls._from_checked(document)
         except WrongType as error:
-            raise Mistake(f"these are not the settings of a run: {error}") from error
+            raise UsageError(f"these are not the settings of a run: {error}") from error
 
     @classmethod
     def _from_checked(cls, document: Mapping[str, Any]) -> Self:

@@ -8,7 +8,7 @@ from typing import Self
 
 from paceline.clusters.cluster import Cluster
 from paceline.clusters.profile import Profile
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.files import DamagedFile, read_json
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_config
@@ -26,7 +26,7 @@ def usual_threads(environ: Mapping[str, str] = os.environ) -> int:
     if not text:
         return USUAL
     if not text.isdecimal() or not int(text):
-        raise Mistake(
+        raise UsageError(
             f"{VARIABLE}={environ[VARIABLE]} is no number of threads: set it to 1 or more, or unset it"
         )
     return int(text)
@@ -87,7 +87,7 @@ class HostRoom:
     def check(self, workers: int, option: str) -> None:
         """Refuse more workers on one host than that."""
         if workers > self.workers:
-            raise Mistake(
+            raise UsageError(
                 f"{option}: {too_many(workers, self.threads, self.cores)} of the host of {self.source}, so its times "
                 f"do not hold there; ask for at most {self.workers} on a host, or measure with fewer --threads"
             )

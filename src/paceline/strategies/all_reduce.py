@@ -1,7 +1,7 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.strategies.base import Meets, Worker
+from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.effects import Apply, Gradient, Mean, Program
 from paceline.units import Size
 
@@ -19,9 +19,9 @@ class AllReduceSGD:
     replicated: ClassVar[bool] = True
 
     @property
-    def meets(self) -> Meets:
+    def sync_point(self) -> SyncPoint:
         """All workers take every step together."""
-        return Meets.STEP
+        return SyncPoint.EVERY_STEP
 
     def worker(self, me: Worker) -> Program:  # noqa: ARG002
         """Compute a gradient, average it on the way, step."""

@@ -81,14 +81,14 @@ def take_over(own: Tensor, received: Tensor) -> None:
         own.copy_(received)
 
 
-class Meets(Enum):
+class SyncPoint(Enum):
     """When all workers of a strategy stand at the same point, so that they can evaluate, save or stop together."""
 
-    STEP = "step"
+    EVERY_STEP = "every step"
     """Whenever a worker asks for its next gradient: all workers take the same number of steps."""
-    ROUND = "round"
+    AFTER_ROUND = "after round"
     """Right after each AllReduce; between two of them some workers take more steps than others."""
-    APART = "apart"
+    ON_REQUEST = "on request"
     """Nowhere by themselves: each comes when the servers have seen enough samples, and ``central`` waits for all."""
 
 
@@ -96,7 +96,7 @@ class Strategy(Protocol):
     """How workers agree. A frozen, keyword-only dataclass; its fields are its settings."""
 
     @property
-    def meets(self) -> Meets:
+    def sync_point(self) -> SyncPoint:
         """When the workers can act together."""
 
     def worker(self, me: Worker) -> Program:

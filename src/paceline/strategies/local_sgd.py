@@ -1,6 +1,6 @@
 from dataclasses import dataclass
 
-from paceline.strategies.base import Meets, Worker
+from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.effects import AllReduce, Apply, Gradient, Program
 from paceline.strategies.periods import Seconds, Steps
 
@@ -13,9 +13,9 @@ class LocalSGD:
     """Steps between averages (16) or time (0.5s); 1 is synchronous SGD, more means less traffic and more drift."""
 
     @property
-    def meets(self) -> Meets:
+    def sync_point(self) -> SyncPoint:
         """By steps, all workers count alike; by seconds, a fast worker takes more steps in a round than a slow one."""
-        return Meets.STEP if isinstance(self.period, Steps) else Meets.ROUND
+        return SyncPoint.EVERY_STEP if isinstance(self.period, Steps) else SyncPoint.AFTER_ROUND
 
     def worker(self, me: Worker) -> Program:
         """Step alone; when the period is over, become the average."""

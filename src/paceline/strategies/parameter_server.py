@@ -13,8 +13,8 @@ from math import inf
 
 import torch
 
-from paceline.errors import Mistake
-from paceline.strategies.base import Meets, Server, Worker, parts, take_over
+from paceline.errors import UsageError
+from paceline.strategies.base import Server, SyncPoint, Worker, parts, take_over
 from paceline.strategies.consistency import Bound, Gate, Quorum, Rule
 from paceline.strategies.effects import (
     AllReduce,
@@ -48,9 +48,9 @@ class ParameterServer:
     """Use k/n of the rate for an update from k of n workers, so that a sample moves the model as far as under ps."""
 
     @property
-    def meets(self) -> Meets:
+    def sync_point(self) -> SyncPoint:
         """Each worker comes when the servers have seen enough samples."""
-        return Meets.APART
+        return SyncPoint.ON_REQUEST
 
     @property
     def rule(self) -> Rule:
@@ -136,7 +136,9 @@ class Synchronous(ParameterServer):
 
     def __post_init__(self) -> None:
         if self.backup < 0:
-            raise Mistake(f"backup={self.backup} is too small: 0 waits for every worker, 1 for all but one")
+            raise UsageError(
+                f"backup={self.backup} is too small: 0 waits for every worker, 1 for all but one"
+            )
 
     @property
     def rule(self) -> Rule:
@@ -160,7 +162,7 @@ class StaleSynchronous(ParameterServer):
 
     def __post_init__(self) -> None:
         if self.staleness < 0:
-            raise Mistake(f"staleness={self.staleness} is too small: it must be 0 (synchronous) or more")
+            raise UsageError(f"staleness={self.staleness} is too small: it must be 0 (synchronous) or more")
 
     @property
     def rule(self) -> Rule:
@@ -177,7 +179,7 @@ class Asynchronous(ParameterServer):
 
     def __post_init__(self) -> None:
         if self.every and not SHORTEST <= self.every < inf:
-            raise Mistake(
+            raise UsageError(
                 f"every={self.every:g} cannot be: give at least {SHORTEST:g} seconds between updates, "
                 "or 0 to update with every gradient"
             )

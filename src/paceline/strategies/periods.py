@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Self
 
-from paceline.errors import Mistake, Unreadable
+from paceline.errors import ParseError, UsageError
 from paceline.units import parse_seconds
 
 
@@ -15,13 +15,13 @@ class Steps:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise Mistake(f"a period of {self.count} steps is too short: it must be at least 1")
+            raise UsageError(f"a period of {self.count} steps is too short: it must be at least 1")
 
     @classmethod
     def parse(cls, text: str) -> Self:
         """Read "16"."""
         if not text.lstrip("-").isdecimal():
-            raise Unreadable(f"{text!r} is not a period: write steps ('16') or time ('0.5s')")
+            raise ParseError(f"{text!r} is not a period: write steps ('16') or time ('0.5s')")
         return cls(int(text))
 
     def is_over(self, clock: int, seconds: float) -> bool:  # noqa: ARG002
@@ -40,7 +40,7 @@ class Seconds:
 
     def __post_init__(self) -> None:
         if not self.length > 0:
-            raise Mistake(f"a period of {self.length:g} s is too short: it must be more than 0 s")
+            raise UsageError(f"a period of {self.length:g} s is too short: it must be more than 0 s")
 
     @classmethod
     def parse(cls, text: str) -> Self:

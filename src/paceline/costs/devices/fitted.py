@@ -19,7 +19,7 @@ from paceline.costs.devices.regression import Curve
 from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Phase
 from paceline.costs.trace.trace import Trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 SIZES = (2**18, 2**22, 2**25)
 """Bytes that part pieces of memory by what an allocator does with them: from the last on, they are given back at once,
@@ -163,7 +163,7 @@ class Fitted:
 
 
 def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
-    """The device of a profile; a Mistake names the file, ``where``, and what is wrong with it."""
+    """The device of a profile; a UsageError names the file, ``where``, and what is wrong with it."""
     try:
         device = Fitted(
             limits=Limits(**document["limits"]),
@@ -178,7 +178,7 @@ def read_fitted(document: Mapping[str, Any], where: str) -> Fitted:
         _check(device)
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
-        raise Mistake(
+        raise UsageError(
             f"the device in the profile {where} cannot be used: {what}; make it again with 'paceline calibrate'"
         ) from error
     return device

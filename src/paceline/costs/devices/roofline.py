@@ -7,7 +7,7 @@ from math import log
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.costs.devices.shares import SHARES, Share, fits_matrix_units, fullness
 from paceline.costs.trace.operator import Kind, Operator, Recurrence
-from paceline.errors import Mistake, unknown
+from paceline.errors import UsageError, unknown
 
 TORCH = "torch"
 """What PyTorch does unless it is told: convolutions in tf32 where the device has it, everything else in fp32."""
@@ -46,15 +46,15 @@ class Roofline:
                 raise unknown("number format", name, WIDTHS)
         known = (TORCH, "fp32", *self.sheet.tensor_flops)
         if self.format not in known:
-            raise Mistake(
+            raise UsageError(
                 f"{self.sheet.name} has no matrix units for {self.format}; choose one of: {', '.join(known)}"
             )
         if self.threads and self.sheet.kind != "cpu":
-            raise Mistake(
+            raise UsageError(
                 f"{self.threads} threads have no place on {self.sheet.name}, which is no CPU; leave --threads out"
             )
         if not 0 <= self.threads <= self.sheet.cores:
-            raise Mistake(
+            raise UsageError(
                 f"{self.threads} threads do not fit {self.sheet.name}: it must be 1 to {self.sheet.cores}, its cores"
             )
 

@@ -8,7 +8,7 @@ from paceline.clusters.catalogue import DeviceSheet
 from paceline.costs.paleo.work import LayerWork, Work, layer_work
 from paceline.costs.trace.operator import Convolution, Operator
 from paceline.costs.trace.trace import Trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 NUMBER = 4
 """Bytes of a number; Paleo knows no other."""
@@ -31,7 +31,7 @@ class Paleo:
     def __post_init__(self) -> None:
         for option, share in (("--ppp-comp", self.compute), ("--ppp-comm", self.network)):
             if not 0 < share <= 1:
-                raise Mistake(
+                raise UsageError(
                     f"{option} {share:g} is out of range: a part of the peak is above 0 and at most 1, such as 0.62"
                 )
 

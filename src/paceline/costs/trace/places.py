@@ -13,7 +13,7 @@ LOSS = "loss"
 """The place of what is called outside of the model, in its loss."""
 
 
-class Places:
+class ModuleTracker:
     """Follows a model through its forward, and finds the way back from the nodes of autograd.
 
     Autograd numbers its nodes in the order in which forward makes them: whichever module was running when a number

@@ -11,7 +11,7 @@ from paceline.costs.trace.counting import counts, operator, tensors_in
 from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.memory import Held
 from paceline.costs.trace.operator import Operator, Phase
-from paceline.costs.trace.places import Places
+from paceline.costs.trace.places import ModuleTracker
 
 Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, float]]
 """Gets an operator's result, and how many seconds that took where they are measured."""
@@ -25,7 +25,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         super().__init__()  # type: ignore[no-untyped-call]
         self._run, self._held = run, held
         self.phase: Phase | None = None
-        self.places: Places | None = None
+        self.places: ModuleTracker | None = None
         self.last: OpOverload | None = None
         self.calls: dict[Phase, list[tuple[Operator, float]]] = {"forward": [], "backward": [], "apply": []}
 

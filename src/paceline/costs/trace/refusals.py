@@ -8,7 +8,7 @@ import torch
 
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.results import NeedsValues
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.batches import describe
 
 _TORCH = Path(torch.__file__).parent
@@ -24,30 +24,30 @@ _NO_VALUES = (
 
 def told(
     error: Exception, doing: str, name: str, recorder: Recorder, outputs: Sequence[object] = ()
-) -> Mistake:
+) -> UsageError:
     """What went wrong while ``doing`` a part of a step of the subject ``name``, where, and how to mend it."""
     line = _line(error)
     at = f" at {line}" if line else ""
     message = _first_line(error)
     place = _place(error, doing, recorder)
     if isinstance(error, NeedsValues) or any(words in message for words in _NO_VALUES):
-        return Mistake(
+        return UsageError(
             f"{place} of {name!r} asks for the values of a tensor{at} ({message}), and a trace has none, only shapes; "
             "decide by shapes and settings, or compute on the tensor itself, with torch.where for one"
         )
     if isinstance(error, NotImplementedError) and recorder.last is not None:
-        return Mistake(
+        return UsageError(
             f"{place} of {name!r} calls {recorder.last._schema.name}{at}, which torch cannot run on meta tensors, "
             "that is without values; use an operator that has a meta kernel or register one with torch.library"
         )
     if doing == "loss":
-        return Mistake(
+        return UsageError(
             f"the loss of {name!r} cannot take the model's outputs, {describe(outputs[0])}{at}: {message}; "
             "let the model give what the loss expects"
         )
     if doing in ("model", "batch", "optimizer"):
-        return Mistake(f"the {doing} of {name!r} cannot be traced{at}: {message}")
-    return Mistake(f"{place} of {name!r} fails{at}: {message}{_fix(error, message)}")
+        return UsageError(f"the {doing} of {name!r} cannot be traced{at}: {message}")
+    return UsageError(f"{place} of {name!r} fails{at}: {message}{_fix(error, message)}")
 
 
 def _fix(error: Exception, message: str) -> str:

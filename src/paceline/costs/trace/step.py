@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
 
 from paceline.costs.trace.operator import Phase
-from paceline.costs.trace.places import Places
+from paceline.costs.trace.places import ModuleTracker
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.refusals import told
 from paceline.costs.trace.updates import Update
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.batches import batch_loss, check_loss, kept_outputs
 from paceline.jobs.optimizers import clip_norm_
 from paceline.jobs.subject import Subject
@@ -28,17 +28,17 @@ class Step:
         with self._refusing("model"):
             model = subject.model()
         if not isinstance(model, nn.Module):
-            raise Mistake(
+            raise UsageError(
                 f"the model of {subject.name!r} is a {type(model).__name__}; it must be an nn.Module"
             )
         if isinstance(model, torch.jit.ScriptModule):
-            raise Mistake(
+            raise UsageError(
                 f"the model of {subject.name!r} is compiled by torch.jit, whose modules cannot be followed; "
                 "give the module that it was made from"
             )
         self.model = model.train()
         self.parameters = _trainable(subject.name, self.model)
-        self.places = recorder.places = Places(self.model)
+        self.places = recorder.places = ModuleTracker(self.model)
         self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
         with self._refusing("batch"):
             self.batch = subject.batch(samples)
@@ -101,7 +101,7 @@ class Step:
     def _refusing(self, doing: str) -> Iterator[None]:
         try:
             yield
-        except Mistake:
+        except UsageError:
             raise
         except Exception as error:
             if doing == "forward" and self._outputs:  # the model has returned
@@ -113,14 +113,14 @@ def _trainable(name: str, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
     parameters = [(path, one) for path, one in model.named_parameters() if one.requires_grad]
     for path, one in parameters:
         if isinstance(one, UninitializedParameter):
-            raise Mistake(
+            raise UsageError(
                 f"parameter {path!r} of {name!r} is of a lazy module and has no size yet; give the module its sizes"
             )
     if not any(one.numel() for _, one in parameters):
-        raise Mistake(f"the model of {name!r} has no trainable parameter; a step needs at least one")
+        raise UsageError(f"the model of {name!r} has no trainable parameter; a step needs at least one")
     types = sorted({str(one.dtype) for _, one in parameters})
     if len(types) > 1:
-        raise Mistake(
+        raise UsageError(
             f"the parameters of {name!r} are of several types ({', '.join(types)}); convert the model to one with .to()"
         )
     return parameters

@@ -11,7 +11,7 @@ from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.results import meta_result
 from paceline.costs.trace.step import Step
 from paceline.costs.trace.trace import Trace, TracedParameter
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.batches import tensors_of
 from paceline.jobs.subject import Subject
 
@@ -19,10 +19,10 @@ from paceline.jobs.subject import Subject
 def trace(subject: Subject, samples: int) -> Trace:
     """The operators of one step on so many samples: forward, loss, backward and the optimizer's step.
 
-    Raises Mistake where the model cannot be run without values, naming the module and the line.
+    Raises UsageError where the model cannot be run without values, naming the module and the line.
     """
     if samples < 1:
-        raise Mistake(f"a step cannot be traced on {samples} samples; give at least 1")
+        raise UsageError(f"a step cannot be traced on {samples} samples; give at least 1")
     recorder = Recorder(without_values, Held())
     with torch.device("meta"), FusedKernels(), recorder:
         step = Step(subject, samples, recorder)

@@ -7,7 +7,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.spec import Shape
 
@@ -30,7 +30,7 @@ class Source(Protocol):
     """Where images come from. A frozen, keyword-only dataclass; its fields are its settings."""
 
     def load(self, folder: str | None) -> Images:
-        """Read the files in the folder, or in the usual places; a Mistake says what is missing or broken."""
+        """Read the files in the folder, or in the usual places; a UsageError says what is missing or broken."""
 
 
 def labelled(pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> TensorData:
@@ -48,4 +48,4 @@ def labelled(pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: S
 def refuse_folder(name: str, folder: str | None) -> None:
     """Say that this source reads no files, so that a folder is not ignored silently."""
     if folder is not None:
-        raise Mistake(f"--data-dir {folder}: {name} reads no files from a folder; leave --data-dir out")
+        raise UsageError(f"--data-dir {folder}: {name} reads no files from a folder; leave --data-dir out")

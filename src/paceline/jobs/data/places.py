@@ -5,7 +5,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 
 def find_folder(
@@ -23,10 +23,12 @@ def find_folder(
             return place
     looked = ", ".join(dict.fromkeys(map(str, places)))
     if folder is not None and not Path(folder).is_dir():
-        raise Mistake(
+        raise UsageError(
             f"no {name} data: there is no folder {folder}; {get}, or name its folder with --data-dir"
         )
-    raise Mistake(f"no {name} data: {sign[0]} is not in {looked}; {get}, or name its folder with --data-dir")
+    raise UsageError(
+        f"no {name} data: {sign[0]} is not in {looked}; {get}, or name its folder with --data-dir"
+    )
 
 
 def find_file(folder: Path, names: Iterable[str]) -> Path | None:
@@ -35,10 +37,10 @@ def find_file(folder: Path, names: Iterable[str]) -> Path | None:
 
 
 def need_file(folder: Path, names: Sequence[str]) -> Path:
-    """The first of these files, or a Mistake."""
+    """The first of these files, or a UsageError."""
     path = find_file(folder, names)
     if path is None:
-        raise Mistake(
+        raise UsageError(
             f"{folder} has no {' or '.join(names)}, but other files of the same data; get all of them"
         )
     return path
@@ -55,6 +57,6 @@ def read_bytes(path: Path) -> bytearray:
         raise broken(path, f"it cannot be read ({error.strerror or error})") from error
 
 
-def broken(path: Path, why: str) -> Mistake:
+def broken(path: Path, why: str) -> UsageError:
     """A file that cannot be right."""
-    return Mistake(f"{path} is damaged or of another kind: {why}; get the file again")
+    return UsageError(f"{path} is damaged or of another kind: {why}; get the file again")

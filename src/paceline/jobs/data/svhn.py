@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.data.images import Images, labelled
 from paceline.jobs.data.places import broken, find_folder, need_file
 from paceline.jobs.data.tensors import TensorData
@@ -51,7 +51,7 @@ def _load(path: Path) -> dict[str, Any]:
     try:
         from scipy.io import loadmat
     except ImportError as error:
-        raise Mistake("svhn needs scipy, which is not installed: pip install 'paceline[svhn]'") from error
+        raise UsageError("svhn needs scipy, which is not installed: pip install 'paceline[svhn]'") from error
     try:
         arrays: dict[str, Any] = loadmat(path)
     except Exception as error:  # scipy raises whatever the damaged bytes lead it to

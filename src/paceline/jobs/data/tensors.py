@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import IterableDataset, TensorDataset, default_collate
 
-from paceline.errors import Mistake, describe, users_line
+from paceline.errors import UsageError, describe, users_line
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Data
 
@@ -18,7 +18,7 @@ class TensorData:
 
     def __init__(self, inputs: Tensor, targets: Tensor) -> None:
         if len(inputs) != len(targets):
-            raise Mistake(
+            raise UsageError(
                 f"there are {len(inputs):,} inputs and {len(targets):,} targets; each input needs its target"
             )
         self._tensors = inputs, targets
@@ -103,12 +103,12 @@ def as_data(
     """
     data = _wrap(thing, where, collate)
     if not len(data):
-        raise Mistake(f"{where} has no samples; a job needs at least one")
+        raise UsageError(f"{where} has no samples; a job needs at least one")
     try:
         return data, data.take(torch.zeros(1, dtype=torch.int64))
     except Exception as error:
         line = users_line(error)
-        raise Mistake(
+        raise UsageError(
             f"{where}: its first sample raised {describe(error)}{f' ({line})' if line else ''}"
             + _collate_hint(error, collate)
         ) from error
@@ -129,19 +129,19 @@ def _wrap(thing: Any, where: str, collate: Callable[[list[Any]], Batch] | None) 
     if type(thing) is TensorDataset and len(thing.tensors) == 2 and collate is None:
         return TensorData(*thing.tensors)
     if isinstance(thing, IterableDataset):
-        raise Mistake(
+        raise UsageError(
             f"{where} is an IterableDataset, whose samples have no index, so that they cannot be shuffled and shared "
             "among workers; give a Dataset with a length and samples by index"
         )
     if isinstance(thing, MapStyle):
         return DatasetData(thing, collate)
     if not (hasattr(thing, "take") and hasattr(thing, "__len__")):
-        raise Mistake(
+        raise UsageError(
             f"{where} is a {type(thing).__name__}; it must be a torch Dataset with a length and samples by "
             "index, or a Data with a length and take(indices)"
         )
     if collate is not None:
-        raise Mistake(
+        raise UsageError(
             f"{where} is a {type(thing).__name__}, whose take(indices) makes batches itself; leave collate out, or "
             "give a Dataset"
         )

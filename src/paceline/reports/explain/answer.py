@@ -8,7 +8,7 @@ from paceline.reports.explain.story import OPERATIONS, Story, tell
 
 
 def answer(request: Request, limits: Limits) -> Story:
-    """Play what was asked for; a ``Mistake`` where it cannot be shown within the limits."""
+    """Play what was asked for; a ``UsageError`` where it cannot be shown within the limits."""
     if request.op not in OPERATIONS:
         raise unknown("operation", request.op, OPERATIONS)
     hosts = host_of_each(request, limits)

@@ -6,7 +6,7 @@ from importlib.resources import files
 from pathlib import Path
 from string import Template
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.files import replacing
 from paceline.reports.explain.document import document
 from paceline.reports.explain.story import Moment, Story
@@ -24,12 +24,12 @@ def page(story: Story) -> str:
 def write_page(story: Story, path: Path) -> None:
     """Write the page; what was there before is replaced."""
     if path.exists() and not path.is_file():
-        raise Mistake(f"--html {path} is no file that can be replaced: name a new one, such as ring.html")
+        raise UsageError(f"--html {path} is no file that can be replaced: name a new one, such as ring.html")
     try:
         with replacing(path) as file:
             file.write(page(story).encode())
     except OSError as error:
-        raise Mistake(f"--html {path} cannot be written ({error.strerror}): name another file") from error
+        raise UsageError(f"--html {path} cannot be written ({error.strerror}): name another file") from error
 
 
 def _as_data(story: Story) -> str:

@@ -5,7 +5,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 Values = tuple[float, ...]
 
@@ -30,7 +30,7 @@ class Limits:
         ):
             if number > most:
                 larger = f"; --json goes up to {written}" if written > most else ""
-                raise Mistake(f"{number} {what} are too many {self.what}: choose at most {most}{larger}")
+                raise UsageError(f"{number} {what} are too many {self.what}: choose at most {most}{larger}")
 
 
 DRAWN = Limits(workers=16, length=64, what="to draw")
@@ -55,16 +55,16 @@ class Request:
     def __post_init__(self) -> None:
         for option, number in (("--workers", self.workers), ("--length", self.length)):
             if number is not None and number < 1:
-                raise Mistake(f"{option} {number} is too small: it takes at least 1")
+                raise UsageError(f"{option} {number} is too small: it takes at least 1")
         if not 1 <= self.segments <= MOST_SEGMENTS:
-            raise Mistake(
+            raise UsageError(
                 f"--segments {self.segments} is out of range: choose 1, for none, to {MOST_SEGMENTS}"
             )
         if self.seed is not None and self.seed < 0:
-            raise Mistake(f"--seed {self.seed} is out of range: choose a whole number from 0")
+            raise UsageError(f"--seed {self.seed} is out of range: choose a whole number from 0")
         for option, given in (("--length", self.length), ("--seed", self.seed)):
             if self.values is not None and given is not None:
-                raise Mistake(
+                raise UsageError(
                     f"{option} {given} has no place beside --values, which say it all; leave one of them out"
                 )
 
@@ -79,7 +79,7 @@ def host_of_each(request: Request, limits: Limits) -> tuple[int, ...]:
         counts = _parse_hosts(request.hosts)
         limits.check(sum(counts))
         if request.workers is not None and sum(counts) != request.workers:
-            raise Mistake(
+            raise UsageError(
                 f"--hosts {request.hosts} are {sum(counts)} workers and --workers says {request.workers}; "
                 "make them agree, or leave --workers out"
             )
@@ -98,7 +98,7 @@ def _parse_hosts(text: str) -> list[int]:
     except ValueError:
         counts = [0]
     if min(counts) < 1:
-        raise Mistake(f"--hosts {text}: write how many workers each host has, at least 1, such as 2,2")
+        raise UsageError(f"--hosts {text}: write how many workers each host has, at least 1, such as 2,2")
     return counts
 
 
@@ -119,18 +119,18 @@ def first_values(request: Request, workers: int, usual_length: int) -> tuple[Val
 def _own_values(text: str, workers: int) -> tuple[Values, ...]:
     rows = _rows(text)
     if len(rows) != workers:
-        raise Mistake(
+        raise UsageError(
             f"--values have {_count(len(rows), 'row')} for {_count(workers, 'worker')}: "
             "write a row a worker, with ; between rows"
         )
     for rank, row in enumerate(rows):
         if len(row) != len(rows[0]):
-            raise Mistake(
+            raise UsageError(
                 f"--values: the row of worker {rank} has {_count(len(row), 'value')}, that of worker 0 has "
                 f"{len(rows[0])}; write as many in each"
             )
     if not rows[0]:
-        raise Mistake(f"--values {text!r} have no value: write a row a worker, such as '5 2; 3 8'")
+        raise UsageError(f"--values {text!r} have no value: write a row a worker, such as '5 2; 3 8'")
     return tuple(tuple(_number(word, rank) for word in row) for rank, row in enumerate(rows))
 
 
@@ -145,7 +145,7 @@ def _number(word: str, rank: int) -> float:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise Mistake(
+        raise UsageError(
             f"{word!r} in --values, row of worker {rank}, is not a number: write one such as 5 or 2.5"
         )
     return value

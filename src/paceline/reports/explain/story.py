@@ -10,7 +10,7 @@ from types import MappingProxyType
 from paceline.collectives.play import play
 from paceline.collectives.schedule import Round, Schedule, Then, chunk_bounds
 from paceline.costs.bandwidth import lower_bound_bytes
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.reports.explain.request import Values
 
 OPERATIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
@@ -211,4 +211,4 @@ def _messages(turn: Round, before: Moment, bounds: tuple[int, ...]) -> tuple[Mes
 
 def _check_finite(rows: Sequence[Values], op: str) -> None:
     if not all(math.isfinite(value) for row in rows for value in row):
-        raise Mistake(f"the {op} of these values is too large for a 64-bit number: choose smaller ones")
+        raise UsageError(f"the {op} of these values is too large for a 64-bit number: choose smaller ones")

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from paceline.records.prediction import Prediction
 from paceline.reports.predict.scale import Axis, tick_label
+from paceline.studies.predict.prediction import Prediction
 
 WIDTH, HEIGHT = 60, 16
 MARKS, PLAIN_MARKS = "●▲■◆○△□◇", "o*x#+%@&"

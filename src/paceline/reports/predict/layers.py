@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from paceline.records.prediction import Layer
 from paceline.reports.predict.table import aligned
+from paceline.studies.predict.prediction import Layer
 from paceline.units import show_bytes
 
 TITLES = ("module", "operators", "GFLOP", "moved", "forward ms", "backward ms", "share")

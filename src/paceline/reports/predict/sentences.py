@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from types import MappingProxyType
 
-from paceline.records.prediction import (
+from paceline.reports.text import counted, percent
+from paceline.studies.predict.prediction import (
     Bandwidth,
     Findings,
     Fitting,
@@ -17,7 +18,6 @@ from paceline.records.prediction import (
     Series,
     Wire,
 )
-from paceline.reports.text import counted, percent
 from paceline.units import show_bytes, show_rate, show_seconds
 
 LIMITS = MappingProxyType(

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from html import escape
 
-from paceline.records.prediction import Prediction, Row, Series
 from paceline.reports.predict.scale import Axis, tick_label
 from paceline.reports.predict.sentences import limit_words
 from paceline.reports.text import counted
+from paceline.studies.predict.prediction import Prediction, Row, Series
 
 WIDTH, PLOT = 760, 330
 LEFT, RIGHT, BOTTOM = 64, 24, 56

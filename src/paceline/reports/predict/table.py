@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from paceline.records.prediction import Prediction, Row
 from paceline.reports.text import percent
+from paceline.studies.predict.prediction import Prediction, Row
 from paceline.units import show_bytes, show_seconds
 
 NOTHING = "-"

@@ -3,12 +3,12 @@
 from collections.abc import Iterator
 
 from paceline import specs
-from paceline.records.prediction import Prediction
 from paceline.reports.predict.sentences import findings, memory_parts, misfit, verdict
 from paceline.reports.predict.table import table_lines
 from paceline.reports.text import percent
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
+from paceline.studies.predict.prediction import Prediction
 
 LEAST_SHARE = 0.01
 """Of a step's computing: less in operators that were never measured is not worth a line."""

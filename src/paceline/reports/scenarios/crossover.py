@@ -2,8 +2,8 @@
 
 from dataclasses import asdict
 
-from paceline.records.answers import Crossover
 from paceline.reports.scenarios.told import Told, exact_seconds, table, trimmed
+from paceline.studies.scenarios.answers import Crossover
 
 
 def tell_crossover(answer: Crossover) -> Told:

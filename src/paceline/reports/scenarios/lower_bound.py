@@ -2,9 +2,9 @@
 
 from dataclasses import asdict
 
-from paceline.records.answers import LeastTraffic
 from paceline.reports.scenarios.told import Told, exact_seconds
 from paceline.reports.text import percent
+from paceline.studies.scenarios.answers import LeastTraffic
 from paceline.units import show_rate
 
 

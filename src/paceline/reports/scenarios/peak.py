@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import asdict
 
-from paceline.records.answers import Peak
 from paceline.reports.scenarios.told import Told, table
+from paceline.studies.scenarios.answers import Peak
 
 
 def tell_peak(answer: Peak) -> Told:

@@ -1,10 +1,10 @@
 """A prediction that a scenario asked for."""
 
 from paceline.costs.paleo.table import PaleoTable
-from paceline.records.prediction import Prediction
 from paceline.reports.predict.paleo import paleo_lines
 from paceline.reports.predict.text import text_lines
 from paceline.reports.scenarios.told import Told
+from paceline.studies.predict.prediction import Prediction
 
 
 def tell_prediction(answer: PaleoTable | Prediction) -> Told:

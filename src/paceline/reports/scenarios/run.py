@@ -3,11 +3,11 @@
 from dataclasses import asdict
 from typing import Any
 
-from paceline.records.answers import Rounds, RunAnswer
 from paceline.records.servers import Updated, entry_to_json
 from paceline.reports.scenarios.told import Told, exact_seconds, table, trimmed
 from paceline.reports.text import counted
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
+from paceline.studies.scenarios.answers import Rounds, RunAnswer
 
 FEW = 3
 """Kinds of rounds that a sentence can hold."""

@@ -2,8 +2,8 @@
 
 from dataclasses import asdict
 
-from paceline.records.answers import Scaling, ScalingPoint
 from paceline.reports.scenarios.told import Told, table, three
+from paceline.studies.scenarios.answers import Scaling, ScalingPoint
 from paceline.units import show_rate
 
 TITLES = (

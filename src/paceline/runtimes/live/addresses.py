@@ -9,7 +9,7 @@ from typing import NamedTuple
 import psutil
 import zmq
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
 
@@ -23,11 +23,11 @@ class Endpoint(NamedTuple):
 
 
 def resolve(address: str, port: int) -> Endpoint:
-    """The first address that a name stands for, or a Mistake."""
+    """The first address that a name stands for, or a UsageError."""
     try:
         family, _, _, _, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError):
-        raise Mistake(
+        raise UsageError(
             f"--address {address} does not resolve on {socket.gethostname()}; "
             "give the IP address of node rank 0"
         ) from None
@@ -51,21 +51,21 @@ def bind(socket: "zmq.Socket[bytes]", address: str, port: int) -> int:
     return int(bound.rpartition(":")[2])
 
 
-def _refusal(error: zmq.ZMQError, address: str, port: int) -> Mistake:
+def _refusal(error: zmq.ZMQError, address: str, port: int) -> UsageError:
     if error.errno == errno.EADDRINUSE:
-        return Mistake(
+        return UsageError(
             f"port {port} on {address} is in use; choose another with --port, the same on every host"
         )
     if error.errno == errno.EADDRNOTAVAIL:
-        return Mistake(
+        return UsageError(
             f"--address {address} is not an address of {socket.gethostname()}; "
             "node rank 0 must run where --address points"
         )
     if error.errno == errno.EACCES:
-        return Mistake(
+        return UsageError(
             f"port {port} needs special rights; choose one above 1023 with --port, the same on every host"
         )
-    return Mistake(
+    return UsageError(
         f"cannot listen on {address}, port {port}: {error.strerror}; choose another with --address and --port"
     )
 
@@ -74,7 +74,7 @@ def check_reachable(address: str, port: int) -> None:
     """Refuse a host name that means loopback here, as Debian's /etc/hosts has it: others cannot reach it."""
     found = ipaddress.ip_address(resolve(address, port).address.partition("%")[0])
     if found.is_loopback and address != "localhost" and address != str(found):
-        raise Mistake(
+        raise UsageError(
             f"--address {address} means {found} on this host, where no other host can reach it; "
             "give the IP address that the others use"
         )

@@ -6,7 +6,7 @@ from typing import Protocol, Self
 
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.run_store import RunStore
-from paceline.strategies.base import Meets, Worker
+from paceline.strategies.base import SyncPoint, Worker
 
 _GLANCE = 0.5
 _SOON = 0.02
@@ -173,7 +173,7 @@ def _hold_of(rank: int) -> str:
 
 def agreement(
     group: Group,
-    meets: Meets,
+    meets: SyncPoint,
     me: Worker,
     *,
     requested: Callable[[], bool],
@@ -183,6 +183,6 @@ def agreement(
     """How these workers come to agree; ``patience`` is how long one waits for the others' word, in seconds."""
     if group.workers == 1:
         return AtOnce(requested, note)
-    if meets is Meets.ROUND:
+    if meets is SyncPoint.AFTER_ROUND:
         return ByVote(requested, note)
     return ByStep(requested, note, store=group.words(), me=me, patience=patience)

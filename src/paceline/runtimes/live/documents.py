@@ -10,11 +10,11 @@ from typing import Any
 from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import LOOPBACK, resolve
 from paceline.runtimes.live.checked import port_number
 from paceline.runtimes.live.local_secret import run_secret
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.served.authenticator import raise_descriptor_limit
 from paceline.runtimes.live.store_server import StoreServer
@@ -30,7 +30,7 @@ class Documents:
     whoever tampers with that can keep the run from starting, and nothing else, for the key is the secret's.
     """
 
-    def __init__(self, place: Place, timeout: timedelta) -> None:
+    def __init__(self, place: ProcessInfo, timeout: timedelta) -> None:
         """Meet the others; raises if they do not come in time. Servers come too, and exchange nothing."""
         raise_descriptor_limit()
         self._rank, self._workers, self._exchanges = place.rank, place.workers, 0
@@ -46,7 +46,7 @@ class Documents:
             self.store.set(f"here/{_number(place)}", "")
             self.store.wait([f"here/{number}" for number in range(place.workers + place.servers)])
 
-    def _announce(self, place: Place, timeout: timedelta) -> Store:
+    def _announce(self, place: ProcessInfo, timeout: timedelta) -> Store:
         """The launcher's own store, where rank 0 tells the port of the run's store, which it keeps."""
         host = f"[{place.address}]" if ":" in place.address else place.address
         where = f"tcp://{host}:{place.port}?rank={_number(place)}&world_size={place.workers + place.servers}"
@@ -88,12 +88,12 @@ class Documents:
         return [self._key(rank) for rank in range(self._workers)]
 
 
-def _number(place: Place) -> int:
+def _number(place: ProcessInfo) -> int:
     """Workers come first, then servers."""
     return place.rank + (place.workers if place.role == "server" else 0)
 
 
-def _own_address(place: Place) -> str:
+def _own_address(place: ProcessInfo) -> str:
     """Where rank 0 listens: a name may mean loopback on its own host, where no other host reaches it."""
     if place.nodes == 1:
         return LOOPBACK
@@ -106,7 +106,7 @@ def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
     for rank, other in enumerate(asked):
         if differing := [key for key in asked[0] if other[key] != asked[0][key]]:
             key = differing[0]
-            raise Mistake(
+            raise UsageError(
                 f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
                 f"{asked[0][key]} on rank 0; start every host with the same options"
             )

@@ -18,7 +18,7 @@ from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Ending, Evaluate, Export, Save, Session
-from paceline.strategies.base import Meets, Worker
+from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
@@ -217,7 +217,7 @@ class Engine:
         self.replica.apply(self._session.agenda.epoch(position.progress), effect.rate)
         me.clock += 1
         self.recorder.mark("apply")
-        by_step = self._session.strategy.meets is Meets.STEP
+        by_step = self._session.strategy.sync_point is SyncPoint.EVERY_STEP
         progress = me.clock if by_step else position.progress
         self._stepped(progress, self.replica.shards.total(me.clock - 1))
 

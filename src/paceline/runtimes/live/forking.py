@@ -23,7 +23,7 @@ from typing import NoReturn, Self
 
 from paceline.runtimes.live import processes
 from paceline.runtimes.live.guard import leave
-from paceline.runtimes.live.place import Place, file_stem
+from paceline.runtimes.live.place import ProcessInfo, file_stem
 
 Environ = Mapping[str, str]
 
@@ -160,7 +160,7 @@ def _take(environ: Environ) -> None:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
-    place = Place.from_environment(environ)
+    place = ProcessInfo.from_environment(environ)
     if place is not None:
         alike = place.servers if place.role == "server" else place.workers
         who = f"{file_stem(place.rank, place.role).replace('-', ' ')} of {alike}"

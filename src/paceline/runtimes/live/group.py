@@ -14,11 +14,11 @@ from torch.distributed.distributed_c10d import PrefixStore
 from paceline import shm
 from paceline.collectives.choose import NATIVE
 from paceline.collectives.hosts import host_id, number_hosts
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.sums import Pending, choose_sums
 
@@ -72,7 +72,7 @@ class Group(Protocol):
         """End after a failure, without waiting for anybody."""
 
 
-class Alone:
+class SoloComm:
     """One worker: there is nobody to talk to, and nothing is sent."""
 
     rank, workers, transport, alone = 0, 1, "", True
@@ -114,14 +114,14 @@ class Alone:
         """Nothing is held."""
 
 
-class Together:
+class ProcessGroupComm:
     """Several workers, joined by torch.distributed; documents travel through its store as JSON."""
 
     alone = False
 
     def __init__(
         self,
-        place: Place,
+        place: ProcessInfo,
         options: LiveOptions,
         device: torch.device,
         collective: str,
@@ -163,7 +163,7 @@ class Together:
         asked = self.exchange({"collective": collective, "the backend": self._backend})
         try:
             check_equal(asked)
-        except Mistake:
+        except UsageError:
             self._documents.part()
             self._documents.close()
             raise
@@ -233,7 +233,7 @@ def _nothing_shared() -> bool:
 
 
 def join(
-    place: Place,
+    place: ProcessInfo,
     options: LiveOptions,
     device: torch.device,
     collective: str = NATIVE,
@@ -243,4 +243,4 @@ def join(
 
     ``note`` is told, on the first rank of a host, what this host lacks.
     """
-    return Together(place, options, device, collective, note) if place.workers > 1 else Alone()
+    return ProcessGroupComm(place, options, device, collective, note) if place.workers > 1 else SoloComm()

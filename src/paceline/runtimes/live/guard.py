@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn, Protocol
 
-from paceline.errors import Diverged, Mistake, RunFailed, describe, users_line
+from paceline.errors import Diverged, RunFailed, UsageError, describe, users_line
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
-from paceline.runtimes.live.place import Place, file_stem, local_servers
+from paceline.runtimes.live.place import ProcessInfo, file_stem, local_servers
 from paceline.runtimes.live.safety import safe
 from paceline.runtimes.live.served.line import Expelled
 from paceline.runtimes.live.signals import StopRequest, die_with
@@ -37,7 +37,7 @@ class Ended(Protocol):
 Work = Callable[[Heartbeat, StopRequest], Ended]
 
 
-def run_guarded(place: Place, work: Work) -> int:
+def run_guarded(place: ProcessInfo, work: Work) -> int:
     """Do a worker's work and return its exit code.
 
     0 is done, 1 failed, 2 a user's mistake, 3 a failed check, 130 interrupted. The launcher is told through notes in
@@ -64,7 +64,7 @@ def leave(code: int) -> NoReturn:
     os._exit(code)
 
 
-def _run(place: Place, work: Work) -> int:
+def _run(place: ProcessInfo, work: Work) -> int:
     die_with(place.launcher)
     folder = LaunchFolder(place.launch) if place.launch is not None else None
     write_stack_when_asked(place)
@@ -75,7 +75,7 @@ def _run(place: Place, work: Work) -> int:
         return code
 
 
-def _work(notary: "_Notary", place: Place, heartbeat: Heartbeat, work: Work) -> int:
+def _work(notary: "_Notary", place: ProcessInfo, heartbeat: Heartbeat, work: Work) -> int:
     with StopRequest(notary.end_hard, _patience(place)) as stopping:
         try:
             ending = work(heartbeat, stopping).ending
@@ -91,7 +91,7 @@ def _work(notary: "_Notary", place: Place, heartbeat: Heartbeat, work: Work) -> 
     return 0
 
 
-def _patience(place: Place) -> Mapping[int, float]:
+def _patience(place: ProcessInfo) -> Mapping[int, float]:
     """A worker whose launcher has died leaves a run that goes on with servers elsewhere, and must not stop it."""
     held = local_servers(place.node_rank, place.nodes, place.servers)
     if place.launch is None or not place.servers or held:
@@ -105,12 +105,12 @@ _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 @dataclass(frozen=True)
 class _Notary:
-    place: Place
+    place: ProcessInfo
     heartbeat: Heartbeat
     folder: LaunchFolder | None = None
 
     def failed(self, error: BaseException) -> int:
-        if isinstance(error, Mistake):
+        if isinstance(error, UsageError):
             self._tell(self._note("mistake", str(error)))
             return 2
         if isinstance(error, Expelled):

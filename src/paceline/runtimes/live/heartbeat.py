@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-from paceline.runtimes.live.place import Place, Role, file_stem
+from paceline.runtimes.live.place import ProcessInfo, Role, file_stem
 
 Phase = Literal[
     "starting",
@@ -58,7 +58,7 @@ class Pulse:
 class Heartbeat:
     """A process's own end of the file; writing costs well under a microsecond and no system call."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: ProcessInfo) -> None:
         """Without a launch folder, the beats go to memory that only this process sees."""
         if place.launch is None:
             self._map = mmap.mmap(-1, _PAGE)

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
 from paceline.records.create import check_folder_name, create, create_new, environment
@@ -24,7 +24,7 @@ from paceline.runtimes.config import Placement, new_identity, read_config, write
 from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.saving import snapshot
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Position
@@ -54,7 +54,7 @@ Describe = Callable[[RunFolder, RunIdentity], None]
 
 
 def agree_on_folder(
-    group: Group, place: Place, runs: Path, name: str, settings: Settings, describe: Describe
+    group: Group, place: ProcessInfo, runs: Path, name: str, settings: Settings, describe: Describe
 ) -> tuple[RunFolder, RunIdentity, RunLock | None]:
     """Make a new run folder of the same name on every host, and own it: rank 0 chooses name and id.
 
@@ -76,14 +76,14 @@ def agree_on_folder(
         if first and group.rank != 0:
             made = claim(folder, identity, lambda draft: describe(draft, identity))
         lock = RunLock.own(folder, place.node_rank) if first else None
-    except Mistake as mistake:
+    except UsageError as mistake:
         refusal = str(mistake)
     if refusals := [said for said in group.exchange(refusal) if said]:
         if lock:
             lock.close()
         if made:
             rmtree(made.path, ignore_errors=True)
-        raise Mistake(refusals[0])
+        raise UsageError(refusals[0])
     return folder, identity, lock
 
 
@@ -100,7 +100,7 @@ def check_owner(folder: RunFolder, identity: RunIdentity) -> None:
     """Refuse a run folder that belongs to another run."""
     found = read_config(folder).identity
     if found.run != identity.run:
-        raise Mistake(
+        raise UsageError(
             f"{folder.path} belongs to run {found.run}, and this is run {identity.run}; "
             "choose another place with --runs, or start again"
         )
@@ -131,7 +131,7 @@ def describe_run(
     identity: RunIdentity,
     settings: Settings,
     options: LiveOptions,
-    place: Place,
+    place: ProcessInfo,
     hosts: list[Any],
 ) -> None:
     """Write ``config.json`` and ``env.json``; once a host."""
@@ -235,6 +235,6 @@ def _first_here(local: Sequence[int], members: Sequence[int]) -> int | None:
     return min((rank for rank in local if rank in members), default=None)
 
 
-def machine(place: Place, pid: int) -> dict[str, Any]:
+def machine(place: ProcessInfo, pid: int) -> dict[str, Any]:
     """Where one worker runs, for the others."""
     return {"rank": place.rank, "host": place.host, "node": place.node_rank, "pid": pid}

@@ -12,7 +12,7 @@ from paceline.runtimes.live import place, processes
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.hangs import HangWatch
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
-from paceline.runtimes.live.meeting import Meeting
+from paceline.runtimes.live.meeting import Rendezvous
 from paceline.runtimes.live.outcome import ExitReporter
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.processes import Child, Process, Start, seat_variables
@@ -58,7 +58,7 @@ def launch(
     """Run ``command`` once a worker and server of this host, to the end.
 
     Returns 0 for done, 3 for a failed check, 130 for interrupted by a signal. A worker that fails ends them all within
-    ten seconds and raises RunFailed with the root cause, or Mistake where the user can fix it. Where there are servers,
+    ten seconds and raises RunFailed with the root cause, or UsageError for a mistake of the user. With servers,
     only they do, and workers before the run has begun: later the others go on, until no worker is left. A process that
     stands still is named, and ended after ``plan.hang`` seconds. What workers print passes through untouched. Call it
     in the main thread. Failures of what ``trains`` are told with the step and the checkpoint that is safe.
@@ -103,7 +103,7 @@ class Run:
     def __init__(
         self,
         plan: Launch,
-        meeting: Meeting,
+        meeting: Rendezvous,
         folder: Path,
         say: Callable[[str], None],
         *,

@@ -44,7 +44,7 @@ def seed_device(device: torch.device, seed: int, rank: int) -> None:
         torch.cuda.manual_seed(stream_seed(seed, rank))
 
 
-class Life:
+class WorkerRun:
     """What one worker holds while it runs."""
 
     def __init__(

@@ -9,9 +9,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.served.keys import Secret
 
 NEEDED = (
@@ -22,7 +22,7 @@ NEEDED = (
 
 
 @contextmanager
-def run_secret(place: Place) -> Iterator[Secret]:
+def run_secret(place: ProcessInfo) -> Iterator[Secret]:
     """The secret; until the context is left, where all processes have it, those of one host find it in a file.
 
     Under another launcher than ours nobody makes a secret. There the processes of one host share one through a file
@@ -32,7 +32,7 @@ def run_secret(place: Place) -> Iterator[Secret]:
         yield Secret.read(place.secret_file)
         return
     if place.nodes > 1:
-        raise Mistake(f"a run on {place.nodes} hosts {NEEDED}")
+        raise UsageError(f"a run on {place.nodes} hosts {NEEDED}")
     folder = enter(agreed_folder(place.port))
     try:
         sweep(folder.path.parent)  # those of processes that were killed; this one is in use
@@ -77,13 +77,13 @@ def _is_own(folder: Path, others: int = 0o077) -> bool:
 
 
 def enter(folder: Path) -> LaunchFolder:
-    """Use the folder, which the first one makes. A Mistake where others could have a hand in it."""
+    """Use the folder, which the first one makes. A UsageError where others could have a hand in it."""
     while True:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
         with suppress(FileNotFoundError):  # swept before it had its lock
             if not _is_own(folder):
-                raise Mistake(
+                raise UsageError(
                     f"{folder} is not a folder of this user alone, so that no secret can be kept there; "
                     "remove it, or give --secret-file"
                 )

@@ -13,7 +13,7 @@ from uuid import uuid4
 
 import torch.distributed as dist
 
-from paceline.errors import Mistake, RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.bulletin import Bulletin, alive_key
 from paceline.runtimes.live.checked import shown, whole_number
 from paceline.runtimes.live.run_store import RunStore
@@ -25,7 +25,7 @@ _SILENCE = 2.0
 _AGAIN = 30.0
 
 
-class Meeting:
+class Rendezvous:
     """The launchers of a run: ranks are as given, and nobody waits in vain without a word."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Meeting:
         silence: float,
         say: Callable[[str], None],
     ) -> None:
-        """Open the store, if this is node rank 0; a port in use is a Mistake. Nothing waits yet."""
+        """Open the store, if this is node rank 0; a port in use is a UsageError. Nothing waits yet."""
         raise_descriptor_limit()
         self.address, self.port, self.node_rank, self.nodes, self.workers = (
             address,
@@ -98,7 +98,7 @@ class Meeting:
         }
         try:
             if self.store.check(["started"]):
-                raise Mistake(
+                raise UsageError(
                     f"the run at {self.address}, port {self.port}, has started already; choose another --port"
                 )
             self.store.set(alive_key(self.node_rank), "0")
@@ -133,7 +133,7 @@ class Meeting:
     def _check(self, seats: list[dict[str, Any]]) -> None:
         mine = seats[self.node_rank]
         if mine["token"] != self._token:
-            raise Mistake(
+            raise UsageError(
                 f"--node-rank {self.node_rank} was also given on {mine['host']}; give every host its own"
             )
         self.hosts = [seat["host"] for seat in seats]
@@ -144,7 +144,7 @@ class Meeting:
         ):
             for rank, seat in enumerate(seats):
                 if seat[values] != seats[0][values]:
-                    raise Mistake(
+                    raise UsageError(
                         f"{what} {seat[values]} on {seat['host']} (node rank {rank}) and {seats[0][values]} on "
                         f"{seats[0]['host']} (node rank 0); give the same{options} on every host"
                     )

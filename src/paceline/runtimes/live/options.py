@@ -7,8 +7,8 @@ import torch
 
 import paceline.shm  # noqa: F401  makes "shm" a backend that torch knows
 from paceline.collectives.choose import NATIVE
-from paceline.errors import Mistake, unknown
-from paceline.runtimes.live.place import Place
+from paceline.errors import UsageError, unknown
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
 from paceline.runtimes.threads import usual_threads
 
@@ -41,40 +41,42 @@ class LiveOptions:
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):
-            raise Mistake(f"--device {self.device} is not known: choose cpu or cuda")
+            raise UsageError(f"--device {self.device} is not known: choose cpu or cuda")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise Mistake("--device cuda: torch finds no CUDA device on this host; choose --device cpu")
+            raise UsageError("--device cuda: torch finds no CUDA device on this host; choose --device cpu")
         if self.backend is not None and self.backend not in BACKENDS:
             raise unknown("backend", self.backend, BACKENDS, see="paceline train --help")
         if self.backend is not None and not torch.distributed.is_backend_available(self.backend):
-            raise Mistake(f"--backend {self.backend} is not in this torch; leave it out to get the usual one")
+            raise UsageError(
+                f"--backend {self.backend} is not in this torch; leave it out to get the usual one"
+            )
         if self.backend == "nccl" and self.device == "cpu":
-            raise Mistake("--backend nccl moves CUDA tensors only; choose --backend gloo or --device cuda")
+            raise UsageError("--backend nccl moves CUDA tensors only; choose --backend gloo or --device cuda")
         if self.backend == "shm" and self.device == "cuda":
-            raise Mistake("--backend shm moves CPU tensors only; choose --backend nccl or --device cpu")
+            raise UsageError("--backend shm moves CPU tensors only; choose --backend nccl or --device cpu")
         if not 0 < self.timeout <= LONGEST:
-            raise Mistake(
+            raise UsageError(
                 f"--timeout {self.timeout:g} is out of range: it must be more than 0 s and at most {LONGEST:,} s"
             )
         if not self.silence <= LONGEST:
-            raise Mistake(f"--silence {self.silence:g} is out of range: it must be at most {LONGEST:,} s")
+            raise UsageError(f"--silence {self.silence:g} is out of range: it must be at most {LONGEST:,} s")
         if self.silence < LEAST_SILENCE:
-            raise Mistake(
+            raise UsageError(
                 f"--silence {self.silence:g} is too short: signs of life come twice a second and may be late; "
                 f"give at least {LEAST_SILENCE:g}"
             )
         if self.hang_timeout is not None and not 0 < self.hang_timeout < self.timeout:
-            raise Mistake(
+            raise UsageError(
                 f"--hang-timeout {self.hang_timeout:g} must lie between 0 and --timeout {self.timeout:g}, or the "
                 "others give up before the process that hangs is named; lower it, or raise --timeout"
             )
         if self.threads < 1:
-            raise Mistake(f"{self.threads} threads cannot compute: a worker needs at least 1")
+            raise UsageError(f"{self.threads} threads cannot compute: a worker needs at least 1")
 
-    def transport(self, place: Place, collective: str = NATIVE) -> str:
+    def transport(self, place: ProcessInfo, collective: str = NATIVE) -> str:
         """The backend that a worker uses; schedules send point to point over gloo."""
         if collective != NATIVE and self.device == "cuda":
-            raise Mistake(
+            raise UsageError(
                 f"--collective {collective} moves CPU tensors only; choose --collective {NATIVE} or --device cpu"
             )
         if self.backend:
@@ -83,12 +85,12 @@ class LiveOptions:
             return "nccl"
         return "shm" if place.workers == place.local_workers and collective == NATIVE else "gloo"
 
-    def device_of(self, place: Place) -> torch.device:
+    def device_of(self, place: ProcessInfo) -> torch.device:
         """The device of one worker: the CPU, or the GPU with its number on the host."""
         if self.device == "cpu":
             return torch.device("cpu")
         if place.local_rank >= torch.cuda.device_count():
-            raise Mistake(
+            raise UsageError(
                 f"{place.local_workers} workers on {place.host} are too many for its "
                 f"{torch.cuda.device_count()} CUDA devices; start at most one a device"
             )

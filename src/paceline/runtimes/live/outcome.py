@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from paceline.errors import BEFORE_FIRST_STEP, Mistake, RunFailed
+from paceline.errors import BEFORE_FIRST_STEP, RunFailed, UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, root_cause
 from paceline.runtimes.live.launch_folder import read_servers
-from paceline.runtimes.live.meeting import Meeting
+from paceline.runtimes.live.meeting import Rendezvous
 from paceline.runtimes.live.place import host_name, local_servers
 from paceline.runtimes.live.plan import Launch
 from paceline.runtimes.live.processes import Process
@@ -34,7 +34,7 @@ class ExitReporter:
     def __init__(
         self,
         plan: Launch,
-        meeting: Meeting,
+        meeting: Rendezvous,
         folder: Path,
         witness: Witness,
         say: Callable[[str], None],
@@ -127,7 +127,7 @@ class ExitReporter:
     def _failed_codes(self) -> bool:
         return any(process.code for process in self.witness.processes)
 
-    def _failed(self) -> Mistake | RunFailed:
+    def _failed(self) -> UsageError | RunFailed:
         cause = self._cause()
         if cause.kind in ("lost-peer", "stopped", "interrupted"):
             cause = self._hearsay(cause)
@@ -138,7 +138,7 @@ class ExitReporter:
             # Where its failure was never weighed, as in a run that was over, nobody has told the others.
             self.meeting.bulletin.post(cause)
         if cause.kind == "mistake":
-            return Mistake(cause.message)
+            return UsageError(cause.message)
         if self._lost_the_servers(cause):
             told = (
                 f"{sentence(cause)}.\nWhat is safe is known where the servers are; if the run goes on there:"

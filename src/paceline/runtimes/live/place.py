@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 FOLDER = "PACELINE_LAUNCH"
 """The variable that names the launch folder; set for the workers that ``launch`` starts."""
@@ -31,7 +31,7 @@ _NEEDED = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Place:
+class ProcessInfo:
     """One worker's place among all workers, as its launcher told it; or one server's among all servers."""
 
     role: Role = "worker"
@@ -65,12 +65,12 @@ class Place:
             (self.node_rank, "GROUP_RANK", self.nodes, "GROUP_WORLD_SIZE"),
         ):
             if not 0 <= value < size:
-                raise Mistake(
+                raise UsageError(
                     f"{name}={value} lies outside {of}={size}: the launcher must count ranks from 0"
                 )
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "Place | None":
+    def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "ProcessInfo | None":
         """Read what torchrun, or anything with its variables, says; None where nobody launched us.
 
         Other launchers than ours know of no servers: there every process is a worker until ``with_servers``.
@@ -78,7 +78,7 @@ class Place:
         if "RANK" not in environ:
             return None
         if missing := [name for name in _NEEDED if not environ.get(name)]:
-            raise Mistake(
+            raise UsageError(
                 f"RANK is set and {missing[0]} is not: "
                 "start workers with 'paceline train' or torchrun, or unset RANK"
             )
@@ -104,7 +104,7 @@ class Place:
         )
         return plain.with_servers(_count(environ, SERVERS, 0))
 
-    def with_servers(self, servers: int) -> "Place":
+    def with_servers(self, servers: int) -> "ProcessInfo":
         """The place of the same process where so many of all processes are servers.
 
         Server k is on node k % nodes, and a node's servers come after its workers. Ranks must count node by node.
@@ -146,7 +146,7 @@ def local_servers(node_rank: int, nodes: int, servers: int) -> range:
     return range(node_rank, servers, nodes)
 
 
-def job_roots(place: Place) -> list[int]:
+def job_roots(place: ProcessInfo) -> list[int]:
     """The process that has started all of this host's workers and servers, where it is no other program's."""
     if place.launcher is not None:
         return [place.launcher]
@@ -158,21 +158,21 @@ def secret_path(launch: Path) -> Path:
     return launch / "secret"
 
 
-def _check_room(place: Place, servers: int) -> None:
+def _check_room(place: ProcessInfo, servers: int) -> None:
     """Refuse to make servers of processes that are too few, or that another launcher has not counted by host."""
     if place.workers <= servers:
-        raise Mistake(
+        raise UsageError(
             f"WORLD_SIZE={place.workers} leaves no worker beside {servers} servers: at least 1 process more must "
             "train; start more processes, or give --servers less"
         )
     here = len(local_servers(place.node_rank, place.nodes, servers))
     if place.local_workers < here:
-        raise Mistake(
+        raise UsageError(
             f"LOCAL_WORLD_SIZE={place.local_workers} is too small for the {here} servers of this host; "
             "start more processes on each host, or give --servers less"
         )
     if place.launch is None and place.rank != place.node_rank * place.local_workers + place.local_rank:
-        raise Mistake(
+        raise UsageError(
             f"RANK={place.rank} is not LOCAL_RANK={place.local_rank} of host {place.node_rank} with "
             f"{place.local_workers} processes a host: with servers, the launcher must count ranks host by host"
         )
@@ -188,5 +188,5 @@ def _count(environ: Mapping[str, str], name: str, default: int | None = None) ->
     if text is None and default is not None:
         return default
     if text is None or not text.isdecimal():
-        raise Mistake(f"{name}={text} is not a number: the launcher must set it to a whole number from 0")
+        raise UsageError(f"{name}={text} is not a number: the launcher must set it to a whole number from 0")
     return int(text)

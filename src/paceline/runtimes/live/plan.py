@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import LOOPBACK, check_reachable, resolve
 from paceline.runtimes.live.local_secret import NEEDED
-from paceline.runtimes.live.meeting import Meeting
+from paceline.runtimes.live.meeting import Rendezvous
 from paceline.runtimes.live.place import Role, local_servers, secret_path
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.timeouts import HANG, SILENCE
@@ -48,25 +48,27 @@ class Launch:
 
     def __post_init__(self) -> None:
         if self.nodes < 1:
-            raise Mistake(f"--nodes {self.nodes} is too small: at least 1 node must train")
+            raise UsageError(f"--nodes {self.nodes} is too small: at least 1 node must train")
         if self.workers < 1:
-            raise Mistake(f"--workers {self.workers} is too small: at least 1 worker a node must train")
+            raise UsageError(f"--workers {self.workers} is too small: at least 1 worker a node must train")
         if self.workers > MOST_WORKERS:
-            raise Mistake(
+            raise UsageError(
                 f"--workers {self.workers} is too large: at most {MOST_WORKERS} processes start on one host; "
                 "simulate that many, or spread them with --nodes"
             )
         if not 0 <= self.node_rank < self.nodes:
-            raise Mistake(
+            raise UsageError(
                 f"--node-rank {self.node_rank} lies outside --nodes {self.nodes}: "
                 f"ranks are 0 to {self.nodes - 1}"
             )
         if self.nodes > 1 and not self.address:
-            raise Mistake(f"--nodes {self.nodes} needs --address, the address of the host with --node-rank 0")
+            raise UsageError(
+                f"--nodes {self.nodes} needs --address, the address of the host with --node-rank 0"
+            )
         if self.nodes > 1 and self.secret_file is None:
-            raise Mistake(f"--nodes {self.nodes} {NEEDED}")
+            raise UsageError(f"--nodes {self.nodes} {NEEDED}")
         if self.port is not None and not 0 < self.port < 65536:
-            raise Mistake(f"--port {self.port} is not a port: it must lie between 1 and 65535")
+            raise UsageError(f"--port {self.port} is not a port: it must lie between 1 and 65535")
         assert 0 < self.wait < math.inf
         assert 1 < self.silence < math.inf
         assert 0 < self.hang < math.inf
@@ -86,13 +88,13 @@ class Launch:
         Secret.new().write(path)
         return path
 
-    def meeting(self, say: Callable[[str], None], secret: Secret) -> Meeting:
+    def meeting(self, say: Callable[[str], None], secret: Secret) -> Rendezvous:
         """Check the address and take the port, before anything starts."""
         address, port = self.endpoint
         if self.nodes > 1 and self.node_rank == 0:
             check_reachable(address, port)
         resolve(address, port)
-        return Meeting(
+        return Rendezvous(
             secret=secret,
             address=address,
             port=port,

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.job import Job
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
@@ -37,7 +37,7 @@ def with_workers(settings: Settings, workers: int) -> Settings:
     """The same run with another number of workers: they share the global batch evenly; slow ranks stay slow."""
     batch = sum(settings.batch_sizes)
     if not 1 <= workers <= batch:
-        raise Mistake(
+        raise UsageError(
             f"{workers} workers cannot share a global batch of {batch} samples: a run keeps its global batch when it "
             f"resumes, and every worker needs a sample; choose 1 to {batch} workers"
         )
@@ -68,7 +68,7 @@ def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
         trees = {rank: saved.load(step, rank) for rank in range(config.settings.workers)}
         servers = {}
     if not trees:
-        raise Mistake(
+        raise UsageError(
             f"{old.path} holds no worker's checkpoint of step {step}; give it as many workers as it had"
         )
     identity = new_identity(settings)
@@ -91,7 +91,7 @@ def _newest(folder: RunFolder, saved: Checkpoints, count: int, whom: str) -> int
     for step in saved.steps():
         if len(_whole(saved, step, count)) == count:
             return step
-    raise Mistake(
+    raise UsageError(
         f"{folder.path} holds no checkpoint that is whole for all {count} {whom}, which another number of workers "
         "needs; where other hosts have the missing files under checkpoints/, copy them here"
     )

@@ -15,7 +15,7 @@ import zmq
 from torch.distributed.distributed_c10d import Store
 from zmq.utils.monitor import recv_monitor_message
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import resolve, tcp
 from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
 from paceline.runtimes.live.store_requests import (
@@ -84,7 +84,7 @@ class RunStore(Store):
     """A member's connection to a ``StoreServer``; it answers one question at a time, to whichever thread.
 
     Every call waits for the store as long as ``timeout`` says: DistStoreError after that, DistNetworkError at once
-    where the connection was lost, which is for good, and a Mistake where the store does not take the secret. Keep a
+    where the connection was lost, which is for good, and a UsageError where the store does not take the secret. Keep a
     reference for as long as torch uses it: torch itself keeps none of the Python object.
     """
 
@@ -242,7 +242,7 @@ class RunStore(Store):
                 f"the run's store at {self._address}, port {self._port}, is lost: connection closed by peer"
             )
         if self._connection.turned_away:
-            raise Mistake(
+            raise UsageError(
                 f"the run's store at {self._address}, port {self._port}, does not take this process's secret; "
                 "give the same --secret-file on every host"
             )

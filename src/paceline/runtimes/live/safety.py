@@ -9,7 +9,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Self
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
 from paceline.records.folder import RunFolder
@@ -46,7 +46,7 @@ def _steps_in(value: Any) -> list[int]:
 
 
 def complete_steps(run: Path) -> CompleteSteps:
-    """Verify the checkpoints in this host's run folder; nothing is changed. A Mistake says why nobody can resume it.
+    """Verify the checkpoints in this host's run folder; nothing is changed. A UsageError says why nobody can resume it.
 
     The files of other hosts are not here unless the hosts share a file system. Where they are not, the record that
     all workers had saved a step stands for them.
@@ -123,7 +123,7 @@ def safe(run: Path, options: str = "", ask: Ask = lambda _: ()) -> list[str]:
     """
     try:
         nodes, mine = _nodes(read_live(RunFolder(run))), complete_steps(run)
-    except Mistake as mistake:
+    except UsageError as mistake:
         ask(CompleteSteps())
         if not run.exists():
             return [f"Safe: nothing, {short(run)} is gone; start again with the same command."]

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.group import Group
@@ -71,6 +71,6 @@ def load_shared(
         tree: dict[str, Any] = checkpoints.load(step, group.rank)
         if not replicated or equal_when_saved(group, tree["replica"]["params"], step, note):
             return step, tree
-    raise Mistake(
+    raise UsageError(
         f"{folder.path} holds no checkpoint that is whole on all {group.workers} workers; start the run anew"
     )

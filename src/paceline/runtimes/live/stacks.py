@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from paceline.errors import is_users
-from paceline.runtimes.live.place import Place, Role, file_stem
+from paceline.runtimes.live.place import ProcessInfo, Role, file_stem
 from paceline.runtimes.live.timeouts import GLANCE, STACK
 
 SIGNAL = signal.SIGRTMIN + 7
@@ -27,7 +27,7 @@ def stack_path(launch: Path, rank: int, role: Role) -> Path:
     return launch / f"{file_stem(rank, role)}.stack"
 
 
-def write_stack_when_asked(place: Place) -> None:
+def write_stack_when_asked(place: ProcessInfo) -> None:
     """From now on, until this process ends, it writes its stack whenever its launcher asks."""
     if place.launch is None:
         return

@@ -102,7 +102,7 @@ class StoreServer:
     """
 
     def __init__(self, secret: Secret, address: str, port: int) -> None:
-        """Listen on this host's own ``address`` and on no other; port 0 takes a free one; a Mistake if it is taken."""
+        """Listen on this host's own ``address`` only; port 0 takes a free one; UsageError if it is taken."""
         self._table = Table()
         self._waiting: dict[bytes, _Waiting] = {}
         self._refused: Counter[str] = Counter()

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.failures import Failure
@@ -107,7 +107,7 @@ def _job(run: Path | None) -> str:
     """The user's own code, which a worker that joins runs only where its user names it."""
     try:
         path = read_settings(RunFolder(run)).job.path if run else None
-    except Mistake:
+    except UsageError:
         path = None
     return f" --job {quote(path)}" if path else ""
 

@@ -10,22 +10,22 @@ from paceline.records.observer import Observer
 from paceline.runtimes.live.agreement import Agreement, agreement
 from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Group, join
-from paceline.runtimes.live.life import Life
+from paceline.runtimes.live.life import WorkerRun
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.prepare import Prepared
 
 
-class Way(Protocol):
+class WorkerBackend(Protocol):
     """One worker's way to the others, from the first word on; its methods are called in this order."""
 
     def join(self, device: torch.device, note: Callable[[str], None]) -> Group:
         """Meet the others."""
 
-    def life(self, device: torch.device, observer: Observer, heartbeat: Beating) -> Life:
+    def life(self, device: torch.device, observer: Observer, heartbeat: Beating) -> WorkerRun:
         """What this worker holds."""
 
-    def agree(self, life: Life, asked: dict[str, Any]) -> Agreement:
+    def agree(self, life: WorkerRun, asked: dict[str, Any]) -> Agreement:
         """Get ready to train; ``asked`` is what this worker was started for."""
 
 
@@ -34,7 +34,7 @@ class AmongWorkers:
     """Without servers: collectives of torch.distributed."""
 
     prepared: Prepared
-    place: Place
+    place: ProcessInfo
     options: LiveOptions
     stop_requested: Callable[[], bool]
 
@@ -44,15 +44,15 @@ class AmongWorkers:
         self._group = join(self.place, self.options, device, collective, note)
         return self._group
 
-    def life(self, device: torch.device, observer: Observer, heartbeat: Beating) -> Life:
+    def life(self, device: torch.device, observer: Observer, heartbeat: Beating) -> WorkerRun:
         """An ordinary one."""
-        return Life(self.prepared, self._group, device, observer, heartbeat)
+        return WorkerRun(self.prepared, self._group, device, observer, heartbeat)
 
-    def agree(self, life: Life, asked: dict[str, Any]) -> Agreement:  # noqa: ARG002
+    def agree(self, life: WorkerRun, asked: dict[str, Any]) -> Agreement:  # noqa: ARG002
         """All workers decide together where to stop."""
         return agreement(
             self._group,
-            self.prepared.strategy.meets,
+            self.prepared.strategy.sync_point,
             life.me,
             requested=self.stop_requested,
             note=life.observer.noted,

@@ -8,7 +8,7 @@ from typing import Protocol
 
 import torch
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
 from paceline.records.folder import RunFolder
@@ -30,9 +30,9 @@ from paceline.runtimes.live.keeping import (
     machine,
 )
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place, job_roots
+from paceline.runtimes.live.place import ProcessInfo, job_roots
 from paceline.runtimes.live.served.way import ThroughServers
-from paceline.runtimes.live.ways import AmongWorkers, Way
+from paceline.runtimes.live.ways import AmongWorkers, WorkerBackend
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.threads import too_many
@@ -49,7 +49,7 @@ def run_worker(
     settings: Settings,
     *,
     options: LiveOptions,
-    place: Place,
+    place: ProcessInfo,
     runs: Path,
     observer: Observer,
     heartbeat: Heart,
@@ -107,7 +107,7 @@ def run_worker(
         return life.live(agreed, before_hard_end, sampler)
 
 
-def _warn_of_sharing(place: Place, options: LiveOptions, observer: Observer) -> None:
+def _warn_of_sharing(place: ProcessInfo, options: LiveOptions, observer: Observer) -> None:
     """Say that the workers of this host share cores, where they do."""
     shared = too_many(place.local_workers, options.threads, usable_cores())
     if shared and options.device == "cpu":
@@ -120,7 +120,7 @@ def _warn_of_sharing(place: Place, options: LiveOptions, observer: Observer) -> 
 class _Ownership:
     """How a worker comes to hold its run folder: an earlier run's, or one that is made."""
 
-    def __init__(self, place: Place, resume: RunFolder | None, stack: ExitStack) -> None:
+    def __init__(self, place: ProcessInfo, resume: RunFolder | None, stack: ExitStack) -> None:
         """The ``stack`` gives the folder back."""
         self._place, self._resume, self._stack = place, resume, stack
         self._identity = read_live(resume).identity if resume else None
@@ -154,9 +154,9 @@ class _Ownership:
         return Home(folder=folder, identity=identity, lock=lock, commits=commits, local=local)
 
 
-def _prepare(settings: Settings, place: Place) -> Prepared:
+def _prepare(settings: Settings, place: ProcessInfo) -> Prepared:
     if settings.workers != place.workers:
-        raise Mistake(
+        raise UsageError(
             f"the settings are for {settings.workers} workers and {place.workers} were started; "
             "a run needs one batch size a worker, and resumes with as many workers as it had"
         )
@@ -165,10 +165,10 @@ def _prepare(settings: Settings, place: Place) -> Prepared:
 
 def _way(
     prepared: Prepared,
-    place: Place,
+    place: ProcessInfo,
     options: LiveOptions,
     stop_requested: Callable[[], bool],
-) -> Way:
+) -> WorkerBackend:
     if not prepared.servers:
         return AmongWorkers(prepared, place, options, stop_requested)
     return ThroughServers(prepared, place, options, stop_requested)

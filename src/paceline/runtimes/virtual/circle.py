@@ -17,7 +17,7 @@ from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.stuck import describe
 from paceline.runtimes.virtual.timeline import Interval, Timeline, run_transfers
 from paceline.runtimes.virtual.world import World
-from paceline.strategies.base import Meets
+from paceline.strategies.base import SyncPoint
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Mean
 
 Traffic = Sequence[tuple[int, int]]
@@ -33,7 +33,7 @@ class Plan:
     traffic: Traffic
 
 
-class Circle:
+class VirtualCollectives:
     """The workers that act together; holds those who have come until the last one has.
 
     Where parameters are kept on servers, a worker is one of them from when server 0 first sends to it until it goes,
@@ -43,7 +43,7 @@ class Circle:
     def __init__(self, world: World, timeline: Timeline, ready: deque[Node]) -> None:
         """``ready`` is where workers are put that may go on."""
         self._timeline, self._ready = timeline, ready
-        self._open = world.strategy.meets is Meets.APART and bool(world.servers)
+        self._open = world.strategy.sync_point is SyncPoint.ON_REQUEST and bool(world.servers)
         self._workers: Sequence[Node] = [] if self._open else world.workers
         self._came: list[Node] = []
         self.met: Sequence[Node] = self._workers

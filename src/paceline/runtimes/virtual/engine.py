@@ -11,16 +11,16 @@ from paceline.jobs.sharding import scoring_batches
 from paceline.records.servers import Updated, Used
 from paceline.runtimes.session import Evaluate, Export, Save
 from paceline.runtimes.virtual.books import APPLY, CHECKPOINT, EVALUATE, WAIT
-from paceline.runtimes.virtual.circle import Circle
+from paceline.runtimes.virtual.circle import VirtualCollectives
 from paceline.runtimes.virtual.mail import Mail, NetworkMail
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.stuck import explain
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
-from paceline.strategies.base import Meets
+from paceline.strategies.base import SyncPoint
 from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send
 
-Carrier = Callable[[World, Timeline, deque[Node], Circle], Mail]
+Carrier = Callable[[World, Timeline, deque[Node], VirtualCollectives], Mail]
 """Makes who carries messages between the nodes of a world."""
 
 
@@ -35,13 +35,13 @@ class Engine:
         """``carrier`` makes the one who carries messages."""
         self._world, self._timeline, self._mathematics = world, timeline, world.mathematics
         self._ready: deque[Node] = deque()
-        self._circle = Circle(world, timeline, self._ready)
+        self._circle = VirtualCollectives(world, timeline, self._ready)
         self._mail: Mail = carrier(world, timeline, self._ready, self._circle)
         self._running = len(world.workers)
         self._finished = False
         self.over = False
         """Whether the run ended before its workers did."""
-        self._by_step = world.strategy.meets is Meets.STEP
+        self._by_step = world.strategy.sync_point is SyncPoint.EVERY_STEP
         self._told = 0
         self._share_buffers = world.share_buffers and len(world.workers) > 1 and world.shape.buffers > 0
         self._steady = world.costs.steady

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from paceline.errors import RunFailed
 from paceline.records.servers import Entry, Received, Ticked
 from paceline.runtimes.virtual.books import COMMUNICATE, WAIT
-from paceline.runtimes.virtual.circle import Circle
+from paceline.runtimes.virtual.circle import VirtualCollectives
 from paceline.runtimes.virtual.node import Delivery, Letter, Node
 from paceline.runtimes.virtual.post import Post
 from paceline.runtimes.virtual.stuck import explain
@@ -50,7 +50,9 @@ class Mail(Protocol):
 class NetworkMail:
     """Messages over the links, in the order in which they arrive."""
 
-    def __init__(self, world: World, timeline: Timeline, ready: deque[Node], circle: Circle) -> None:
+    def __init__(
+        self, world: World, timeline: Timeline, ready: deque[Node], circle: VirtualCollectives
+    ) -> None:
         """``ready`` is where nodes are put that may go on."""
         self._world, self._timeline, self._ready, self._circle = world, timeline, ready, circle
         self._post = Post(timeline, world.topology, self._deliver)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
-from paceline.runtimes.part import Part
+from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Session
 from paceline.runtimes.virtual.shape import JobShape
@@ -17,7 +17,7 @@ from paceline.runtimes.virtual.weightless import weightless
 from paceline.strategies.base import Server, Worker, parts
 
 
-class Mathematics(Protocol):
+class Compute(Protocol):
     """What effects do to numbers; how long they take is somebody else's matter."""
 
     def worker(self, rank: int) -> Worker:
@@ -61,7 +61,7 @@ class Mathematics(Protocol):
         """Worker 0's last loss; not a number where there is none."""
 
 
-class Nothing:
+class NoCompute:
     """No mathematics: all workers share tensors that have a size and no memory."""
 
     loss = float("nan")
@@ -111,7 +111,7 @@ class Nothing:
         return message
 
 
-class Real:
+class RealCompute:
     """One replica a worker, each with its own random stream, in one process."""
 
     def __init__(self, job: Job, shards: Shards, workers: int, seed: int, servers: int = 0) -> None:
@@ -121,7 +121,7 @@ class Real:
         )  # they change no result, and nobody waits for them here
         self._replicas = [Replica(job, shards, rank, seed, device) for rank in range(workers)]
         self._grads = [replica.flat.grad for replica in self._replicas]
-        self._parts = [Part(job, rank, servers, seed, device) for rank in range(servers)]
+        self._parts = [ParameterShard(job, rank, servers, seed, device) for rank in range(servers)]
         self.loss = float("nan")
 
     def worker(self, rank: int) -> Worker:

@@ -6,7 +6,7 @@ from typing import Any
 
 from paceline.errors import RunFailed
 from paceline.records.servers import Entry, Received, Ticked, Updated
-from paceline.runtimes.virtual.circle import Circle
+from paceline.runtimes.virtual.circle import VirtualCollectives
 from paceline.runtimes.virtual.mail import open_letter
 from paceline.runtimes.virtual.node import Delivery, Letter, Node
 from paceline.runtimes.virtual.timeline import Timeline
@@ -59,7 +59,7 @@ class RecordMail:
         world: World,
         timeline: Timeline,  # noqa: ARG002
         ready: deque[Node],
-        circle: Circle,
+        circle: VirtualCollectives,
     ) -> None:
         """``logs`` are the servers' entries by rank; ``ready`` is where nodes are put that may go on."""
         self._world, self._ready, self._circle = world, ready, circle

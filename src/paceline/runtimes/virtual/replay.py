@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.base import Times
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.job import Job
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
@@ -19,7 +19,7 @@ from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Session
 from paceline.runtimes.settings import Settings
-from paceline.runtimes.virtual.circle import Circle
+from paceline.runtimes.virtual.circle import VirtualCollectives
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.record_mail import RecordMail
 from paceline.runtimes.virtual.recorder import Recorder
@@ -83,29 +83,29 @@ class Recording:
 
 
 def read_recording(folder: RunFolder) -> Recording:
-    """Read a run that is to be repeated, or raise a Mistake that says why it cannot be."""
+    """Read a run that is to be repeated, or raise a UsageError that says why it cannot be."""
     settings, machinery = read_run(folder)
     if origin := read_config(folder).origin:
-        raise Mistake(
+        raise UsageError(
             f"--replay {folder.path}: the run began at a checkpoint of {origin}, and what came before it was not "
             "recorded there; give a run that was recorded from its first step"
         )
     files = folder.server_event_files()
     if not files:
-        raise Mistake(
+        raise UsageError(
             f"--replay {folder.path}: the run recorded no messages; give a run of ps, ssp or async of which every "
             "step was kept"
         )
     if missing := set(range(settings.servers)) - set(files):
-        raise Mistake(f"--replay {folder.path}: the log of server {min(missing)} is not there")
+        raise UsageError(f"--replay {folder.path}: the log of server {min(missing)} is not there")
     logs = {rank: list(read_server_log(files[rank])) for rank in range(settings.servers)}
     if any(isinstance(entry, Damaged) for log in logs.values() for entry in log):
-        raise Mistake(
+        raise UsageError(
             f"--replay {folder.path}: lines of a server's log were damaged when the run resumed, so its messages are "
             "not all known; give a run that was recorded whole"
         )
     if not any(isinstance(entry, Updated) for log in logs.values() for entry in log):
-        raise Mistake(
+        raise UsageError(
             f"--replay {folder.path}: the run ended before its first update, so there is nothing to repeat"
         )
     return Recording(
@@ -176,7 +176,9 @@ class Replay(Run):
         self.carrier = self._carry
         self._mail: RecordMail | None = None
 
-    def _carry(self, world: World, timeline: Timeline, ready: deque[Node], circle: Circle) -> RecordMail:
+    def _carry(
+        self, world: World, timeline: Timeline, ready: deque[Node], circle: VirtualCollectives
+    ) -> RecordMail:
         self._mail = RecordMail(self._recording.logs, world, timeline, ready, circle)
         return self._mail
 

@@ -18,14 +18,14 @@ from paceline.jobs.sharding import Shards
 from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
-from paceline.runtimes.agenda import Agenda
+from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.prepare import server_count
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.books import Books, FullBooks
 from paceline.runtimes.virtual.engine import Carrier, Engine
 from paceline.runtimes.virtual.mail import NetworkMail
-from paceline.runtimes.virtual.mathematics import Mathematics, Nothing, Real
+from paceline.runtimes.virtual.mathematics import Compute, NoCompute, RealCompute
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.recorder import Recorder
 from paceline.runtimes.virtual.shape import JobShape
@@ -33,7 +33,7 @@ from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Meets, Served, Strategy
+from paceline.strategies.base import Served, Strategy, SyncPoint
 from paceline.strategies.effects import Peer, Program
 
 NEAR = 1e-6
@@ -64,12 +64,14 @@ class Run:
         self.name, self.folder = name or self.shape.name, folder
         sizes = settings.step_sizes(self.shape.accumulate)
         self.shards = Shards(self.shape.train_samples, sizes, settings.seed)
-        self.agenda = Agenda(settings, self.shards.steps_per_epoch)
+        self.agenda = Triggers(settings, self.shards.steps_per_epoch)
         self.metrics, self.step = (tuple(job.metrics), job.step) if isinstance(job, Job) else ((), "")
         self.learning_rate: Callable[[float], float] = constant
-        self.mathematics: Mathematics = Nothing(self.shape, cluster.workers, self.servers)
+        self.mathematics: Compute = NoCompute(self.shape, cluster.workers, self.servers)
         if gradients and isinstance(job, Job):
-            self.mathematics = real = Real(job, self.shards, cluster.workers, settings.seed, self.servers)
+            self.mathematics = real = RealCompute(
+                job, self.shards, cluster.workers, settings.seed, self.servers
+            )
             self.learning_rate = real.learning_rate
         self.rows: list[Row] = []
         self.carrier: Carrier = NetworkMail
@@ -205,7 +207,7 @@ class Run:
         totals = [worker.books.totals() for worker in world.workers]
         sessions = [worker.session for worker in world.workers if worker.session is not None]
         steps = sessions[0].position.progress
-        if self.strategy.meets is Meets.APART and world.servers:
+        if self.strategy.sync_point is SyncPoint.ON_REQUEST and world.servers:
             steps = self.shards.steps_through(world.servers[0].me.seen)
         reached = [session.position.reached for session in sessions]
         return Summary(

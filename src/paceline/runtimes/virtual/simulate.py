@@ -5,7 +5,7 @@ from math import inf
 from paceline import specs
 from paceline.clusters.cluster import Cluster
 from paceline.costs.base import Costs
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.job import Job
 from paceline.records.observer import Observer, Silent
 from paceline.records.summary import Summary
@@ -38,7 +38,7 @@ def simulate(
     With ``gradients`` the mathematics is true and only time is simulated; without, there is time only, and a
     job's shape is enough. Nothing is written: checkpoints only take their time. ``strategy`` is built from the
     settings unless given; ``folder`` is where the recorder keeps the run, for the observer to tell. At the
-    ``horizon``, in seconds, a run with servers is over; what is unfinished then does not count. Raises Mistake
+    ``horizon``, in seconds, a run with servers is over; what is unfinished then does not count. Raises UsageError
     for what cannot be simulated and RunFailed where a strategy gets stuck.
     """
     strategy = strategy or specs.build(settings.strategy, STRATEGIES, "strategy")
@@ -68,17 +68,17 @@ def check(
     gradients: bool,
     horizon: float = inf,
 ) -> None:
-    """Raise a Mistake for what cannot be simulated, before anything is written."""
+    """Raise a UsageError for what cannot be simulated, before anything is written."""
     cluster.check_workers(settings.workers)
     if gradients and isinstance(job, JobShape):
-        raise Mistake(f"job {job.name!r} is only a shape, without weights; simulate it without gradients")
+        raise UsageError(f"job {job.name!r} is only a shape, without weights; simulate it without gradients")
     if not gradients and settings.target_accuracy is not None:
-        raise Mistake(
+        raise UsageError(
             f"--target-accuracy {settings.target_accuracy:g} cannot be met without gradients; "
             "leave it out or simulate with gradients"
         )
     if not gradients and settings.evaluate.count:
-        raise Mistake(
+        raise UsageError(
             f"--evaluate-every '{settings.evaluate}' has nothing to evaluate without gradients; "
             "say 'never' or simulate with gradients"
         )
@@ -86,7 +86,7 @@ def check(
     if not isinstance(strategy, Served):
         _check_company(settings, cluster, horizon)
     elif not horizon > 0:
-        raise Mistake(f"--horizon {horizon:g} is too short: give a time such as '0.6 s'")
+        raise UsageError(f"--horizon {horizon:g} is too short: give a time such as '0.6 s'")
 
 
 def _check_company(settings: Settings, cluster: Cluster, horizon: float) -> None:
@@ -94,12 +94,12 @@ def _check_company(settings: Settings, cluster: Cluster, horizon: float) -> None
     instead = "choose ps, ssp or async"
     for host in cluster.hosts:
         for setting in host.comings_and_goings:
-            raise Mistake(
+            raise UsageError(
                 f"{setting} of host {host.name!r}: strategy {settings.strategy!r} needs every worker at every "
                 f"exchange, so none can come late or go early; leave it out, or {instead}"
             )
     if horizon < inf:
-        raise Mistake(
+        raise UsageError(
             f"--horizon '{horizon:g} s' would cut strategy {settings.strategy!r} off in the middle of an exchange; "
             f"leave it out, or {instead}"
         )

@@ -12,8 +12,8 @@ from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
 from paceline.jobs.sharding import Shards
 from paceline.records.observer import Observer
-from paceline.runtimes.agenda import Agenda
-from paceline.runtimes.virtual.mathematics import Mathematics
+from paceline.runtimes.agenda import Triggers
+from paceline.runtimes.virtual.mathematics import Compute
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.recorder import Recorder
 from paceline.runtimes.virtual.shape import JobShape
@@ -30,10 +30,10 @@ class World:
     strategy: Strategy
     shape: JobShape
     shards: Shards
-    agenda: Agenda
+    agenda: Triggers
     topology: Topology
     costs: Costs
-    mathematics: Mathematics
+    mathematics: Compute
     observer: Observer
     recorder: Recorder
     share_buffers: bool

@@ -7,14 +7,14 @@ from dataclasses import replace
 import torch
 
 from paceline.costs.devices.fitted import Fitted
-from paceline.errors import Mistake, RunFailed
-from paceline.records.calibration import CalibrationObserver, DeviceFound, SilentCalibration
+from paceline.errors import RunFailed, UsageError
 from paceline.records.load import LoadMeter
 from paceline.studies.calibrate.fit import Fit, fit_device
 from paceline.studies.calibrate.measure import Measured, Probe, measure
 from paceline.studies.calibrate.networks import MOST_WORK, draw_layer, draw_network
 from paceline.studies.calibrate.peak import measure_limits, measure_page
 from paceline.studies.calibrate.quiet import WINDOW, QuietMachine
+from paceline.studies.calibrate.results import CalibrationObserver, DeviceFound, SilentCalibration
 
 USUAL_SECONDS = 180.0
 LEAST_SECONDS, MOST_SECONDS = 2.0, 3600.0
@@ -40,7 +40,7 @@ def calibrate_device(
     what was disturbed, and raises RunFailed where that takes too long; unless a ``busy`` machine is accepted.
     """
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
-        raise Mistake(
+        raise UsageError(
             f"--seconds {seconds:g} is out of range: give {LEAST_SECONDS:g} to {MOST_SECONDS:g}, "
             f"for example {USUAL_SECONDS:g}"
         )

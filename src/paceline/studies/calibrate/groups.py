@@ -9,15 +9,15 @@ from torch import Tensor
 from paceline import shm
 from paceline.collectives.choose import NATIVE
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.group import Together
+from paceline.runtimes.live.group import ProcessGroupComm
 from paceline.runtimes.live.sums import Pending, choose_sums
-from paceline.studies.collectives.room import Room
+from paceline.studies.collectives.room import BenchGroup
 
 
-class Averaging(Together):
+class Averaging(ProcessGroupComm):
     """Sums alone, over a group that somebody else has made and will end."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: BenchGroup) -> None:
         self.rank, self.workers, self.transport = room.rank, room.workers, "gloo"
         self._sums = choose_sums(NATIVE, room.hosts, room.rank, "gloo")
         self._word = self.zeros(16, torch.float32, torch.device("cpu"))
@@ -34,7 +34,7 @@ class Averaging(Together):
 class InMemory(Averaging):
     """The same in shared memory."""
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: BenchGroup) -> None:
         self._shm = room.shm
         super().__init__(room)
         self.transport = "shm"
@@ -54,7 +54,7 @@ class InMemory(Averaging):
         return work
 
 
-def groups(room: Room) -> Mapping[str, Averaging]:
+def groups(room: BenchGroup) -> Mapping[str, Averaging]:
     """By the names that profiles give links."""
     if len(set(room.hosts)) == 1:
         return {"memory": InMemory(room), "loopback": Averaging(room)}

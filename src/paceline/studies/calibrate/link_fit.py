@@ -10,8 +10,8 @@ from paceline.clusters.cluster import Backend, Cluster, Host, Link
 from paceline.clusters.profile import INSIDE, LinkFit, moment
 from paceline.costs.all_reduce import Native
 from paceline.costs.topology import Topology
-from paceline.errors import Mistake
-from paceline.studies.collectives.fit import Line
+from paceline.errors import UsageError
+from paceline.studies.collectives.fit import AlphaBeta
 
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
@@ -43,7 +43,7 @@ def fit_link(
     pass at once. Neither figure comes out negative.
     """
     if len(points) < 2:
-        raise Mistake(f"{len(points)} steps tell no link's latency and bandwidth: measure 2 or more")
+        raise UsageError(f"{len(points)} steps tell no link's latency and bandwidth: measure 2 or more")
     delays = [_seconds(way, hosts, point, Link(latency=1.0, bandwidth=1e30)) for point in points]
     moved = [_seconds(way, hosts, point, Link(latency=0.0, bandwidth=1.0)) for point in points]
     weights = [1 / (point.beside + max(0.0, point.added)) ** 2 for point in points]
@@ -65,7 +65,7 @@ def fit_link(
     )
 
 
-def fit_wire(line: Line, measured: Sequence[tuple[float, float]], workers: int) -> LinkFit:
+def fit_wire(line: AlphaBeta, measured: Sequence[tuple[float, float]], workers: int) -> LinkFit:
     """The network as messages use it that are no part of an all-reduce: a line, and the (bytes, seconds) behind it."""
     return LinkFit(
         name="wire",
@@ -81,7 +81,7 @@ def check_rates(links: Iterable[LinkFit], memory: float) -> None:
     """Refuse links inside a host that are faster than its memory, in bytes a second, in which their messages lie."""
     for link in links:
         if link.name in INSIDE and memory < link.bandwidth < FASTEST:
-            raise Mistake(
+            raise UsageError(
                 f"{link.name}: {link.bandwidth / 1e9:.3g} GB/s is more than the memory's own {memory / 1e9:.3g} GB/s, "
                 "so something else ran while this was measured; calibrate again on a quiet machine"
             )

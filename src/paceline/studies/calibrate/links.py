@@ -19,7 +19,7 @@ from paceline.clusters.profile import LinkFit
 from paceline.collectives.operations import find_operation
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.runtimes.live.place import Place, job_roots
+from paceline.runtimes.live.place import ProcessInfo, job_roots
 from paceline.studies.calibrate.groups import Averaging, groups
 from paceline.studies.calibrate.kernels import (
     IMAGES,
@@ -33,7 +33,7 @@ from paceline.studies.calibrate.kernels import (
 )
 from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link, fit_wire
 from paceline.studies.collectives.probe import EXCHANGES, Prober
-from paceline.studies.collectives.room import Interrupted, Room
+from paceline.studies.collectives.room import BenchGroup, Interrupted
 
 LONG = 32
 """Steps between two meetings of those who meet seldom."""
@@ -47,7 +47,7 @@ AT_ONCE = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Together:
+class ContentionFit:
     """What was found with so many workers."""
 
     workers: int
@@ -72,7 +72,7 @@ class _Round:
 
 
 def calibrate_links(
-    place: Place,
+    place: ProcessInfo,
     *,
     beside: float = 1.0,
     rounds: int = ROUNDS,
@@ -80,7 +80,7 @@ def calibrate_links(
     beat: Callable[[int], None] = lambda _: None,
     stopping: Callable[[], bool] = lambda: False,
     busy: bool = False,
-) -> Together | None:
+) -> ContentionFit | None:
     """Measure with all other workers of a launch, who must call this too; None where somebody was asked to stop.
 
     Workers of one host measure shared memory and Gloo on the loopback, those of several hosts the network between
@@ -89,7 +89,7 @@ def calibrate_links(
     during which something else computed are measured again, and RunFailed is raised where too many were.
     """
     torch.set_num_threads(1)
-    room = Room(place, stopping)
+    room = BenchGroup(place, stopping)
     try:
         meter = LoadMeter(job_roots(place), place.local_workers) if place.local_rank == 0 else None
         found = _Probe(room, turn, beside, meter).go(rounds, beat, busy=busy)
@@ -103,7 +103,7 @@ def calibrate_links(
 
 
 class _Probe:
-    def __init__(self, room: Room, turn: float, beside: float, meter: LoadMeter | None) -> None:
+    def __init__(self, room: BenchGroup, turn: float, beside: float, meter: LoadMeter | None) -> None:
         self._room, self._turn, self._beside, self._meter = room, turn, beside, meter
         self._ways: Mapping[str, Averaging] = groups(room)
         dense_nets = {str(width): Plain(dense(width)) for width in WIDTHS}
@@ -114,7 +114,7 @@ class _Probe:
             for width in WIDTHS
         }
 
-    def go(self, rounds: int, beat: Callable[[int], None], *, busy: bool) -> Together:
+    def go(self, rounds: int, beat: Callable[[int], None], *, busy: bool) -> ContentionFit:
         found: list[_Round] = []
         number, disturbed = 0, ""
         while len(found) < rounds:
@@ -206,9 +206,9 @@ class _Probe:
         found = [later - earlier for earlier, later in pairwise(marks)]
         return self._room.slowest(found) if times == 1 else found
 
-    def _conclude(self, rounds: Sequence[_Round], wire: LinkFit | None) -> Together:
+    def _conclude(self, rounds: Sequence[_Round], wire: LinkFit | None) -> ContentionFit:
         short, long = fit_company(_factors(rounds))
-        return Together(
+        return ContentionFit(
             workers=self._room.workers,
             short=short,
             long=long,

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from paceline.clusters.description import read_toml
 from paceline.clusters.table import Reader
-from paceline.errors import Mistake
-from paceline.records.table_fit import Point
+from paceline.errors import UsageError
+from paceline.studies.calibrate.table_fit import Point
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,10 +87,10 @@ def _read_row(reader: Reader, epochs: dict[Point, float]) -> None:
 
 def _check(where: str, measured: Measured) -> None:
     if not measured.epochs:
-        raise Mistake(f"{where} has no measured times: add [[measured]] with workers, batch and epoch")
+        raise UsageError(f"{where} has no measured times: add [[measured]] with workers, batch and epoch")
     for point in measured.together:
         if Point(1, point.batch) not in measured.epochs:
-            raise Mistake(
+            raise UsageError(
                 f"{where}: {point} was measured and 1x{point.batch} was not: what {point.workers} workers gain or lose "
                 f"is only seen beside one; add batch {point.batch} to the row with workers = 1"
             )

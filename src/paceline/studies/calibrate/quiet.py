@@ -5,8 +5,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from paceline.errors import RunFailed
-from paceline.records.calibration import CalibrationObserver
 from paceline.records.load import HostLoad, LoadMeter, disturbance
+from paceline.studies.calibrate.results import CalibrationObserver
 
 PATIENCE = 60.0
 """Seconds that may be lost, by waiting and by measurements that are thrown away."""

@@ -11,15 +11,15 @@ from paceline.costs.devices.fitted import Fitted, Overhead, read_fitted
 from paceline.costs.recorded import Typical, check_alone, typical_step
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of_job
-from paceline.records.calibration import RecordFound
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_config, read_run
 from paceline.runtimes.threads import USUAL
 from paceline.studies.calibrate.profile import make_profile, mark_disturbed, with_device
+from paceline.studies.calibrate.results import RecordFound
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
 PLAIN = Limits(flops=1e11, bandwidth=1e10)
@@ -33,7 +33,7 @@ def profile_of_record(
     """A profile that knows one run of a worker; refuses ``threads`` that the run did not have."""
     had = _threads(folder)
     if had is not None and threads not in (None, had):
-        raise Mistake(f"--threads {threads}: {folder.path} was run with {had} a worker; leave it out")
+        raise UsageError(f"--threads {threads}: {folder.path} was run with {had} a worker; leave it out")
     device, found = correct_by_record(plain_device(), folder)
     return make_profile(device, had or threads or USUAL, name, _disturbed(folder)), found
 
@@ -44,7 +44,7 @@ def correct_profile(
     """The profile of the file ``where`` with its device corrected, and all else as it was."""
     had, there = _threads(folder), profile.machine.get("threads")
     if had is not None and there is not None and had != there:
-        raise Mistake(
+        raise UsageError(
             f"{folder.path} was run with --threads {had} and {where} is of workers with {there}; record a run with "
             f"--threads {there}, or calibrate with --threads {had}"
         )

@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 
 from paceline.costs.paleo.model import SCHEMES
-from paceline.errors import Mistake, unknown
-from paceline.records.table_fit import Foretold, Point, TableFit
+from paceline.errors import UsageError, unknown
 from paceline.studies.calibrate.measured import Measured
+from paceline.studies.calibrate.table_fit import Foretold, Point, TableFit
 
 TRANSFERS: Mapping[str, Callable[[int], float]] = MappingProxyType(
     {
@@ -32,7 +32,7 @@ def fit_table(
     """Fit each collective, or the one that is named, to one point; the one that suits the others best comes first.
 
     ``start`` is the point that is fitted to; where it is not given, the one with the most workers and the middle
-    batch. ``predict`` names further points, each at a batch that one worker was measured with. A Mistake says why a
+    batch. ``predict`` names further points, each at a batch that one worker was measured with. A UsageError says why a
     table cannot be fitted.
     """
     if collective is not None and collective not in TRANSFERS:
@@ -40,7 +40,7 @@ def fit_table(
     first = _start(measured, start)
     rest = measured.communicate(first)
     if not rest > 0:
-        raise Mistake(
+        raise UsageError(
             f"{first} took {measured.epochs[first]:g} s, no longer than 1/{first.workers} of one worker's "
             f"{measured.alone(first.batch):g} s: nothing is left for communication, so there is nothing to fit; "
             "choose another point"
@@ -56,14 +56,14 @@ def _start(measured: Measured, start: Point | None) -> Point:
     """The point to begin with."""
     together = measured.together
     if not together:
-        raise Mistake("the table has no point of more than one worker; a fit needs one, such as 2x128")
+        raise UsageError("the table has no point of more than one worker; a fit needs one, such as 2x128")
     if start is None:
         most = [point for point in together if point.workers == together[-1].workers]
         return most[len(most) // 2]
     if start.workers < 2:
-        raise Mistake(f"{start} says nothing about communication; choose one of {_list(together)}")
+        raise UsageError(f"{start} says nothing about communication; choose one of {_list(together)}")
     if start not in measured.epochs:
-        raise Mistake(f"{start} was not measured; choose one of {_list(together)}")
+        raise UsageError(f"{start} was not measured; choose one of {_list(together)}")
     return start
 
 
@@ -71,7 +71,7 @@ def _check_known(measured: Measured, points: Sequence[Point]) -> None:
     for point in points:
         if Point(1, point.batch) not in measured.epochs:
             known = sorted(one.batch for one in measured.epochs if one.workers == 1)
-            raise Mistake(
+            raise UsageError(
                 f"{point} cannot be predicted: one worker was not measured at batch {point.batch}, only at "
                 f"{', '.join(map(str, known))}"
             )

@@ -6,11 +6,11 @@ from math import inf
 
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.studies.calibrate.link_fit import check_rates
-from paceline.studies.calibrate.links import Together
+from paceline.studies.calibrate.links import ContentionFit
 from paceline.studies.calibrate.profile import mark_disturbed
 
 
-def add_together(profile: Profile, found: Together) -> Profile:
+def add_together(profile: Profile, found: ContentionFit) -> Profile:
     """The profile with these links and this company, in place of those that it had of as many workers."""
     apart = not any(link.name == "memory" for link in found.links)
     company = {} if apart else _company(profile, found)
@@ -21,7 +21,7 @@ def add_together(profile: Profile, found: Together) -> Profile:
 def add_links(profile: Profile, links: Sequence[LinkFit]) -> Profile:
     """The profile with these links, in place of those of the same name and as many workers.
 
-    Raises Mistake where one is faster than the memory that the profile's device was measured with.
+    Raises UsageError where one is faster than the memory that the profile's device was measured with.
     """
     check_rates(links, _memory(profile))
     anew = {(link.name, link.workers) for link in links}
@@ -35,7 +35,7 @@ def _memory(profile: Profile) -> float:
     return float(device["limits"]["bandwidth"]) if device.get("curves") else inf
 
 
-def _company(profile: Profile, found: Together) -> dict[str, object]:
+def _company(profile: Profile, found: ContentionFit) -> dict[str, object]:
     """Both kinds of company; numbers of workers that were never measured lie on a line between their neighbours."""
     return {
         "company": _filled(profile.company, found.workers, found.long),

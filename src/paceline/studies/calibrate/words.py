@@ -6,9 +6,9 @@ from typing import Literal, NamedTuple
 
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import DEFAULT_PATH
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.load import usable_cores
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.threads import VARIABLE, usual_threads
 
 Task = Literal["measure", "together", "add", "record", "correct", "table", "launched"]
@@ -16,30 +16,34 @@ Task = Literal["measure", "together", "add", "record", "correct", "table", "laun
 PLACE = ("--workers", "--nodes", "--node-rank", "--address", "--port", "--secret-file")
 
 
-class Way(NamedTuple):
+class CalibrationTask(NamedTuple):
     """A task as a person would name it, and the options that it takes."""
 
     words: str
     takes: tuple[str, ...]
 
 
-WAYS: Mapping[Task, Way] = {
-    "measure": Way("measuring the device", ("--seconds", "--threads", "--out", "--name", "--busy")),
-    "together": Way(
+WAYS: Mapping[Task, CalibrationTask] = {
+    "measure": CalibrationTask(
+        "measuring the device", ("--seconds", "--threads", "--out", "--name", "--busy")
+    ),
+    "together": CalibrationTask(
         "measuring the device and then with several workers",
         ("--seconds", "--threads", "--out", "--name", "--busy", *PLACE),
     ),
-    "add": Way("adding links to a profile", ("--profile", "--out", "--busy", *PLACE)),
-    "record": Way("making a profile of a record", ("--record", "--threads", "--out", "--name")),
-    "correct": Way(
+    "add": CalibrationTask("adding links to a profile", ("--profile", "--out", "--busy", *PLACE)),
+    "record": CalibrationTask("making a profile of a record", ("--record", "--threads", "--out", "--name")),
+    "correct": CalibrationTask(
         "correcting a profile, which has its threads, by a record",
         ("--record", "--profile", "--out", "--name"),
     ),
-    "table": Way(
+    "table": CalibrationTask(
         "fitting a table, where nothing is measured or written,",
         ("--table", "--from", "--collective", "--predict"),
     ),
-    "launched": Way("adding links under a launcher (RANK is set)", ("--profile", "--out", "--busy", *PLACE)),
+    "launched": CalibrationTask(
+        "adding links under a launcher (RANK is set)", ("--profile", "--out", "--busy", *PLACE)
+    ),
 }
 NEEDS = {
     "--from": "--table FILE",
@@ -50,8 +54,8 @@ NEEDS = {
 """What an option is of, where only the device is measured."""
 
 
-def choose_task(said: Mapping[str, object], place: Place | None = None) -> Task:
-    """What to do by these options, None where one was not given; a Mistake names one that has no place in it.
+def choose_task(said: Mapping[str, object], place: ProcessInfo | None = None) -> Task:
+    """What to do by these options, None where one was not given; a UsageError names one that has no place in it.
 
     Workers that paceline itself has launched have the words of their launcher, which were looked at there.
     """
@@ -62,7 +66,7 @@ def choose_task(said: Mapping[str, object], place: Place | None = None) -> Task:
     return task
 
 
-def _task(given: Mapping[str, object], place: Place | None) -> Task:
+def _task(given: Mapping[str, object], place: ProcessInfo | None) -> Task:
     if "--table" in given:
         return "table"
     if place is not None:
@@ -80,7 +84,7 @@ def _check_options(given: Mapping[str, object], task: Task) -> None:
         if option not in way.takes:
             needed = f"add {NEEDS[option]}, or " if task == "measure" and option in NEEDS else ""
             said = option if value is True else f"{option} {value}"
-            raise Mistake(
+            raise UsageError(
                 f"{said} has no place here: {way.words} takes {', '.join(way.takes)}; "
                 f"{needed}leave {option} out"
             )
@@ -89,7 +93,7 @@ def _check_options(given: Mapping[str, object], task: Task) -> None:
         return
     said = f"--threads {given['--threads']}" if "--threads" in given else f"{VARIABLE}={usual_threads()}"
     if given.get("--threads", usual_threads()) != 1:
-        raise Mistake(
+        raise UsageError(
             f"{said} does not go with several workers, who are measured with one thread each; leave it out"
         )
 
@@ -99,7 +103,7 @@ def check_threads(threads: int | None) -> int:
     most, said = usable_cores(), "--threads {}" if threads is not None else f"{VARIABLE}={{}}"
     threads = usual_threads() if threads is None else threads
     if not 1 <= threads <= most:
-        raise Mistake(f"{said.format(threads)} does not fit this machine: give 1 to {most}, its cores")
+        raise UsageError(f"{said.format(threads)} does not fit this machine: give 1 to {most}, its cores")
     return threads
 
 
@@ -107,7 +111,7 @@ def check_out(out: Path) -> Path:
     """Where the profile goes; refused before minutes are spent on measuring."""
     if out.is_dir() or not out.parent.is_dir():
         what = "is a folder" if out.is_dir() else f"lies in {out.parent}, which is no folder"
-        raise Mistake(f"--out {out} {what}; give the name of a file, for example {DEFAULT_PATH}")
+        raise UsageError(f"--out {out} {what}; give the name of a file, for example {DEFAULT_PATH}")
     return out
 
 
@@ -115,7 +119,7 @@ def check_one_thread(profile: Profile, path: Path) -> Profile:
     """A profile that links can be added to: workers are measured together with one thread each."""
     threads = profile.machine.get("threads", 1)
     if threads != 1:
-        raise Mistake(
+        raise UsageError(
             f"{path} is of workers with {threads} threads, and links are measured by workers with one thread each; "
             "give a profile that was made without --threads"
         )

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True)
-class Line:
+class AlphaBeta:
     """What a message, or a call, of so many bytes takes."""
 
     latency: float
@@ -18,7 +18,7 @@ class Line:
         return self.latency + size * self.byte_seconds
 
 
-def fit_line(points: Sequence[tuple[float, float]]) -> Line:
+def fit_line(points: Sequence[tuple[float, float]]) -> AlphaBeta:
     """The line through (bytes, seconds) with the least squares of relative errors; neither figure is negative.
 
     Small messages count as much as large ones: the error is relative because predictions are judged so.
@@ -33,7 +33,7 @@ def fit_line(points: Sequence[tuple[float, float]]) -> Line:
     slope = (w * wxy - wx * wy) / (w * wxx - wx * wx)
     latency = (wy - slope * wx) / w
     if latency < 0:
-        return Line(latency=0.0, byte_seconds=wxy / wxx)
+        return AlphaBeta(latency=0.0, byte_seconds=wxy / wxx)
     if slope <= 0:
-        return Line(latency=wy / w, byte_seconds=0.0)
-    return Line(latency=latency, byte_seconds=slope)
+        return AlphaBeta(latency=wy / w, byte_seconds=0.0)
+    return AlphaBeta(latency=latency, byte_seconds=slope)

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from statistics import median
 
 from paceline.costs.bandwidth import algbw, busbw
-from paceline.records.bench import Cell
 from paceline.studies.collectives.pattern import Pattern
 from paceline.studies.collectives.request import Request
-from paceline.studies.collectives.room import Room
+from paceline.studies.collectives.results import Cell
+from paceline.studies.collectives.room import BenchGroup
 from paceline.studies.collectives.sides import Side
 from paceline.studies.collectives.timing import calls_within, quartiles, share, timed
 
@@ -35,7 +35,9 @@ class _Trial:
 class Measurer:
     """Fills the table, a size at a time. ``tick`` is told of every turn, on all ranks."""
 
-    def __init__(self, asked: Request, room: Room, pattern: Pattern, tick: Callable[[str], None]) -> None:
+    def __init__(
+        self, asked: Request, room: BenchGroup, pattern: Pattern, tick: Callable[[str], None]
+    ) -> None:
         self._asked, self._room, self._pattern, self._tick = asked, room, pattern, tick
 
     def measure(self, size: int, sides: Sequence[Side], predicted: Mapping[str, float]) -> list[Cell]:

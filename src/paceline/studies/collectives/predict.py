@@ -10,10 +10,10 @@ from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
 from paceline.costs.all_reduce import Native
 from paceline.costs.schedules import SchedulePrices
 from paceline.costs.topology import Topology
-from paceline.records.bench import Prediction
-from paceline.studies.collectives.fit import Line
+from paceline.studies.collectives.fit import AlphaBeta
 from paceline.studies.collectives.probe import Found
 from paceline.studies.collectives.request import GLOO
+from paceline.studies.collectives.results import Prediction
 from paceline.units import show_bytes, show_rate, show_seconds
 
 PLAYED = 20_000
@@ -56,7 +56,7 @@ def cluster(found: Found, hosts: Sequence[int]) -> Cluster:
     )
 
 
-def _link(line: Line | None, at_once: int) -> Link:
+def _link(line: AlphaBeta | None, at_once: int) -> Link:
     """The link that so many messages at once share; a line that was not measured is not used."""
     if line is None:
         return MEMORY

@@ -12,9 +12,9 @@ from torch import Tensor
 
 from paceline.collectives.operations import Operation
 from paceline.collectives.over_torch import TorchTransport
-from paceline.studies.collectives.fit import Line, fit_line
+from paceline.studies.collectives.fit import AlphaBeta, fit_line
 from paceline.studies.collectives.request import PROBED
-from paceline.studies.collectives.room import Room
+from paceline.studies.collectives.room import BenchGroup
 from paceline.studies.collectives.sides import Side
 from paceline.studies.collectives.timing import calls_within, quartiles, share, timed
 
@@ -32,9 +32,9 @@ REDUCED = 2**20
 class Found:
     """What the probes say."""
 
-    across: Line | None
+    across: AlphaBeta | None
     """A message between hosts while one comes the other way; None on one host."""
-    inside: Line | None
+    inside: AlphaBeta | None
     """A message inside a host while every worker there sends one; None where hosts have one worker."""
     reduce_seconds: float
     """Seconds a byte to combine two tensors in memory, while all workers do."""
@@ -49,8 +49,8 @@ class Bent:
     """A line up to a size, and another one from there on."""
 
     limit: int
-    small: Line
-    large: Line
+    small: AlphaBeta
+    large: AlphaBeta
 
     def seconds(self, size: int) -> float:
         """The time for ``size`` bytes."""
@@ -60,13 +60,13 @@ class Bent:
 class Prober:
     """Measures, and keeps what it measured."""
 
-    def __init__(self, room: Room, operation: Operation, dtype: torch.dtype, seconds: float) -> None:
+    def __init__(self, room: BenchGroup, operation: Operation, dtype: torch.dtype, seconds: float) -> None:
         """Each size is measured for so many seconds."""
         self._room, self._operation, self._dtype, self._seconds = room, operation, dtype, seconds
         self._element = torch.empty(0, dtype=dtype).element_size()
         self.measured: list[dict[str, object]] = []
 
-    def exchange(self, name: str, members: Sequence[int]) -> Line:
+    def exchange(self, name: str, members: Sequence[int]) -> AlphaBeta:
         """Members stand in a circle; each sends to the right and receives from the left, as schedules do it.
 
         A call is several exchanges, each begun when the one before is over: so are the rounds of a schedule, and what

@@ -4,7 +4,7 @@ import json
 from dataclasses import asdict, dataclass
 
 from paceline.collectives.algorithms import SCHEDULES
-from paceline.errors import Mistake, unknown
+from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, show_bytes
 
 GLOO, SHM, ELSEWHERE = "gloo", "shm", "shm-elsewhere"
@@ -46,9 +46,9 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.repeats is not None and self.repeats < 1:
-            raise Mistake(f"--repeats {self.repeats} is too small: a cell needs at least 1 timed call")
+            raise UsageError(f"--repeats {self.repeats} is too small: a cell needs at least 1 timed call")
         if not 0 < self.cell_seconds < float("inf"):
-            raise Mistake(
+            raise UsageError(
                 f"--cell-seconds {self.cell_seconds:g} cannot be: write a number of seconds above 0, such as 0.6"
             )
 
@@ -79,7 +79,7 @@ def request(
     repeats: int | None,
     cell_seconds: float | None,
 ) -> Request:
-    """Read the options as a user writes them; a Mistake says which one cannot be."""
+    """Read the options as a user writes them; a UsageError says which one cannot be."""
     import torch
 
     from paceline.collectives.operations import find_operation
@@ -100,7 +100,7 @@ def request(
 def check_workers(workers: int) -> None:
     """An all-reduce needs somebody else."""
     if workers < 2:
-        raise Mistake(f"--workers {workers} is too small: an all-reduce needs at least 2 workers in all")
+        raise UsageError(f"--workers {workers} is too small: an all-reduce needs at least 2 workers in all")
 
 
 def _words(value: object) -> str:
@@ -118,12 +118,12 @@ def parse_sizes(text: str | None, element: int) -> tuple[int, ...]:
 def _size(piece: str, element: int) -> int:
     try:
         size = int(piece) if piece.isdecimal() else int(parse_bytes(piece))
-    except Mistake as mistake:
-        raise Mistake(f"--sizes {piece}: {mistake}") from mistake
+    except UsageError as mistake:
+        raise UsageError(f"--sizes {piece}: {mistake}") from mistake
     if size < element:
-        raise Mistake(f"--sizes {piece}: too small, an element alone takes {element} B")
+        raise UsageError(f"--sizes {piece}: too small, an element alone takes {element} B")
     if size > LARGEST:
-        raise Mistake(f"--sizes {piece}: too large, the largest is {show_bytes(LARGEST)}")
+        raise UsageError(f"--sizes {piece}: too large, the largest is {show_bytes(LARGEST)}")
     return size
 
 

@@ -11,9 +11,9 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
 from paceline.collectives.hosts import host_id, number_hosts
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.documents import Documents
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 
 _TIMEOUT = timedelta(seconds=120)
 
@@ -22,10 +22,10 @@ class Interrupted(Exception):
     """Somebody was asked to stop; raised on all ranks at the same place."""
 
 
-class Room:
+class BenchGroup:
     """A Gloo group of all ranks and, beside it, one over shared memory; documents travel through the store."""
 
-    def __init__(self, place: Place, stopping: Callable[[], bool]) -> None:
+    def __init__(self, place: ProcessInfo, stopping: Callable[[], bool]) -> None:
         self.rank, self.workers, self._stopping = place.rank, place.workers, stopping
         self._documents = Documents(place, _TIMEOUT)
         dist.init_process_group(
@@ -79,7 +79,7 @@ class Room:
 def _in_a_row(hosts: Sequence[int]) -> tuple[int, ...]:
     """Prices fill hosts in order; a launcher that deals ranks out like cards is refused."""
     if sorted(hosts) != list(hosts):
-        raise Mistake(
+        raise UsageError(
             f"the ranks stand on hosts {', '.join(map(str, hosts))}: those of one host must follow each other; "
             "tell the launcher to fill host by host"
         )

@@ -7,19 +7,19 @@ from dataclasses import dataclass, replace
 import torch
 
 from paceline.collectives.operations import find_operation
-from paceline.collectives.shm.table import PIECE
-from paceline.collectives.shm.team import ALL_READ_ALL, IN_PLACE_FROM
-from paceline.errors import Mistake
-from paceline.records.bench import Bench, BenchObserver, Ending, SilentBench
+from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
-from paceline.runtimes.live.place import Place, job_roots
+from paceline.runtimes.live.place import ProcessInfo, job_roots
 from paceline.runtimes.threads import usual_threads
+from paceline.shm.table import PIECE
+from paceline.shm.team import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.studies.collectives.measure import ROUNDS, Measurer
 from paceline.studies.collectives.pattern import Pattern
 from paceline.studies.collectives.predict import predict
 from paceline.studies.collectives.probe import Found, Prober
 from paceline.studies.collectives.request import ELSEWHERE, SHM, Request, check_workers
-from paceline.studies.collectives.room import Interrupted, Room
+from paceline.studies.collectives.results import Bench, BenchObserver, Ending, SilentBench
+from paceline.studies.collectives.room import BenchGroup, Interrupted
 from paceline.studies.collectives.sides import Side, build_sides, left_out
 
 
@@ -32,7 +32,7 @@ class Outcome:
 
 def run_bench(
     asked: Request,
-    place: Place,
+    place: ProcessInfo,
     *,
     observer: BenchObserver,
     beat: Callable[[int], None],
@@ -43,7 +43,7 @@ def run_bench(
     ``beat`` hears how many turns are done, and ``stopping`` is asked at each of them whether to end.
     """
     check_workers(place.workers)
-    room = Room(place, stopping)
+    room = BenchGroup(place, stopping)
     try:
         _check_alike(room, asked)
         told = observer if place.rank == 0 else SilentBench()
@@ -64,23 +64,23 @@ def run_bench(
     return Outcome(ending=ending)
 
 
-def _check_alike(room: Room, asked: Request) -> None:
+def _check_alike(room: BenchGroup, asked: Request) -> None:
     for rank, other in enumerate(room.exchange(str(asked))):
         difference = asked.unlike(other)
         if difference:
-            raise Mistake(
+            raise UsageError(
                 f"rank {rank} was asked for something else than rank {room.rank}: {difference}; start all alike"
             )
 
 
 class _Study:
     def __init__(
-        self, asked: Request, room: Room, observer: BenchObserver, beat: Callable[[int], None]
+        self, asked: Request, room: BenchGroup, observer: BenchObserver, beat: Callable[[int], None]
     ) -> None:
         idle = left_out(asked, room.shm.party.teams)
         self._asked = asked = replace(asked, what=tuple(name for name in asked.what if name not in idle))
         if not asked.what:
-            raise Mistake(
+            raise UsageError(
                 f"{', '.join(idle)}: no two workers share memory here; choose --only ring, or start two on a host"
             )
         torch.set_num_threads(usual_threads())
@@ -150,7 +150,7 @@ class _Study:
         self._turns += 1
 
 
-def _limit(name: str, room: Room) -> int:
+def _limit(name: str, room: BenchGroup) -> int:
     """Bytes up to which a team all-reduces with one meeting."""
     if room.workers > 2:
         return ALL_READ_ALL

@@ -14,7 +14,7 @@ from paceline.collectives.operations import Operation
 from paceline.collectives.over_torch import TorchTransport
 from paceline.collectives.torch_ops import combining
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, PROBED, SHM, Request
-from paceline.studies.collectives.room import Room
+from paceline.studies.collectives.room import BenchGroup
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class Side:
     """All-reduce a part of the buffer, in place."""
 
 
-def build_sides(asked: Request, room: Room, operation: Operation, dtype: torch.dtype) -> dict[str, Side]:
+def build_sides(
+    asked: Request, room: BenchGroup, operation: Operation, dtype: torch.dtype
+) -> dict[str, Side]:
     """All that were asked for; the schedules and Gloo share one buffer, as they never run at the same time."""
     length = max(*asked.sizes, *PROBED) // asked.element
     ordinary = torch.zeros(length if set(asked.what) != {SHM} else 0, dtype=dtype)
@@ -42,7 +44,7 @@ def _side(
     ordinary: Tensor,
     shared: Tensor,
     native: Callable[[Tensor, dist.ProcessGroup | None], object],
-    room: Room,
+    room: BenchGroup,
     operation: Operation,
 ) -> Side:
     if name == GLOO:

@@ -4,14 +4,14 @@ import time
 from collections.abc import Callable, Sequence
 from statistics import quantiles
 
-from paceline.studies.collectives.room import Room
+from paceline.studies.collectives.room import BenchGroup
 
 MOST = 200
 """Timed calls at most, however short they are."""
 LEAST = 3
 
 
-def timed(room: Room, work: Callable[[], object], calls: int) -> list[float]:
+def timed(room: BenchGroup, work: Callable[[], object], calls: int) -> list[float]:
     """Seconds of each call, by the slowest rank."""
     found = []
     for _ in range(calls):

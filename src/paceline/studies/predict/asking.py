@@ -22,13 +22,12 @@ from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.recorded import recorded_jitter, typical_step
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of, subject_of_job
 from paceline.records.files import read_json
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
-from paceline.records.prediction import Prediction
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
 from paceline.runtimes.threads import HostRoom
@@ -39,6 +38,7 @@ from paceline.studies.predict.memory import Room
 from paceline.studies.predict.mixed import at_their_speeds, first_device, refuse_named
 from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.places import Described, Place
+from paceline.studies.predict.prediction import Prediction
 from paceline.studies.predict.pricing import Tell, quiet
 from paceline.studies.predict.question import Gathers, Money, Question, Remedy
 from paceline.studies.predict.remedies import find_remedies
@@ -54,7 +54,7 @@ from paceline.studies.predict.sources import (
 )
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
-from paceline.studies.predict.words import USUAL_BATCH, Words
+from paceline.studies.predict.words import USUAL_BATCH, PredictRequest
 from paceline.units import parse_bytes, show_rate
 
 PRECISIONS = MappingProxyType(
@@ -69,8 +69,8 @@ PRECISIONS = MappingProxyType(
 """Number formats in words."""
 
 
-def ask(words: Words) -> Question:
-    """The question that the words are. A Mistake says which of them cannot be."""
+def ask(words: PredictRequest) -> Question:
+    """The question that the words are. A UsageError says which of them cannot be."""
     check_collective(words.collective)
     _check_ways(words)
     profile = find_profile(words)
@@ -112,7 +112,7 @@ def ask(words: Words) -> Question:
     return replace(question, remedies=remedies, roomier=tuple(_roomier(words, question, sheet)))
 
 
-def _roomier(words: Words, question: Question, sheet: DeviceSheet | None) -> Iterator[Remedy]:
+def _roomier(words: PredictRequest, question: Question, sheet: DeviceSheet | None) -> Iterator[Remedy]:
     """Of a device of the catalogue: half as wide numbers, then devices with more memory, the smallest first."""
     if words.device is None or sheet is None:
         return
@@ -121,11 +121,11 @@ def _roomier(words: Words, question: Question, sheet: DeviceSheet | None) -> Ite
         yield _elsewhere("precision", replace(words, precision=narrow), question, sheet)
     larger = (one for one in DEVICES.values() if one.kind == sheet.kind and one.memory > sheet.memory)
     for other in sorted(larger, key=lambda one: one.memory) if words.memory is None else ():
-        with suppress(Mistake):  # it has no matrix units for the asked precision
+        with suppress(UsageError):  # it has no matrix units for the asked precision
             yield _elsewhere("device", replace(words, device=other.name), question, other)
 
 
-def _elsewhere(option: str, words: Words, question: Question, sheet: DeviceSheet) -> Remedy:
+def _elsewhere(option: str, words: PredictRequest, question: Question, sheet: DeviceSheet) -> Remedy:
     """The same question of another device, or of the same in another precision."""
     model = question.model
     assert isinstance(model, Modelled)
@@ -141,24 +141,24 @@ def _elsewhere(option: str, words: Words, question: Question, sheet: DeviceSheet
     return Remedy(kind=option, what=what, question=replace(question, model=model))
 
 
-def _check_ways(words: Words) -> None:
+def _check_ways(words: PredictRequest) -> None:
     """Refuse servers and collectives that none of the strategies would use."""
     built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
     served = [isinstance(strategy, Served) for strategy in built]
     named = " ".join(words.strategies)
     if words.servers != 1 and not any(served):
-        raise Mistake(
+        raise UsageError(
             f"--servers {words.servers} has no place with --strategy {named}, which keeps no parameters on servers; "
             "leave it out, or choose ps, ssp or async"
         )
     if words.collective != NATIVE and all(served):
-        raise Mistake(
+        raise UsageError(
             f"--collective {words.collective} has no place with --strategy {named}, whose workers reduce nothing "
             "among themselves; leave it out, or choose all-reduce or local-sgd"
         )
 
 
-def _servers(words: Words, place: Place, profile: Profile | None) -> str:
+def _servers(words: PredictRequest, place: Place, profile: Profile | None) -> str:
     """Where servers are and how fast messages to them are encrypted, where there are servers."""
     built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
     if not any(isinstance(strategy, Served) for strategy in built):
@@ -168,7 +168,7 @@ def _servers(words: Words, place: Place, profile: Profile | None) -> str:
     return f"; {_where(words, place)}; messages to servers on other hosts are encrypted, at {rate}"
 
 
-def _where(words: Words, place: Place) -> str:
+def _where(words: PredictRequest, place: Place) -> str:
     """On which hosts the servers are."""
     if isinstance(place, Described) and any(host.servers for host in place.whole.hosts):
         hosts = place.whole.place_servers(words.servers)
@@ -185,7 +185,7 @@ def _gathers(model: Modelled) -> Gathers | None:
     return Gathers(codec=model.codec, plain=replace(model, codec="identity"))
 
 
-def answer(words: Words, *, layers: bool = False, tell: Tell = quiet) -> Prediction:
+def answer(words: PredictRequest, *, layers: bool = False, tell: Tell = quiet) -> Prediction:
     """Ask and predict; the prediction knows what it was asked, by which versions and when."""
     tell("reading")
     prediction = predict(ask(words), layers=layers, tell=tell)
@@ -197,7 +197,7 @@ def answer(words: Words, *, layers: bool = False, tell: Tell = quiet) -> Predict
     )
 
 
-def find_subject(words: Words) -> Subject:
+def find_subject(words: PredictRequest) -> Subject:
     """What is trained."""
     if words.job is not None:
         return subject_of_job(words.job)
@@ -209,12 +209,12 @@ def find_subject(words: Words) -> Subject:
     )
 
 
-def find_profile(words: Words) -> Profile | None:
+def find_profile(words: PredictRequest) -> Profile | None:
     """The profile, where one is named."""
     return None if words.profile is None else read_profile(words.profile, str(torch.__version__))
 
 
-def _find_sheet(words: Words, place: Place) -> DeviceSheet | None:
+def _find_sheet(words: PredictRequest, place: Place) -> DeviceSheet | None:
     """The device that times are for: the named one, or that of the cluster's first worker."""
     if words.device is not None:
         return find_device(words.device)
@@ -222,7 +222,7 @@ def _find_sheet(words: Words, place: Place) -> DeviceSheet | None:
     return first_device(place.whole) if isinstance(place, Described) and not measured else None
 
 
-def _with_devices(words: Words, place: Place, source: Source, batch: int) -> Place:
+def _with_devices(words: PredictRequest, place: Place, source: Source, batch: int) -> Place:
     """Where a described cluster names devices of the catalogue, each is as fast as its sheet says."""
     if not isinstance(place, Described) or not any(host.device.sheet for host in place.whole.hosts):
         return place
@@ -235,7 +235,9 @@ def _with_devices(words: Words, place: Place, source: Source, batch: int) -> Pla
     return Described(at_their_speeds(place.whole, source.cost(batch).compute, seconds))
 
 
-def find_source(words: Words, subject: Subject, profile: Profile | None, sheet: DeviceSheet | None) -> Source:
+def find_source(
+    words: PredictRequest, subject: Subject, profile: Profile | None, sheet: DeviceSheet | None
+) -> Source:
     """Where compute times come from; ``sheet`` is the device of the catalogue, where there is one."""
     batches = Batches(lambda samples: trace(subject, samples))
     times = words.accumulate or 1
@@ -247,7 +249,7 @@ def find_source(words: Words, subject: Subject, profile: Profile | None, sheet: 
     if profile is not None:
         return by_profile(profile, read_fitted(profile.device, str(words.profile)), batches, times)
     if sheet is None:
-        raise Mistake(
+        raise UsageError(
             f"how fast does a worker compute? --cluster {words.cluster} names no device of the catalogue for its first "
             "worker; add --device, --profile or --times"
         )
@@ -274,7 +276,7 @@ def _conditions(folder: RunFolder) -> str:
     return told + told_disturbance(disturbance(recorded_loads(folder), "that run"))
 
 
-def _as_trained(words: Words, subject: Subject) -> Words:
+def _as_trained(words: PredictRequest, subject: Subject) -> PredictRequest:
     """The words with what the job itself says of its steps, where nobody says otherwise."""
     if words.times is not None:  # the run says it itself
         return words
@@ -290,20 +292,20 @@ def _untold(subject: Subject) -> str:
     return f"FP32, as it was measured, though the job computes in {subject.precision.upper()}"
 
 
-def _batch(words: Words, source: Source) -> int:
+def _batch(words: PredictRequest, source: Source) -> int:
     """Samples of a step: those that were measured, or so many mini-batches as 'paceline train' has them."""
     if words.batch is None and isinstance(source, Recorded):
         return source.typical.samples
     return (words.batch or USUAL_BATCH) * source.accumulate
 
 
-def _roofline(words: Words, sheet: DeviceSheet) -> Roofline:
+def _roofline(words: PredictRequest, sheet: DeviceSheet) -> Roofline:
     if words.threads is not None and words.threads < 1:
-        raise Mistake(f"--threads {words.threads} is too small: a worker needs at least 1")
+        raise UsageError(f"--threads {words.threads} is too small: a worker needs at least 1")
     return Roofline(sheet=sheet, format=words.precision or TORCH, threads=words.threads or 0)
 
 
-def _precision(words: Words, sheet: DeviceSheet, source: Source, batch: int) -> str:
+def _precision(words: PredictRequest, sheet: DeviceSheet, source: Source, batch: int) -> str:
     """In which format the device computes, and by how much one worker is faster in the narrowest that it has."""
     told = PRECISIONS[words.precision or TORCH]
     usual = words.precision is None or words.precision == TORCH
@@ -329,11 +331,11 @@ def _narrowest(sheet: DeviceSheet) -> str | None:
     return next((name for name in ("bf16", "fp16") if name in sheet.tensor_flops), None)
 
 
-def _is_mixed(words: Words) -> bool:
+def _is_mixed(words: PredictRequest) -> bool:
     return WIDTHS[words.precision or TORCH] < WIDTHS[TORCH]
 
 
-def _room(words: Words, profile: Profile | None, sheet: DeviceSheet | None) -> Room:
+def _room(words: PredictRequest, profile: Profile | None, sheet: DeviceSheet | None) -> Room:
     """The memory that --memory, the catalogue or a measured machine has."""
     if sheet is not None:
         room = Room(name=sheet.title, size=sheet.memory, shared=sheet.kind == "cpu")
@@ -345,11 +347,11 @@ def _room(words: Words, profile: Profile | None, sheet: DeviceSheet | None) -> R
         return room
     size = parse_bytes(words.memory)
     if not size:
-        raise Mistake(f"--memory {words.memory} is too little: give a size such as '24 GiB'")
+        raise UsageError(f"--memory {words.memory} is too little: give a size such as '24 GiB'")
     return replace(room, size=size)
 
 
-def _machine_memory(words: Words) -> float:
+def _machine_memory(words: PredictRequest) -> float:
     """Of the machine on which the run of --times was recorded; 0 where it does not say."""
     if words.times is None:
         return 0.0
@@ -359,12 +361,12 @@ def _machine_memory(words: Words) -> float:
         return 0.0
 
 
-def _money(words: Words, subject: Subject) -> Money:
+def _money(words: PredictRequest, subject: Subject) -> Money:
     samples = subject.train_samples if words.samples is None else words.samples
     if words.samples is not None and words.epochs is None:
-        raise Mistake(f"--samples {words.samples} of how many epochs? add --epochs, or leave it out")
+        raise UsageError(f"--samples {words.samples} of how many epochs? add --epochs, or leave it out")
     if words.epochs is not None and samples is None:
-        raise Mistake(
+        raise UsageError(
             f"--epochs {words.epochs} of how many samples? model {subject.name!r} does not know: add --samples"
         )
     return Money(worker_hour=words.price, host_hour=words.host_price, samples=samples, epochs=words.epochs)

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paceline.runtimes.virtual.folded import FoldedRun
-from paceline.strategies.base import Meets, Served
+from paceline.strategies.base import Served, SyncPoint
 from paceline.strategies.consistency import Bound, Quorum
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.events import settings_of, shape_of
@@ -20,7 +20,7 @@ def in_step(few: Few) -> bool:
         return False
     if not isinstance(few.strategy, Served):
         # Between averages by the clock, workers that vary take different numbers of steps.
-        return not few.jitter or few.strategy.meets is Meets.STEP
+        return not few.jitter or few.strategy.sync_point is SyncPoint.EVERY_STEP
     # What a server spends on each message depends on how they come in, one by one.
     return waits_for_all(few.strategy) and not few.times.serve
 

@@ -18,7 +18,7 @@ from paceline.studies.predict.window import Notes, Pace, Weighted
 
 
 def by_events(setup: Setup) -> Parts:
-    """Simulate every worker. A Mistake says where that would take too long."""
+    """Simulate every worker. A UsageError says where that would take too long."""
     strategy = build_strategy(setup)
     times = replace(step_times(setup.cost, setup.cluster.times), jitter=setup.jitter)
     cluster = replace(setup.cluster, times=times)

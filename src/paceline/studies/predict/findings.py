@@ -6,12 +6,12 @@ from itertools import groupby
 from types import MappingProxyType
 
 from paceline import specs
-from paceline.errors import Mistake
-from paceline.records.prediction import Bandwidth, Findings, Fitting, Gathering, Help, Knee, Limit
+from paceline.errors import UsageError
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.base import Step, Where
 from paceline.studies.predict.model import ALIKE, Case
+from paceline.studies.predict.prediction import Bandwidth, Findings, Fitting, Gathering, Help, Knee, Limit
 from paceline.studies.predict.pricing import PERFECT, Pricing
 from paceline.studies.predict.question import Question, Remedy
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
@@ -192,7 +192,7 @@ class Finder:
         for remedy in list(remedies)[:: -1 if self._closed else -PLAYED][::-1]:
             try:
                 one = self._predicted(remedy) if self._fits(remedy.question, self._asked) else None
-            except Mistake:  # a described cluster offers so many places for servers and no more
+            except UsageError:  # a described cluster offers so many places for servers and no more
                 continue
             if one is None:
                 continue

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
-from paceline.records.prediction import Layer
+from paceline.studies.predict.prediction import Layer
 
 
 def layer_table(

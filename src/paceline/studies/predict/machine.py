@@ -4,7 +4,7 @@ from functools import cache
 
 from paceline.clusters.cluster import MEMORY, Backend, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
-from paceline.studies.predict.places import Alike, Meeting
+from paceline.studies.predict.places import Alike, SyncPattern
 from paceline.studies.predict.question import MOST_WORKERS
 
 MOST_HERE = 256
@@ -23,7 +23,7 @@ class Machine:
         """The machine itself."""
         return 1
 
-    def cluster(self, workers: int, meeting: Meeting) -> Cluster:
+    def cluster(self, workers: int, meeting: SyncPattern) -> Cluster:
         """The machine with so many workers, as far as it was measured with as many."""
         link = _link(self.fit(workers, meeting.served))
         company = self._profile.company_between(meeting.apart)
@@ -56,7 +56,7 @@ class Machines:
         """The last one may be partly used."""
         return -(-workers // self._per_host)
 
-    def cluster(self, workers: int, meeting: Meeting) -> Cluster:
+    def cluster(self, workers: int, meeting: SyncPattern) -> Cluster:
         """The links as measured with as many workers, or with the number next to it."""
         fit = self.fit(workers, meeting.served)
         inside = _link(_measured(self._profile, _AVERAGED, self._per_host))

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from paceline import specs
 from paceline.clusters.cluster import Host
 from paceline.costs.trace.trace import Trace
-from paceline.records.prediction import Memory
 from paceline.runtimes.flat import CONTROL
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
 from paceline.studies.predict.base import Setup
+from paceline.studies.predict.prediction import Memory
 
 LOADED = 225e6
 """Resident bytes of a worker that has loaded torch 2.13 for CPUs and paceline, as measured on Linux; those of one host,

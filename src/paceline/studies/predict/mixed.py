@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.cluster import Cluster, Host
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 Seconds = Callable[[DeviceSheet], float]
 """How long a step takes on a device of the catalogue."""
@@ -38,7 +38,7 @@ def refuse_named(cluster: Cluster, option: str) -> None:
     """Refuse names of devices where a measurement says how fast one computes."""
     for host in cluster.hosts:
         if host.workers and host.device.sheet is not None:
-            raise Mistake(
+            raise UsageError(
                 f"{host.name} has device {host.device.name!r}, and {option} measured another; leave the names of "
                 "devices out and state speeds, or use --device"
             )

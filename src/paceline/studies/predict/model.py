@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline.costs.devices.base import StepCost
-from paceline.records.prediction import Known, Layer, Memory, Wire
 from paceline.studies.predict.base import Step, Where
+from paceline.studies.predict.prediction import Known, Layer, Memory, Wire
 
 ALIKE = "all-reduce"
 """The strategy by which one worker alone is told: it has nobody to talk to."""

@@ -10,7 +10,6 @@ from paceline.codecs.identity import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
 from paceline.costs.devices.base import StepCost
 from paceline.costs.trace.trace import Trace
-from paceline.records.prediction import Known, Layer, Memory, Wire
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served
@@ -21,7 +20,8 @@ from paceline.studies.predict.few import Few, few_of, slower
 from paceline.studies.predict.layers import layer_table
 from paceline.studies.predict.memory import Room, predict_memory
 from paceline.studies.predict.model import Case
-from paceline.studies.predict.places import LinkNames, Meeting, Place, changed, changed_host
+from paceline.studies.predict.places import LinkNames, Place, SyncPattern, changed, changed_host
+from paceline.studies.predict.prediction import Known, Layer, Memory, Wire
 from paceline.studies.predict.search import holds_up_to
 from paceline.studies.predict.sources import Source
 from paceline.studies.predict.steps import closed, explained_step, predict_step, unexplained_step
@@ -159,7 +159,7 @@ class Modelled:
         loose = isinstance(strategy, Served) and not waits_for_all(strategy)
         return self.source.jitter if loose else 0.0
 
-    def _meeting(self, case: Case) -> Meeting:
+    def _meeting(self, case: Case) -> SyncPattern:
         strategy = specs.build(case.strategy, STRATEGIES, "strategy")
         cost = self.cost(case.batch)
         alone = cost.data + cost.compute
@@ -168,7 +168,7 @@ class Modelled:
                 apart = count * alone
             case Seconds(length=length):
                 apart = max(length, alone)
-        return Meeting(isinstance(strategy, Served), apart)
+        return SyncPattern(isinstance(strategy, Served), apart)
 
     def _shape(self, batch: int) -> JobShape:
         trace = self.source.trace(batch)

@@ -7,14 +7,14 @@ from paceline.clusters.networks import find_network
 from paceline.costs.paleo.model import Paleo
 from paceline.costs.paleo.table import PaleoTable, as_paleo, paleo_table
 from paceline.costs.trace.tracer import trace
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.studies.predict.asking import find_subject
 from paceline.studies.predict.question import MOST_WORKERS, check_batch, check_counts
-from paceline.studies.predict.words import USUAL_BATCH, USUAL_NETWORK, Words
+from paceline.studies.predict.words import USUAL_BATCH, USUAL_NETWORK, PredictRequest
 
 
-def answer_by_paleo(words: Words, *, layers: bool = False) -> PaleoTable:
-    """Ask Paleo's model. A Mistake names what it does not know: strategies, profiles, several devices a host."""
+def answer_by_paleo(words: PredictRequest, *, layers: bool = False) -> PaleoTable:
+    """Ask Paleo's model. A UsageError names what it does not know: strategies, profiles, several devices a host."""
     _check(words)
     assert words.device is not None, "other ways to say how fast a worker computes are refused"
     model = Paleo(
@@ -38,9 +38,9 @@ def answer_by_paleo(words: Words, *, layers: bool = False) -> PaleoTable:
     )
 
 
-def _check(words: Words) -> None:
+def _check(words: PredictRequest) -> None:
     if words.device is None:
-        raise Mistake("--cost-model paleo needs a device of the catalogue: add --device, such as k40")
+        raise UsageError("--cost-model paleo needs a device of the catalogue: add --device, such as k40")
     unknown = {
         "--cluster": words.cluster,
         "--per-host": words.per_host,
@@ -60,6 +60,6 @@ def _check(words: Words) -> None:
     }
     for option, value in unknown.items():
         if value is not None:
-            raise Mistake(
+            raise UsageError(
                 f"{option} {value}: Paleo's model knows nothing of it; leave it out, or leave --cost-model paleo out"
             )

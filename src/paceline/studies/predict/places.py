@@ -5,14 +5,14 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
-from paceline.records.prediction import Wire
 from paceline.studies.predict.base import Where
 from paceline.studies.predict.model import Case, Quality
+from paceline.studies.predict.prediction import Wire
 from paceline.studies.predict.question import MOST_WORKERS
 
 
 @dataclass(frozen=True)
-class Meeting:
+class SyncPattern:
     """How workers meet, where it matters to the machine that they share."""
 
     served: bool = False
@@ -28,7 +28,7 @@ class Place(Protocol):
     def most(self) -> int:
         """The largest number of workers that there is room for."""
 
-    def cluster(self, workers: int, meeting: Meeting) -> Cluster:
+    def cluster(self, workers: int, meeting: SyncPattern) -> Cluster:
         """The first so many workers."""
 
     def hosts(self, workers: int) -> int:
@@ -58,7 +58,7 @@ class Alike:
         """The last one may be partly used."""
         return -(-workers // self._per_host)
 
-    def cluster(self, workers: int, meeting: Meeting = Meeting()) -> Cluster:  # noqa: ARG002, B008
+    def cluster(self, workers: int, meeting: SyncPattern = SyncPattern()) -> Cluster:  # noqa: ARG002, B008
         """Hosts that were made already are not made again: a hundred thousand take their time."""
         whole, rest = divmod(workers, self._per_host)
         if len(self._full) < whole:
@@ -90,7 +90,7 @@ class Described:
         """Those with workers among the first so many."""
         return sum(1 for host in self.cluster(workers).hosts if host.workers)
 
-    def cluster(self, workers: int, meeting: Meeting = Meeting()) -> Cluster:  # noqa: B008
+    def cluster(self, workers: int, meeting: SyncPattern = SyncPattern()) -> Cluster:  # noqa: B008
         """Hosts in their order, the last one partly used; what only keeps servers is no part of it without them."""
         kept, left = [], workers
         for host in self.whole.hosts:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.sharding import Shards
 from paceline.studies.predict.model import Case, CostModel, Quality
 
@@ -37,14 +37,16 @@ class Money:
     def __post_init__(self) -> None:
         for option, price in (("--price", self.worker_hour), ("--host-price", self.host_hour)):
             if not 0 <= price < float("inf"):
-                raise Mistake(
+                raise UsageError(
                     f"{option} {price:g} cannot be: give a price an hour of 0 or more, such as 3.06"
                 )
         if self.worker_hour and self.host_hour:
-            raise Mistake("--price is for each worker and --host-price for each host: leave one of them out")
+            raise UsageError(
+                "--price is for each worker and --host-price for each host: leave one of them out"
+            )
         for option, count in (("--samples", self.samples), ("--epochs", self.epochs)):
             if count is not None and count < 1:
-                raise Mistake(f"{option} {count} is too small: it must be at least 1")
+                raise UsageError(f"{option} {count} is too small: it must be at least 1")
 
     @property
     def stated(self) -> bool:
@@ -56,7 +58,7 @@ class Money:
         return MOST_WORKERS if self.samples is None else max(1, self.samples // batch)
 
     def shards(self, case: Case) -> Shards:
-        """The data cut into the batches of a case; a Mistake where one is larger than the data."""
+        """The data cut into the batches of a case; a UsageError where one is larger than the data."""
         assert self.samples is not None, "nobody said how many samples there are"
         whole = case.total == case.batch * case.workers
         sizes = (case.batch,) * case.workers if whole else (case.total,)
@@ -103,14 +105,14 @@ class Question:
         check_counts(self.workers)
         check_batch(self.batch, self.workers, self.scaling)
         if not 0 <= self.jitter <= 2:
-            raise Mistake(
+            raise UsageError(
                 f"--jitter {self.jitter:g} is out of range: it must be 0 (none) to 2, for example 0.05"
             )
         if not self.strategies or len(set(self.strategies)) < len(self.strategies):
-            raise Mistake(f"--strategy {' '.join(self.strategies)}: name each strategy once")
+            raise UsageError(f"--strategy {' '.join(self.strategies)}: name each strategy once")
         largest = max(self.workers)
         if largest > self.model.most:
-            raise Mistake(
+            raise UsageError(
                 f"--workers {largest} do not fit the cluster, which has {self.model.most}; ask for at most that"
             )
         if self.money.samples is not None:
@@ -160,9 +162,9 @@ class Gathers:
 def check_batch(batch: int, workers: Sequence[int], scaling: Scaling) -> None:
     """Refuse a batch that is none, or that leaves a worker without a sample."""
     if not 1 <= batch <= MOST_BATCH:
-        raise Mistake(f"--batch-size {batch} is out of range: it must be 1 to {MOST_BATCH:,}")
+        raise UsageError(f"--batch-size {batch} is out of range: it must be 1 to {MOST_BATCH:,}")
     if scaling == "strong" and max(workers) > batch:
-        raise Mistake(
+        raise UsageError(
             f"--workers {max(workers)}: a global batch of {batch} leaves some of them without a sample; "
             f"ask for at most {batch} workers or a larger --batch-size"
         )
@@ -171,12 +173,12 @@ def check_batch(batch: int, workers: Sequence[int], scaling: Scaling) -> None:
 def check_counts(workers: Sequence[int]) -> None:
     """Refuse worker counts that make no table."""
     if not workers:
-        raise Mistake("--workers names no number: write counts such as 1,2,4,8 or 1-8")
+        raise UsageError("--workers names no number: write counts such as 1,2,4,8 or 1-8")
     if len(workers) > MOST_COUNTS:
-        raise Mistake(f"--workers gives {len(workers)} counts; ask for at most {MOST_COUNTS} at once")
+        raise UsageError(f"--workers gives {len(workers)} counts; ask for at most {MOST_COUNTS} at once")
     for count in workers:
         if not 1 <= count <= MOST_WORKERS:
-            raise Mistake(f"--workers {count} is out of range: it must be 1 to {MOST_WORKERS:,}")
+            raise UsageError(f"--workers {count} is out of range: it must be 1 to {MOST_WORKERS:,}")
 
 
 def parse_counts(text: str) -> tuple[int, ...]:
@@ -185,10 +187,10 @@ def parse_counts(text: str) -> tuple[int, ...]:
     for piece in filter(None, (piece.strip() for piece in text.split(","))):
         first, dash, last = piece.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise Mistake(f"--workers {text}: {piece!r} is no count; write counts such as 1,2,4,8 or 1-8")
+            raise UsageError(f"--workers {text}: {piece!r} is no count; write counts such as 1,2,4,8 or 1-8")
         low, high = int(first[:_DIGITS]), int((last or first)[:_DIGITS])
         if high < low:
-            raise Mistake(f"--workers {text}: {piece!r} runs backwards; write {high}-{low}")
+            raise UsageError(f"--workers {text}: {piece!r} runs backwards; write {high}-{low}")
         check_counts((low,))
         check_counts((high,))
         check_counts(range(low, high + 1))

@@ -9,7 +9,7 @@ from paceline.clusters.networks import find_network
 from paceline.clusters.profile import Profile
 from paceline.codecs import CODECS
 from paceline.codecs.identity import Identity
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import STRATEGIES
 from paceline.strategies.all_reduce import AllReduceSGD
@@ -19,7 +19,7 @@ from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.places import Alike
 from paceline.studies.predict.question import Question, Remedy
 from paceline.studies.predict.standing import find_standing, inside_name
-from paceline.studies.predict.words import USUAL_NETWORK, Words
+from paceline.studies.predict.words import USUAL_NETWORK, PredictRequest
 
 NETWORKS = (
     "2.5gbit",
@@ -42,7 +42,11 @@ COLLECTIVE = "halving-doubling"
 
 
 def find_remedies(
-    words: Words, question: Question, model: Modelled, profile: Profile | None, sheet: DeviceSheet | None
+    words: PredictRequest,
+    question: Question,
+    model: Modelled,
+    profile: Profile | None,
+    sheet: DeviceSheet | None,
 ) -> Iterator[Remedy]:
     """Everything that is worth predicting; within a kind, what costs least comes first."""
     if isinstance(model.place, Alike):
@@ -56,12 +60,12 @@ def find_remedies(
     for times in BATCHES:
         try:
             larger = replace(question, batch=times * question.batch)
-        except Mistake:  # there is not as much data
+        except UsageError:  # there is not as much data
             return
         yield _remedy("batch-size", str(larger.batch // question.accumulate), larger)
 
 
-def _settings(words: Words, question: Question, model: Modelled) -> Iterator[Remedy]:
+def _settings(words: PredictRequest, question: Question, model: Modelled) -> Iterator[Remedy]:
     """Other ways to agree, of which a table of several strategies says enough itself."""
     built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
     served = any(isinstance(strategy, Served) for strategy in built)
@@ -83,7 +87,7 @@ def _remedy(option: str, value: str, question: Question) -> Remedy:
     return Remedy(kind=option, what=f"--{option} {value}", question=question)
 
 
-def _networks(words: Words) -> Iterator[tuple[str, Quality]]:
+def _networks(words: PredictRequest) -> Iterator[tuple[str, Quality]]:
     """Those that carry more than the one there is, compared with it; none where all workers are on one host.
 
     All hosts have the same link, so the factors make it exactly the other one; no factor makes a latency of 0 another.
@@ -96,7 +100,7 @@ def _networks(words: Words) -> Iterator[tuple[str, Quality]]:
             yield other.name, Quality(other.bandwidth / there.bandwidth, other.latency / there.latency)
 
 
-def _inside(words: Words, sheet: DeviceSheet | None) -> Iterator[str]:
+def _inside(words: PredictRequest, sheet: DeviceSheet | None) -> Iterator[str]:
     """Those that such devices can have, and that are faster than the one there is."""
     if sheet is None or words.per_host is None or words.per_host == 1:
         return

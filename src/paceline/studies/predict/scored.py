@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.spans import StepRecord
@@ -36,7 +36,7 @@ def compare_parts(prediction: Step, folder: RunFolder) -> tuple[Scored, ...]:
     """
     steps = [step for path in folder.event_files().values() for step in _steps(list(read_events(path)))]
     if not steps:
-        raise Mistake(f"{folder.path} holds no recorded steps; give the folder of a run that trained")
+        raise UsageError(f"{folder.path} holds no recorded steps; give the folder of a run that trained")
     rows = [
         Scored(part, getattr(prediction, part, 0.0), fmean(_length(step, part) for step in steps))
         for part in PARTS

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable
 
-from paceline.records.prediction import Reach
+from paceline.studies.predict.prediction import Reach
 
 PAYS = 1.5
 """Doubling the workers pays where it makes training at least so many times as fast."""

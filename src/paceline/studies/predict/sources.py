@@ -11,8 +11,8 @@ from paceline.costs.devices.base import DeviceModel, StepCost, accumulated, step
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
-from paceline.records.prediction import Level
 from paceline.studies.predict.batches import Batches
+from paceline.studies.predict.prediction import Level
 
 MEASURED_SPREAD = 0.05
 """Of a step that was measured: how far another run of it lies off, as the logarithm's standard deviation."""

@@ -11,7 +11,7 @@ from paceline.clusters.networks import find_network
 from paceline.clusters.profile import INSIDE, Profile
 from paceline.clusters.times import StepTimes
 from paceline.costs.recorded import check_alone
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.threads import HostRoom
 from paceline.strategies import STRATEGIES
@@ -19,7 +19,7 @@ from paceline.strategies.base import Served
 from paceline.studies.predict.machine import MOST_HERE, Machine, Machines
 from paceline.studies.predict.places import Alike, Described, LinkNames, Place
 from paceline.studies.predict.question import MOST_WORKERS
-from paceline.studies.predict.words import USUAL_NETWORK, Words
+from paceline.studies.predict.words import USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate, show_seconds
 
 SHEET_SPREAD = 0.2
@@ -45,7 +45,7 @@ class Standing:
     jitter: float = 0.0
 
 
-def find_standing(words: Words, profile: Profile | None) -> Standing:
+def find_standing(words: PredictRequest, profile: Profile | None) -> Standing:
     """By a cluster's description, by the profile's links, or by the catalogue's.
 
     Refuses more workers on a host than the measured times hold for.
@@ -61,13 +61,13 @@ def find_standing(words: Words, profile: Profile | None) -> Standing:
     if room is not None and words.per_host is not None:
         room.check(words.per_host, f"--per-host {words.per_host}")
     if words.network == MEASURED and profile is None:
-        raise Mistake(f"--network {MEASURED} is that of a profile; add --profile, or name a network")
+        raise UsageError(f"--network {MEASURED} is that of a profile; add --profile, or name a network")
     if profile is not None and (words.network == MEASURED or (words.network is None and profile.links)):
         return _measured(words, profile, room)
     return _named(words, profile)
 
 
-def _find_room(words: Words, profile: Profile | None) -> HostRoom | None:
+def _find_room(words: PredictRequest, profile: Profile | None) -> HostRoom | None:
     """How many workers a host has cores for, by the record or by the profile.
 
     A record says it where there are both; together they were measured by workers of the profile's threads.
@@ -83,7 +83,7 @@ def _described(text: str) -> Standing:
     cluster = read_cluster(text)
     stated = replace(cluster.times, jitter=0.0, serve=0.0, aggregate=0.0)
     if stated != StepTimes():
-        raise Mistake(
+        raise UsageError(
             f"--cluster {text} states how long a step takes, which is what is predicted here; leave its times "
             "out, or use 'paceline simulate'"
         )
@@ -99,18 +99,18 @@ def _check_there_all_along(cluster: Cluster) -> None:
     """Refuse workers that come late or go early: there is no pace in the long run of who is not there."""
     for host in cluster.hosts:
         if words := ", ".join(host.comings_and_goings):
-            raise Mistake(
+            raise UsageError(
                 f"--cluster {cluster.name}: workers of host {host.name!r} come or go ({words}), and what is predicted "
                 "is the pace of those who stay; leave that out, or use 'paceline simulate'"
             )
 
 
-def _measured(words: Words, profile: Profile, room: HostRoom | None) -> Standing:
+def _measured(words: PredictRequest, profile: Profile, room: HostRoom | None) -> Standing:
     """On the measured machine, or on several like it where their network was measured."""
     apart = words.network == MEASURED or not any(link.name in INSIDE for link in profile.links)
     for option, value in (("--inside", words.inside), ("--per-host", None if apart else words.per_host)):
         if value is not None:
-            raise Mistake(
+            raise UsageError(
                 f"{option} {value}: without --network all workers stand on the machine of profile {profile.name!r}, "
                 "whose links were measured; add --network or leave it out"
             )
@@ -120,7 +120,7 @@ def _measured(words: Words, profile: Profile, room: HostRoom | None) -> Standing
     place = Machines(profile, 1 if words.per_host is None else words.per_host) if apart else here
     fit = place.fit(2, served=False)
     if fit is None:
-        raise Mistake(
+        raise UsageError(
             f"--network {MEASURED}: profile {profile.name!r} has no network; 'paceline calibrate --nodes 2 ...' on "
             "two hosts measures it, or name one, such as 10gbit"
         )
@@ -132,7 +132,7 @@ def _measured(words: Words, profile: Profile, room: HostRoom | None) -> Standing
     )
 
 
-def _named(words: Words, profile: Profile | None) -> Standing:
+def _named(words: PredictRequest, profile: Profile | None) -> Standing:
     """Hosts that are all alike; where the workers that are asked about fit one, there is only that one."""
     network = find_network(words.network or USUAL_NETWORK)
     per_host = words.per_host or 1
@@ -165,7 +165,7 @@ def _named(words: Words, profile: Profile | None) -> Standing:
     )
 
 
-def inside_name(words: Words) -> str | None:
+def inside_name(words: PredictRequest) -> str | None:
     """What connects the workers of a host: as said, else the PCIe that such a GPU has; None for shared memory."""
     if words.inside is not None or words.device is None or (words.per_host or 1) == 1:
         return words.inside
@@ -173,7 +173,7 @@ def inside_name(words: Words) -> str | None:
     return next(iter(sheet.inside), OLD_INSIDE) if sheet.kind == "gpu" else None
 
 
-def _is_served(words: Words) -> bool:
+def _is_served(words: PredictRequest) -> bool:
     return any(isinstance(specs.build(one, STRATEGIES, "strategy"), Served) for one in words.strategies)
 
 
@@ -185,7 +185,7 @@ def _memory() -> str:
     return f"{_SHARED} of a small machine ({MEMORY} for all workers together)"
 
 
-def _unused(words: Words) -> str:
+def _unused(words: PredictRequest) -> str:
     """Say that a network was named for nothing."""
     if words.network is None:
         return ""

@@ -19,7 +19,7 @@ where workers vary or do not wait for all. That takes seconds; beyond, what link
 
 
 def predict_step(setup: Setup) -> Step:
-    """The step of a worker in the long run. A Mistake says what cannot be predicted.
+    """The step of a worker in the long run. A UsageError says what cannot be predicted.
 
     By the closed path wherever there is one; else every worker is simulated.
     """

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from paceline.records.prediction import Known, Prediction, Row, Series
 from paceline.studies.predict.findings import Finder
 from paceline.studies.predict.interval import (
     FOREIGN,
@@ -14,6 +13,7 @@ from paceline.studies.predict.interval import (
     longest,
 )
 from paceline.studies.predict.model import Case
+from paceline.studies.predict.prediction import Known, Prediction, Row, Series
 from paceline.studies.predict.pricing import Pricing, Tell, quiet
 from paceline.studies.predict.question import Question
 
@@ -40,7 +40,7 @@ def predict(question: Question, *, layers: bool = False, tell: Tell = quiet) -> 
     """Price every strategy at every number of workers, and say what follows.
 
     With ``layers``, also where the step of one worker goes. ``tell`` hears what is worked on. Deterministic; nothing is
-    written and nothing is measured. Raises Mistake for a strategy or a number of workers that cannot be.
+    written and nothing is measured. Raises UsageError for a strategy or a number of workers that cannot be.
     """
     pricing = Pricing(question, tell)
     series = tuple(_series(pricing, strategy) for strategy in question.strategies)

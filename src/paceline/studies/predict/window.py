@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.spans import StepRecord
 from paceline.runtimes.virtual.recorder import TotalsOnly
 from paceline.strategies.base import Served, Strategy
@@ -80,7 +80,7 @@ class Pace:
         if not isinstance(period, Seconds):
             return 1
         if not self.alone > 0:
-            raise Mistake(f"strategy {self.spec!r} never ends a period where a step takes no time")
+            raise UsageError(f"strategy {self.spec!r} never ends a period where a step takes no time")
         return ceil(period.length / self.alone)
 
     def _settled(self, simulated: Callable[[int], Weighted]) -> Parts:
@@ -106,7 +106,7 @@ class Pace:
     def _check(self, steps: int) -> None:
         """Refuse what would take too long."""
         if steps * self.workers > MOST:
-            raise Mistake(
+            raise UsageError(
                 f"strategy {self.spec!r} cannot be predicted here: {self.workers:,} workers would have to be simulated "
                 f"for {steps:,} steps each, and {MOST:,} steps is the limit; ask for fewer workers or a shorter period"
             )

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from paceline import specs
 from paceline.clusters.cluster import Backend
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import check_servers
 from paceline.runtimes.settings import MOST_SERVERS, Settings
@@ -20,7 +20,7 @@ USUAL_BATCH = 32
 
 
 @dataclass(frozen=True, kw_only=True)
-class Words:
+class PredictRequest:
     """None means that nobody said so. Contradictions are refused here."""
 
     model: str | None = None
@@ -71,24 +71,24 @@ class Words:
         self._check_compute()
         self._check_place()
         if not 1 <= self.servers <= MOST_SERVERS:
-            raise Mistake(
+            raise UsageError(
                 f"--servers {self.servers} is out of range: 1 to {MOST_SERVERS} servers keep the parameters"
             )
         if self.batch is not None and self.batch < 1:
-            raise Mistake(f"--batch-size {self.batch} is too small: it must be at least 1")
+            raise UsageError(f"--batch-size {self.batch} is too small: it must be at least 1")
         if self.accumulate is not None and self.accumulate < 1:
-            raise Mistake(f"--accumulate {self.accumulate} is too small: it must be at least 1")
+            raise UsageError(f"--accumulate {self.accumulate} is too small: it must be at least 1")
 
     def _check_subject(self) -> None:
         if self.model is None and self.job is None and self.times is None:
-            raise Mistake(
+            raise UsageError(
                 "which model? name one, such as resnet50 ('paceline models' lists them), or give --job"
             )
         self._check_times()
         if self.model is not None and self.job is not None:
-            raise Mistake(f"model {self.model} and a job both say what is trained; leave one of them out")
+            raise UsageError(f"model {self.model} and a job both say what is trained; leave one of them out")
         if self.job is not None and (self.shape is not None or self.classes is not None):
-            raise Mistake("a job's data says what a sample looks like; leave --input and --classes out")
+            raise UsageError("a job's data says what a sample looks like; leave --input and --classes out")
 
     def _check_times(self) -> None:
         """Refuse what the run says itself."""
@@ -102,7 +102,7 @@ class Words:
         }
         for what, value in named.items():
             if self.times is not None and value is not None:
-                raise Mistake(
+                raise UsageError(
                     f"--times {self.times} says itself what was trained, so {what} has no place; leave one of them out"
                 )
 
@@ -110,54 +110,54 @@ class Words:
         named = {"--device": self.device, "--times": self.times, "--profile": self.profile}
         given = [option for option, value in named.items() if value is not None]
         if not given and self.cluster is None:
-            raise Mistake(
+            raise UsageError(
                 "how fast does a worker compute? give --device (a name, see 'paceline devices'), --profile (a file "
                 "of 'paceline calibrate') or --times (a run folder of one worker)"
             )
         if "--device" in given and len(given) > 1:
-            raise Mistake(
+            raise UsageError(
                 f"--device {self.device} and {given[1]} {named[given[1]]} both say how fast a worker computes; "
                 "leave one of them out"
             )
 
         for option, value in (("--precision", self.precision), ("--threads", self.threads)):
             if value is not None and self.device is None:
-                raise Mistake(
+                raise UsageError(
                     f"{option} {value} is of a device of the catalogue; add --device or leave it out"
                 )
 
         for option, part in (("--ppp-comp", self.ppp_comp), ("--ppp-comm", self.ppp_comm)):
             if part is not None and self.cost_model != "paleo":
-                raise Mistake(
+                raise UsageError(
                     f"{option} {part:g} is of Paleo's model; add --cost-model paleo or leave it out"
                 )
 
     def _check_place(self) -> None:
         measured = self.profile is not None and self.network is None and self.cluster is None
         if self.backend is not None and not measured:
-            raise Mistake(
+            raise UsageError(
                 f"--backend {self.backend} is of workers who share a measured machine; add --profile and leave "
                 "--network and --cluster out, or leave it out"
             )
         given = {"--network": self.network, "--per-host": self.per_host, "--inside": self.inside}
         for option, value in given.items():
             if self.cluster is not None and value is not None:
-                raise Mistake(
+                raise UsageError(
                     f"{option} {value} contradicts --cluster {self.cluster}, which says it itself; leave one out"
                 )
 
         if self.per_host is not None and not 1 <= self.per_host <= MOST_WORKERS:
-            raise Mistake(f"--per-host {self.per_host} is out of range: it must be 1 to {MOST_WORKERS:,}")
+            raise UsageError(f"--per-host {self.per_host} is out of range: it must be 1 to {MOST_WORKERS:,}")
 
         if self.inside is not None and self.per_host is None:
-            raise Mistake(
+            raise UsageError(
                 f"--inside {self.inside} connects workers of one host, and each has one worker; add --per-host"
             )
 
     def counts(self, most: int, batch: int) -> tuple[int, ...]:
         """The worker counts that were asked for, or the usual ones that there is room and work for.
 
-        A Mistake says which of them a strategy cannot do with.
+        A UsageError says which of them a strategy cannot do with.
         """
         built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in self.strategies]
         least = 1 + max((getattr(strategy, "backup", 0) for strategy in built), default=0)

@@ -4,9 +4,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.clusters.cluster import Cluster
-from paceline.errors import Mistake
-from paceline.records.answers import Balance, Crossover
+from paceline.errors import UsageError
 from paceline.strategies.base import Served
+from paceline.studies.scenarios.answers import Balance, Crossover
 from paceline.studies.scenarios.run import make_plan, run_work
 from paceline.studies.scenarios.scenario import Scenario
 from paceline.studies.scenarios.work import Work, read_step
@@ -72,7 +72,7 @@ def widen(cluster: Cluster, workers: int) -> Cluster:
     like = training[0]
     for host in training:
         if replace(host, name=like.name) != like or host.workers > 1:
-            raise Mistake(
+            raise UsageError(
                 f"host {host.name!r} has {host.workers} workers or differs from {like.name!r}; to try other numbers "
                 "of workers, all that train must be alike and have one worker each"
             )

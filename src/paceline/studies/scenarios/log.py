@@ -6,9 +6,9 @@ from math import isclose
 
 from torch import Tensor
 
-from paceline.records.answers import Rounds
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.spans import StepRecord
+from paceline.studies.scenarios.answers import Rounds
 
 MOST_ENTRIES = 1_000
 """Messages and updates that are kept, to tell a short run one by one."""

@@ -1,7 +1,7 @@
 """``ask = "lower-bound"``: the least that an all-reduce must move, and the use that a time makes of it."""
 
 from paceline.costs.bandwidth import bandwidth_use, lower_bound_bytes
-from paceline.records.answers import LeastTraffic
+from paceline.studies.scenarios.answers import LeastTraffic
 from paceline.studies.scenarios.scenario import Scenario
 
 

@@ -4,8 +4,8 @@ from math import isfinite
 
 from paceline.clusters.devices import find_device
 from paceline.clusters.table import Reader
-from paceline.errors import Mistake
-from paceline.records.answers import Peak, Throughput
+from paceline.errors import UsageError
+from paceline.studies.scenarios.answers import Peak, Throughput
 from paceline.studies.scenarios.scenario import Scenario
 
 
@@ -15,7 +15,7 @@ def peak(scenario: Scenario) -> Peak:
     models = scenario.reader.tables("models")
     scenario.reader.finish()
     if not models:
-        raise Mistake(f"{scenario.path} names no model: add [[models]] with name, and operations or model")
+        raise UsageError(f"{scenario.path} names no model: add [[models]] with name, and operations or model")
     return Peak(device=device, flops=flops, models=tuple(_throughput(reader, flops) for reader in models))
 
 

@@ -4,11 +4,11 @@ from typing import Any
 
 from paceline.clusters.table import Reader
 from paceline.costs.paleo.table import PaleoTable
-from paceline.records.prediction import Prediction
 from paceline.studies.predict.asking import answer
 from paceline.studies.predict.paleo import answer_by_paleo
+from paceline.studies.predict.prediction import Prediction
 from paceline.studies.predict.question import Scaling
-from paceline.studies.predict.words import Words
+from paceline.studies.predict.words import PredictRequest
 from paceline.studies.scenarios.scenario import Scenario
 
 
@@ -17,7 +17,7 @@ def predicted(scenario: Scenario) -> PaleoTable | Prediction:
     reader = scenario.reader.table("predict")
     reader.need('model = "resnet50"', 'device = "k40"')
     paleo = _one_of(reader, "cost-model", "paceline", "paleo") == "paleo"
-    words = Words(
+    words = PredictRequest(
         model=reader.word("model", ""),
         device=reader.word("device", ""),
         network=reader.word("network", "10gbit"),

@@ -6,10 +6,9 @@ from math import inf
 
 from paceline import specs
 from paceline.clusters.cluster import Cluster, Host
-from paceline.costs.given import Given, given_costs
-from paceline.errors import Mistake
+from paceline.costs.given import StatedCosts, given_costs
+from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
-from paceline.records.answers import RunAnswer
 from paceline.records.summary import Summary
 from paceline.runtimes.prepare import check_servers
 from paceline.runtimes.settings import Every, Settings
@@ -17,6 +16,7 @@ from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import check, simulate
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served, Strategy
+from paceline.studies.scenarios.answers import RunAnswer
 from paceline.studies.scenarios.log import MOST_ENTRIES, MOST_KINDS, Log
 from paceline.studies.scenarios.scenario import Scenario
 from paceline.studies.scenarios.work import MOST_STEPS, Work, read_work
@@ -34,7 +34,7 @@ def run(scenario: Scenario) -> RunAnswer:
 
 
 def run_work(work: Work, cluster: Cluster) -> RunAnswer:
-    """Run on a cluster; a Mistake where that cannot be simulated."""
+    """Run on a cluster; a UsageError where that cannot be simulated."""
     plan = make_plan(work, cluster)
     log = Log()
     summary = simulate(
@@ -79,7 +79,7 @@ class Plan:
     settings: Settings
     shape: JobShape
     cluster: Cluster
-    costs: Given
+    costs: StatedCosts
     strategy: Strategy
     local: int
     """Mini-batches of a worker's step."""
@@ -135,7 +135,7 @@ def _deal(cluster: Cluster, steps: Sequence[int]) -> Cluster:
         return cluster
     for host in cluster.hosts:
         if host.steps is not None:
-            raise Mistake(
+            raise UsageError(
                 f"steps = {host.steps} of host {host.name!r} and the length in [run] contradict each other; "
                 "leave one of them out"
             )
@@ -149,7 +149,7 @@ def _deal(cluster: Cluster, steps: Sequence[int]) -> Cluster:
 def _taking(host: Host, steps: Sequence[int]) -> Host:
     """The host as its workers take so many steps each; one that gets none has no workers."""
     if len(set(steps)) > 1:
-        raise Mistake(
+        raise UsageError(
             f"the {len(steps)} workers of host {host.name!r} do not get as many batches each "
             f"({', '.join(map(str, steps))}); give every worker a host of its own, or other batches"
         )
@@ -160,7 +160,7 @@ def _taking(host: Host, steps: Sequence[int]) -> Host:
 
 def _same_for_all(work: Work, steps: Sequence[int]) -> int:
     if len(set(steps)) > 1:
-        raise Mistake(
+        raise UsageError(
             f"{sum(steps):,} batches do not go evenly among {len(steps)} workers, and strategy {work.strategy!r} "
             f"needs every worker at every exchange; choose ps, or a multiple of {len(steps)}"
         )
@@ -172,11 +172,11 @@ def _check_size(plan: Plan, work: Work, steps: Sequence[int]) -> None:
     total: float = sum(steps)
     if work.horizon < inf:
         if not plan.compute:
-            raise Mistake(
+            raise UsageError(
                 "a gradient takes no time here, so the horizon is never reached; state forward or backward"
             )
         total = min(total or inf, plan.cluster.workers * work.horizon / plan.compute)
     if total > MOST_STEPS:
-        raise Mistake(
+        raise UsageError(
             f"{total:,.0f} steps are too many for a scenario: at most {MOST_STEPS:,} of all workers"
         )

@@ -1,9 +1,9 @@
 """``ask = "scaling"``: measured epochs as a scaling study prints them."""
 
 from paceline.costs.bandwidth import bandwidth_use
-from paceline.records.answers import Scaling, ScalingPoint
-from paceline.records.table_fit import Point
 from paceline.studies.calibrate.measured import Measured, measured_of
+from paceline.studies.calibrate.table_fit import Point
+from paceline.studies.scenarios.answers import Scaling, ScalingPoint
 from paceline.studies.scenarios.scenario import Scenario
 
 ELEMENT = 4

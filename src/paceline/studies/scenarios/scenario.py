@@ -8,7 +8,7 @@ from paceline import specs
 from paceline.clusters.cluster import Cluster
 from paceline.clusters.description import cluster_of, read_cluster, read_toml
 from paceline.clusters.table import Reader
-from paceline.errors import Mistake, unknown
+from paceline.errors import UsageError, unknown
 from paceline.studies.scenarios import ASKS
 
 
@@ -35,21 +35,21 @@ class Scenario:
         """Answer what is asked: a dataclass of ``records.answers``."""
         return specs.find(ASKS[self.ask])(self)
 
-    def placed(self, mistake: Mistake) -> Mistake:
+    def placed(self, mistake: UsageError) -> UsageError:
         """A mistake that names the file; many name its line as well."""
         said = str(mistake)
-        return mistake if str(self.path) in said else Mistake(f"{self.path}: {said}")
+        return mistake if str(self.path) in said else UsageError(f"{self.path}: {said}")
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read a file; a Mistake says what is wrong with it, and where."""
+    """Read a file; a UsageError says what is wrong with it, and where."""
     reader = read_toml(path, "scenario")
     if "ask" not in reader.values:
-        raise Mistake(
+        raise UsageError(
             f"{path} does not say what is asked: add ask, one of {', '.join(ASKS)}; "
             f"a cluster alone is simulated by 'paceline simulate --cluster {path}'"
         )
     about, ask = reader.word("about", path.stem), reader.word("ask", "")
     if ask not in ASKS:
-        raise Mistake(f"{reader.place('ask')}: {unknown('question', ask, ASKS)}")
+        raise UsageError(f"{reader.place('ask')}: {unknown('question', ask, ASKS)}")
     return Scenario(path=path, about=about, ask=ask, reader=reader)

@@ -5,7 +5,7 @@ from math import inf
 
 from paceline.clusters.table import Reader
 from paceline.collectives.choose import NATIVE
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 LENGTHS = ("epochs", "batches", "iterations", "rounds")
 MOST_STEPS = 1_000_000
@@ -109,12 +109,12 @@ def _check_length(reader: Reader, work: Work) -> None:
             given[1], reader.values[given[1]], f"{given[0]} says it too; leave one of them out"
         )
     if not given and work.horizon == inf:
-        raise Mistake(
+        raise UsageError(
             f"{reader.place('epochs')} is missing: say how long, by one of {', '.join(LENGTHS)} or horizon"
         )
     needs = [key for key in ("epochs", "local-epochs") if key in reader.values]
     if needs and not work.samples:
-        raise Mistake(f"{reader.place('samples')} is missing: {needs[0]} are passes over so many samples")
+        raise UsageError(f"{reader.place('samples')} is missing: {needs[0]} are passes over so many samples")
     if work.samples and not needs:
         raise reader.wrong("samples", work.samples, "only epochs or local-epochs need them; leave them out")
     if bool(work.rounds) != bool(work.local_epochs):

@@ -29,7 +29,7 @@ class Outcome:
     """What all of them get: a tensor, or the members' documents by rank."""
 
 
-class Circle:
+class ElasticCollectives:
     """Pure logic: members, what they have given, and what comes of it.
 
     Every member gives in the same order, so a collective needs no number: it is whole when each member has given

@@ -14,7 +14,7 @@ from paceline.records.lock import RunLock
 from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated, Used
 from paceline.runtimes.live.heartbeat import Phase
 from paceline.runtimes.live.served.attendance import Expected
-from paceline.runtimes.live.served.circle import OPERATIONS, Circle, Gift
+from paceline.runtimes.live.served.circle import OPERATIONS, ElasticCollectives, Gift
 from paceline.runtimes.live.served.control import (
     GIVEN_UP,
     AllWords,
@@ -34,7 +34,7 @@ from paceline.runtimes.live.served.control import (
 from paceline.runtimes.live.served.server_socket import Parcel, ServerSocket
 from paceline.runtimes.live.served.wire import STOP
 from paceline.runtimes.live.timeouts import SILENCE
-from paceline.runtimes.part import Part
+from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import Prepared
 from paceline.strategies.base import Served, Server
 from paceline.strategies.effects import Apply, Peer, Receive, Send
@@ -71,7 +71,7 @@ class Book:
         self.log.append(entry)
         self.totals.add(entry)
 
-    def save(self, step: int, me: Server, part: Part) -> None:
+    def save(self, step: int, me: Server, part: ParameterShard) -> None:
         """Write the server's part of a checkpoint; older ones go, but those that other servers may need yet."""
         self.lock.check()
         self.log.flush()
@@ -87,7 +87,7 @@ class ServerEngine:
         self,
         *,
         me: Server,
-        part: Part,
+        part: ParameterShard,
         prepared: Prepared,
         socket: ServerSocket,
         book: Book,
@@ -109,7 +109,10 @@ class ServerEngine:
         self._strategy, self._shards, self._agenda = prepared.strategy, prepared.shards, prepared.agenda
         self._stop_requested, self._invitation = stop_requested, invitation
         workers = prepared.settings.workers
-        self._expected, self._circle = Expected(workers, socket.heard, silence), Circle(range(workers))
+        self._expected, self._circle = (
+            Expected(workers, socket.heard, silence),
+            ElasticCollectives(range(workers)),
+        )
         self._silence, self._say, self._hosts = silence, say, hosts
         self._gone: deque[tuple[int, Left, str]] = deque()
         self._clocks: dict[int, int] = {}

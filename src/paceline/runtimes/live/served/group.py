@@ -11,11 +11,11 @@ from torch import Tensor
 from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place, file_stem
+from paceline.runtimes.live.place import ProcessInfo, file_stem
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.served.control import Welcome
 from paceline.runtimes.live.served.keys import Secret
-from paceline.runtimes.live.served.line import Line
+from paceline.runtimes.live.served.line import ServerClient
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.runtimes.live.sums import Pending
@@ -38,7 +38,7 @@ class ServedGroup:
         self.rank, self.workers, self.members = rank, workers, tuple(range(workers))
         self.transport = "encrypted TCP"
         self.memory = memory
-        self._line: Line | None = None
+        self._line: ServerClient | None = None
 
     @property
     def seat(self) -> tuple[int, int]:
@@ -46,12 +46,12 @@ class ServedGroup:
         return self.members.index(self.rank), len(self.members)
 
     @property
-    def line(self) -> Line:
+    def line(self) -> ServerClient:
         """The line to the servers, once there is one."""
         assert self._line is not None, "connect first"
         return self._line
 
-    def connect(self, line: Line) -> None:
+    def connect(self, line: ServerClient) -> None:
         """Talk through the servers from now on."""
         self._line = line
 
@@ -106,7 +106,7 @@ class ServedGroup:
 class Entering(ServedGroup):
     """A worker that was there from the start: until it is connected, all workers meet through their store."""
 
-    def __init__(self, place: Place, options: LiveOptions, memory: SharedFlat) -> None:
+    def __init__(self, place: ProcessInfo, options: LiveOptions, memory: SharedFlat) -> None:
         super().__init__(place.rank, place.workers, memory)
         self._servers, self._place = place.servers, place
         self._documents = Documents(place, timedelta(seconds=options.timeout))
@@ -130,7 +130,7 @@ class Entering(ServedGroup):
         super().abandon()
         self._documents.close()
 
-    def open(self, patience: float, asked: Callable[[], bool], run: dict[str, Any]) -> Line:
+    def open(self, patience: float, asked: Callable[[], bool], run: dict[str, Any]) -> ServerClient:
         """Tell the servers what is run, and connect to them."""
         endpoints = [server["endpoint"] for server in self.servers()]
         if self._place.launch is not None:
@@ -152,10 +152,10 @@ def connect(
     rank: int,
     patience: float,
     asked: Callable[[], bool],
-) -> tuple[Line, list[Welcome]]:
+) -> tuple[ServerClient, list[Welcome]]:
     """Open a line to all servers and be known there as ``rank``."""
     sockets = WorkerSockets(secret, endpoints, memory)
-    line = Line(sockets, len(endpoints), patience, asked)
+    line = ServerClient(sockets, len(endpoints), patience, asked)
     for server in range(len(endpoints)):
         line.send(server, memory.hello(rank))
     sockets.begin_pulse(rank)  # a server that answers first must not take the wait for the others for a death

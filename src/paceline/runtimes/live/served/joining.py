@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.jobs.sources import source_files
 from paceline.records.create import check_folder_name
 from paceline.records.folder import RunFolder
@@ -23,10 +23,10 @@ from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.served.control import Hello, Welcome
 from paceline.runtimes.live.served.group import ServedGroup, connect
 from paceline.runtimes.live.served.keys import Secret
-from paceline.runtimes.live.served.line import ByServers, Line
+from paceline.runtimes.live.served.line import ByServers, ServerClient
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.server import Heart
-from paceline.runtimes.live.served.way import ServedLife
+from paceline.runtimes.live.served.way import ServedWorkerRun
 from paceline.runtimes.live.served.worker_sockets import WorkerSockets
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.prepare import prepare
@@ -58,7 +58,7 @@ def join_run(
     torch.set_num_threads(options.threads)
     group = ServedGroup(welcome.rank, settings.workers, SharedFlat(run["name"]))
     device = torch.device(options.device)
-    life = JoinedLife(prepared, group, device, Silent(), heartbeat)
+    life = JoinedWorkerRun(prepared, group, device, Silent(), heartbeat)
     line, _ = connect(secret, run["endpoints"], group.memory, welcome.rank, options.timeout, _never)
     group.connect(line)
     with ExitStack() as stack:
@@ -79,14 +79,14 @@ def check_named(path: str | None, job: str | None, *, trust: bool) -> None:
     """Refuse to import code that the run names and the user does not; nothing of it has been run by then."""
     if path is None or trust:
         if job is not None and job != path:
-            raise Mistake(
+            raise UsageError(
                 f"--job {job} is not what the run trains, which is {path or 'a job that ships'}; leave it out"
             )
         return
     if job != path:
         files = source_files(path)
         where = f", from {files[-1]}" if files else ""
-        raise Mistake(
+        raise UsageError(
             f"the run would have this host import and call {path}{where}; read it, and give --job {path} or --trust"
         )
 
@@ -100,7 +100,7 @@ def _home(runs: Path, run: dict[str, Any], settings: Settings, stack: ExitStack)
     return Home(folder=folder, identity=identity, lock=locks[0])
 
 
-class JoinedLife(ServedLife):
+class JoinedWorkerRun(ServedWorkerRun):
     """A worker that was not there when the others lined up."""
 
     def line_up(self) -> None:
@@ -112,11 +112,11 @@ def _knock(endpoint: str, secret: Secret) -> Welcome:
     """Ask server 0 for a rank, and what is run."""
     try:
         with WorkerSockets(secret, [endpoint], SharedFlat("join")) as sockets:
-            line = Line(sockets, 1, KNOCK, _never)
+            line = ServerClient(sockets, 1, KNOCK, _never)
             line.send(0, Hello(-1))
             _, welcome = line.wait_for(Welcome)
     except (TimeoutError, ConnectionError):
-        raise Mistake(
+        raise UsageError(
             f"no run answers at {endpoint.removeprefix('tcp://')} to this secret; "
             "see that it is under way and that --secret-file is the run's own"
         ) from None

@@ -10,7 +10,7 @@ from typing import NamedTuple, Self
 import zmq
 from zmq.utils import z85
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 SHORTEST = 16
 """Bytes below which a secret can be guessed."""
@@ -33,7 +33,7 @@ class Secret:
 
     def __post_init__(self) -> None:
         if len(self.text) < SHORTEST:
-            raise Mistake(
+            raise UsageError(
                 f"a secret of {len(self.text)} bytes can be guessed; give at least {SHORTEST}, "
                 "for one with 'openssl rand -hex 32'"
             )
@@ -50,12 +50,12 @@ class Secret:
             with path.open("rb") as file:
                 text = file.read(_LONGEST).strip()
         except OSError as error:
-            raise Mistake(
+            raise UsageError(
                 f"the secret file {path} cannot be read ({error.strerror}); put the same random text of at "
                 f"least {SHORTEST} bytes there on every host"
             ) from None
         if len(text) < SHORTEST:
-            raise Mistake(
+            raise UsageError(
                 f"the secret file {path} holds {len(text)} bytes and needs at least {SHORTEST}; "
                 f"fill it with 'openssl rand -hex 32 > {path}', the same on every host"
             )

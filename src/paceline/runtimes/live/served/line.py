@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.served.control import (
     GIVEN_UP,
     AllWords,
@@ -31,7 +31,7 @@ class Expelled(ConnectionError):
     """The servers have given this worker up; the run goes on without it."""
 
 
-class Line:
+class ServerClient:
     """One worker's connections to all servers; messages of different kinds do not get into each other's way."""
 
     def __init__(
@@ -60,7 +60,7 @@ class Line:
             if isinstance(message, Refusal):
                 if message.reason.startswith(GIVEN_UP):
                     raise Expelled(message.reason.removeprefix(GIVEN_UP))
-                raise Mistake(f"server {server} does not take this worker: {message.reason}")
+                raise UsageError(f"server {server} does not take this worker: {message.reason}")
             if isinstance(message, kinds):
                 return server, message
             self._later.append((server, message))
@@ -109,7 +109,7 @@ class Line:
 class ServerPost:
     """The line as the engine uses it."""
 
-    def __init__(self, line: Line, leaving: Callable[[], bool]) -> None:
+    def __init__(self, line: ServerClient, leaving: Callable[[], bool]) -> None:
         self._line, self.leaving = line, leaving
 
     def send(self, server: int, message: Any) -> None:
@@ -129,7 +129,7 @@ class ServerPost:
 class ByServers:
     """Workers stop when the servers say so; one that is asked to stop tells them with whatever it sends next."""
 
-    def __init__(self, line: Line, note: Callable[[str], None]) -> None:
+    def __init__(self, line: ServerClient, note: Callable[[str], None]) -> None:
         self._line, self._note, self._told = line, note, False
 
     def vote(self) -> float:

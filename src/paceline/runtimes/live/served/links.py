@@ -3,7 +3,7 @@
 import socket
 import time
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.runtimes.live.served.channel import NOTHING, Announce, Channel, Limits, OtherVersion, drop_all
 from paceline.runtimes.live.served.noise import NotGenuine
 from paceline.runtimes.live.served.tuning import tune_tcp, tune_timeout
@@ -57,7 +57,7 @@ class Link:
     """A connection that stood and was lost stays lost: messages may have gone with it."""
 
     def __init__(self, number: int, endpoint: str, secret: bytes, announce: Announce, limits: Limits) -> None:
-        """Connect; ServerLost if nobody answers, and a Mistake where the secret is wrong."""
+        """Connect; ServerLost if nobody answers, and a UsageError where the secret is wrong."""
         self.number, self.endpoint = number, endpoint
         self.shares = False
         """Whether the server maps this worker's memory."""
@@ -66,11 +66,11 @@ class Link:
         try:
             self.channel = call(endpoint, secret, announce, limits)
         except OtherVersion:
-            raise Mistake(
+            raise UsageError(
                 f"server {number} at {endpoint} runs another version of paceline; install the same on every host"
             ) from None
         except NotGenuine:
-            raise Mistake(
+            raise UsageError(
                 f"server {number} at {endpoint} does not take this worker's secret; give the same "
                 "--secret-file on every host"
             ) from None

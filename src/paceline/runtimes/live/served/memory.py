@@ -11,12 +11,12 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline.collectives.shm import segment
-from paceline.collectives.shm.segment import PAGE
 from paceline.runtimes.flat import CONTROL, own_memory
 from paceline.runtimes.live.served.control import Hello
 from paceline.runtimes.live.served.kinds import Refused
 from paceline.runtimes.live.served.shape import Shape, span_of
+from paceline.shm import segment
+from paceline.shm.segment import PAGE
 
 
 class Area:

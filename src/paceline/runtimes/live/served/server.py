@@ -23,13 +23,13 @@ from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.keeping import asked_for, check_owner, claim, describe_run
 from paceline.runtimes.live.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.served.engine import Beating, Book, ServerEngine
 from paceline.runtimes.live.served.group import RUN, server_key
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.part import Part
+from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Server
@@ -53,7 +53,7 @@ def run_server(
     settings: Settings,
     *,
     options: LiveOptions,
-    place: Place,
+    place: ProcessInfo,
     runs: Path,
     heartbeat: Heart,
     stop_requested: Callable[[], bool],
@@ -65,7 +65,7 @@ def run_server(
     """Keep one part of the parameters until all workers have left; started with the same settings as the workers."""
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
-    part = Part(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
+    part = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
     documents = Documents(place, timedelta(seconds=options.timeout))
     shape = Shape(length=part.params.numel(), dtype=part.params.dtype)
     host = own_address(place.address, place.port) or place.address
@@ -128,7 +128,7 @@ def _saved(resume: RunFolder | None, identity: RunIdentity | None, rank: int) ->
 
 
 def _introduce(
-    documents: Documents, socket: ServerSocket, place: Place, saved: dict[str, Any]
+    documents: Documents, socket: ServerSocket, place: ProcessInfo, saved: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Tell the others where this server is; learn what is run, and where all servers are."""
     store = documents.store
@@ -140,7 +140,12 @@ def _introduce(
 
 @contextmanager
 def _book(
-    folder: RunFolder, checkpoints: Checkpoints, lock: RunLock, part: Part, me: Server, step: int | None
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    lock: RunLock,
+    part: ParameterShard,
+    me: Server,
+    step: int | None,
 ) -> Iterator[Book]:
     """The server's record and checkpoints; what a run that resumes had recorded after its checkpoint is dropped."""
     path = folder.server_events(me.rank)

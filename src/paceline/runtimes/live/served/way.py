@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import read_json
 from paceline.records.folder import RunFolder
@@ -18,15 +18,15 @@ from paceline.records.system import SystemSampler
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.agreement import Agreement
 from paceline.runtimes.live.engine import Beating
-from paceline.runtimes.live.group import Alone, Group
+from paceline.runtimes.live.group import Group, SoloComm
 from paceline.runtimes.live.keeping import FolderKeeper, Home, last_recorded_step
-from paceline.runtimes.live.life import Life
+from paceline.runtimes.live.life import WorkerRun
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import Place
+from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.post import Post
 from paceline.runtimes.live.saving import restore
 from paceline.runtimes.live.served.group import Entering, ServedGroup
-from paceline.runtimes.live.served.line import ByServers, Line, ServerPost
+from paceline.runtimes.live.served.line import ByServers, ServerClient, ServerPost
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.prepare import Prepared
 
@@ -36,7 +36,7 @@ class ThroughServers:
     """With servers: everything goes through them."""
 
     prepared: Prepared
-    place: Place
+    place: ProcessInfo
     options: LiveOptions
     stop_requested: Callable[[], bool]
 
@@ -46,12 +46,12 @@ class ThroughServers:
         self._group = Entering(self.place, self.options, SharedFlat(name))
         return self._group
 
-    def life(self, device: torch.device, observer: Observer, heartbeat: Beating) -> Life:
+    def life(self, device: torch.device, observer: Observer, heartbeat: Beating) -> WorkerRun:
         """One that knows of servers."""
-        self._life = ServedLife(self.prepared, self._group, device, observer, heartbeat)
+        self._life = ServedWorkerRun(self.prepared, self._group, device, observer, heartbeat)
         return self._life
 
-    def agree(self, life: Life, asked: dict[str, Any]) -> Agreement:
+    def agree(self, life: WorkerRun, asked: dict[str, Any]) -> Agreement:
         """Tell the servers what is run and connect to them."""
         run = {
             "name": life.folder.path.name,
@@ -67,7 +67,7 @@ class ThroughServers:
         return ByServers(line, life.observer.noted)
 
 
-class ServedLife(Life):
+class ServedWorkerRun(WorkerRun):
     """A worker's life where servers keep the parameters and others may come and go."""
 
     group: ServedGroup
@@ -78,7 +78,7 @@ class ServedLife(Life):
     _recorded_to: int = maxsize
 
     @property
-    def line(self) -> Line:
+    def line(self) -> ServerClient:
         """The line to the servers, once there is one."""
         return self.group.line
 
@@ -92,7 +92,7 @@ class ServedLife(Life):
         saved = [set(server["whole"]) for server in servers]
         shared = set.intersection(*saved)
         if not shared:
-            raise Mistake(
+            raise UsageError(
                 f"{folder.path} holds no checkpoint that is whole on all {len(saved)} servers; "
                 "start the run anew"
             )
@@ -128,7 +128,7 @@ class ServedLife(Life):
 
     def compared(self) -> Group:
         """Nobody: workers of a parameter server share no exchange."""
-        return Alone()
+        return SoloComm()
 
     def live(
         self,
@@ -149,7 +149,7 @@ class ServedLife(Life):
 class ServedKeeper(FolderKeeper):
     """Saves one worker, and has the servers save their parts; all workers are quiet meanwhile."""
 
-    line: Line
+    line: ServerClient
     heartbeat: Beating
 
     def commit(self, members: Sequence[int]) -> None:

@@ -48,7 +48,7 @@ class WorkerSockets:
     def __init__(
         self, secret: Secret, endpoints: Sequence[str], memory: SharedFlat, limit: int = LIMIT
     ) -> None:
-        """Connect to all servers; ServerLost if one does not answer, and a Mistake where the secret is wrong."""
+        """Connect to all servers; ServerLost if one does not answer, and a UsageError where the secret is wrong."""
         self._memory, self._limit = memory, limit
         self._secret, self._endpoints = wire_key(secret), list(endpoints)
         self._arrived: deque[Arrival] = deque()

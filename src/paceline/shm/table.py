@@ -7,12 +7,12 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from paceline.collectives.shm import call
-from paceline.collectives.shm.mailbox import Inbox, Outbox, box_bytes
-from paceline.collectives.shm.meeting import Meeting
-from paceline.collectives.shm.peers import HAS_LEFT, LINE, PeerLost, Peers
-from paceline.collectives.shm.segment import PAGE
-from paceline.errors import Mistake
+from paceline.errors import UsageError
+from paceline.shm import call
+from paceline.shm.mailbox import Inbox, Outbox, box_bytes
+from paceline.shm.meeting import Meeting
+from paceline.shm.peers import HAS_LEFT, LINE, PeerLost, Peers
+from paceline.shm.segment import PAGE
 
 PIECE = 2**20
 """Bytes of a slot. Tensors that live elsewhere pass through slots piece by piece: small enough to stay in the cache
@@ -81,7 +81,7 @@ class Table:
         asked = self._asked(len(packed))
         for other in asked:
             if not call.agrees(packed, other):
-                raise Mistake(self._disagreement(asked))
+                raise UsageError(self._disagreement(asked))
         return asked
 
     def _asked(self, size: int) -> list[bytes]:

@@ -9,15 +9,15 @@ from mmap import mmap
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from paceline.collectives.shm.allocations import Allocations
-from paceline.collectives.shm.facts import TEAM
-from paceline.collectives.shm.gathering import Member, Warn, form_team, meet_members
-from paceline.collectives.shm.hosts import Hosts
-from paceline.collectives.shm.party import Party
-from paceline.collectives.shm.register import Register
-from paceline.collectives.shm.segment import NoRoom
-from paceline.collectives.shm.table import Layout, Table
-from paceline.collectives.shm.team import Team
+from paceline.shm.allocations import Allocations
+from paceline.shm.facts import TEAM
+from paceline.shm.gathering import Member, Warn, form_team, meet_members
+from paceline.shm.hosts import Hosts
+from paceline.shm.party import Party
+from paceline.shm.register import Register
+from paceline.shm.segment import NoRoom
+from paceline.shm.table import Layout, Table
+from paceline.shm.team import Team
 
 
 def join(

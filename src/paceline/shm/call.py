@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.operations import OPERATIONS
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 _LAYOUT = Struct("<iiqiiqq")
 _SAME = 24
@@ -131,9 +131,9 @@ def fit(parts: Sequence[Tensor], like: Tensor, ranks: int) -> bool:
     )
 
 
-def misfit(kind: str) -> Mistake:
+def misfit(kind: str) -> UsageError:
     """What to say where a rank's own tensors do not fit together."""
-    return Mistake(f"{kind} needs one tensor for each rank, of the size and type of the other side's")
+    return UsageError(f"{kind} needs one tensor for each rank, of the size and type of the other side's")
 
 
 def check_exchange(
@@ -142,7 +142,7 @@ def check_exchange(
     """Raise the same error on all ranks if what one gives is not what another expects; elements, by rank."""
     for (one, row), (other, column) in product(enumerate(gives), enumerate(takes)):
         if row[other] != column[one]:
-            raise Mistake(
+            raise UsageError(
                 f"all_to_all does not fit: rank {names[one]} gives {row[other]} elements to rank {names[other]}, "
                 f"which expects {column[one]}"
             )

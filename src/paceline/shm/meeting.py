@@ -4,8 +4,8 @@ import os
 from mmap import mmap
 from time import monotonic, perf_counter
 
-from paceline.collectives.shm import futex
-from paceline.collectives.shm.peers import LINE, WORD, PeerLost, Peers, address_of
+from paceline.shm import futex
+from paceline.shm.peers import LINE, WORD, PeerLost, Peers, address_of
 
 SPIN = 3e-4
 """Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that come

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from paceline.collectives.shm.peers import PeerLost
+from paceline.shm.peers import PeerLost
 
 Task = Callable[[], None]
 LINGER = 5.0

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.operations import Operation, find_operation
-from paceline.collectives.shm import call
-from paceline.collectives.shm.allocations import Allocations
-from paceline.collectives.shm.peers import PeerLost
-from paceline.collectives.shm.routine import MOST, Routine, make_routine
-from paceline.collectives.shm.table import PIECE, Table
-from paceline.errors import Mistake
+from paceline.errors import UsageError
+from paceline.shm import call
+from paceline.shm.allocations import Allocations
+from paceline.shm.peers import PeerLost
+from paceline.shm.routine import MOST, Routine, make_routine
+from paceline.shm.table import PIECE, Table
 
 ALL_READ_ALL = 2**15
 """Bytes up to which every rank combines all slots by itself, at the price of one meeting instead of two."""
@@ -34,7 +34,7 @@ SOON, LATER = 2e-4, 5e-3
 class Team:
     """The ranks of a group that share a host. All must make the same calls in the same order, one at a time.
 
-    Tensors are contiguous and on the CPU. A call that the ranks do not agree on raises the same ``Mistake`` on all and
+    Tensors are contiguous and on the CPU. A call that the ranks do not agree on raises the same error on all and
     leaves the team usable; a rank that dies raises ``PeerLost`` on the others, for this call and for ever after.
     """
 
@@ -277,11 +277,11 @@ class Team:
             table.meeting.meet()
             result[start:stop].copy_(turn[self.rank][: stop - start])
 
-    def refuse(self, problem: Mistake) -> NoReturn:
+    def refuse(self, problem: UsageError) -> NoReturn:
         """Meet the others, whatever they ask for, and raise: what the ranks differ in, or the problem of all."""
         try:
             self._agree(call.UNKNOWN, torch.uint8, 0)
-        except Mistake as error:
+        except UsageError as error:
             raise error from problem
         raise problem
 

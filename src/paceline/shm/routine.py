@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from paceline.collectives.operations import Operation
-from paceline.collectives.shm.table import Table
+from paceline.shm.table import Table
 
 MOST = 256
 """Routines that a team keeps; a script with more lengths than that has no routine."""

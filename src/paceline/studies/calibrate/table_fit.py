@@ -5,7 +5,7 @@ from math import exp, log, sqrt
 from statistics import median
 from typing import Any, NamedTuple
 
-from paceline.errors import Mistake
+from paceline.errors import UsageError
 
 INTERVAL = 1.2816
 """Standard deviations on either side of the middle of a normal distribution that hold 80 % of it."""
@@ -26,7 +26,7 @@ class Point(NamedTuple):
         """Read "2x128"."""
         workers, cross, batch = text.strip().lower().partition("x")
         if not cross or not workers.strip().isdecimal() or not batch.strip().isdecimal():
-            raise Mistake(
+            raise UsageError(
                 f"{where}: {text!r} is not a point of a table: write workers x batch, such as '2x128'"
             )
         return cls(int(workers), int(batch))

@@ -6,8 +6,8 @@ from mmap import mmap
 import torch
 from torch import Tensor
 
-from paceline.collectives.shm.call import ELSEWHERE
-from paceline.collectives.shm.segment import PAGE
+from paceline.shm.call import ELSEWHERE
+from paceline.shm.segment import PAGE
 
 Make = Callable[[int], mmap | None]
 """Make or map the next segment of so many bytes together with all other ranks; None where there is no room."""

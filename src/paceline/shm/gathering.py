@@ -9,12 +9,12 @@ from pathlib import Path
 from struct import Struct
 
 from paceline.collectives.hosts import host_id
-from paceline.collectives.shm import futex, segment
-from paceline.collectives.shm.allocations import Allocations
-from paceline.collectives.shm.facts import MAPPED, MEMBER, OFFER
-from paceline.collectives.shm.register import START, Register
-from paceline.collectives.shm.table import Layout, Table
-from paceline.collectives.shm.team import Team
+from paceline.shm import futex, segment
+from paceline.shm.allocations import Allocations
+from paceline.shm.facts import MAPPED, MEMBER, OFFER
+from paceline.shm.register import START, Register
+from paceline.shm.table import Layout, Table
+from paceline.shm.team import Team
 
 Warn = Callable[[str, int], None]
 """Is told what is wrong, and how many calls lie between there and the line that asked."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from paceline.collectives.shm.segment import TOKEN, Handle
+from paceline.shm.segment import TOKEN, Handle
 
 T = TypeVar("T")
 

@@ -13,10 +13,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.collectives.shm.joining import join
-from paceline.collectives.shm.peers import PeerLost
-from paceline.collectives.shm.process_group import SharedMemoryGroup
-from paceline.errors import Mistake
+from paceline.errors import UsageError
+from paceline.shm.joining import join
+from paceline.shm.peers import PeerLost
+from paceline.shm.process_group import SharedMemoryGroup
 
 __all__ = ["Options", "PeerLost", "SharedMemoryGroup", "zeros"]
 
@@ -41,7 +41,7 @@ def zeros(
     """
     found = dist.group.WORLD if group is None else group
     if not isinstance(found, SharedMemoryGroup):
-        raise Mistake(f"zeros needs a group whose backend is shm: {_what_it_is(found)}")
+        raise UsageError(f"zeros needs a group whose backend is shm: {_what_it_is(found)}")
     return found.zeros(length, dtype)
 
 

@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
-from paceline.collectives.shm import call
-from paceline.collectives.shm.party import Party
-from paceline.collectives.shm.peers import PeerLost
-from paceline.collectives.shm.works import Lane, Promised, Task
 from paceline.collectives.torch_ops import TORCH_OPS
-from paceline.errors import Mistake
+from paceline.errors import UsageError
+from paceline.shm import call
+from paceline.shm.party import Party
+from paceline.shm.peers import PeerLost
+from paceline.shm.works import Lane, Promised, Task
 
 _NAMES = {op: name for name, op in TORCH_OPS.items()}
 _MANY = 64
@@ -214,7 +214,7 @@ class SharedMemoryGroup(ProcessGroup):
 
         def task() -> None:
             if problem := call.problem_with_zeros(length, dtype):
-                self.party.refuse(Mistake(problem))
+                self.party.refuse(UsageError(problem))
             made.append(self.party.zeros(length, dtype))
 
         self._lane.now(partial(self._carry_out, task))
@@ -264,7 +264,7 @@ class SharedMemoryGroup(ProcessGroup):
     ) -> Work:
         """Do it in turn: change ``tensors`` by what is ``given``. Where that cannot be, all ranks must hear of it."""
         if problem := _problem(tensors, given, op):
-            task = partial(self.party.refuse, Mistake(problem))
+            task = partial(self.party.refuse, UsageError(problem))
         if opts is not None and not opts.asyncOp:
             return self._lane.now(partial(self._carry_out, task), tensors)
         return self._lane.later(partial(self._carry_out, task), tensors)
@@ -273,7 +273,7 @@ class SharedMemoryGroup(ProcessGroup):
         """Do it; a rank that is torn out of a collective by anything but a mistake of all cannot take part again."""
         try:
             task()
-        except Mistake:
+        except UsageError:
             raise
         except PeerLost as error:
             self.party.close()
@@ -317,7 +317,7 @@ def _problem(tensors: Sequence[Tensor], given: Sequence[Tensor], op: str) -> str
 
 def _check(tensor: Tensor) -> None:
     if problem := call.problem_with(tensor):
-        raise Mistake(problem)
+        raise UsageError(problem)
 
 
 def _whole(tensor: Tensor) -> Tensor:

@@ -9,9 +9,9 @@ from typing import Any, NoReturn
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
-from paceline.collectives.shm.facts import Fact, T, plain
-from paceline.collectives.shm.peers import PeerLost, died
 from paceline.errors import RunFailed
+from paceline.shm.facts import Fact, T, plain
+from paceline.shm.peers import PeerLost, died
 
 START = "the start of the group"
 _SHORTEST, _LONGEST = 5e-4, 2e-2

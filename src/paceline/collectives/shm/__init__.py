@@ -1,1 +1,0 @@
-"""Collectives through memory that the processes of one host share."""
