@@ -34,8 +34,8 @@ from paceline.runtimes.live.served.control import (
 from paceline.runtimes.live.served.server_socket import Parcel, ServerSocket
 from paceline.runtimes.live.served.wire import STOP
 from paceline.runtimes.live.timeouts import SILENCE
-from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Served, Server
 from paceline.strategies.effects import Apply, Peer, Receive, Send
 from paceline.strategies.messages import MESSAGES, Left

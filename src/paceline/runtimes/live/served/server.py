@@ -29,8 +29,8 @@ from paceline.runtimes.live.served.group import RUN, server_key
 from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import prepare
+from paceline.runtimes.replica import ParameterShard
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Server
 
