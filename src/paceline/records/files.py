@@ -8,7 +8,13 @@ import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from paceline.errors import UsageError
+
+T = TypeVar("T")
 
 
 class DamagedFile(Exception):
@@ -75,6 +81,41 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DamagedFile(path, f"is not a JSON document: {error}") from error
+
+
+def to_document(value: Any) -> Any:
+    """A dataclass and all that is in it as plain JSON values."""
+    return msgspec.to_builtins(value, str_keys=True)
+
+
+def from_document(document: Any, kind: type[T]) -> T:
+    """The value of type ``kind`` that ``to_document`` gave; a ValueError names the first field of another type."""
+    return msgspec.convert(document, kind, str_keys=True)
+
+
+def write_document(path: Path, value: Any, *, schema: int) -> None:
+    write_json(path, {"schema": schema, **to_document(value)})
+
+
+def read_document(path: Path, kind: type[T], *, what: str, schema: int) -> T:
+    """Read what ``write_document`` wrote, every field checked; ``what`` names it in messages: "a profile".
+
+    DamagedFile for what it never wrote, UsageError for what another version of paceline did.
+    """
+    document = read_json(path)
+    found = document.pop("schema", None) if isinstance(document, dict) else None
+    if type(found) is not int:
+        raise DamagedFile(path, f"is not {what} of paceline")
+    if found != schema:
+        version = "an older" if found < schema else "a newer"
+        raise UsageError(
+            f"{path} is {what} of schema {found}, made by {version} version of paceline; this one reads schema "
+            f"{schema}: use that version, or make it again"
+        )
+    try:
+        return from_document(document, kind)
+    except msgspec.ValidationError as error:
+        raise DamagedFile(path, f"is not {what}: {error}") from error
 
 
 def write_sealed(path: Path, document: dict[str, Any]) -> None:
