@@ -1,0 +1,181 @@
+"""Workers and servers as forks of one process that has imported torch and nothing of the user's.
+
+A new interpreter takes more than a second to import torch, and 150 MB that forks share. The fork server is forked from
+the launcher before it starts a thread, opens a socket or imports the user's code. It imports what all processes need
+while the launcher goes on, forks all of them when it is told their variables, and ends: from then on they are the
+launcher's own children, which it signals and waits for like any other.
+"""
+
+import ctypes
+import gc
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+from typing import NoReturn, Self
+
+from paceline.runtimes.live.guard import leave
+from paceline.runtimes.live.launcher import processes
+from paceline.runtimes.live.process_info import ProcessInfo, file_stem
+
+Environ = Mapping[str, str]
+
+_BEGIN, _LEAVE = b"b", b"l"
+_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
+
+
+@dataclass(frozen=True)
+class Forked:
+    """A process that another one forked and left to this one."""
+
+    pid: int
+
+    def wait(self) -> int:
+        """Its exit code as subprocess has it, once it has ended."""
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
+def may_fork() -> bool:
+    """Whether a fork of this process is as good as a new interpreter: no other thread of Python's may hold a lock."""
+    return sys.platform == "linux" and threading.active_count() == 1 and not _has_cuda()
+
+
+def _has_cuda() -> bool:
+    """Whether this process has touched a CUDA device, which no fork of it could use."""
+    torch = sys.modules.get("torch")
+    return torch is not None and torch.cuda.is_initialized()
+
+
+class ForkServer:
+    """A context in the main thread, around whatever imports the user's code and starts threads.
+
+    ``run`` does in a fork what a command does in a new interpreter, and returns its exit code; ``preload`` imports
+    what it needs. A fork server that has ended before it was asked, however that came, is replaced by new interpreters.
+    """
+
+    def __init__(self, run: Callable[[Sequence[str]], int], preload: Callable[[], None]) -> None:
+        self._run, self._preload = run, preload
+
+    def __enter__(self) -> Self:
+        self._ours, theirs = Pipe()
+        released, self._release = os.pipe()
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        gc.freeze()  # a collection in a fork would write to every page that it shares
+        launcher = os.getpid()
+        self._pid = os.fork()
+        if not self._pid:
+            os.close(self._release)
+            self._ours.close()
+            self._serve(launcher, theirs, released)
+        theirs.close()
+        os.close(released)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._end()
+
+    def start(self, command: Sequence[str], environs: Sequence[Environ]) -> Iterator["processes.Child"]:
+        """Start ``command`` once for each of these environments, as ``processes.start`` does."""
+        try:
+            self._ours.send_bytes(json.dumps([list(command), list(map(dict, environs))]).encode())
+            pids = json.loads(self._ours.recv_bytes())
+        except (OSError, EOFError):
+            self._end(_LEAVE * len(environs))  # whatever it has forked ends, unknown as it is
+            yield from processes.start(command, environs)
+            return
+        self._end(_BEGIN * len(environs))
+        yield from map(Forked, pids)
+
+    def _end(self, word: bytes = b"") -> None:
+        """End the fork server, which makes its forks children of this process, and tell them this."""
+        if self._pid:
+            self._ours.close()
+            os.kill(self._pid, signal.SIGKILL)
+            os.waitpid(self._pid, 0)
+            self._pid = 0
+            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+            with suppress(BrokenPipeError):  # it had forked nobody
+                os.write(self._release, word)
+            os.close(self._release)
+
+    def _serve(self, launcher: int, line: "Connection[bytes, bytes]", released: int) -> NoReturn:
+        """Be the fork server."""
+        try:
+            os.setsid()  # Ctrl-C is the launcher's to hear
+            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() != launcher:
+                os._exit(1)
+            self._preload()
+            gc.freeze()
+            command, environs = json.loads(line.recv_bytes())
+            pids = [self._fork(command, environ, line, released) for environ in environs]
+            line.send_bytes(json.dumps(pids).encode())
+            signal.pause()  # until the launcher has read this and ends it
+        finally:
+            os._exit(1)  # without a word: new interpreters find out what is wrong
+
+    def _fork(
+        self, command: Sequence[str], environ: Environ, line: "Connection[bytes, bytes]", released: int
+    ) -> int:
+        pid = os.fork()
+        if pid:
+            return pid
+        code = 1
+        try:
+            os.setsid()
+            line.close()
+            if os.read(released, 1) != _BEGIN:
+                os._exit(1)
+            os.close(released)
+            _take(environ)
+            code = self._run(command)
+        except SystemExit as leaving:
+            code = leaving.code if isinstance(leaving.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            leave(code)
+
+
+def _take(environ: Environ) -> None:
+    """Become what a new interpreter with this environment and -P would be."""
+    threads = environ.get("OMP_NUM_THREADS")
+    if threads != os.environ.get("OMP_NUM_THREADS") and threads and threads.isdecimal():
+        sys.modules["torch"].set_num_threads(int(threads))  # which was read when torch was imported
+    os.environ.clear()
+    os.environ.update(environ)
+    if not sys.flags.safe_path:
+        del sys.path[0]
+    # Python draws a new seed for itself in a fork; these would go on alike in all workers.
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed()
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
+    place = ProcessInfo.from_environment(environ)
+    if place is not None:
+        alike = place.servers if place.role == "server" else place.workers
+        who = f"{file_stem(place.rank, place.role).replace('-', ' ')} of {alike}"
+        _show_as(who, f"paceline: {who}, local rank {environ['LOCAL_RANK']}")
+
+
+def _show_as(name: str, title: str) -> None:
+    """Have ps and top show these as the process's name and command line; /proc/PID/environ stays the launcher's."""
+    _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode()))
+    with suppress(OSError, ValueError, IndexError):
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        begin, end = int(fields[45]), int(fields[46])
+        if 0 < begin < end:
+            ctypes.memmove(begin, title.encode()[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
+
+
+def _prctl(option: int, value: object) -> None:
+    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
