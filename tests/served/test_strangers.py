@@ -15,7 +15,6 @@ from served_transport import LENGTH, SECRET, a_server, a_worker
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.secret import wire_key
-from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire import encoding as wire
 from paceline.runtimes.live.wire import listener
@@ -29,8 +28,10 @@ from paceline.runtimes.live.wire.channel import (
     drop_all,
 )
 from paceline.runtimes.live.wire.control import Hello
+from paceline.runtimes.live.wire.listener import MOST_UNPROVEN
 from paceline.runtimes.live.wire.noise import MESSAGE, Handshake
-from paceline.runtimes.live.worker.links import Link, call
+from paceline.runtimes.live.wire.tcp import connect
+from paceline.runtimes.live.worker.links import Link
 from paceline.strategies.messages import Join, Model, Push
 
 
@@ -193,7 +194,7 @@ def test_a_member_that_is_late_to_speak_is_a_member(monkeypatch: pytest.MonkeyPa
     """If this failed, a worker would lose its first server while it waits for its second."""
     monkeypatch.setattr(listener, "HANDSHAKE", 300)
     with a_server() as server:
-        channel = call(server.endpoint, wire_key(SECRET))
+        channel = connect(server.endpoint, wire_key(SECRET))
         time.sleep(1)
         channel.send(*wire.pack(Hello(7)), most=1)
         parcel = server.receive(5)
@@ -225,7 +226,7 @@ def test_strangers_do_not_shut_a_member_out_between_its_two_messages() -> None:
 
 def member_of(server: ServerSocket) -> Channel:
     """A connection with the secret that the server knows as worker 7."""
-    channel = call(server.endpoint, wire_key(SECRET))
+    channel = connect(server.endpoint, wire_key(SECRET))
     channel.send(*wire.pack(Hello(7)), most=1)
     parcel = server.receive(5)
     assert parcel is not None

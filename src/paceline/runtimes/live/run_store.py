@@ -18,9 +18,9 @@ from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import resolve, tcp
 from paceline.runtimes.live.secret import Secret, store_key
 from paceline.runtimes.live.store_server import LONGEST_WAIT, MOST_BYTES, Answer, Op, Request, Status
-from paceline.runtimes.live.wire.channel import Channel, Landing, Limits, OtherVersion, connect
+from paceline.runtimes.live.wire.channel import Channel, Landing, Limits, OtherVersion
 from paceline.runtimes.live.wire.noise import NotGenuine
-from paceline.runtimes.live.wire.tuning import keep_alive
+from paceline.runtimes.live.wire.tcp import connect, tune_patient
 
 _NOTHING = memoryview(b"")
 _MOST_UNSENT = 16
@@ -152,7 +152,9 @@ class RunStore(Store):
                 if answer.number != request.number:
                     continue  # the answer to a question that was given up
                 if answer.status is Status.REFUSED:
-                    raise ValueError(f"the run's store refuses {_shown(request)}: {answer.values[0].decode()}")
+                    raise ValueError(
+                        f"the run's store refuses {_shown(request)}: {answer.values[0].decode()}"
+                    )
                 return answer.status, list(answer.values)
             left = deadline - monotonic()
             if left <= 0:
@@ -172,10 +174,12 @@ class RunStore(Store):
         where = f"the run's store at {self._address}, port {self._port},"
         try:
             self._channel = connect(
-                self._endpoint, store_key(self._secret), self._announce, limits, patience, keep_alive
+                self._endpoint, store_key(self._secret), self._announce, limits, patience, tune_patient
             )
         except OtherVersion:
-            raise UsageError(f"{where} is of another version of paceline; install the same on every host") from None
+            raise UsageError(
+                f"{where} is of another version of paceline; install the same on every host"
+            ) from None
         except NotGenuine:
             raise UsageError(
                 f"{where} does not take this process's secret; give every host the same secret file"

@@ -17,7 +17,7 @@ from paceline.runtimes.live.secret import Secret, store_key
 from paceline.runtimes.live.wire.channel import Channel, Landing, Limits
 from paceline.runtimes.live.wire.encoding import Packet
 from paceline.runtimes.live.wire.listener import Listener
-from paceline.runtimes.live.wire.tuning import keep_alive
+from paceline.runtimes.live.wire.tcp import tune_patient
 
 LONGEST_KEY = 512
 LONGEST_VALUE = 2**20
@@ -202,7 +202,7 @@ class StoreServer:
                     resolve(address, port),
                     self._announce,
                     Limits(_LONGEST_REQUEST, 0),
-                    keep_alive,
+                    tune_patient,
                 )
             except OSError as error:
                 raise cannot_listen(error, address, port) from None
@@ -263,6 +263,4 @@ class StoreServer:
 
     def _send(self, channel: Channel, request: Request, answer: Answer) -> None:
         numbered = msgspec.structs.replace(answer, number=request.number)
-        self._listener.send(
-            channel, Packet(msgspec.msgpack.encode(numbered), memoryview(b"")), _MOST_ANSWERS
-        )
+        self._listener.send(channel, Packet(msgspec.msgpack.encode(numbered), memoryview(b"")), _MOST_ANSWERS)

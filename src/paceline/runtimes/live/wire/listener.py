@@ -9,12 +9,15 @@ from collections import Counter, deque
 from contextlib import suppress
 
 from paceline.runtimes.live.addresses import Endpoint, tcp
-from paceline.runtimes.live.served.authenticator import HANDSHAKE, MOST_UNPROVEN
 from paceline.runtimes.live.wire.channel import Announce, Channel, Limits
 from paceline.runtimes.live.wire.encoding import Packet
 from paceline.runtimes.live.wire.noise import NotGenuine
-from paceline.runtimes.live.wire.tuning import tune_tcp
+from paceline.runtimes.live.wire.tcp import Tune, tune_server
 
+HANDSHAKE = 5.0
+"""Seconds that a connection has to prove itself."""
+MOST_UNPROVEN = 128
+"""Connections that may be about to prove themselves; above that the oldest are shut down."""
 _GLANCE = 0.25
 """Seconds between looks at who has not proven itself in time."""
 
@@ -25,12 +28,19 @@ class Listener:
     ``refused`` counts "stranger" (another protocol, or nothing at all) and "wrong key" (another secret, or none).
     """
 
-    def __init__(self, secret: bytes, endpoint: Endpoint, announce: Announce, limits: Limits) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        endpoint: Endpoint,
+        announce: Announce,
+        limits: Limits,
+        tune: Tune = tune_server,
+    ) -> None:
         """``announce`` is called by the thread."""
         self.refused: Counter[str] = Counter({"stranger": 0, "wrong key": 0})
         self.failure: BaseException | None = None
         """Why the thread has ended before its time: a mistake of ours."""
-        self._secret, self._announce, self._limits = secret, announce, limits
+        self._secret, self._announce, self._limits, self._tune = secret, announce, limits, tune
         self._socket = socket.create_server(
             (endpoint.address, endpoint.port), family=endpoint.family, backlog=MOST_UNPROVEN
         )
@@ -108,11 +118,11 @@ class Listener:
                 connection, _ = self._socket.accept()
             except OSError:  # there is none, or it has gone, or there is no descriptor left
                 return
-            tune_tcp(connection)
+            self._tune(connection)
             channel = Channel(connection, self._announce, self._limits)
             channel.answer(self._secret)
             self._channels.add(channel)
-            self._unproven[channel] = time.monotonic() + HANDSHAKE / 1000
+            self._unproven[channel] = time.monotonic() + HANDSHAKE
             self._selector.register(connection, selectors.EVENT_READ, channel)
             if len(self._unproven) > MOST_UNPROVEN:
                 self._drop(self._least_likely(), ConnectionError("too many"))
@@ -136,7 +146,7 @@ class Listener:
             self._unproven.pop(channel, None)
 
     def _drop(self, channel: Channel, error: OSError) -> None:
-        if self._unproven.pop(channel, None) is not None:
+        if self._unproven.pop(channel, None) is not None and not channel.proven:
             self.refused["wrong key" if isinstance(error, NotGenuine) else "stranger"] += 1
         self._channels.discard(channel)
         self._selector.unregister(channel.socket)

@@ -1,56 +1,21 @@
 """A worker's connection to one server, and whether it still stands."""
 
-import socket
 import time
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.wire.channel import NOTHING, Announce, Channel, Limits, OtherVersion, drop_all
+from paceline.runtimes.live.wire.channel import Announce, Limits, OtherVersion
 from paceline.runtimes.live.wire.encoding import Packet
 from paceline.runtimes.live.wire.noise import NotGenuine
-from paceline.runtimes.live.wire.tuning import tune_tcp, tune_timeout
+from paceline.runtimes.live.wire.tcp import CONNECTING, connect
 
 GRACE = 1.0
 """Seconds for which others may still be heard after a server's connection was lost."""
-CONNECTING = 15.0
-"""Seconds until a first connection must stand."""
-_AGAIN = 0.2
 _HANDED_OVER = 10.0
 """Seconds within which a server must take something of a message."""
 
 
 class ServerLost(ConnectionError):
     """A server does not answer any more."""
-
-
-def call(
-    endpoint: str,
-    secret: bytes,
-    announce: Announce = drop_all,
-    limits: Limits = NOTHING,
-    patience: float = CONNECTING,
-) -> Channel:
-    """Connect to a server. NotGenuine: it has another secret; OSError: no answer within ``patience`` seconds."""
-    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
-    end = time.monotonic() + patience
-    while True:
-        try:
-            left = max(_AGAIN, end - time.monotonic())
-            connection = socket.create_connection((host.strip("[]"), int(port)), left)
-            channel = Channel(connection, announce, limits)
-            try:
-                tune_tcp(connection)
-                tune_timeout(connection)
-                channel.call(secret)
-                return channel
-            except BaseException:
-                channel.close()
-                raise
-        except NotGenuine:
-            raise
-        except OSError:  # a server under attack may have shut this out, one of many that were unproven
-            if time.monotonic() + _AGAIN > end:
-                raise
-            time.sleep(_AGAIN)
 
 
 class Link:
@@ -64,7 +29,7 @@ class Link:
         self.down_at: float | None = None
         """When the connection was lost, by the monotonic clock."""
         try:
-            self.channel = call(endpoint, secret, announce, limits)
+            self.channel = connect(endpoint, secret, announce, limits)
         except OtherVersion:
             raise UsageError(
                 f"server {number} at {endpoint} runs another version of paceline; install the same on every host"

@@ -8,7 +8,7 @@ from paceline.runtimes.live.timeouts import BEAT
 from paceline.runtimes.live.wire import encoding as wire
 from paceline.runtimes.live.wire.channel import Channel
 from paceline.runtimes.live.wire.control import Beat
-from paceline.runtimes.live.worker.links import call
+from paceline.runtimes.live.wire.tcp import connect
 
 
 class Pulse:
@@ -30,7 +30,7 @@ class Pulse:
         channels: list[Channel] = []
         for endpoint in self._endpoints:
             with suppress(OSError):  # the worker finds out for itself
-                channels.append(call(endpoint, self._secret))
+                channels.append(connect(endpoint, self._secret))
         while True:
             for channel in channels:
                 with suppress(OSError):  # a server that is gone or late needs no more beats than wait already
