@@ -124,7 +124,7 @@ class Namespaces:
 
 def probe(beside: float) -> None:
     """One worker of a calibration, as a launcher starts it."""
-    from paceline.runtimes.live.place import ProcessInfo
+    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.studies.calibrate.links import calibrate_links
 
     place = ProcessInfo.from_environment()

@@ -27,8 +27,8 @@ import psutil
 import zmq
 
 from _fault_hosts import local_rank
+from paceline.runtimes.live.secret import Keys, Secret, member_keys, store_keys, wire_key
 from paceline.runtimes.live.served.channel import PROLOGUE
-from paceline.runtimes.live.served.keys import Keys, Secret, member_keys, store_keys, wire_key
 from paceline.runtimes.live.served.links import call
 from paceline.runtimes.live.served.noise import Handshake
 from paceline.runtimes.live.store_requests import Op, Request

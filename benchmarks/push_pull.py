@@ -27,8 +27,8 @@ from torch._C._distributed_c10d import Store, TCPStore
 from _ports import free_ports
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape

@@ -20,7 +20,9 @@ import psutil
 from paceline.runtimes.live.heartbeat import read_pulse
 
 FORKED = "from paceline.cli.main import main; main()"
-AFRESH = "import paceline.runtimes.live.forking as forking; forking.may_fork = lambda: False; " + FORKED
+AFRESH = (
+    "import paceline.runtimes.live.launcher.forking as forking; forking.may_fork = lambda: False; " + FORKED
+)
 PROGRAMS = {"forked": FORKED, "afresh": AFRESH}
 
 

@@ -31,7 +31,7 @@ from paceline.records.observer import Silent
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker import run_worker
 from paceline.runtimes.settings import Every, Settings
 

@@ -20,8 +20,8 @@ def broken(name: str, *arguments):
 
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
-        from paceline.runtimes.live.launch import launch
-        from paceline.runtimes.live.plan import Launch
+        from paceline.runtimes.live.launcher.launch import launch
+        from paceline.runtimes.live.launcher.plan import Launch
 
         sys.exit(launch([sys.executable, __file__, *sys.argv[2:]], Launch(workers=2)))
     real, sides._side = sides._side, broken

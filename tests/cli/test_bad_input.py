@@ -19,8 +19,8 @@ from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import write_config
-from paceline.runtimes.live.place import ProcessInfo
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
 

@@ -14,7 +14,7 @@ from paceline.clusters.profile_file import made_before, read_profile, write_prof
 from paceline.costs.devices.fitted import read_fitted
 from paceline.errors import UsageError
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.studies.calibrate.links import ContentionFit
 from paceline.studies.calibrate.record import plain_device
 from paceline.studies.calibrate.together import add_together

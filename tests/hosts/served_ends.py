@@ -6,8 +6,8 @@ import time
 import torch
 
 from paceline.runtimes.flat import CONTROL
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape

@@ -5,7 +5,7 @@ import signal
 import time
 from pathlib import Path
 
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.secret import Secret
 
 STRANGER = str(Path(__file__).parents[1] / "live" / "stranger.py")
 TRAIN = ["-i", "1000000", "--batch-size", "4", "--evaluate-every", "never", "--checkpoint-every", "100 steps"]

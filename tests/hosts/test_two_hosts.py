@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.secret import Secret
 
 STAND_IN = Path(__file__).parents[1] / "live" / "stand_in.py"
 

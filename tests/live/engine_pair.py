@@ -30,7 +30,7 @@ from paceline.runtimes import prepare
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker import run_worker
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES

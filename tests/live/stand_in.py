@@ -22,8 +22,8 @@ def say(line: str) -> None:
 
 def launch(plan: str, behaviour: str) -> int:
     from paceline.errors import RunFailed, UsageError
-    from paceline.runtimes.live.launch import launch as start
-    from paceline.runtimes.live.plan import Launch
+    from paceline.runtimes.live.launcher.launch import launch as start
+    from paceline.runtimes.live.launcher.plan import Launch
 
     asked = json.loads(plan)
     if "secret_file" in asked:
@@ -46,7 +46,7 @@ def work(behaviour: str) -> int:
     from paceline.records.summary import Summary
     from paceline.runtimes.live.documents import Documents
     from paceline.runtimes.live.guard import run_guarded
-    from paceline.runtimes.live.place import ProcessInfo
+    from paceline.runtimes.live.process_info import ProcessInfo
 
     place = ProcessInfo.from_environment()
     wishes = dict(part.split("=") for part in behaviour.split(","))

@@ -16,8 +16,8 @@ import time
 from pathlib import Path
 
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.place import ProcessInfo, file_stem
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.process_info import ProcessInfo, file_stem
+from paceline.runtimes.live.secret import Secret
 
 
 def main(behaviour: str) -> int:

@@ -10,7 +10,7 @@ import torch
 
 from paceline.runtimes.live.agreement import AtOnce, ByStep, ByVote
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
 from paceline.strategies.base import Worker
 

@@ -13,10 +13,10 @@ from faults import PATIENCE, Faulty, printed, run_printed, start_printed
 
 from command import start_python
 from paceline.runtimes.live.heartbeat import read_pulse
-from paceline.runtimes.live.safety import complete_steps
+from paceline.runtimes.live.launcher.death_notices import DeathNotices
+from paceline.runtimes.live.safe_checkpoints import complete_steps
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.served.control import Died
-from paceline.runtimes.live.served.deaths import DeathNotices
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.server_socket import ServerSocket
 from paceline.runtimes.live.served.shape import Shape
 from ports import free_ports

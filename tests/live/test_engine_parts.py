@@ -27,7 +27,7 @@ from paceline.runtimes.live.keeping import check_alike
 from paceline.runtimes.live.life import WorkerRun, seed_device
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.overlap import Overlap
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.recorder import Recorder
 from paceline.runtimes.live.slowness import Slowness
 from paceline.runtimes.live.worker import run_worker

@@ -15,8 +15,8 @@ from command import run_paceline
 from paceline.cli.process import starting
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import read_tensors
-from paceline.runtimes.live import forking, processes
-from paceline.runtimes.live.forking import ForkServer
+from paceline.runtimes.live.launcher import forking, processes
+from paceline.runtimes.live.launcher.forking import ForkServer
 
 JOB = """
 import json, os, random, sys

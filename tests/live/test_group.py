@@ -8,7 +8,7 @@ import torch
 from paceline.errors import UsageError
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from ports import free_ports
 
 

@@ -15,8 +15,8 @@ import pytest
 
 from command import PIPES, start_python
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live.launch import launch
-from paceline.runtimes.live.plan import Launch
+from paceline.runtimes.live.launcher.launch import launch
+from paceline.runtimes.live.launcher.plan import Launch
 from run_folders import saved_run
 
 STAND_IN = Path(__file__).with_name("stand_in.py")

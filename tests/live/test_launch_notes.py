@@ -13,15 +13,15 @@ import torch
 
 from paceline.errors import RunFailed, UsageError, users_line
 from paceline.runtimes.live import signals
+from paceline.runtimes.live.failure_report import sentence, what_next
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
 from paceline.runtimes.live.guard import _Notary, run_guarded
 from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
-from paceline.runtimes.live.launch import Run
-from paceline.runtimes.live.place import ProcessInfo
-from paceline.runtimes.live.plan import Launch
+from paceline.runtimes.live.launcher.launch import Run
+from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
-from paceline.runtimes.live.verdict import sentence, what_next
 from run_folders import saved_run
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"

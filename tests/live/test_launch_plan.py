@@ -11,11 +11,11 @@ from paceline.cli.resuming import ResumeOptions
 from paceline.cli.train import train
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.addresses import interface_towards
-from paceline.runtimes.live.launch import train_command, variables
-from paceline.runtimes.live.meeting import Rendezvous
-from paceline.runtimes.live.place import ProcessInfo
-from paceline.runtimes.live.plan import Launch
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.launcher.launch import train_command, variables
+from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.launcher.rendezvous import Rendezvous
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.secret import Secret
 from ports import free_ports
 from run_folders import saved_run
 
@@ -183,7 +183,9 @@ def test_a_trusted_run_is_told_how_it_goes_on_with_trust(
 ) -> None:
     """If this failed, the Resume line of a job in its run folder would be refused when it is typed."""
     folder, plans = saved_run(tmp_path / "run", 4), []
-    monkeypatch.setattr("paceline.runtimes.live.launch.launch", lambda _, plan, **__: plans.append(plan) or 0)
+    monkeypatch.setattr(
+        "paceline.runtimes.live.launcher.launch.launch", lambda _, plan, **__: plans.append(plan) or 0
+    )
     monkeypatch.delenv("RANK", raising=False)
     for trust in (False, True):
         assert train(resume=ResumeOptions(resume=folder.path, trust=trust)) == 0

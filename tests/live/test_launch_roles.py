@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.place import ProcessInfo, local_servers
+from paceline.runtimes.live.process_info import ProcessInfo, local_servers
 
 
 def plain_places(sizes: list[int], launch: Path | None) -> list[ProcessInfo]:

@@ -12,15 +12,15 @@ from types import SimpleNamespace
 import pytest
 
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live.bulletin import Bulletin
 from paceline.runtimes.live.failures import Failure, Kind
 from paceline.runtimes.live.guard import _patience
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.launch import Run, launch
 from paceline.runtimes.live.launch_folder import write_servers
-from paceline.runtimes.live.place import ProcessInfo
-from paceline.runtimes.live.plan import Launch
-from paceline.runtimes.live.safety import CompleteSteps
+from paceline.runtimes.live.launcher.bulletin import Bulletin
+from paceline.runtimes.live.launcher.launch import Run, launch
+from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.safe_checkpoints import CompleteSteps
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import PATIENCE
 from run_folders import saved_run

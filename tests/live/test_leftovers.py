@@ -16,7 +16,7 @@ from faults import Faulty, run_printed
 
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.served.server import _invited
 
 Start = Callable[..., Faulty]

@@ -17,7 +17,7 @@ from paceline.records.create import check_writable
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_config, write_config
-from paceline.runtimes.live.resharding import with_workers
+from paceline.runtimes.live.launcher.resharding import with_workers
 from paceline.runtimes.settings import Settings
 
 TRAIN = (

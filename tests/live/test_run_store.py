@@ -22,15 +22,16 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, St
 
 from command import run_python
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live import bulletin, store_server
+from paceline.runtimes.live import store_server
 from paceline.runtimes.live.checked import port_number, read_failure
 from paceline.runtimes.live.failures import Failure, lost_peer
+from paceline.runtimes.live.launcher import bulletin
+from paceline.runtimes.live.launcher.rendezvous import Rendezvous
 from paceline.runtimes.live.local_secret import agree, agreed_folder, enter, run_secret
-from paceline.runtimes.live.meeting import Rendezvous
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.secret import Secret, member_keys, store_keys
 from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
-from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
 from paceline.runtimes.live.store_requests import (
     LONGEST_KEY,
     LONGEST_VALUE,
@@ -326,7 +327,7 @@ def test_an_agreed_secret_of_killed_processes_is_swept(
     script.write_text(
         "import os, signal\n"
         "from paceline.runtimes.live.local_secret import run_secret\n"
-        "from paceline.runtimes.live.place import Place\n"
+        "from paceline.runtimes.live.process_info import Place\n"
         "with run_secret(Place(workers=2, local_workers=2, port=2)):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
     )

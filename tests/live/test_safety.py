@@ -8,7 +8,7 @@ from paceline.records.checkpoints import Checkpoints
 from paceline.records.commits import Commits
 from paceline.records.lock import RunLock
 from paceline.runtimes.config import read_config
-from paceline.runtimes.live.safety import CompleteSteps, complete_steps, newest_safe, safe
+from paceline.runtimes.live.safe_checkpoints import CompleteSteps, complete_steps, newest_safe, safe
 from run_folders import checkpoints_of, saved_run
 
 NOTHING = ["Safe: no checkpoint yet; start again with the same command."]

@@ -5,13 +5,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runtimes.live import bulletin, hangs
-from paceline.runtimes.live.hangs import Episode, HangWatch
 from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Pulse
-from paceline.runtimes.live.place import ProcessInfo
-from paceline.runtimes.live.processes import Activity, Process
+from paceline.runtimes.live.launcher import bulletin, hangs
+from paceline.runtimes.live.launcher.hangs import Episode, HangWatch
+from paceline.runtimes.live.launcher.processes import Activity, Process
+from paceline.runtimes.live.launcher.stalls import Limits, Stall, StallDetector
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.stacks import frames_of, users_frame
-from paceline.runtimes.live.stalls import Limits, Stall, StallDetector
 from paceline.runtimes.live.timeouts import AFTER_END
 
 RUNNING = Activity(stopped=False, ticks=1)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys, wire_key
+from paceline.runtimes.live.secret import Secret, member_keys, store_keys, wire_key
 
 
 def test_a_secret_survives_its_file_and_gives_the_same_keys(tmp_path: Path) -> None:

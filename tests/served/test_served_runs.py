@@ -20,7 +20,7 @@ from paceline.cli.main import main
 from paceline.records.folder import RunFolder
 from paceline.records.servers import ServerTotals
 from paceline.records.tensors import read_tensors
-from paceline.runtimes.live.safety import complete_steps, newest_safe
+from paceline.runtimes.live.safe_checkpoints import complete_steps, newest_safe
 
 PATIENCE = 60.0
 

@@ -10,8 +10,8 @@ from served_transport import LENGTH, SECRET, a_server, a_worker, flat_memory
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.failures import lost_peer
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.served.control import Contribution, Hello, Kept, Refusal, Result, Words
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.server_socket import WAITING, ServerSocket
 from paceline.runtimes.live.served.wire import STOP

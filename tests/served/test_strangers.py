@@ -14,6 +14,7 @@ import torch
 from served_transport import LENGTH, SECRET, a_server, a_worker
 
 from paceline.errors import UsageError
+from paceline.runtimes.live.secret import wire_key
 from paceline.runtimes.live.served import listener, wire
 from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
 from paceline.runtimes.live.served.channel import (
@@ -26,7 +27,6 @@ from paceline.runtimes.live.served.channel import (
     drop_all,
 )
 from paceline.runtimes.live.served.control import Hello
-from paceline.runtimes.live.served.keys import wire_key
 from paceline.runtimes.live.served.links import Link, call
 from paceline.runtimes.live.served.noise import MESSAGE, Handshake
 from paceline.runtimes.live.served.server_socket import ServerSocket

@@ -23,7 +23,7 @@ from shm_cases import Rank
 import paceline.shm
 from paceline.runtimes.live.group import join
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 
 LENGTH = 5_000_000
 

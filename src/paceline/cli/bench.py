@@ -10,7 +10,7 @@ from paceline.cli.options import DEFAULT_WORKERS, whole
 from paceline.cli.place import PlaceOptions
 
 if TYPE_CHECKING:
-    from paceline.runtimes.live.place import ProcessInfo
+    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.studies.collectives.request import Request
 
 WHAT = Group("What is measured", sort_key=1)
@@ -63,7 +63,7 @@ def collectives(
     as_json
         One JSON document instead of text.
     """
-    from paceline.runtimes.live.place import ProcessInfo
+    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.studies.collectives.request import request
 
     where = where or PlaceOptions()
@@ -75,7 +75,7 @@ def collectives(
 def _launch(where: PlaceOptions) -> int:
     """Start this very command line again as each worker."""
     from paceline.cli.process import starting
-    from paceline.runtimes.live.launch import launch, train_command
+    from paceline.runtimes.live.launcher.launch import launch, train_command
     from paceline.studies.collectives.request import check_workers
 
     workers = DEFAULT_WORKERS if where.workers is None else where.workers

@@ -89,7 +89,7 @@ def calibrate(
     from paceline.cli.table import fit_from_table
     from paceline.cli.together import work_together
     from paceline.clusters.profile_file import DEFAULT_PATH
-    from paceline.runtimes.live.place import ProcessInfo
+    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.studies.calibrate.words import choose_task
 
     where, place = where or LinkOptions(), ProcessInfo.from_environment()

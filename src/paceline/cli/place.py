@@ -12,9 +12,9 @@ from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
+    from paceline.runtimes.live.launcher.plan import Launch
     from paceline.runtimes.live.options import LiveOptions
-    from paceline.runtimes.live.place import ProcessInfo
-    from paceline.runtimes.live.plan import Launch
+    from paceline.runtimes.live.process_info import ProcessInfo
 
 
 @Parameter(name="*")
@@ -39,7 +39,7 @@ class PlaceOptions:
 
     def plan(self, workers: int) -> "Launch":
         """The launch of so many workers on this host."""
-        from paceline.runtimes.live.plan import Launch
+        from paceline.runtimes.live.launcher.plan import Launch
 
         return Launch(
             nodes=1 if self.nodes is None else self.nodes,
@@ -52,7 +52,7 @@ class PlaceOptions:
 
     def _checked_secret(self, *, warn: bool = True) -> Path | None:
         """Refuse a file that holds no secret; say that others can read it, where they can and this is asked for."""
-        from paceline.runtimes.live.served.keys import Secret
+        from paceline.runtimes.live.secret import Secret
 
         if self.secret_file is not None:
             Secret.read(self.secret_file)

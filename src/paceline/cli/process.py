@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from paceline.runtimes.live.guard import Work
-    from paceline.runtimes.live.place import ProcessInfo
-    from paceline.runtimes.live.processes import Start
+    from paceline.runtimes.live.launcher.processes import Start
+    from paceline.runtimes.live.process_info import ProcessInfo
 
 _NEEDED = (
     "paceline.cli.train",
@@ -76,9 +76,9 @@ def starting(device: str = "cpu") -> "Iterator[Start]":
     Enter it before the user's code is imported and before a thread starts.
     """
     from paceline.cli.main import main
-    from paceline.runtimes.live import processes
-    from paceline.runtimes.live.forking import ForkServer, may_fork
-    from paceline.runtimes.live.launch import arguments_of
+    from paceline.runtimes.live.launcher import processes
+    from paceline.runtimes.live.launcher.forking import ForkServer, may_fork
+    from paceline.runtimes.live.launcher.launch import arguments_of
 
     if device != "cpu" or not may_fork():
         yield processes.start
@@ -159,7 +159,7 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     """A server's work."""
     from paceline.runtimes.live.guard import Ended
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.launch import say_on_stderr
+    from paceline.runtimes.live.launcher.launch import say_on_stderr
     from paceline.runtimes.live.served.server import run_server
     from paceline.runtimes.live.signals import StopRequest
 
@@ -184,8 +184,8 @@ def join(asked: Asked) -> int:
     """Be one more worker of a run that is under way; the run decides all but where this one computes."""
     from paceline.runtimes.live.guard import Ended, run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.place import ProcessInfo, host_name
-    from paceline.runtimes.live.served.keys import Secret
+    from paceline.runtimes.live.process_info import ProcessInfo, host_name
+    from paceline.runtimes.live.secret import Secret
     from paceline.runtimes.live.signals import StopRequest
 
     spare_compiler()

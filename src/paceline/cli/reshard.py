@@ -46,7 +46,7 @@ def make_folder(old: RunFolder, workers: int, *, trust: bool, runs: Path | None 
     from paceline.records.create import check_parent
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import read_live
-    from paceline.runtimes.live.resharding import reshard as make
+    from paceline.runtimes.live.launcher.resharding import reshard as make
 
     config = read_live(old)
     check_code(config, old, trust=trust)

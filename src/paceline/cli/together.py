@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from paceline.records.folder import RunFolder
-    from paceline.runtimes.live.place import ProcessInfo
+    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.studies.calibrate.links import ContentionFit
 
 
@@ -34,7 +34,7 @@ class Ended:
 def launch_together(where: PlaceOptions, out: Path, as_json: bool, *, busy: bool) -> int:
     """Start this very command line again as each worker; on a single host, then measure messages with a server too."""
     from paceline.cli.process import starting
-    from paceline.runtimes.live.launch import launch, train_command
+    from paceline.runtimes.live.launcher.launch import launch, train_command
 
     workers = check_together(where)
     with starting() as start:
@@ -74,7 +74,7 @@ def _train(runs: Path, busy: bool, words: "Sequence[str]", workers: int) -> "Run
 def _train_once(runs: Path, words: "Sequence[str]", workers: int) -> "RunFolder":
     from paceline.errors import RunFailed
     from paceline.records.folder import RunFolder
-    from paceline.runtimes.live.launch import train_command
+    from paceline.runtimes.live.launcher.launch import train_command
 
     kept = ("--workers", str(workers), "--threads", "1", "--runs", str(runs), "--json")
     done = subprocess.run(

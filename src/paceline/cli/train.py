@@ -29,7 +29,7 @@ def train(
     command starts them itself. Exit code 1 where the run failed, for example because its loss is no number any more,
     and 3 where it did not reach --target-accuracy.
     """
-    from paceline.runtimes.live.place import ProcessInfo
+    from paceline.runtimes.live.process_info import ProcessInfo
 
     resume, keep = resume or ResumeOptions(), keep or KeepOptions()
     asked = Asked(
@@ -63,7 +63,7 @@ def _launch(asked: Asked) -> int:
     from paceline.records.create import check_parent, check_writable
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import check_unfinished, read_settings
-    from paceline.runtimes.live.launch import launch, say_on_stderr, train_command
+    from paceline.runtimes.live.launcher.launch import launch, say_on_stderr, train_command
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.threads import VARIABLE, usual_threads
 

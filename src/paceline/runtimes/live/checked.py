@@ -7,7 +7,7 @@ from typing import Any, get_args
 
 from paceline.errors import RunFailed
 from paceline.runtimes.live.failures import Failure, Kind
-from paceline.runtimes.live.place import Role
+from paceline.runtimes.live.process_info import Role
 
 _LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "run": 4096}
 _LARGEST = 2**53

@@ -14,7 +14,7 @@ from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import LOOPBACK, resolve
 from paceline.runtimes.live.checked import port_number
 from paceline.runtimes.live.local_secret import run_secret
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.served.authenticator import raise_descriptor_limit
 from paceline.runtimes.live.store_server import StoreServer

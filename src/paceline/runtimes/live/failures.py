@@ -11,7 +11,7 @@ from typing import Literal, Self
 
 import torch
 
-from paceline.runtimes.live.place import Role, file_stem
+from paceline.runtimes.live.process_info import Role, file_stem
 from paceline.runtimes.live.served.links import ServerLost
 from paceline.shm import PeerLost
 

@@ -18,7 +18,7 @@ from paceline.errors import UsageError
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.sums import Pending, choose_sums
 

@@ -14,16 +14,16 @@ from typing import NoReturn, Protocol
 
 from paceline.errors import Diverged, RunFailed, UsageError, describe, users_line
 from paceline.records.folder import RunFolder
+from paceline.runtimes.live.failure_report import join, sentence, what_next
 from paceline.runtimes.live.failures import Failure, Kind, lost_peer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
-from paceline.runtimes.live.place import ProcessInfo, file_stem, local_servers
-from paceline.runtimes.live.safety import safe
+from paceline.runtimes.live.process_info import ProcessInfo, file_stem, local_servers
+from paceline.runtimes.live.safe_checkpoints import safe
 from paceline.runtimes.live.served.line import Expelled
 from paceline.runtimes.live.signals import StopRequest, die_with
 from paceline.runtimes.live.stacks import write_stack_when_asked
 from paceline.runtimes.live.timeouts import PATIENCE
-from paceline.runtimes.live.verdict import join, sentence, what_next
 
 
 class Ended(Protocol):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
 
-from paceline.runtimes.live.place import ProcessInfo, Role, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo, Role, file_stem
 
 Phase = Literal[
     "starting",

@@ -24,7 +24,7 @@ from paceline.runtimes.config import Placement, new_identity, read_config, write
 from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.saving import snapshot
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Position

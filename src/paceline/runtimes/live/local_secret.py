@@ -11,8 +11,8 @@ from uuid import uuid4
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
-from paceline.runtimes.live.place import ProcessInfo
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.secret import Secret
 
 NEEDED = (
     "needs --secret-file, so that only the run's own processes get in: make one with "

@@ -17,7 +17,7 @@ from zmq.utils.monitor import recv_monitor_message
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import resolve, tcp
-from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
+from paceline.runtimes.live.secret import Secret, member_keys, store_keys
 from paceline.runtimes.live.store_requests import (
     LONGEST_VALUE,
     LONGEST_WAIT,

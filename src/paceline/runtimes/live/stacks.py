@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 from paceline.errors import is_users
-from paceline.runtimes.live.place import ProcessInfo, Role, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo, Role, file_stem
 from paceline.runtimes.live.timeouts import GLANCE, STACK
 
 SIGNAL = signal.SIGRTMIN + 7

@@ -8,8 +8,8 @@ from typing import NamedTuple
 import zmq
 
 from paceline.runtimes.live.addresses import bind
+from paceline.runtimes.live.secret import Secret, member_keys, store_keys
 from paceline.runtimes.live.served.authenticator import HANDSHAKE, CurveAuthenticator
-from paceline.runtimes.live.served.keys import Secret, member_keys, store_keys
 from paceline.runtimes.live.store_requests import (
     FRAMES,
     LONGEST_VALUE,

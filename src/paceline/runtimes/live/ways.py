@@ -12,7 +12,7 @@ from paceline.runtimes.live.engine import Beating
 from paceline.runtimes.live.group import Group, join
 from paceline.runtimes.live.life import WorkerRun
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.prepare import Prepared
 
 

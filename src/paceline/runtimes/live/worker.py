@@ -30,7 +30,7 @@ from paceline.runtimes.live.keeping import (
     machine,
 )
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo, job_roots
+from paceline.runtimes.live.process_info import ProcessInfo, job_roots
 from paceline.runtimes.live.served.way import ThroughServers
 from paceline.runtimes.live.ways import AmongWorkers, WorkerBackend
 from paceline.runtimes.prepare import Prepared, prepare

@@ -19,7 +19,7 @@ from paceline.clusters.profile import LinkFit
 from paceline.collectives.operations import find_operation
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.runtimes.live.place import ProcessInfo, job_roots
+from paceline.runtimes.live.process_info import ProcessInfo, job_roots
 from paceline.studies.calibrate.groups import Averaging, groups
 from paceline.studies.calibrate.kernels import (
     IMAGES,

@@ -8,7 +8,7 @@ from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import DEFAULT_PATH
 from paceline.errors import UsageError
 from paceline.records.load import usable_cores
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.threads import VARIABLE, usual_threads
 
 Task = Literal["measure", "together", "add", "record", "correct", "table", "launched"]

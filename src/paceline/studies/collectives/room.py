@@ -13,7 +13,7 @@ from paceline import shm
 from paceline.collectives.hosts import host_id, number_hosts
 from paceline.errors import UsageError
 from paceline.runtimes.live.documents import Documents
-from paceline.runtimes.live.place import ProcessInfo
+from paceline.runtimes.live.process_info import ProcessInfo
 
 _TIMEOUT = timedelta(seconds=120)
 

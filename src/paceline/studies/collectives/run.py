@@ -9,7 +9,7 @@ import torch
 from paceline.collectives.operations import find_operation
 from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
-from paceline.runtimes.live.place import ProcessInfo, job_roots
+from paceline.runtimes.live.process_info import ProcessInfo, job_roots
 from paceline.runtimes.threads import usual_threads
 from paceline.shm.table import PIECE
 from paceline.shm.team import ALL_READ_ALL, IN_PLACE_FROM

@@ -11,10 +11,10 @@ from torch import Tensor
 from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo, file_stem
+from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.served.control import Welcome
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.line import ServerClient
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.worker_sockets import WorkerSockets

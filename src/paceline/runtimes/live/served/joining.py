@@ -18,11 +18,11 @@ from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.runtimes.config import new_identity, write_config
 from paceline.runtimes.live.keeping import Home, claim
-from paceline.runtimes.live.launch import say_on_stderr
+from paceline.runtimes.live.launcher.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.served.control import Hello, Welcome
 from paceline.runtimes.live.served.group import ServedGroup, connect
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.served.line import ByServers, ServerClient
 from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.server import Heart

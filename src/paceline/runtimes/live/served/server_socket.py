@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, Self
 
 from paceline.runtimes.live.addresses import resolve
+from paceline.runtimes.live.secret import Secret, wire_key
 from paceline.runtimes.live.served import memory, wire
 from paceline.runtimes.live.served.channel import Channel, Landing, Limits
 from paceline.runtimes.live.served.control import Beat, Died, Hello, Refusal
-from paceline.runtimes.live.served.keys import Secret, wire_key
 from paceline.runtimes.live.served.kinds import LONGEST_QUESTION
 from paceline.runtimes.live.served.listener import Listener
 from paceline.runtimes.live.served.memory import Mapped

@@ -22,8 +22,8 @@ from paceline.runtimes.live.group import Group, SoloComm
 from paceline.runtimes.live.keeping import FolderKeeper, Home, last_recorded_step
 from paceline.runtimes.live.life import WorkerRun
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.place import ProcessInfo
 from paceline.runtimes.live.post import Post
+from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.saving import restore
 from paceline.runtimes.live.served.group import Entering, ServedGroup
 from paceline.runtimes.live.served.line import ByServers, ServerClient, ServerPost

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple, Self
 import torch
 from torch import Tensor
 
+from paceline.runtimes.live.secret import Secret, wire_key
 from paceline.runtimes.live.served import wire
 from paceline.runtimes.live.served.channel import Channel, Landing, Limits
 from paceline.runtimes.live.served.control import Welcome
-from paceline.runtimes.live.served.keys import Secret, wire_key
 from paceline.runtimes.live.served.kinds import LONGEST_ANSWER
 from paceline.runtimes.live.served.links import Link, ServerLost
 from paceline.runtimes.live.served.memory import SharedFlat

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from paceline.runtimes.live.place import Role, host_name, local_servers
-from paceline.runtimes.live.plan import Launch
+from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.process_info import Role, host_name, local_servers
 
 
 class Child(Protocol):

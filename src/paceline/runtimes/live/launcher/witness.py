@@ -5,12 +5,12 @@ from pathlib import Path
 from signal import SIGTERM
 
 from paceline.records.folder import RunFolder
+from paceline.runtimes.live.failure_report import killed_by
 from paceline.runtimes.live.failures import Failure, read_note
 from paceline.runtimes.live.heartbeat import Pulse, read_pulse
-from paceline.runtimes.live.place import host_name
-from paceline.runtimes.live.plan import Launch
-from paceline.runtimes.live.processes import Process
-from paceline.runtimes.live.verdict import killed_by
+from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.launcher.processes import Process
+from paceline.runtimes.live.process_info import host_name
 
 
 class Witness:

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from paceline.runtimes.live.checked import failure_text, read_document, read_failure, read_notice
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.safety import CompleteSteps
+from paceline.runtimes.live.safe_checkpoints import CompleteSteps
 
 _BEAT = 1.0
 _LINGER = 3.0

@@ -10,8 +10,8 @@ from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.failures import Failure
-from paceline.runtimes.live.place import file_stem
-from paceline.runtimes.live.safety import short
+from paceline.runtimes.live.process_info import file_stem
+from paceline.runtimes.live.safe_checkpoints import short
 
 
 def sentence(failure: Failure, *, trains: bool = True) -> str:

@@ -8,21 +8,21 @@ from typing import TYPE_CHECKING
 
 from paceline.errors import BEFORE_FIRST_STEP, RunFailed, UsageError
 from paceline.records.folder import RunFolder
+from paceline.runtimes.live.failure_report import join, sentence, verdict
 from paceline.runtimes.live.failures import Failure, root_cause
 from paceline.runtimes.live.launch_folder import read_servers
-from paceline.runtimes.live.meeting import Rendezvous
-from paceline.runtimes.live.place import host_name, local_servers
-from paceline.runtimes.live.plan import Launch
-from paceline.runtimes.live.processes import Process
-from paceline.runtimes.live.safety import CompleteSteps, safe
-from paceline.runtimes.live.supervisor import Supervisor, Weight
+from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.launcher.processes import Process
+from paceline.runtimes.live.launcher.rendezvous import Rendezvous
+from paceline.runtimes.live.launcher.supervisor import Supervisor, Weight
+from paceline.runtimes.live.launcher.witness import Witness
+from paceline.runtimes.live.process_info import host_name, local_servers
+from paceline.runtimes.live.safe_checkpoints import CompleteSteps, safe
 from paceline.runtimes.live.timeouts import BEFORE_KILL, HEARSAY
-from paceline.runtimes.live.verdict import join, sentence, verdict
-from paceline.runtimes.live.witness import Witness
 from paceline.units import show_seconds
 
 if TYPE_CHECKING:
-    from paceline.runtimes.live.hangs import HangWatch
+    from paceline.runtimes.live.launcher.hangs import HangWatch
 
 
 class ExitReporter:

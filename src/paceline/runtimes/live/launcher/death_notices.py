@@ -5,9 +5,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 
+from paceline.runtimes.live.secret import Secret, wire_key
 from paceline.runtimes.live.served import wire
 from paceline.runtimes.live.served.control import Died
-from paceline.runtimes.live.served.keys import Secret, wire_key
 from paceline.runtimes.live.served.links import call
 
 _TOLD = 5.0

@@ -8,10 +8,10 @@ from shlex import quote
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import LOOPBACK, check_reachable, resolve
+from paceline.runtimes.live.launcher.rendezvous import Rendezvous
 from paceline.runtimes.live.local_secret import NEEDED
-from paceline.runtimes.live.meeting import Rendezvous
-from paceline.runtimes.live.place import Role, local_servers, secret_path
-from paceline.runtimes.live.served.keys import Secret
+from paceline.runtimes.live.process_info import Role, local_servers, secret_path
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import HANG, SILENCE
 
 DEFAULT_PORT = 29500

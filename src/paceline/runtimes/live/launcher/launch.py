@@ -8,19 +8,20 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.runtimes.live import place, processes
+from paceline.runtimes.live import process_info
 from paceline.runtimes.live.addresses import interface_towards
-from paceline.runtimes.live.hangs import HangWatch
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
-from paceline.runtimes.live.meeting import Rendezvous
-from paceline.runtimes.live.outcome import ExitReporter
-from paceline.runtimes.live.plan import Launch
-from paceline.runtimes.live.processes import Child, Process, Start, seat_variables
-from paceline.runtimes.live.served.deaths import DeathNotices
-from paceline.runtimes.live.served.keys import Secret
-from paceline.runtimes.live.stalls import Limits
-from paceline.runtimes.live.supervisor import SIGNALS, Supervisor, hearing
-from paceline.runtimes.live.witness import Witness
+from paceline.runtimes.live.launcher import processes
+from paceline.runtimes.live.launcher.death_notices import DeathNotices
+from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
+from paceline.runtimes.live.launcher.hangs import HangWatch
+from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.launcher.processes import Child, Process, Start, seat_variables
+from paceline.runtimes.live.launcher.rendezvous import Rendezvous
+from paceline.runtimes.live.launcher.stalls import Limits
+from paceline.runtimes.live.launcher.supervisor import SIGNALS, Supervisor, hearing
+from paceline.runtimes.live.launcher.witness import Witness
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.threads import USUAL, VARIABLE
 
 _COMMAND = (sys.executable, "-P", "-m", "paceline")
@@ -88,11 +89,11 @@ def variables(
     # Gloo would look for the address of the host's own name, which may be none or not what others can reach.
     wishes = {"GLOO_SOCKET_IFNAME": interface, "TORCH_CPP_LOG_LEVEL": "ERROR", VARIABLE: str(USUAL)}
     ours = {
-        place.FOLDER: str(folder),
-        place.LAUNCHER: str(os.getpid()),
-        place.SERVERS: str(plan.servers),
-        place.OPTIONS: plan.options,
-        place.SECRET_FILE: str(secret_file),
+        process_info.FOLDER: str(folder),
+        process_info.LAUNCHER: str(os.getpid()),
+        process_info.SERVERS: str(plan.servers),
+        process_info.OPTIONS: plan.options,
+        process_info.SECRET_FILE: str(secret_file),
     }
     return ours | {name: value for name, value in wishes.items() if value and name not in environ}
 

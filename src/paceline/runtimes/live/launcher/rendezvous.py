@@ -14,11 +14,11 @@ from uuid import uuid4
 import torch.distributed as dist
 
 from paceline.errors import RunFailed, UsageError
-from paceline.runtimes.live.bulletin import Bulletin, alive_key
 from paceline.runtimes.live.checked import shown, whole_number
+from paceline.runtimes.live.launcher.bulletin import Bulletin, alive_key
 from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.served.authenticator import raise_descriptor_limit
-from paceline.runtimes.live.served.keys import Secret
 from paceline.runtimes.live.store_server import StoreServer
 
 _SILENCE = 2.0

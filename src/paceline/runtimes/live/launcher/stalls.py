@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from paceline.runtimes.live.heartbeat import Phase, Pulse
-from paceline.runtimes.live.processes import Activity
+from paceline.runtimes.live.launcher.processes import Activity
 from paceline.runtimes.live.timeouts import (
     FIRST_TIME,
     HANG,

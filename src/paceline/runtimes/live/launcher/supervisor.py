@@ -7,8 +7,8 @@ from contextlib import contextmanager
 from enum import Enum
 from types import FrameType
 
-from paceline.runtimes.live.hangs import Episode, HangWatch
-from paceline.runtimes.live.processes import Process
+from paceline.runtimes.live.launcher.hangs import Episode, HangWatch
+from paceline.runtimes.live.launcher.processes import Process
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, BEFORE_KILL, GLANCE
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)

@@ -8,10 +8,10 @@ from pathlib import Path
 
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.heartbeat import Pulse, read_pulse
-from paceline.runtimes.live.place import host_name
-from paceline.runtimes.live.processes import Process, activity
+from paceline.runtimes.live.launcher.processes import Process, activity
+from paceline.runtimes.live.launcher.stalls import Limits, Stall, StallDetector
+from paceline.runtimes.live.process_info import host_name
 from paceline.runtimes.live.stacks import FRAMES, ask_for_stack, users_frame
-from paceline.runtimes.live.stalls import Limits, Stall, StallDetector
 from paceline.runtimes.live.timeouts import AFTER_END, HANG_LOOK, HELD_UP
 from paceline.units import show_seconds
 

@@ -21,9 +21,9 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import NoReturn, Self
 
-from paceline.runtimes.live import processes
 from paceline.runtimes.live.guard import leave
-from paceline.runtimes.live.place import ProcessInfo, file_stem
+from paceline.runtimes.live.launcher import processes
+from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 
 Environ = Mapping[str, str]
 
