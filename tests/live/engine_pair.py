@@ -27,11 +27,11 @@ from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes import prepare
-from paceline.runtimes.live.group import join
 from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.worker import run_worker
+from paceline.runtimes.live.worker.comm import join
+from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
 

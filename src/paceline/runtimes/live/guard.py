@@ -20,10 +20,10 @@ from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem, local_servers
 from paceline.runtimes.live.safe_checkpoints import safe
-from paceline.runtimes.live.served.line import Expelled
 from paceline.runtimes.live.signals import StopRequest, die_with
 from paceline.runtimes.live.stacks import write_stack_when_asked
 from paceline.runtimes.live.timeouts import PATIENCE
+from paceline.runtimes.live.worker.server_client import Expelled
 
 
 class Ended(Protocol):

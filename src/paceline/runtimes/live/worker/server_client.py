@@ -9,7 +9,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.served.control import (
+from paceline.runtimes.live.wire.control import (
     GIVEN_UP,
     AllWords,
     Ask,
@@ -22,8 +22,8 @@ from paceline.runtimes.live.served.control import (
     Told,
     Words,
 )
-from paceline.runtimes.live.served.wire import STOP
-from paceline.runtimes.live.served.worker_sockets import WorkerSockets
+from paceline.runtimes.live.wire.encoding import STOP
+from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
 from paceline.strategies.messages import MESSAGES
 
 

@@ -9,13 +9,13 @@ from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.records.observer import Observer
-from paceline.runtimes.live.agreement import Agreement
-from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.heartbeat import Phase
-from paceline.runtimes.live.overlap import Overlap
-from paceline.runtimes.live.post import NoPost, Post
-from paceline.runtimes.live.recorder import Recorder
-from paceline.runtimes.live.slowness import Slowness
+from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.overlap import Overlap
+from paceline.runtimes.live.worker.post import NoPost, Post
+from paceline.runtimes.live.worker.recorder import Recorder
+from paceline.runtimes.live.worker.slowness import Slowness
+from paceline.runtimes.live.worker.stopping import Agreement
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Ending, Evaluate, Export, Save, Session
 from paceline.strategies.base import SyncPoint, Worker

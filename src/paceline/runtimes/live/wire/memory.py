@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from paceline.runtimes.flat import CONTROL, own_memory
-from paceline.runtimes.live.served.control import Hello
-from paceline.runtimes.live.served.kinds import Refused
-from paceline.runtimes.live.served.shape import Shape, span_of
+from paceline.runtimes.live.wire.control import Hello
+from paceline.runtimes.live.wire.kinds import Refused
+from paceline.runtimes.live.wire.shape import Shape, span_of
 from paceline.shm import segment
 from paceline.shm.segment import PAGE
 

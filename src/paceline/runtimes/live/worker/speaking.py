@@ -3,7 +3,7 @@
 from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Silent, Started
 from paceline.records.summary import Summary
-from paceline.runtimes.live.group import Group
+from paceline.runtimes.live.worker.comm import Group
 
 
 class FirstSpeaks(Silent):

@@ -20,15 +20,15 @@ from paceline.records.servers import ServerLog, ServerTotals, keep_entries, read
 from paceline.runtimes.config import new_identity, read_live
 from paceline.runtimes.live.addresses import own_address
 from paceline.runtimes.live.documents import Documents, check_equal
-from paceline.runtimes.live.keeping import asked_for, check_owner, claim, describe_run
 from paceline.runtimes.live.launcher.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.engine import Beating, Book, ServerEngine
-from paceline.runtimes.live.served.group import RUN, server_key
-from paceline.runtimes.live.served.server_socket import ServerSocket
-from paceline.runtimes.live.served.shape import Shape
+from paceline.runtimes.live.server.engine import Beating, Book, ServerEngine
+from paceline.runtimes.live.server.server_socket import ServerSocket
+from paceline.runtimes.live.wire.shape import Shape
+from paceline.runtimes.live.worker.run_folder import asked_for, check_owner, claim, describe_run
+from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings

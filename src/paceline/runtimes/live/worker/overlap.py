@@ -7,9 +7,9 @@ from torch import Tensor
 
 from paceline.collectives.buckets import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat
-from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.slowness import Slowness
-from paceline.runtimes.live.sums import Pending
+from paceline.runtimes.live.worker.allreduce import Pending
+from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.slowness import Slowness
 from paceline.strategies.effects import Mean
 
 

@@ -20,7 +20,7 @@ from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.sums import Pending, choose_sums
+from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
 
 
 class Group(Protocol):

@@ -14,11 +14,11 @@ from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.control import Welcome
-from paceline.runtimes.live.served.line import ServerClient
-from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.worker_sockets import WorkerSockets
-from paceline.runtimes.live.sums import Pending
+from paceline.runtimes.live.wire.control import Welcome
+from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.worker.allreduce import Pending
+from paceline.runtimes.live.worker.server_client import ServerClient
+from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
 
 RUN = "served/run"
 """Where the first worker tells the servers what the run is called and where it goes on."""

@@ -9,8 +9,8 @@ import torch
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.replicas import equal_when_saved
+from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.drift import equal_when_saved
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Position
 from paceline.strategies.base import Worker

@@ -7,12 +7,12 @@ from typing import Any, Protocol
 import torch
 
 from paceline.records.observer import Observer
-from paceline.runtimes.live.agreement import Agreement, agreement
-from paceline.runtimes.live.engine import Beating
-from paceline.runtimes.live.group import Group, join
-from paceline.runtimes.live.life import WorkerRun
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.worker.comm import Group, join
+from paceline.runtimes.live.worker.engine import Beating
+from paceline.runtimes.live.worker.run import WorkerRun
+from paceline.runtimes.live.worker.stopping import Agreement, agreement
 from paceline.runtimes.prepare import Prepared
 
 

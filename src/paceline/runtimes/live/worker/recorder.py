@@ -7,8 +7,8 @@ import torch
 
 from paceline.records.ledger import TimeLedger
 from paceline.records.spans import Span, StepRecord
-from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.replicas import Replicas, Unlike
+from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.drift import Replicas, Unlike
 
 SETTLE_AFTER = 256
 """Exchanges that are kept before they are settled without a meeting: it bounds what a killed worker loses."""

@@ -7,8 +7,8 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from paceline.runtimes.live.served import layout
-from paceline.runtimes.live.served.kinds import (
+from paceline.runtimes.live.wire import layout
+from paceline.runtimes.live.wire.kinds import (
     DTYPES,
     KINDS,
     Expected,
@@ -17,7 +17,7 @@ from paceline.runtimes.live.served.kinds import (
     lowest,
     typed_fields,
 )
-from paceline.runtimes.live.served.layout import STOP
+from paceline.runtimes.live.wire.layout import STOP
 
 Frame = bytes | bytearray | memoryview
 

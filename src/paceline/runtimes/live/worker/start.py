@@ -18,9 +18,11 @@ from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.runtimes.config import read_live
-from paceline.runtimes.live.engine import Beating
-from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.keeping import (
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.process_info import ProcessInfo, job_roots
+from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.engine import Beating
+from paceline.runtimes.live.worker.run_folder import (
     Describe,
     Home,
     agree_on_folder,
@@ -29,10 +31,8 @@ from paceline.runtimes.live.keeping import (
     describe_run,
     machine,
 )
-from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.served.way import ThroughServers
-from paceline.runtimes.live.ways import AmongWorkers, WorkerBackend
+from paceline.runtimes.live.worker.served import ThroughServers
+from paceline.runtimes.live.worker.ways import AmongWorkers, WorkerBackend
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.threads import too_many

@@ -10,10 +10,10 @@ from contextlib import suppress
 
 from paceline.runtimes.live.addresses import Endpoint, tcp
 from paceline.runtimes.live.served.authenticator import HANDSHAKE, MOST_UNPROVEN
-from paceline.runtimes.live.served.channel import Announce, Channel, Limits
-from paceline.runtimes.live.served.noise import NotGenuine
-from paceline.runtimes.live.served.tuning import tune_tcp
-from paceline.runtimes.live.served.wire import Packet
+from paceline.runtimes.live.wire.channel import Announce, Channel, Limits
+from paceline.runtimes.live.wire.encoding import Packet
+from paceline.runtimes.live.wire.noise import NotGenuine
+from paceline.runtimes.live.wire.tuning import tune_tcp
 
 _GLANCE = 0.25
 """Seconds between looks at who has not proven itself in time."""

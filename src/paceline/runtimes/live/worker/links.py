@@ -4,10 +4,10 @@ import socket
 import time
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.served.channel import NOTHING, Announce, Channel, Limits, OtherVersion, drop_all
-from paceline.runtimes.live.served.noise import NotGenuine
-from paceline.runtimes.live.served.tuning import tune_tcp, tune_timeout
-from paceline.runtimes.live.served.wire import Packet
+from paceline.runtimes.live.wire.channel import NOTHING, Announce, Channel, Limits, OtherVersion, drop_all
+from paceline.runtimes.live.wire.encoding import Packet
+from paceline.runtimes.live.wire.noise import NotGenuine
+from paceline.runtimes.live.wire.tuning import tune_tcp, tune_timeout
 
 GRACE = 1.0
 """Seconds for which others may still be heard after a server's connection was lost."""

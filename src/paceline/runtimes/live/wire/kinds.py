@@ -6,9 +6,9 @@ from typing import Self, get_type_hints
 
 import torch
 
-from paceline.runtimes.live.served import control
-from paceline.runtimes.live.served.control import CONTROL_MESSAGES
-from paceline.runtimes.live.served.shape import Shape
+from paceline.runtimes.live.wire import control
+from paceline.runtimes.live.wire.control import CONTROL_MESSAGES
+from paceline.runtimes.live.wire.shape import Shape
 from paceline.strategies.messages import MESSAGES, Join, Model, Pull, Push, Rest
 
 KINDS: tuple[type, ...] = (*MESSAGES, *CONTROL_MESSAGES)

@@ -16,18 +16,18 @@ from paceline.records.servers import ServerTotals
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.runtimes.config import already_complete
-from paceline.runtimes.live.agreement import Agreement
-from paceline.runtimes.live.engine import Beating
-from paceline.runtimes.live.group import Group, SoloComm
-from paceline.runtimes.live.keeping import FolderKeeper, Home, last_recorded_step
-from paceline.runtimes.live.life import WorkerRun
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.post import Post
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.saving import restore
-from paceline.runtimes.live.served.group import Entering, ServedGroup
-from paceline.runtimes.live.served.line import ByServers, ServerClient, ServerPost
-from paceline.runtimes.live.served.memory import SharedFlat
+from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.worker.checkpoint import restore
+from paceline.runtimes.live.worker.comm import Group, SoloComm
+from paceline.runtimes.live.worker.engine import Beating
+from paceline.runtimes.live.worker.post import Post
+from paceline.runtimes.live.worker.run import WorkerRun
+from paceline.runtimes.live.worker.run_folder import FolderKeeper, Home, last_recorded_step
+from paceline.runtimes.live.worker.server_client import ByServers, ServerClient, ServerPost
+from paceline.runtimes.live.worker.server_comm import Entering, ServedGroup
+from paceline.runtimes.live.worker.stopping import Agreement
 from paceline.runtimes.prepare import Prepared
 
 

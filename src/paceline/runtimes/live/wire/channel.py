@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import NamedTuple
 
-from paceline.runtimes.live.served.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
+from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
 
 PROLOGUE = b"paceline wire 3\n"
 """What the first message begins with, in the clear: whoever sends something else speaks another protocol."""

@@ -4,8 +4,8 @@ import threading
 from collections.abc import Callable
 from typing import Protocol, Self
 
-from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.worker.comm import Group
 from paceline.strategies.base import SyncPoint, Worker
 
 _GLANCE = 0.5

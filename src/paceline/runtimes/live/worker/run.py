@@ -20,16 +20,16 @@ from paceline.records.spans import Totals
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.runtimes.config import already_complete
-from paceline.runtimes.live.agreement import Agreement
-from paceline.runtimes.live.engine import Beating, Engine
-from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.keeping import FolderKeeper, Home, go_on, recorded_time
-from paceline.runtimes.live.post import NoPost, Post
-from paceline.runtimes.live.recorder import Recorder
-from paceline.runtimes.live.replicas import Alike, Replicas, Unlike
-from paceline.runtimes.live.saving import load_shared, restore
-from paceline.runtimes.live.slowness import Slowness
-from paceline.runtimes.live.speaking import FirstSpeaks
+from paceline.runtimes.live.worker.checkpoint import load_shared, restore
+from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.drift import Alike, Replicas, Unlike
+from paceline.runtimes.live.worker.engine import Beating, Engine
+from paceline.runtimes.live.worker.post import NoPost, Post
+from paceline.runtimes.live.worker.recorder import Recorder
+from paceline.runtimes.live.worker.run_folder import FolderKeeper, Home, go_on, recorded_time
+from paceline.runtimes.live.worker.slowness import Slowness
+from paceline.runtimes.live.worker.speaking import FirstSpeaks
+from paceline.runtimes.live.worker.stopping import Agreement
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Position, Session

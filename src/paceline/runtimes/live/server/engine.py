@@ -13,9 +13,11 @@ from paceline.records.checkpoints import Checkpoints
 from paceline.records.lock import RunLock
 from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated, Used
 from paceline.runtimes.live.heartbeat import Phase
-from paceline.runtimes.live.served.attendance import Expected
-from paceline.runtimes.live.served.circle import OPERATIONS, ElasticCollectives, Gift
-from paceline.runtimes.live.served.control import (
+from paceline.runtimes.live.server.attendance import Expected
+from paceline.runtimes.live.server.collectives import OPERATIONS, ElasticCollectives, Gift
+from paceline.runtimes.live.server.server_socket import Parcel, ServerSocket
+from paceline.runtimes.live.timeouts import SILENCE
+from paceline.runtimes.live.wire.control import (
     GIVEN_UP,
     AllWords,
     Ask,
@@ -31,9 +33,7 @@ from paceline.runtimes.live.served.control import (
     Welcome,
     Words,
 )
-from paceline.runtimes.live.served.server_socket import Parcel, ServerSocket
-from paceline.runtimes.live.served.wire import STOP
-from paceline.runtimes.live.timeouts import SILENCE
+from paceline.runtimes.live.wire.encoding import STOP
 from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import Prepared
 from paceline.strategies.base import Served, Server

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.runtimes.live.served import layout
-from paceline.runtimes.live.served.kinds import DTYPES, KINDS, Expected, Refused, longest_header, typed_fields
-from paceline.runtimes.live.served.layout import STOP
-from paceline.runtimes.live.served.reading import (
+from paceline.runtimes.live.wire import layout
+from paceline.runtimes.live.wire.kinds import DTYPES, KINDS, Expected, Refused, longest_header, typed_fields
+from paceline.runtimes.live.wire.layout import STOP
+from paceline.runtimes.live.wire.reading import (
     Announced,
     Frame,
     Landing,

@@ -4,11 +4,11 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 
-from paceline.runtimes.live.served import wire
-from paceline.runtimes.live.served.channel import Channel
-from paceline.runtimes.live.served.control import Beat
-from paceline.runtimes.live.served.links import call
 from paceline.runtimes.live.timeouts import BEAT
+from paceline.runtimes.live.wire import encoding as wire
+from paceline.runtimes.live.wire.channel import Channel
+from paceline.runtimes.live.wire.control import Beat
+from paceline.runtimes.live.worker.links import call
 
 
 class Pulse:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.errors import RunFailed
-from paceline.runtimes.live.group import Group
+from paceline.runtimes.live.worker.comm import Group
 from paceline.strategies.base import Worker
 
 _PRIME = 2**53 - 111

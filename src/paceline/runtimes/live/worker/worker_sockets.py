@@ -12,15 +12,15 @@ import torch
 from torch import Tensor
 
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.served import wire
-from paceline.runtimes.live.served.channel import Channel, Landing, Limits
-from paceline.runtimes.live.served.control import Welcome
-from paceline.runtimes.live.served.kinds import LONGEST_ANSWER
-from paceline.runtimes.live.served.links import Link, ServerLost
-from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.pulse import Pulse
-from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.live.served.wire import LIMIT, Announced, Expected
+from paceline.runtimes.live.wire import encoding as wire
+from paceline.runtimes.live.wire.channel import Channel, Landing, Limits
+from paceline.runtimes.live.wire.control import Welcome
+from paceline.runtimes.live.wire.encoding import LIMIT, Announced, Expected
+from paceline.runtimes.live.wire.kinds import LONGEST_ANSWER
+from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.wire.shape import Shape
+from paceline.runtimes.live.worker.links import Link, ServerLost
+from paceline.runtimes.live.worker.pulse import Pulse
 from paceline.strategies.base import parts
 from paceline.strategies.messages import Model
 

@@ -8,14 +8,15 @@ from typing import Any, NamedTuple, Self
 
 from paceline.runtimes.live.addresses import resolve
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.served import memory, wire
-from paceline.runtimes.live.served.channel import Channel, Landing, Limits
-from paceline.runtimes.live.served.control import Beat, Died, Hello, Refusal
-from paceline.runtimes.live.served.kinds import LONGEST_QUESTION
-from paceline.runtimes.live.served.listener import Listener
-from paceline.runtimes.live.served.memory import Mapped
-from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.live.served.wire import LIMIT, Announced, Expected, Refused
+from paceline.runtimes.live.wire import encoding as wire
+from paceline.runtimes.live.wire import memory
+from paceline.runtimes.live.wire.channel import Channel, Landing, Limits
+from paceline.runtimes.live.wire.control import Beat, Died, Hello, Refusal
+from paceline.runtimes.live.wire.encoding import LIMIT, Announced, Expected, Refused
+from paceline.runtimes.live.wire.kinds import LONGEST_QUESTION
+from paceline.runtimes.live.wire.listener import Listener
+from paceline.runtimes.live.wire.memory import Mapped
+from paceline.runtimes.live.wire.shape import Shape
 from paceline.strategies.messages import Model
 
 WAITING = 8

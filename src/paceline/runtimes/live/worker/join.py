@@ -17,18 +17,18 @@ from paceline.records.lock import RunLock
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.runtimes.config import new_identity, write_config
-from paceline.runtimes.live.keeping import Home, claim
 from paceline.runtimes.live.launcher.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.group import ServedGroup, connect
-from paceline.runtimes.live.served.line import ByServers, ServerClient
-from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.server import Heart
-from paceline.runtimes.live.served.way import ServedWorkerRun
-from paceline.runtimes.live.served.worker_sockets import WorkerSockets
+from paceline.runtimes.live.server.run import Heart
 from paceline.runtimes.live.timeouts import KNOCK
+from paceline.runtimes.live.wire.control import Hello, Welcome
+from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.worker.run_folder import Home, claim
+from paceline.runtimes.live.worker.served import ServedWorkerRun
+from paceline.runtimes.live.worker.server_client import ByServers, ServerClient
+from paceline.runtimes.live.worker.server_comm import ServedGroup, connect
+from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings
 

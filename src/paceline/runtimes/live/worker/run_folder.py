@@ -22,10 +22,10 @@ from paceline.records.lock import RunLock
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import Placement, new_identity, read_config, write_config
 from paceline.runtimes.live.documents import check_equal
-from paceline.runtimes.live.group import Group
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.saving import snapshot
+from paceline.runtimes.live.worker.checkpoint import snapshot
+from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Position
 from paceline.runtimes.settings import Settings
