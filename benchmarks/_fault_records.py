@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from _fault_scenarios import Scenario
+from paceline.records.files import DamagedFile
 from paceline.records.folder import RunFolder
-from paceline.records.tensors import DamagedFile, read_tensors
+from paceline.records.tensors import read_tensors
 
 TRACEBACK = "Traceback (most recent call last)"
 
