@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.clusters.cluster import Link
-from paceline.collectives.operations import OPERATIONS, find_operation
+from paceline.collectives.over_torch import find_operation
 from paceline.costs.all_reduce import predict_all_reduce, uniform_cluster
 from paceline.errors import UsageError
 from paceline.reports.bench import ConsoleBench, row, verdict
 from paceline.reports.winners import winners
+from paceline.shm.operations import OPERATIONS
 from paceline.studies.collectives.fit import AlphaBeta, fit_line
 from paceline.studies.collectives.measure import Measurer
 from paceline.studies.collectives.pattern import PERIOD, Pattern

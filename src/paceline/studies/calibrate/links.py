@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from paceline.clusters.profile import LinkFit
-from paceline.collectives.operations import find_operation
+from paceline.collectives.over_torch import find_operation
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots

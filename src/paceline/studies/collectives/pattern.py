@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from paceline.collectives.operations import Operation
+from paceline.shm.operations import Operation
 
 PERIOD = 8191
 """Elements until the values repeat; a prime, so that no chunk begins where another does."""

@@ -10,8 +10,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from paceline.collectives.operations import Operation
 from paceline.collectives.over_torch import TorchTransport
+from paceline.shm.operations import Operation
 from paceline.studies.collectives.fit import AlphaBeta, fit_line
 from paceline.studies.collectives.request import PROBED
 from paceline.studies.collectives.room import BenchGroup

@@ -82,7 +82,7 @@ def request(
     """Read the options as a user writes them; a UsageError says which one cannot be."""
     import torch
 
-    from paceline.collectives.operations import find_operation
+    from paceline.collectives.over_torch import find_operation
 
     if dtype not in ELEMENTS:
         raise unknown("dtype", dtype, ELEMENTS)

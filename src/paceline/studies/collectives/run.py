@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from paceline.collectives.operations import find_operation
+from paceline.collectives.over_torch import find_operation
 from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots

@@ -10,9 +10,8 @@ from torch import Tensor
 from paceline import shm
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.execute import Reducer
-from paceline.collectives.operations import Operation
 from paceline.collectives.over_torch import TorchTransport
-from paceline.collectives.torch_ops import combining
+from paceline.shm.operations import Operation
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, PROBED, SHM, Request
 from paceline.studies.collectives.room import BenchGroup
 
@@ -57,7 +56,7 @@ def _side(
 
 def _native(operation: Operation, workers: int) -> Callable[[Tensor, dist.ProcessGroup | None], object]:
     """A backend's own all-reduce."""
-    op = combining(operation)
+    op = operation.combining_op
 
     def reduce(tensor: Tensor, group: dist.ProcessGroup | None) -> None:
         dist.all_reduce(tensor, op, group=group)

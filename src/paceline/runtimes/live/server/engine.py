@@ -34,8 +34,8 @@ from paceline.runtimes.live.wire.control import (
     Words,
 )
 from paceline.runtimes.live.wire.encoding import STOP
-from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Served, Server
 from paceline.strategies.effects import Apply, Peer, Receive, Send
 from paceline.strategies.messages import MESSAGES, Left
