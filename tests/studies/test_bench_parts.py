@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.clusters.cluster import Link
-from paceline.collectives.operations import OPERATIONS, find_operation
+from paceline.collectives.over_torch import find_operation
 from paceline.costs.all_reduce import predict_all_reduce, uniform_cluster
 from paceline.errors import UsageError
 from paceline.reports.bench import ConsoleBench, conclusion, row, winners
+from paceline.shm.operations import OPERATIONS
 from paceline.studies.collectives.predict import predict
 from paceline.studies.collectives.probe import AlphaBeta, PiecewiseAlphaBeta, ProbeResult, fit_line
 from paceline.studies.collectives.request import (

@@ -12,10 +12,11 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
-from paceline.collectives.hosts import host_id, number_hosts
+from paceline.collectives.schedule import number_hosts
 from paceline.errors import UsageError
 from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.shm.host import host_id
 
 _TIMEOUT = timedelta(seconds=120)
 

@@ -10,8 +10,8 @@ from functools import partial
 
 import torch
 
-from paceline.collectives.operations import Operation
 from paceline.collectives.over_torch import TorchTransport
+from paceline.shm.operations import Operation
 from paceline.shm.table import PIECE
 from paceline.shm.team import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.studies.collectives.group import BenchGroup, calls_within, quartiles, share, timed

@@ -74,7 +74,7 @@ def parse_request(sizes: str | None, only: str | None, op: str, dtype: str, **mo
     """Read what a user writes; a UsageError says what is wrong. ``more`` are other fields, None if not given."""
     import torch
 
-    from paceline.collectives.operations import find_operation
+    from paceline.collectives.over_torch import find_operation
 
     if dtype not in ELEMENTS:
         raise unknown("dtype", dtype, ELEMENTS)

@@ -10,9 +10,8 @@ from torch import Tensor
 from paceline import shm
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.execute import Reducer
-from paceline.collectives.operations import Operation
 from paceline.collectives.over_torch import TorchTransport
-from paceline.collectives.torch_ops import combining
+from paceline.shm.operations import Operation
 from paceline.studies.collectives.group import BenchGroup
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchRequest
 
@@ -51,7 +50,7 @@ def reducer(name: str, group: BenchGroup, operation: Operation) -> Callable[[Ten
     if name not in (GLOO, SHM, ELSEWHERE):
         scheduled = Reducer(build_schedule(name, group.hosts), group.rank, TorchTransport())
         return lambda tensor: scheduled.all_reduce(tensor, operation)
-    op, over = combining(operation), None if name == GLOO else group.shm
+    op, over = operation.combining_op, None if name == GLOO else group.shm
 
     def native(tensor: Tensor) -> None:
         dist.all_reduce(tensor, op, group=over)
