@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.lock import RunLock
-from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated, Used
+from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated
 from paceline.runtimes.live.heartbeat import Phase
 from paceline.runtimes.live.server.attendance import Expected
 from paceline.runtimes.live.server.collectives import OPERATIONS, ElasticCollectives, Gift
@@ -34,8 +34,8 @@ from paceline.runtimes.live.wire.messages import (
     TotalsReply,
     Welcome,
 )
-from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Served, Server
 from paceline.strategies.effects import Apply, Peer, Receive, Send
 from paceline.strategies.messages import MESSAGES, Left
@@ -155,11 +155,8 @@ class ServerEngine:
         me = self.me
         self.part.apply(self._agenda.epoch(self._shards.steps_through(me.seen)), effect.rate)
         me.version += 1
-        me.seen += sum(credit.samples for credit in effect.credits)
-        used = tuple(
-            Used(one.worker, one.clock, one.version, one.staleness, one.samples) for one in effect.credits
-        )
-        self.book.write(Updated(self._now, me.version, used))
+        me.seen += sum(credit.samples for credit in effect.gradients)
+        self.book.write(Updated(self._now, me.version, effect.gradients))
         self.heartbeat.beat(me.version)
 
     def _send(self, effect: Send) -> None:

@@ -28,8 +28,8 @@ from paceline.runtimes.live.server.engine import Beating, Book, ServerEngine
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.worker.run_folder import asked_for, check_owner, claim, describe_run
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
-from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import prepare
+from paceline.runtimes.replica import ParameterShard
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Server
 

@@ -13,7 +13,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
 from paceline.collectives.choose import NATIVE
-from paceline.collectives.hosts import host_id, number_hosts
+from paceline.collectives.schedule import number_hosts
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.documents import Documents, check_equal
@@ -21,6 +21,7 @@ from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
+from paceline.shm.host import host_id
 
 
 class Group(Protocol):
