@@ -40,9 +40,8 @@ from paceline.runtimes.live.store_server import (
     StoreServer,
     unpack_request,
 )
-from paceline.runtimes.live.wire.channel import PROLOGUE
+from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.listener import MOST_UNPROVEN
-from paceline.runtimes.live.wire.tcp import connect
 from ports import free_ports
 
 SECRET, OTHER = Secret(b"a secret of the tests"), Secret(b"another secret of them")
@@ -217,7 +216,7 @@ def test_malformed_requests_of_a_member_are_counted_and_survived(
     bad = [b"", os.urandom(13), good[:-1], b"x" * 5000, packed([1, 99]), packed([1, Op.SET, [b"k"], []])]
     bad += [packed([1, Op.READ, [b"k"], [], float("nan")]), packed([1, Op.SET, ["k"], [1]])]
     for message in bad:
-        member.send(message, memoryview(b""), most=1)
+        member.send(Packet(message, memoryview(b"")), most=1)
     while server.refused.total() < len(bad):
         time.sleep(0.01)
     member.close()
