@@ -14,7 +14,7 @@ from paceline.runtimes.live.served import kinds, reading, wire
 from paceline.runtimes.live.served.control import Contribution, Hello, Welcome, Words
 from paceline.runtimes.live.served.kinds import KINDS, TO_SERVER, TO_WORKER
 from paceline.runtimes.live.served.wire import STOP, Expected, Letter, Refused
-from paceline.strategies.messages import Left, Model, Push
+from paceline.strategies.messages import Leave, Model, Push
 
 ALL = Expected(kinds=frozenset(KINDS), length=7, dtype=torch.float32, limit=10_000)
 REASONS = {
@@ -154,9 +154,9 @@ def header(message: Any) -> bytes:
             (header(Welcome(0, True, "")).replace(b"\x01\x00\x00\x00\x00", b"\x02\x00\x00\x00\x00"), b""),
             "malformed",
         ),
-        ((b"pace\x02" + header(Left(0))[5:], b""), "other version"),
-        ((b"pace\x03\xff" + header(Left(0))[6:], b""), "unknown kind"),
-        ((b"evil" + header(Left(0))[4:], b""), "malformed"),
+        ((b"pace\x02" + header(Leave(0))[5:], b""), "other version"),
+        ((b"pace\x03\xff" + header(Leave(0))[6:], b""), "unknown kind"),
+        ((b"evil" + header(Leave(0))[4:], b""), "malformed"),
     ],
 )
 def test_a_refusal_says_what_was_wrong(packet: Any, reason: str) -> None:
@@ -176,7 +176,7 @@ def test_a_length_that_promises_too_much_takes_no_memory() -> None:
 def test_messages_have_one_direction() -> None:
     """A worker that sends what only servers say would change other workers' parameters."""
     assert not TO_SERVER & TO_WORKER
-    assert set(KINDS) - TO_SERVER - TO_WORKER == {Left}  # servers are told of a death by their own runtime
+    assert set(KINDS) - TO_SERVER - TO_WORKER == {Leave}  # servers are told of a death by their own runtime
 
 
 def test_a_tensor_is_sent_from_where_it_lies() -> None:

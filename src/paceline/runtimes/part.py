@@ -11,7 +11,7 @@ from paceline.jobs.optimizers import clip_norm_
 from paceline.runtimes.flat import Flat, flatten_parameters
 from paceline.runtimes.optimizers import Rated, flat_optimizer, takes_vector
 from paceline.runtimes.randomness import AllStreams, undisturbed
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 
 
 class ParameterShard:
@@ -32,7 +32,7 @@ class ParameterShard:
             self._rated = Rated(flat_optimizer(job.optimizer, flat))
             return
         check_divisible(job, servers, flat)
-        self.params = parts(flat.params, servers)[rank].clone()
+        self.params = server_slices(flat.params, servers)[rank].clone()
         self.grad = torch.zeros_like(self.params)
         own = nn.Parameter(self.params)
         own.grad = self.grad

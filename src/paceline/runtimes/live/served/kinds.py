@@ -9,12 +9,12 @@ import torch
 from paceline.runtimes.live.served import control
 from paceline.runtimes.live.served.control import CONTROL_MESSAGES
 from paceline.runtimes.live.served.shape import Shape
-from paceline.strategies.messages import MESSAGES, Join, Model, Pull, Push, Rest
+from paceline.strategies.messages import MESSAGES, Join, Model, Pause, Pull, Push
 
 KINDS: tuple[type, ...] = (*MESSAGES, *CONTROL_MESSAGES)
 """Every kind of message; its place here is its number on the wire."""
 TO_SERVER: frozenset[type] = frozenset(
-    {Join, Push, Rest, Pull, control.Hello, control.Beat, control.Goodbye}
+    {Join, Push, Pause, Pull, control.Hello, control.Beat, control.Goodbye}
     | {control.Contribution, control.Words, control.Keep, control.Ask, control.Died}
 )
 TO_WORKER: frozenset[type] = frozenset(

@@ -5,7 +5,7 @@ from typing import NamedTuple
 
 import torch
 
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,5 +25,5 @@ class Span(NamedTuple):
 
 def span_of(length: int, servers: int, server: int) -> Span:
     """The part of a vector of so many elements that a server keeps."""
-    lengths = [piece.numel() for piece in parts(torch.empty(length, device="meta"), servers)]
+    lengths = [piece.numel() for piece in server_slices(torch.empty(length, device="meta"), servers)]
     return Span(sum(lengths[:server]), lengths[server])

@@ -21,7 +21,7 @@ from paceline.runtimes.live.served.memory import SharedFlat
 from paceline.runtimes.live.served.pulse import Pulse
 from paceline.runtimes.live.served.shape import Shape
 from paceline.runtimes.live.served.wire import LIMIT, Announced, Expected
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 from paceline.strategies.messages import Model
 
 __all__ = ["Arrival", "ServerLost", "WorkerSockets"]
@@ -141,7 +141,7 @@ class WorkerSockets:
     def _part(self, server: int) -> Tensor | None:
         """The parameters that a server keeps, as this worker has them."""
         params = self._memory.params
-        return None if params is None else parts(params, len(self._links))[server]
+        return None if params is None else server_slices(params, len(self._links))[server]
 
 
 def _await_end(link: Link, end: float) -> None:
