@@ -28,10 +28,10 @@ import zmq
 
 from _fault_hosts import local_rank
 from paceline.runtimes.live.secret import Keys, Secret, member_keys, store_keys, wire_key
-from paceline.runtimes.live.served.channel import PROLOGUE
-from paceline.runtimes.live.served.links import call
-from paceline.runtimes.live.served.noise import Handshake
 from paceline.runtimes.live.store_requests import Op, Request
+from paceline.runtimes.live.wire.channel import PROLOGUE
+from paceline.runtimes.live.wire.noise import Handshake
+from paceline.runtimes.live.worker.links import call
 
 VALUES, FRAMES = 1_000, 10_000
 LEAST_RATE, MOST_GROWTH = 0.7, 64 * 2**20

@@ -28,11 +28,11 @@ from _ports import free_ports
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.server_socket import ServerSocket
-from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.live.served.worker_sockets import WorkerSockets
+from paceline.runtimes.live.server.server_socket import ServerSocket
+from paceline.runtimes.live.wire.control import Hello, Welcome
+from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.wire.shape import Shape
+from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
 from paceline.strategies.messages import Model, Push
 from paceline.studies.calibrate.messages import measure_cipher
 

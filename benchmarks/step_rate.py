@@ -28,11 +28,11 @@ from paceline.jobs.build import build_job
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.spec import JobSpec
 from paceline.records.observer import Silent
-from paceline.runtimes.live.group import join
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.worker import run_worker
+from paceline.runtimes.live.worker.comm import join
+from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
 
 CASES: dict[str, dict[str, Any]] = {

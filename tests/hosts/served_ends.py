@@ -7,11 +7,11 @@ import torch
 
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.server_socket import ServerSocket
-from paceline.runtimes.live.served.shape import Shape
-from paceline.runtimes.live.served.worker_sockets import ServerLost, WorkerSockets
+from paceline.runtimes.live.server.server_socket import ServerSocket
+from paceline.runtimes.live.wire.control import Hello, Welcome
+from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.wire.shape import Shape
+from paceline.runtimes.live.worker.worker_sockets import ServerLost, WorkerSockets
 from paceline.strategies.messages import Model, Push
 
 SECRET, LENGTH = Secret(b"a secret of the tests"), 100_000

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from paceline.runtimes.live.agreement import AtOnce, ByStep, ByVote
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
+from paceline.runtimes.live.worker.stopping import AtOnce, ByStep, ByVote
 from paceline.strategies.base import Worker
 
 EMPTY = torch.zeros(0)

@@ -16,9 +16,9 @@ from paceline.runtimes.live.heartbeat import read_pulse
 from paceline.runtimes.live.launcher.death_notices import DeathNotices
 from paceline.runtimes.live.safe_checkpoints import complete_steps
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.control import Died
-from paceline.runtimes.live.served.server_socket import ServerSocket
-from paceline.runtimes.live.served.shape import Shape
+from paceline.runtimes.live.server.server_socket import ServerSocket
+from paceline.runtimes.live.wire.control import Died
+from paceline.runtimes.live.wire.shape import Shape
 from ports import free_ports
 
 Start = Callable[..., Faulty]

@@ -21,16 +21,16 @@ from paceline.records.observer import Silent, Started
 from paceline.records.spans import StepRecord, Totals
 from paceline.runtimes.config import read_settings, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
-from paceline.runtimes.live import recorder as recorder_module
-from paceline.runtimes.live.engine import Engine
-from paceline.runtimes.live.keeping import check_alike
-from paceline.runtimes.live.life import WorkerRun, seed_device
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.overlap import Overlap
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.recorder import Recorder
-from paceline.runtimes.live.slowness import Slowness
-from paceline.runtimes.live.worker import run_worker
+from paceline.runtimes.live.worker import recorder as recorder_module
+from paceline.runtimes.live.worker.engine import Engine
+from paceline.runtimes.live.worker.overlap import Overlap
+from paceline.runtimes.live.worker.recorder import Recorder
+from paceline.runtimes.live.worker.run import WorkerRun, seed_device
+from paceline.runtimes.live.worker.run_folder import check_alike
+from paceline.runtimes.live.worker.slowness import Slowness
+from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.replica import stream_seed
 from paceline.runtimes.session import Save
 from paceline.runtimes.settings import Every, Settings

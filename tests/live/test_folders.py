@@ -12,8 +12,8 @@ from paceline.records.create import create_new, new_folder_name
 from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity
 from paceline.runtimes.config import new_identity, read_config, write_config
-from paceline.runtimes.live.keeping import agree_on_folder
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.worker.run_folder import agree_on_folder
 from paceline.runtimes.settings import Settings
 
 SETTINGS = Settings(job=JobSpec(), batch_sizes=(8, 8), epochs=1)

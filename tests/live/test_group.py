@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.group import join
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.worker.comm import join
 from ports import free_ports
 
 

@@ -4,7 +4,13 @@ import pytest
 import torch
 
 from paceline.errors import RunFailed
-from paceline.runtimes.live.replicas import Alike, equal_when_saved, exact_hash, parameter_hash, who_differs
+from paceline.runtimes.live.worker.drift import (
+    Alike,
+    equal_when_saved,
+    exact_hash,
+    parameter_hash,
+    who_differs,
+)
 from paceline.strategies.base import Worker
 
 

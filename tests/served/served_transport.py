@@ -8,11 +8,11 @@ from torch import Tensor
 
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.control import Hello, Welcome
-from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.server_socket import ServerSocket
-from paceline.runtimes.live.served.shape import Shape, span_of
-from paceline.runtimes.live.served.worker_sockets import WorkerSockets
+from paceline.runtimes.live.server.server_socket import ServerSocket
+from paceline.runtimes.live.wire.control import Hello, Welcome
+from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.wire.shape import Shape, span_of
+from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
 
 SECRET = Secret(b"a secret of the tests")
 LENGTH = 300_001

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from paceline.runtimes.live.served.circle import ElasticCollectives, Gift
+from paceline.runtimes.live.server.collectives import ElasticCollectives, Gift
 
 
 def gift(value: float, op: str = "sum", root: int = 0) -> Gift:

@@ -3,8 +3,8 @@
 import pytest
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from paceline.runtimes.live.served import noise
-from paceline.runtimes.live.served.noise import Cipher, Handshake, NotGenuine
+from paceline.runtimes.live.wire import noise
+from paceline.runtimes.live.wire.noise import Cipher, Handshake, NotGenuine
 
 # Noise_NNpsk0_25519_AESGCM_SHA256 of the cacophony vectors: payloads and what they become on the wire.
 PROLOGUE, SECRET = b"John Galt", b"This is my Austrian perspective!"

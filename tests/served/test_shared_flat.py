@@ -10,10 +10,10 @@ import torch
 from served_transport import flat_memory
 
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.live.served.control import Hello
-from paceline.runtimes.live.served.memory import SharedFlat, attach
-from paceline.runtimes.live.served.shape import Shape, span_of
-from paceline.runtimes.live.served.wire import Refused
+from paceline.runtimes.live.wire.control import Hello
+from paceline.runtimes.live.wire.encoding import Refused
+from paceline.runtimes.live.wire.memory import SharedFlat, attach
+from paceline.runtimes.live.wire.shape import Shape, span_of
 from paceline.shm import segment
 
 CPU = torch.device("cpu")

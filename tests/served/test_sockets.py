@@ -11,11 +11,11 @@ from served_transport import LENGTH, SECRET, a_server, a_worker, flat_memory
 from paceline.errors import UsageError
 from paceline.runtimes.live.failures import lost_peer
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.control import Contribution, Hello, Kept, Refusal, Result, Words
-from paceline.runtimes.live.served.memory import SharedFlat
-from paceline.runtimes.live.served.server_socket import WAITING, ServerSocket
-from paceline.runtimes.live.served.wire import STOP
-from paceline.runtimes.live.served.worker_sockets import ServerLost, WorkerSockets
+from paceline.runtimes.live.server.server_socket import WAITING, ServerSocket
+from paceline.runtimes.live.wire.control import Contribution, Hello, Kept, Refusal, Result, Words
+from paceline.runtimes.live.wire.encoding import STOP
+from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.worker.worker_sockets import ServerLost, WorkerSockets
 from paceline.strategies.base import server_slices
 from paceline.strategies.messages import Join, Model, Pause, Pull, Push
 
@@ -213,7 +213,7 @@ def test_a_wrong_secret_is_the_users_mistake() -> None:
 
 def test_a_server_listens_on_other_addresses_too() -> None:
     """On loopback of the new protocol, and on no address that is not asked for."""
-    from paceline.runtimes.live.served.shape import Shape
+    from paceline.runtimes.live.wire.shape import Shape
 
     with ServerSocket(SECRET, "::1", Shape(length=1, dtype=torch.float32), 0, 1) as server:
         assert server.endpoint.startswith("tcp://[::1]:")

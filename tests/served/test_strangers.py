@@ -15,9 +15,11 @@ from served_transport import LENGTH, SECRET, a_server, a_worker
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.secret import wire_key
-from paceline.runtimes.live.served import listener, wire
 from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
-from paceline.runtimes.live.served.channel import (
+from paceline.runtimes.live.server.server_socket import ServerSocket
+from paceline.runtimes.live.wire import encoding as wire
+from paceline.runtimes.live.wire import listener
+from paceline.runtimes.live.wire.channel import (
     NOTHING,
     OTHER_VERSION,
     PROLOGUE,
@@ -26,10 +28,9 @@ from paceline.runtimes.live.served.channel import (
     Channel,
     drop_all,
 )
-from paceline.runtimes.live.served.control import Hello
-from paceline.runtimes.live.served.links import Link, call
-from paceline.runtimes.live.served.noise import MESSAGE, Handshake
-from paceline.runtimes.live.served.server_socket import ServerSocket
+from paceline.runtimes.live.wire.control import Hello
+from paceline.runtimes.live.wire.noise import MESSAGE, Handshake
+from paceline.runtimes.live.worker.links import Link, call
 from paceline.strategies.messages import Join, Model, Push
 
 

@@ -10,10 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.runtimes.live.served import kinds, reading, wire
-from paceline.runtimes.live.served.control import Contribution, Hello, Welcome, Words
-from paceline.runtimes.live.served.kinds import KINDS, TO_SERVER, TO_WORKER
-from paceline.runtimes.live.served.wire import STOP, Expected, Letter, Refused
+from paceline.runtimes.live.wire import encoding as wire
+from paceline.runtimes.live.wire import kinds, reading
+from paceline.runtimes.live.wire.control import Contribution, Hello, Welcome, Words
+from paceline.runtimes.live.wire.encoding import STOP, Expected, Letter, Refused
+from paceline.runtimes.live.wire.kinds import KINDS, TO_SERVER, TO_WORKER
 from paceline.strategies.messages import Leave, Model, Push
 
 ALL = Expected(kinds=frozenset(KINDS), length=7, dtype=torch.float32, limit=10_000)

@@ -27,8 +27,8 @@ _NEEDED = (
     "paceline.cli.train",
     "paceline.reports.progress",
     "paceline.reports.trace",
-    "paceline.runtimes.live.served.server",
-    "paceline.runtimes.live.worker",
+    "paceline.runtimes.live.server.run",
+    "paceline.runtimes.live.worker.start",
 )
 _OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file")
 
@@ -119,7 +119,7 @@ def _training(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.reports.trace import write_trace
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.signals import StopRequest
-    from paceline.runtimes.live.worker import run_worker
+    from paceline.runtimes.live.worker.start import run_worker
 
     class _Told(Silent):
         """Whether this process was told of the run's end."""
@@ -161,7 +161,7 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.runtimes.live.guard import Ended
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.launcher.launch import say_on_stderr
-    from paceline.runtimes.live.served.server import run_server
+    from paceline.runtimes.live.server.run import run_server
     from paceline.runtimes.live.signals import StopRequest
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
@@ -197,7 +197,7 @@ def join(asked: Asked) -> int:
     runs = asked.keep.runs or door.runs or asked.keep.parent
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
-        from paceline.runtimes.live.served.joining import join_run
+        from paceline.runtimes.live.worker.join import join_run
 
         return join_run(
             door.endpoint,

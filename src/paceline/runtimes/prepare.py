@@ -8,7 +8,7 @@ from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.agenda import Triggers
-from paceline.runtimes.part import check_divisible
+from paceline.runtimes.replica import check_divisible
 from paceline.runtimes.settings import Settings
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy, SyncPoint

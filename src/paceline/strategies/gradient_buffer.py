@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.strategies.effects import Credit
+from paceline.records.servers import AppliedGradient
 
 
 @dataclass(slots=True)
@@ -20,7 +20,7 @@ class PendingGradient:
 class WeightedMean(NamedTuple):
     """What a mean was made of."""
 
-    credits: tuple[Credit, ...]
+    gradients: tuple[AppliedGradient, ...]
     used: float
     """The fraction of their weight that was used; what was left out makes the step smaller."""
 
@@ -30,23 +30,23 @@ class GradientBuffer:
 
     def __init__(self) -> None:
         self._pending: dict[int, PendingGradient] = {}
-        self._credits: list[Credit] = []
+        self._gradients: list[AppliedGradient] = []
         self._weight = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self._credits)
+        return bool(self._gradients)
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._pending
 
-    def hold(self, grad: Tensor, credit: Credit, weight: float, share: float) -> None:
+    def hold(self, grad: Tensor, credit: AppliedGradient, weight: float, share: float) -> None:
         """Take a gradient in without copying it; ``share`` of its weight is used, all of it is counted."""
-        self._credits.append(credit)
+        self._gradients.append(credit)
         self._weight += weight
         self._pending[credit.worker] = PendingGradient(grad, weight * share)
 
     @torch.no_grad()
-    def accumulate(self, grad: Tensor, credit: Credit, weight: float, share: float) -> None:
+    def accumulate(self, grad: Tensor, credit: AppliedGradient, weight: float, share: float) -> None:
         """Take a copy of a gradient in, averaged with what its worker has pushed before."""
         before = self._pending.get(credit.worker)
         self.hold(grad.clone(), credit, weight, share)
@@ -65,8 +65,8 @@ class GradientBuffer:
         for worker in sorted(self._pending) if used else ():
             pending = self._pending[worker]
             out.add_(pending.grad, alpha=pending.weight / used)
-        mean = WeightedMean(tuple(self._credits), used / self._weight if self._weight else 1.0)
+        mean = WeightedMean(tuple(self._gradients), used / self._weight if self._weight else 1.0)
         self._pending.clear()
-        self._credits.clear()
+        self._gradients.clear()
         self._weight = 0.0
         return mean

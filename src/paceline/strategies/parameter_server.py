@@ -14,13 +14,13 @@ from math import inf
 import torch
 
 from paceline.errors import UsageError
+from paceline.records.servers import AppliedGradient
 from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, copy_unless_shared, server_slices
 from paceline.strategies.consistency import ConsistencyRule, Gate, Quorum, StalenessBound
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Clock,
-    Credit,
     Gradient,
     Peer,
     Program,
@@ -117,16 +117,16 @@ class ParameterServer(Strategy):
     def _update(self, state: "_ServerState") -> Apply:
         """One step along the mean of the pending gradients; what damping has left out makes it smaller."""
         mean = state.pending.reduce(out=state.me.grad)
-        fraction = len(mean.credits) / state.gate.present if self.scaled else 1.0
-        return Apply(mean.credits, rate=mean.used * fraction)
+        fraction = len(mean.gradients) / state.gate.present if self.scaled else 1.0
+        return Apply(mean.gradients, rate=mean.used * fraction)
 
     def _collect(self, state: "_ServerState", worker: int, push: Push) -> None:
         state.pending.hold(push.grad, *self._credit(state.me, worker, push))
 
-    def _credit(self, me: Server, worker: int, push: Push) -> tuple[Credit, float, float]:
+    def _credit(self, me: Server, worker: int, push: Push) -> tuple[AppliedGradient, float, float]:
         """Whose gradient it is, its weight in a mean, and how much of that is used."""
         staleness = max(0, me.version - push.version)
-        credit = Credit(worker, push.clock, push.version, staleness, push.samples)
+        credit = AppliedGradient(worker, push.clock, push.version, staleness, push.samples)
         weight = push.samples if self.weighted else 1.0
         return credit, weight, 1 / (1 + staleness) if self.damped else 1.0
 

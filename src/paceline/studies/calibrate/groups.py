@@ -9,9 +9,9 @@ from torch import Tensor
 from paceline import shm
 from paceline.collectives.choose import NATIVE
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.group import ProcessGroupComm
-from paceline.runtimes.live.sums import Pending, choose_sums
-from paceline.studies.collectives.room import BenchGroup
+from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
+from paceline.runtimes.live.worker.comm import ProcessGroupComm
+from paceline.studies.collectives.group import BenchGroup
 
 
 class Averaging(ProcessGroupComm):

@@ -8,9 +8,9 @@ from torch import nn
 
 from paceline.collectives.buckets import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat, Zeros, flatten_parameters, own_memory
-from paceline.runtimes.live.group import Group
-from paceline.runtimes.live.overlap import Overlap
-from paceline.runtimes.live.slowness import Slowness
+from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.overlap import Overlap
+from paceline.runtimes.live.worker.slowness import Slowness
 from paceline.strategies.effects import BucketedMean
 
 MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)

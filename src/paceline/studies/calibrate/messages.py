@@ -17,8 +17,8 @@ from paceline.costs.recorded import typical_step, usual_pace
 from paceline.jobs.subjects import subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
-from paceline.runtimes.live.served.channel import RECORD
-from paceline.runtimes.live.served.noise import TAG, Cipher
+from paceline.runtimes.live.wire.channel import RECORD
+from paceline.runtimes.live.wire.noise import TAG, Cipher
 from paceline.studies.calibrate.link_fit import Point, fit_link
 
 JOBS = (

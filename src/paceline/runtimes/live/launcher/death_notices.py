@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.served import wire
-from paceline.runtimes.live.served.control import Died
-from paceline.runtimes.live.served.links import call
+from paceline.runtimes.live.wire import encoding as wire
+from paceline.runtimes.live.wire.control import Died
+from paceline.runtimes.live.worker.links import call
 
 _TOLD = 5.0
 """Seconds that a server has to take a notice; one that does not is gone itself."""

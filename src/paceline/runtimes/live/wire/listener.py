@@ -1,0 +1,143 @@
+"""A server's connections, kept by a thread of their own: who connects, who proves itself, what comes and goes."""
+
+import os
+import selectors
+import socket
+import threading
+import time
+from collections import Counter, deque
+from contextlib import suppress
+
+from paceline.runtimes.live.addresses import Endpoint, tcp
+from paceline.runtimes.live.served.authenticator import HANDSHAKE, MOST_UNPROVEN
+from paceline.runtimes.live.wire.channel import Announce, Channel, Limits
+from paceline.runtimes.live.wire.encoding import Packet
+from paceline.runtimes.live.wire.noise import NotGenuine
+from paceline.runtimes.live.wire.tuning import tune_tcp
+
+_GLANCE = 0.25
+"""Seconds between looks at who has not proven itself in time."""
+
+
+class Listener:
+    """Accepts connections and reads from all of them; only those that have proven the secret are ever heard.
+
+    ``refused`` counts "stranger" (another protocol, or nothing at all) and "wrong key" (another secret, or none).
+    """
+
+    def __init__(self, secret: bytes, endpoint: Endpoint, announce: Announce, limits: Limits) -> None:
+        """``announce`` is called by the thread."""
+        self.refused: Counter[str] = Counter({"stranger": 0, "wrong key": 0})
+        self.failure: BaseException | None = None
+        """Why the thread has ended before its time: a mistake of ours."""
+        self._secret, self._announce, self._limits = secret, announce, limits
+        self._socket = socket.create_server(
+            (endpoint.address, endpoint.port), family=endpoint.family, backlog=MOST_UNPROVEN
+        )
+        self._socket.setblocking(False)
+        self.endpoint = tcp(endpoint.address, self._socket.getsockname()[1])
+        self._channels: set[Channel] = set()
+        self._unproven: dict[Channel, float] = {}
+        """Until when each has to prove itself, oldest first."""
+        self._to_flush: deque[Channel] = deque()
+        self._end: float | None = None
+        self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._selector.register(self._waker, selectors.EVENT_READ)
+        self._thread = threading.Thread(target=self._run, name="paceline-listener", daemon=True)
+        self._thread.start()
+
+    def send(self, channel: Channel, packet: Packet, most: int) -> bool:
+        """Hand a message over without waiting. False: the connection is gone, or ``most`` messages wait for it."""
+        if channel not in self._channels:
+            return False
+        try:
+            taken = channel.send(packet.header, packet.body, most)
+        except OSError:
+            return False  # the thread finds out for itself
+        if channel.unsent:
+            self._to_flush.append(channel)
+            os.eventfd_write(self._waker, 1)
+        return taken
+
+    def close(self, linger: float) -> None:
+        """Close, once what was sent has gone out or so many seconds are over."""
+        if self._end is None:
+            self._end = time.monotonic() + linger
+            os.eventfd_write(self._waker, 1)
+            self._thread.join()
+            self._selector.close()
+            self._socket.close()
+            os.close(self._waker)
+
+    def _run(self) -> None:
+        try:
+            while not self._over():
+                for key, events in self._selector.select(_GLANCE):
+                    if key.fileobj is self._socket:
+                        self._accept()
+                    elif isinstance(key.data, Channel):
+                        self._serve(key.data, events)
+                self._look_after()
+        except BaseException as error:
+            self.failure = error
+        for channel in [*self._channels]:
+            channel.close()
+
+    def _over(self) -> bool:
+        if self._end is None:
+            return False
+        return time.monotonic() > self._end or not any(channel.unsent for channel in self._channels)
+
+    def _look_after(self) -> None:
+        """Flush what others have left, and end what has not proven itself in time."""
+        with suppress(BlockingIOError):
+            os.eventfd_read(self._waker)
+        while self._to_flush:
+            channel = self._to_flush.popleft()
+            if channel in self._channels:
+                self._selector.modify(channel.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, channel)
+        now = time.monotonic()
+        while self._unproven and (oldest := next(iter(self._unproven.items())))[1] < now:
+            self._drop(oldest[0], ConnectionError("has not proven itself"))
+
+    def _accept(self) -> None:
+        for _ in range(MOST_UNPROVEN):
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:  # there is none, or it has gone, or there is no descriptor left
+                return
+            tune_tcp(connection)
+            channel = Channel(connection, self._announce, self._limits)
+            channel.answer(self._secret)
+            self._channels.add(channel)
+            self._unproven[channel] = time.monotonic() + HANDSHAKE / 1000
+            self._selector.register(connection, selectors.EVENT_READ, channel)
+            if len(self._unproven) > MOST_UNPROVEN:
+                self._drop(self._least_likely(), ConnectionError("too many"))
+
+    def _least_likely(self) -> Channel:
+        """The oldest connection that has shown nothing of the secret yet, so that a flood shuts out no member."""
+        oldest = next(iter(self._unproven))
+        return next((channel for channel in self._unproven if not channel.greeted), oldest)
+
+    def _serve(self, channel: Channel, events: int) -> None:
+        if channel not in self._channels:  # dropped since it was found ready
+            return
+        try:
+            if events & selectors.EVENT_WRITE and channel.flush():
+                self._selector.modify(channel.socket, selectors.EVENT_READ, channel)
+            if events & selectors.EVENT_READ:
+                channel.read()
+        except OSError as error:
+            self._drop(channel, error)
+        if channel.proven:
+            self._unproven.pop(channel, None)
+
+    def _drop(self, channel: Channel, error: OSError) -> None:
+        if self._unproven.pop(channel, None) is not None:
+            self.refused["wrong key" if isinstance(error, NotGenuine) else "stranger"] += 1
+        self._channels.discard(channel)
+        self._selector.unregister(channel.socket)
+        channel.close()

@@ -1,0 +1,174 @@
+"""A worker's stopwatch: every moment belongs to one span, and exchanges are split into transfer and wait."""
+
+from collections.abc import Callable
+from time import perf_counter
+
+import torch
+
+from paceline.records.ledger import TimeLedger
+from paceline.records.spans import Span, StepRecord
+from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.drift import Replicas, Unlike
+
+SETTLE_AFTER = 256
+"""Exchanges that are kept before they are settled without a meeting: it bounds what a killed worker loses."""
+
+LONG = 1024
+"""Steps after which the next exchange is settled at once, so that the steps behind it need not be kept."""
+
+
+class Recorder:
+    """Makes the records of one worker and hands them on in order.
+
+    Each mark gives the time since the last one to a kind, so spans have no gaps. How long a worker stood in
+    an exchange is known at once, how much of it was waiting only when all have compared: ``settle`` does
+    that, and until then the records stay here.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        write: Callable[[StepRecord], None],
+        ledger: TimeLedger,
+        begun: float = 0.0,
+        flush: Callable[[], None] = lambda: None,
+        replicas: Replicas = Unlike(),  # noqa: B008  it holds nothing
+    ) -> None:
+        """``begun`` is the run's time so far, where a run goes on; ``flush`` brings what was written to the disk.
+
+        ``replicas`` are compared whenever exchanges are, in the same message.
+        """
+        self._ledger = ledger
+        self._group, self._write, self._flush, self._replicas = group, write, flush, replicas
+        self._last = perf_counter()
+        self._origin = self._last - begun
+        self._record = StepRecord(step=0, meeting=True)
+        self._warm = False
+        self._closed: list[StepRecord] = []
+        self._exchanges: list[tuple[StepRecord, int]] = []
+        self._seen = 0
+        self._settled_at = 0
+
+    @property
+    def now(self) -> float:
+        """Seconds since the run began."""
+        return perf_counter() - self._origin
+
+    def mark(self, kind: str) -> None:
+        """The time since the last mark was spent on ``kind``."""
+        now = perf_counter()
+        self._record.spans.append(Span(kind, self._last - self._origin, now - self._last))
+        self._last = now
+
+    def exchanged(self, sent: int, received: int) -> None:
+        """The time since the last mark was spent in an exchange with all other workers."""
+        self._exchanges.append((self._record, len(self._record.spans)))
+        self.mark("communicate")
+        self._record.sent += sent
+        self._record.received += received
+        if len(self._exchanges) >= SETTLE_AFTER:
+            self.settle()
+
+    def moved(self, sent: int, received: int) -> None:
+        """Bytes went out or came in; the time is somebody else's matter."""
+        self._record.sent += sent
+        self._record.received += received
+
+    def answered(self, held: float) -> None:
+        """The time since the last mark was spent on an answer, so much of it because others were behind."""
+        now = perf_counter()
+        wait = min(held, now - self._last)
+        start, transfer = self._last - self._origin, now - self._last - wait
+        self._record.spans.append(Span("communicate", start, transfer))
+        if wait > 0:
+            self._record.spans.append(Span("wait", start + transfer, wait))
+        self._last = now
+
+    def hide(self, start: float, end: float) -> None:
+        """Traffic ran behind backward between these readings of the clock."""
+        if end > start:
+            self._record.hidden.append(Span("communicate", start - self._origin, end - start))
+
+    def count(self, samples: int) -> None:
+        """So many samples, or none, were trained on: this is a step, and no meeting."""
+        self._record.samples += samples
+        self._record.meeting = False
+        self._record.warm_up, self._warm = not self._warm, True
+
+    def close(self, step: int) -> None:
+        """A step or a meeting is over."""
+        if not self._record.spans:
+            return
+        self.mark("other")
+        self._record.step = step
+        self._closed.append(self._record)
+        self._record = StepRecord(step=step, meeting=True)
+        if not self._exchanges:
+            self._hand_on()
+
+    def pace(self, progress: int) -> None:
+        """Settle what ended a long way without exchanges; called at the start of every step.
+
+        All workers do so alike: they come here after the same exchange with the same progress, because progress
+        counts what all of them know. Between two exchanges, where it may count a worker's own steps, nothing happens.
+        """
+        if len(self._exchanges) == self._seen:
+            return
+        self._seen = len(self._exchanges)
+        if progress - self._settled_at >= LONG:
+            self._settled_at = progress
+            self.settle()
+
+    def settle(self) -> None:
+        """Compare exchanges with all other workers, who must settle at the same point, and write what is closed.
+
+        The last worker to arrive at an exchange did not wait, so the shortest time is what the transfer
+        takes. The comparison itself is so small that its time is all waiting; its bytes are not counted.
+        """
+        if self._group.workers > 1:
+            self._compare()
+        self._hand_on()
+        self._flush()
+
+    def _compare(self) -> None:
+        lengths = [record.spans[place].length for record, place in self._exchanges]
+        numbers = torch.tensor([*lengths, 0.0, *self._replicas.numbers()], dtype=torch.float64)
+        self._group.minimum(numbers)
+        smallest = numbers.tolist()
+        shortest = smallest[: len(lengths)]
+        self._replicas.compare(smallest[len(lengths) + 1 :])
+        # From the last to the first: a span that becomes two moves those behind it.
+        for (record, place), least in zip(self._exchanges[::-1], shortest[::-1], strict=True):
+            record.spans[place : place + 1] = _split(record.spans[place], least)
+        self._exchanges.clear()
+        self._seen = 0
+        self.mark("wait")
+
+    @property
+    def pending(self) -> bool:
+        """Whether anything but a comparison is in the open record; alike on all workers at a meeting."""
+        return any(span.kind != "wait" for span in self._record.spans)
+
+    def give_up(self, step: int) -> None:
+        """Hand on all that there is, unsplit: there may be nobody left to compare with.
+
+        A step whose update was not applied belongs to no saved state: it is recorded as the step that it would
+        have been, and a run that resumes drops it.
+        """
+        self._exchanges.clear()
+        applied = any(span.kind == "apply" for span in self._record.spans)
+        self.close(step if applied or self._record.meeting else step + 1)
+        self._hand_on()
+
+    def _hand_on(self) -> None:
+        for record in self._closed:
+            self._ledger.add(record)
+            self._write(record)
+        self._closed.clear()
+
+
+def _split(span: Span, transfer: float) -> list[Span]:
+    wait = span.length - transfer
+    if wait <= 0:
+        return [span]
+    return [Span("wait", span.start, wait), Span("communicate", span.start + wait, transfer)]
