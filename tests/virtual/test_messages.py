@@ -173,7 +173,7 @@ def test_asynchronous_training_depends_on_the_times_alone(servers: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chatter:
+class Chatter(Strategy):
     """Worker 0 sends numbered messages of different sizes to worker 1, changing the tensor as it goes."""
 
     sync_point = SyncPoint.EVERY_STEP
@@ -207,7 +207,7 @@ def test_messages_of_one_sender_keep_their_order_and_their_contents() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broken:
+class Broken(Strategy):
     """Worker 1 does something else than the others."""
 
     effect: str = "receive"
