@@ -16,7 +16,7 @@ from paceline.runtimes.virtual.node import Node, describe
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.timeline import Interval, run_transfers
 from paceline.strategies.base import SyncPoint
-from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Mean
+from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient
 
 Traffic = Sequence[tuple[int, int]]
 """Bytes that each worker (sends, receives)."""
@@ -54,7 +54,7 @@ class VirtualCollectives:
             self._price_all_reduce = cache(simulation.all_reduce.price)
             self._traffic = cache(simulation.all_reduce.traffic)
             self._price_broadcast = cache(lambda size, _: tree_broadcast(topology, size))
-        self._plans: dict[Mean, BucketPrices] = {}
+        self._plans: dict[BucketedMean, BucketPrices] = {}
         self._call: Any = None
         self._missing = len(self._members)
 
@@ -91,7 +91,7 @@ class VirtualCollectives:
             return node.peer.rank, len(self._members)
         return self._last_members.index(node), len(self._last_members)
 
-    def _plan(self, mean: Mean) -> BucketPrices:
+    def _plan(self, mean: BucketedMean) -> BucketPrices:
         """The buckets of a way to average, as backward fills them."""
         if mean not in self._plans:
             shape = self._simulation.shape
@@ -210,7 +210,7 @@ class VirtualCollectives:
         for worker, effect, (sent, received) in zip(workers, effects, traffic, strict=True):
             worker.me.total_weight = total
             if effect.tensor is worker.me.params:
-                worker.me.samples_apart = 0
+                worker.me.samples_since_sync = 0
             worker.ledger.moved(sent, received)
         self._end(workers, last, intervals[-1][1])
 

@@ -12,7 +12,7 @@ from paceline.jobs.job import Job, constant
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.strategies.base import Server, Worker, parts
+from paceline.strategies.base import Server, Worker, server_slices
 
 
 class NoCompute:
@@ -31,7 +31,7 @@ class NoCompute:
 
     def server(self, rank: int) -> Server:
         """A server's own tensors: its part of the model that every worker starts with."""
-        part = parts(self._vector, self._servers)[rank]
+        part = server_slices(self._vector, self._servers)[rank]
         return Server(rank, self._servers, part, part)
 
     def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from paceline.errors import RunFailed
 from paceline.jobs.sharding import scoring_batches
-from paceline.records.servers import Updated, Used
+from paceline.records.servers import Updated
 from paceline.runtimes.session import Evaluate, Export, Save
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.ledger import APPLY, CHECKPOINT, EVALUATE, WAIT
@@ -171,11 +171,10 @@ class VirtualEngine:
         epoch = simulation.triggers.epoch(simulation.shards.steps_through(me.seen))
         self._compute.update(me.rank, epoch, effect.rate)
         me.version += 1
-        me.seen += sum(credit.samples for credit in effect.credits)
+        me.seen += sum(credit.samples for credit in effect.gradients)
         share = me.params.numel() / simulation.shape.size
-        me.now += simulation.costs.update(me.rank, share, len(effect.credits))
-        used = tuple(Used(c.worker, c.clock, c.version, c.staleness, c.samples) for c in effect.credits)
-        self._transport.note(node, Updated(me.now, me.version, used))
+        me.now += simulation.costs.update(me.rank, share, len(effect.gradients))
+        self._transport.note(node, Updated(me.now, me.version, effect.gradients))
         return False
 
     def _gradient(self, node: Node, effect: Gradient) -> bool:
@@ -203,7 +202,7 @@ class VirtualEngine:
             return True
         ledger.gradient(start, times, samples)
         me.samples = samples
-        me.samples_apart += samples
+        me.samples_since_sync += samples
         self._compute.gradient(rank, clock, samples, reduce is not None)
         if reduce is None:
             me.now = ended

@@ -10,7 +10,7 @@ from paceline.costs.base import Times
 from paceline.records.servers import ServerTotals
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.ledger import StepLedger
-from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Mean, Peer, Program, Receive
+from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient, Peer, Program, Receive
 from paceline.units import show_seconds
 
 SHOWN = 8
@@ -18,7 +18,7 @@ SHOWN = 8
 
 
 @dataclass(slots=True)
-class Envelope:
+class SimulatedMessage:
     """A message with its sender and times."""
 
     sender: Peer
@@ -53,7 +53,7 @@ class Node:
     """An effect that is carried out first when the node is resumed."""
     shared: bool = False
     """Whether it has taken over rank 0's buffers for the gradient that it has asked for."""
-    inbox: deque[Envelope] = field(default_factory=deque)
+    inbox: deque[SimulatedMessage] = field(default_factory=deque)
     waits_for: Any = None
     """The effect that it waits in, or None."""
     gone: bool = False
@@ -62,7 +62,7 @@ class Node:
     """When the last backward began."""
     ended: float = 0.0
     """When the last backward ended."""
-    mean: Mean | None = None
+    mean: BucketedMean | None = None
     plan: Any = None
     """The buckets of ``mean``, looked up once."""
     prices: tuple[tuple[Times, int], ...] = ()

@@ -18,7 +18,7 @@ from paceline.records.observer import Silent
 from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
-from paceline.records.tensorfile import write_tensors
+from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import new_identity, write_config
 from paceline.runtimes.settings import Settings
 

@@ -19,13 +19,13 @@ from paceline.runtimes.session import Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.engine import VirtualEngine
-from paceline.runtimes.virtual.node import Envelope, Node
+from paceline.runtimes.virtual.node import Node, SimulatedMessage
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.simulate import run
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.transport import VirtualTransport, resume_worker
 from paceline.strategies.effects import Gradient, Peer, Program, Receive, Send
-from paceline.strategies.messages import Left, message_bytes
+from paceline.strategies.messages import Leave, message_bytes
 
 INSTANT = Link(bandwidth=1e18, latency=0.0)
 
@@ -167,7 +167,7 @@ class Replay(Simulation):
 
     def _stopping(self, rank: int) -> bool:
         """Whether a worker goes to a sync point next, which may be an early one."""
-        return self._transport.next_sent(rank) == "Rest"
+        return self._transport.next_sent(rank) == "Pause"
 
     def _program(self, session: Session) -> Program:
         """The worker's program, begun anew where the run was resumed; it computes no gradient that was not sent."""
@@ -204,7 +204,7 @@ class LogReader:
 
     def __post_init__(self) -> None:
         for entry in self.entries:
-            if isinstance(entry, Received) and entry.kind != "Left":
+            if isinstance(entry, Received) and entry.kind != "Leave":
                 self.sent.setdefault(entry.worker, []).append(entry.kind)
 
     @property
@@ -221,7 +221,7 @@ class LogReader:
     def advance(self) -> None:
         entry = self.next
         if isinstance(entry, Received):
-            (self.present.discard if entry.kind == "Left" else self.present.add)(entry.worker)
+            (self.present.discard if entry.kind == "Leave" else self.present.add)(entry.worker)
         self.place += 1
 
 
@@ -261,7 +261,9 @@ class ReplayTransport(VirtualTransport):
         node.ledger.moved(size, 0)
         if node.session is None:
             self._answer(
-                node, target, Envelope(node.peer, message, size, begun=node.me.now, arrived=node.me.now)
+                node,
+                target,
+                SimulatedMessage(node.peer, message, size, begun=node.me.now, arrived=node.me.now),
             )
             return False
         pair = (target.peer.rank, node.peer.rank)
@@ -272,7 +274,7 @@ class ReplayTransport(VirtualTransport):
         self._unread.setdefault(pair, deque()).append(message)
         return False
 
-    def _answer(self, node: Node, target: Node, envelope: Envelope) -> None:
+    def _answer(self, node: Node, target: Node, envelope: SimulatedMessage) -> None:
         if node.peer.rank == 0:
             self._collectives.admit(target)
         if target.gone:
@@ -343,7 +345,7 @@ class ReplayTransport(VirtualTransport):
         entry = self._logs[server.peer.rank].next
         if isinstance(entry, Ticked):
             return server.waits_for.until is not None
-        if not isinstance(entry, Received) or entry.kind == "Left":
+        if not isinstance(entry, Received) or entry.kind == "Leave":
             return False
         unread = self._unread.get((server.peer.rank, entry.worker))
         return bool(unread) and _is(entry, unread[0])  # type: ignore[index]
@@ -351,7 +353,7 @@ class ReplayTransport(VirtualTransport):
     def _can_leave(self, server: Node) -> bool:
         """Whether a worker is gone next; one that finished must have finished here too."""
         entry = self._logs[server.peer.rank].next
-        if not isinstance(entry, Received) or entry.kind != "Left":
+        if not isinstance(entry, Received) or entry.kind != "Leave":
             return False
         return entry.how != "finished" or self._simulation.nodes[Peer("worker", entry.worker)].gone
 
@@ -368,8 +370,8 @@ class ReplayTransport(VirtualTransport):
         self._keep(server, entry)
         if isinstance(entry, Ticked):
             server.answer = None
-        elif entry.kind == "Left":
-            server.answer = (Peer("worker", entry.worker), Left(entry.clock))
+        elif entry.kind == "Leave":
+            server.answer = (Peer("worker", entry.worker), Leave(entry.clock))
         else:
             message = self._unread[server.peer.rank, entry.worker].popleft()
             server.answer = (Peer("worker", entry.worker), message)
@@ -378,7 +380,7 @@ class ReplayTransport(VirtualTransport):
         """The run was stopped here and resumed: the server's program began anew, with no worker."""
         log.present.clear()
         server.program.close()
-        server.program = self._simulation.strategy.server(server.me)  # type: ignore[attr-defined]
+        server.program = self._simulation.strategy.server(server.me)
         server.answer = None
         if server.peer.rank == 0:
             for worker in self._simulation.workers:

@@ -2,7 +2,6 @@
 
 from math import inf
 
-from paceline import specs
 from paceline.clusters.cluster import Cluster
 from paceline.costs.base import Costs
 from paceline.errors import UsageError
@@ -16,8 +15,8 @@ from paceline.runtimes.virtual.engine import VirtualEngine
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulation import Simulation
-from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy
+from paceline.strategies import build_strategy
+from paceline.strategies.base import Strategy
 
 
 def simulate(
@@ -42,7 +41,7 @@ def simulate(
     is over; what is unfinished then does not count. Raises UsageError for what cannot be simulated and RunFailed where
     a strategy gets stuck.
     """
-    strategy = strategy or specs.build(settings.strategy, STRATEGIES, "strategy")
+    strategy = strategy or build_strategy(settings.strategy)
     check(settings, job, cluster, strategy, gradients, horizon)
     with undisturbed(AllStreams()):
         simulation = Simulation(
@@ -93,7 +92,7 @@ def check(
             "evaluate never or simulate with gradients"
         )
     check_buffers(settings, strategy)
-    if not isinstance(strategy, Served):
+    if not strategy.served:
         _check_no_churn(settings, cluster, horizon)
     elif not horizon > 0:
         raise UsageError(f"a horizon of {horizon:g} s is too short: give a time such as '0.6 s'")

@@ -31,7 +31,7 @@ from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy, SyncPoint
+from paceline.strategies.base import Strategy, SyncPoint
 from paceline.strategies.effects import Peer, Program
 
 NEAR = 1e-6
@@ -143,9 +143,9 @@ class Simulation:
         return False
 
     def _server(self, rank: int, host: int) -> Node:
-        assert isinstance(self.strategy, Served)
+        assert self.strategy.served
         me = self.compute.server(rank)
-        me.awaited = self.initial_workers
+        me.initial_workers = self.initial_workers
         return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
 
     def _report(self, row: Row) -> None:

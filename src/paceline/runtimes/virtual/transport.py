@@ -8,10 +8,10 @@ from paceline.errors import RunFailed
 from paceline.records.servers import Entry, Received, Ticked
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.ledger import COMMUNICATE, WAIT
-from paceline.runtimes.virtual.node import Envelope, Node, explain_deadlock
+from paceline.runtimes.virtual.node import Node, SimulatedMessage, explain_deadlock
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.strategies.effects import Peer, Receive, Send
-from paceline.strategies.messages import Left, message_bytes
+from paceline.strategies.messages import Leave, message_bytes
 
 QUIET = 8
 """Ticks of each server in which nothing else happens or is scheduled, before a run counts as stuck."""
@@ -71,7 +71,7 @@ class SimulatedTransport(VirtualTransport):
         self._timeline = simulation.timeline
         topology = simulation.topology
         self._gather, self._spread = cache(topology.gather), cache(topology.spread)
-        self._queues: dict[tuple[Peer, Peer], deque[Envelope]] = {}
+        self._queues: dict[tuple[Peer, Peer], deque[SimulatedMessage]] = {}
         self._leaving = self._ticks = self._quiet = 0
 
     @property
@@ -86,12 +86,12 @@ class SimulatedTransport(VirtualTransport):
         target, shape = self._receiver(node, effect), self._simulation.shape
         size = shape.message_bytes(effect.message)
         node.ledger.moved(size, 0)
-        envelope = Envelope(node.peer, self._simulation.compute.copy(effect.message), size)
+        envelope = SimulatedMessage(node.peer, self._simulation.compute.copy(effect.message), size)
         leaves = node.me.now + shape.coding(effect.message)
         self._timeline.at(leaves, partial(self._depart, node, target, envelope))
         return True
 
-    def _depart(self, node: Node, target: Node, envelope: Envelope, now: float) -> None:
+    def _depart(self, node: Node, target: Node, envelope: SimulatedMessage, now: float) -> None:
         if node.gone:
             return
         if node.session is None and node.peer.rank == 0:
@@ -100,20 +100,20 @@ class SimulatedTransport(VirtualTransport):
         self._ready.append(node)
 
     def leave(self, node: Node, how: str, now: float) -> None:
-        """Left travels as the worker's other messages do, behind them."""
-        left = Left(node.me.clock)
+        """Leave travels as the worker's other messages do, behind them."""
+        leave = Leave(node.me.clock)
         for server in self._simulation.servers:
             self._leaving += 1
-            envelope = Envelope(node.peer, left, message_bytes(left), how)
+            envelope = SimulatedMessage(node.peer, leave, message_bytes(leave), how)
             self._timeline.at(now, partial(self._enqueue, node, server, envelope))
 
-    def _enqueue(self, sender: Node, target: Node, envelope: Envelope, now: float) -> None:
+    def _enqueue(self, sender: Node, target: Node, envelope: SimulatedMessage, now: float) -> None:
         queue = self._queues.setdefault((sender.peer, target.peer), deque())
         queue.append(envelope)
         if len(queue) == 1:
             self._start(sender, target, queue, now)
 
-    def _start(self, sender: Node, target: Node, queue: deque[Envelope], now: float) -> None:
+    def _start(self, sender: Node, target: Node, queue: deque[SimulatedMessage], now: float) -> None:
         route = (self._spread if sender.session is None else self._gather)(sender.host, target.host)
 
         def sent(time: float) -> None:
@@ -165,7 +165,7 @@ class SimulatedTransport(VirtualTransport):
             self._wake(node)
             self._ready.append(node)
 
-    def _deliver(self, node: Node, envelope: Envelope) -> None:
+    def _deliver(self, node: Node, envelope: SimulatedMessage) -> None:
         if node.gone:
             self._leaving -= bool(envelope.how)
         elif type(node.waits_for) is not Receive:
@@ -201,7 +201,7 @@ class SimulatedTransport(VirtualTransport):
         return False
 
 
-def resume_worker(node: Node, envelope: Envelope) -> None:
+def resume_worker(node: Node, envelope: SimulatedMessage) -> None:
     """Resume a worker with a message; the time since it began to wait is communication, except where it was held back.
 
     An answer says for how long the server held it back. Any other message is waited for until its first byte leaves.
