@@ -20,8 +20,8 @@ from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.shape import JobShape
 
-UNEVEN = Cluster(
-    hosts=(
+UNEVEN = Cluster.of(
+    (
         Host(name="a", workers=3, link=Link(bandwidth=1e6, latency=1e-3), device=Device(reduce_seconds=1e-6)),
         Host(name="b", workers=1, link=Link(bandwidth=3e5, latency=1e-2)),
         Host(name="c", workers=2, link=Link(bandwidth=1e6, latency=1e-3)),
