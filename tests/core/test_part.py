@@ -11,8 +11,7 @@ from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.part import ParameterShard, check_divisible
-from paceline.runtimes.replica import Replica
+from paceline.runtimes.replica import ParameterShard, Replica, check_divisible
 from paceline.strategies.base import parts
 
 CPU = torch.device("cpu")

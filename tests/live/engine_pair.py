@@ -25,7 +25,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.metrics import Row
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
-from paceline.records.tensorfile import write_tensors
+from paceline.records.tensors import write_tensors
 from paceline.runtimes import prepare
 from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
@@ -178,7 +178,7 @@ class Process:
             job.loss(model(inputs), targets).backward()
             optimizer.step()
         if self.rank == 0:
-            write_tensors(self.out / f"{name}-ddp.tensors", dict(model.module.state_dict()))
+            write_tensors(self.out / f"{name}-ddp.safetensors", dict(model.module.state_dict()))
         group.exchange("a worker that leaves while another still sums would take its connection away")
         group.leave()
 

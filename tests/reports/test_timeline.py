@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.records.servers import Entry, Received, Ticked, Updated, Used
+from paceline.records.servers import AppliedGradient, Entry, Received, Ticked, Updated
 from paceline.reports.timeline import (
     distance_text,
     distance_to_sequential,
@@ -21,7 +21,7 @@ def push(at: float, worker: int, clock: int, version: int) -> Received:
 
 def arrival(at: float, worker: int, clock: int, version: int, update: int) -> list[Entry]:
     """A gradient that is applied when it comes."""
-    used = Used(worker, clock, version, update - 1 - version, 32)
+    used = AppliedGradient(worker, clock, version, update - 1 - version, 32)
     return [push(at, worker, clock, version), Updated(at + 1e-6, update, (used,))]
 
 
@@ -104,7 +104,7 @@ def test_the_sentence_names_only_what_there_is(staleness, sequential, words):
 
 
 def test_a_round_of_several_gradients_and_those_who_were_held():
-    both = (Used(0, 0, 0, 0, 32), Used(1, 0, 0, 0, 32))
+    both = (AppliedGradient(0, 0, 0, 0, 32), AppliedGradient(1, 0, 0, 0, 32))
     entries: list[Entry] = [
         Received(0.0, 0, "Join"),
         Received(0.0, 1, "Join"),

@@ -8,12 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from paceline.records.servers import AppliedGradient
 from paceline.strategies.base import Server, Worker, parts
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Clock,
-    Credit,
     Gradient,
     Peer,
     Program,
@@ -39,7 +39,7 @@ class Hand:
     ) -> None:
         self.strategy, self.gradient, self.size = strategy, gradient, size
         self.on_their_way: dict[tuple[Peer, Peer], deque[Any]] = {}
-        self.applied: list[tuple[Credit, ...]] = []
+        self.applied: list[tuple[AppliedGradient, ...]] = []
         """Server 0's updates."""
         self.answers: list[tuple[int, int, Model]] = []
         """(server, worker, answer), the parameters copied."""

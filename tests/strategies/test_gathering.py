@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.strategies.effects import Credit
+from paceline.records.servers import AppliedGradient
 from paceline.strategies.gathering import Gathered
 
 LENGTH = 6
@@ -21,8 +21,8 @@ def gradient(seed: int) -> Tensor:
     return torch.randn(LENGTH, generator=torch.Generator().manual_seed(seed))
 
 
-def credit(worker: int, clock: int = 0) -> Credit:
-    return Credit(worker, clock, version=0, staleness=0, samples=1)
+def credit(worker: int, clock: int = 0) -> AppliedGradient:
+    return AppliedGradient(worker, clock, version=0, staleness=0, samples=1)
 
 
 def mean_of(gathered: Gathered) -> Tensor:
@@ -112,7 +112,7 @@ def test_the_mean_names_everybody_in_order_of_arrival_and_forgets_them():
     for worker, clock in ((1, 0), (0, 0), (1, 1)):
         gathered.add(gradient(clock), credit(worker, clock), 1, 1.0)
     assert 1 in gathered
-    assert [(one.worker, one.clock) for one in gathered.mean(out=out).credits] == [(1, 0), (0, 0), (1, 1)]
+    assert [(one.worker, one.clock) for one in gathered.mean(out=out).gradients] == [(1, 0), (0, 0), (1, 1)]
     assert not gathered
     assert 1 not in gathered
     gathered.keep(torch.ones(LENGTH), credit(2), 3, 1.0)

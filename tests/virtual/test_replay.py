@@ -16,7 +16,7 @@ from paceline.errors import RunFailed, UsageError
 from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated, entry_from_json, entry_to_json
-from paceline.records.tensorfile import read_tensors, write_tensors
+from paceline.records.tensors import read_tensors, write_tensors
 from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.prepare import Prepared, build_strategy
 from paceline.runtimes.settings import Every, Settings
@@ -147,9 +147,9 @@ def test_the_command_says_whether_the_parameters_are_equal(
     assert "steps a worker, 1 epoch" in told
     assert "where a step went" not in told, "nothing was timed"
     assert "samples/s" not in told.rpartition("steps a worker")[2]
-    model = read_tensors(folder / "model.tensors")
+    model = read_tensors(folder / "model.safetensors")
     model["1.bias"][2] += 0.125
-    write_tensors(folder / "model.tensors", model)
+    write_tensors(folder / "model.safetensors", model)
     assert main(["simulate", "--replay", str(folder), *runs]) == 3
     assert "the parameters differ: by 0.125 at most, in 1.bias" in capsys.readouterr().out
     assert main(["simulate", "--replay", str(folder), "--lr", "0.1", *runs]) == 2

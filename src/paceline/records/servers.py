@@ -13,7 +13,7 @@ _AT_ONCE = 1024
 """Entries that are kept before they are written."""
 
 
-class Used(NamedTuple):
+class AppliedGradient(NamedTuple):
     """One worker's gradient in an update."""
 
     worker: int
@@ -57,7 +57,7 @@ class Updated:
     at: float
     version: int
     """Updates so far, this one included."""
-    used: tuple[Used, ...]
+    used: tuple[AppliedGradient, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
 def entry_from_json(line: Mapping[str, Any]) -> Entry:
     """Read what ``entry_to_json`` wrote."""
     if "update" in line:
-        return Updated(line["at"], line["update"], tuple(Used(*one) for one in line["of"]))
+        return Updated(line["at"], line["update"], tuple(AppliedGradient(*one) for one in line["of"]))
     if "tick" in line:
         return Ticked(line["at"])
     if "damaged" in line:

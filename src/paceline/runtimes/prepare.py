@@ -9,7 +9,7 @@ from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.agenda import Triggers
-from paceline.runtimes.part import check_divisible
+from paceline.runtimes.replica import check_divisible
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Served, Strategy, SyncPoint

@@ -10,6 +10,8 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from paceline.records.servers import AppliedGradient
+
 MIB = 2**20
 
 
@@ -35,20 +37,6 @@ class Gradient:
 
 
 @dataclass(frozen=True, slots=True)
-class Credit:
-    """One worker's gradient in a server's update, for the record."""
-
-    worker: int
-    clock: int
-    """Steps that the worker had finished before it computed this gradient."""
-    version: int
-    """The server's updates that the gradient was computed on."""
-    staleness: int
-    """The server's updates that it missed."""
-    samples: int
-
-
-@dataclass(frozen=True, slots=True)
 class Apply:
     """The optimizer's step: ``me.params`` moves along ``me.grad``.
 
@@ -56,7 +44,7 @@ class Apply:
     counts one more and ``me.seen`` the samples of those whose gradients went into it.
     """
 
-    credits: tuple[Credit, ...] = ()
+    gradients: tuple[AppliedGradient, ...] = ()
     """Whose gradients a server's update is made of; a worker's step has none."""
 
     rate: float = 1.0

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from paceline.strategies.effects import Credit
+from paceline.records.servers import AppliedGradient
 
 
 @dataclass(slots=True)
@@ -22,23 +22,23 @@ class Gathered:
 
     def __init__(self) -> None:
         self._piles: dict[int, Pile] = {}
-        self._credits: list[Credit] = []
+        self._gradients: list[AppliedGradient] = []
         self._weight = 0.0
 
     def __bool__(self) -> bool:
-        return bool(self._credits)
+        return bool(self._gradients)
 
     def __contains__(self, worker: int) -> bool:
         return worker in self._piles
 
-    def keep(self, grad: Tensor, credit: Credit, weight: float, share: float) -> None:
+    def keep(self, grad: Tensor, credit: AppliedGradient, weight: float, share: float) -> None:
         """Take a gradient in without copying it; ``share`` of its weight is used, all of it is counted."""
-        self._credits.append(credit)
+        self._gradients.append(credit)
         self._weight += weight
         self._piles[credit.worker] = Pile(grad, weight * share)
 
     @torch.no_grad()
-    def add(self, grad: Tensor, credit: Credit, weight: float, share: float) -> None:
+    def add(self, grad: Tensor, credit: AppliedGradient, weight: float, share: float) -> None:
         """Take a copy of a gradient in, on top of what its worker has handed in before."""
         before = self._piles.get(credit.worker)
         self.keep(grad.clone(), credit, weight, share)
@@ -58,9 +58,9 @@ class Gathered:
         for worker in sorted(self._piles) if used else ():
             pile = self._piles[worker]
             out.add_(pile.grad, alpha=pile.weight / used)
-        mean = Mean(tuple(self._credits), used / self._weight if self._weight else 1.0)
+        mean = Mean(tuple(self._gradients), used / self._weight if self._weight else 1.0)
         self._piles.clear()
-        self._credits.clear()
+        self._gradients.clear()
         self._weight = 0.0
         return mean
 
@@ -68,6 +68,6 @@ class Gathered:
 class Mean(NamedTuple):
     """What a mean was made of."""
 
-    credits: tuple[Credit, ...]
+    gradients: tuple[AppliedGradient, ...]
     used: float
     """The part of their weight that was used; what was left out makes the step smaller."""

@@ -14,13 +14,13 @@ from math import inf
 import torch
 
 from paceline.errors import UsageError
+from paceline.records.servers import AppliedGradient
 from paceline.strategies.base import Server, SyncPoint, Worker, parts, take_over
 from paceline.strategies.consistency import Bound, Gate, Quorum, Rule
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Clock,
-    Credit,
     Gradient,
     Peer,
     Program,
@@ -113,16 +113,16 @@ class ParameterServer:
     def _update(self, desk: "_Desk") -> Apply:
         """One step along the mean of what has come; what damping has left out makes it smaller."""
         mean = desk.gathered.mean(out=desk.me.grad)
-        part = len(mean.credits) / desk.gate.present if self.scaled else 1.0
-        return Apply(mean.credits, rate=mean.used * part)
+        part = len(mean.gradients) / desk.gate.present if self.scaled else 1.0
+        return Apply(mean.gradients, rate=mean.used * part)
 
     def _gather(self, desk: "_Desk", worker: int, push: Push) -> None:
         desk.gathered.keep(push.grad, *self._credit(desk.me, worker, push))
 
-    def _credit(self, me: Server, worker: int, push: Push) -> tuple[Credit, float, float]:
+    def _credit(self, me: Server, worker: int, push: Push) -> tuple[AppliedGradient, float, float]:
         """Whose gradient it is, what it weighs in a mean, and how much of that is used."""
         staleness = max(0, me.version - push.version)
-        credit = Credit(worker, push.clock, push.version, staleness, push.samples)
+        credit = AppliedGradient(worker, push.clock, push.version, staleness, push.samples)
         weight = push.samples if self.weighted else 1.0
         return credit, weight, 1 / (1 + staleness) if self.damped else 1.0
 

@@ -24,6 +24,7 @@ from paceline.runtimes.live.signals import StopRequest, die_with
 from paceline.runtimes.live.stacks import write_stack_when_asked
 from paceline.runtimes.live.timeouts import PATIENCE
 from paceline.runtimes.live.worker.server_client import Expelled
+from paceline.shm import InvalidCall, StoreTampered
 
 
 class Ended(Protocol):
@@ -110,7 +111,7 @@ class _Notary:
     folder: LaunchFolder | None = None
 
     def failed(self, error: BaseException) -> int:
-        if isinstance(error, UsageError):
+        if isinstance(error, UsageError | InvalidCall):
             self._tell(self._note("mistake", str(error)))
             return 2
         if isinstance(error, Expelled):
@@ -119,7 +120,7 @@ class _Notary:
         if isinstance(error, Diverged):
             self._tell(self._note("diverged", str(error)))
             return 1
-        if isinstance(error, RunFailed):  # which says all that there is to say
+        if isinstance(error, RunFailed | StoreTampered):  # which says all that there is to say
             self._tell(self._note("error", str(error)))
             return 1
         if lost_peer(error):
