@@ -34,13 +34,13 @@ class Received:
     """Seconds since the run began."""
     worker: int
     kind: str
-    """The message's name: Join, Push, Rest, Pull or Left."""
+    """The message's name: Join, Push, Pause, Pull or Leave."""
     clock: int = -1
     version: int = -1
     depth: int = 0
     """Messages that were waiting when this one was taken, itself included."""
     how: str = ""
-    """Of Left: "finished", "left" or "died"."""
+    """Of Leave: "finished", "left" or "died"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,7 +235,7 @@ class ServerTotals:
 
     def _attend(self, entry: Received) -> None:
         """Keep the list of workers; one that was given up comes back with whatever it says next."""
-        if entry.kind == "Left":
+        if entry.kind == "Leave":
             if entry.worker in self.present:
                 self.present.remove(entry.worker)
                 going = Going(entry.worker, entry.at, entry.how, entry.clock, len(self.present))

@@ -8,7 +8,7 @@ from paceline.clusters.times import StepTimes
 from paceline.costs.compression import Coded
 from paceline.costs.devices.base import StepCost
 from paceline.costs.given import StatedCosts
-from paceline.strategies.base import Served, Strategy
+from paceline.strategies.base import Strategy
 from paceline.studies.predict.base import Setup, Where
 from paceline.studies.predict.events import build_strategy, step_times
 
@@ -71,7 +71,7 @@ def few_of(setup: Setup) -> Few:
     """Groups with workers or servers, each server's host by itself."""
     strategy = build_strategy(setup)
     cluster = setup.cluster
-    hosts = cluster.place_servers(setup.servers) if isinstance(strategy, Served) else ()
+    hosts = cluster.place_servers(setup.servers) if strategy.served else ()
     apart = cluster.split(set(hosts))
     places = tuple(map(apart.group_at, hosts))
     kept = [index for index, group in enumerate(apart.groups) if group.workers or index in places]
