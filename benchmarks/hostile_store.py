@@ -29,9 +29,8 @@ import zmq
 from _fault_hosts import local_rank
 from paceline.runtimes.live.secret import Keys, Secret, member_keys, store_keys, wire_key
 from paceline.runtimes.live.store_requests import Op, Request
-from paceline.runtimes.live.wire.channel import PROLOGUE
+from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.noise import Handshake
-from paceline.runtimes.live.worker.links import call
 
 VALUES, FRAMES = 1_000, 10_000
 LEAST_RATE, MOST_GROWTH = 0.7, 64 * 2**20
@@ -120,10 +119,10 @@ class Siege:
                     self._pace(50)
 
     def _malformed_messages(self, frames: int) -> None:
-        channel = call(f"tcp://127.0.0.1:{self._server}", self._wire_key)
+        channel = connect(f"tcp://127.0.0.1:{self._server}", self._wire_key)
         for number in range(frames):
             noise = self._random.randbytes(self._random.randrange(0, 60))
-            channel.send(noise, memoryview(noise * (number % 2)), 1, patience=10.0)
+            channel.send(Packet(noise, memoryview(noise * (number % 2))), 1, patience=10.0)
             self.frames, self.malformed = self.frames + 1, self.malformed + 1
             if number % 50 == 0:
                 self._pace(50)

@@ -113,7 +113,9 @@ def test_a_forged_log_is_noticed_at_the_first_update_that_differs(spec: str) -> 
     recording, _, _ = recorded(uneven(), spec)
     log = list(recording.logs[0])
     place, update = [(place, entry) for place, entry in enumerate(log) if isinstance(entry, Updated)][5]
-    log[place] = replace(update, used=(update.used[0]._replace(staleness=7), *update.used[1:]))
+    log[place] = msgspec.structs.replace(
+        update, used=(update.used[0]._replace(staleness=7), *update.used[1:])
+    )
     with pytest.raises(RunFailed, match=rf"update {update.version} of server 0 .*staleness 7"):
         repeated(replace(recording, logs={0: log}))
     log[place : place + 1] = []

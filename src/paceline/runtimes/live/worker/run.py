@@ -23,7 +23,6 @@ from paceline.runtimes.live.worker.checkpoint import load_shared, restore
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.drift import Alike, Replicas, Unlike
 from paceline.runtimes.live.worker.engine import Beating, Engine
-from paceline.runtimes.live.worker.post import NoPost, Post
 from paceline.runtimes.live.worker.recorder import Recorder
 from paceline.runtimes.live.worker.run_folder import FolderKeeper, Home, go_on, recorded_time
 from paceline.runtimes.live.worker.slowness import Slowness
@@ -67,6 +66,7 @@ class WorkerRun:
         self.ledger, self.begun = TimeLedger(), 0.0
         self.last_row: MetricsRow | None = None
         self.loads: list[HostLoad] = []
+        self.leaving: Callable[[], bool] = lambda: False
 
     def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         """Become the worker that was saved; nothing in the folder changes."""
@@ -135,10 +135,6 @@ class WorkerRun:
             totals.get(rank, Totals()) for rank in range(max(totals) + 1)
         ]  # a rank may never have been used
 
-    def post(self) -> Post:
-        """The way to the servers."""
-        return NoPost()
-
     def keeper(self) -> FolderKeeper:
         """Who saves this worker."""
         settings = self.prepared.settings
@@ -167,7 +163,7 @@ class WorkerRun:
             observer=self.observer,
             heartbeat=self.heartbeat,
             agreement=agreed,
-            post=self.post(),
+            leaving=self.leaving,
             slowness=self._slowness(),
             share_buffers=settings.buffers == "rank0",
         )
