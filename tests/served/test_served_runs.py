@@ -125,9 +125,9 @@ def test_strangers_and_a_death_do_not_end_a_run(tmp_path, start):
     (totals,) = [
         from_document(one, ServerTotals) for one in json.loads(folder.summary.read_text())["servers"]
     ]
-    assert [(one.worker, one.how) for one in totals.left] == [(1, "died")]
+    assert [(one.worker, one.how) for one in totals.changes] == [(1, "died")]
     told = re.findall(r"rank 1 on \S+ died at step (\d+)", run.text)
-    assert told == [str(totals.left[0].clock)], "the launcher and the servers name one step for one death"
+    assert told == [str(totals.changes[0].clock)], "the launcher and the servers name one step for one death"
     assert sum(totals.refused.values()) >= 9, totals.refused
     assert totals.used == totals.pushes
     assert "the run goes on with the others" in run.text
@@ -147,8 +147,8 @@ def test_a_worker_that_joined_may_leave_again(tmp_path, start):
     assert run.stop() == 130
     for one in json.loads(folder.summary.read_text())["servers"]:
         totals = from_document(one, ServerTotals)
-        assert [(going.worker, going.how) for going in totals.left] == [(1, "left")]
-        assert totals.left[0].clock > 0
+        assert [(going.worker, going.how) for going in totals.changes] == [(1, "joined"), (1, "left")]
+        assert totals.changes[-1].clock > 0
 
 
 def test_the_first_worker_may_die_too(tmp_path, start):

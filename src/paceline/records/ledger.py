@@ -139,5 +139,5 @@ class TimeLedger:
 
 def _breakdown(seconds: Sequence[float]) -> StepBreakdown:
     """Of seconds by kind, in the order of KINDS, and then the hidden ones."""
-    *parts, evaluate, checkpoint, other, hidden = seconds
-    return StepBreakdown(*parts, evaluate + checkpoint + other, hidden)
+    data, forward, backward, communicate, wait, apply, *others, hidden = seconds
+    return StepBreakdown(data, forward, backward, communicate, wait, apply, sum(others), hidden)
