@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline import strategies
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
@@ -26,7 +27,6 @@ from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
-from paceline.runtimes import prepare
 from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -256,7 +256,7 @@ def add_baton() -> None:
     module = types.ModuleType("shown_in_the_docs")
     sys.modules[module.__name__] = module
     exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)
-    prepare.STRATEGIES = {**STRATEGIES, "baton": "shown_in_the_docs:Baton"}
+    strategies.STRATEGIES = {**STRATEGIES, "baton": "shown_in_the_docs:Baton"}
 
 
 if __name__ == "__main__":

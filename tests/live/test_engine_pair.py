@@ -118,7 +118,7 @@ def test_replicas_are_equal_to_the_last_bit(out: Path, name: str, step: int) -> 
 def test_local_sgd_replicas_differ_in_a_round_and_not_after_it(out: Path) -> None:
     first, second = (last(out, "period", rank, 30)["replica"]["params"] for rank in range(2))
     assert not torch.equal(first, second), "step 30 lies in a round of 7, and the workers saw other samples"
-    assert [last(out, "period", rank, 30)["worker"]["samples_apart"] for rank in range(2)] == [16, 16]
+    assert [last(out, "period", rank, 30)["worker"]["samples_since_sync"] for rank in range(2)] == [16, 16]
 
 
 @pytest.mark.parametrize("rank", [0, 1])

@@ -71,7 +71,7 @@ def test_a_server_is_a_process_of_its_own_with_its_updates_and_its_workers(tmp_p
             Received(0.01, 1, "Push", clock=0, version=0, depth=1),
             Updated(0.011, 1, (AppliedGradient(1, 0, 0, 0, 32),)),
             Ticked(0.02),
-            Received(0.03, 1, "Left", clock=1, depth=1, how="died"),
+            Received(0.03, 1, "Leave", clock=1, depth=1, how="died"),
         ):
             log.append(entry)
     events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]

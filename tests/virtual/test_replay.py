@@ -19,9 +19,10 @@ from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated
 from paceline.records.tensors import read_tensors, write_tensors
 from paceline.runtimes.agenda import Triggers
-from paceline.runtimes.prepare import Prepared, build_strategy
+from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.replay import Recording, read_recording, replay
+from paceline.strategies import build_strategy
 
 SPECS = ("async", "ssp:staleness=1", "ps:backup=1", "async:every=2.5,damped=true")
 JITTER = StepTimes(forward=1.0, backward=2.0, apply=0.1, serve=0.05, jitter=0.8)
@@ -62,7 +63,7 @@ def repeated(recording: Recording) -> KeptRecords:
     prepared = Prepared(
         settings=settings,
         job=job,
-        strategy=build_strategy(settings),
+        strategy=build_strategy(settings.strategy),
         shards=shards,
         agenda=Triggers(settings, shards.steps_per_epoch),
         servers=settings.servers,

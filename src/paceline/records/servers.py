@@ -37,13 +37,13 @@ class Received(_Entry, frozen=True):
 
     worker: int
     kind: str
-    """The message's name: Join, Push, Rest, Pull or Left."""
+    """The message's name: Join, Push, Pause, Pull or Leave."""
     clock: int = -1
     version: int = -1
     depth: int = 0
     """Messages that were waiting when this one was taken, itself included."""
     how: str = ""
-    """Of Left: "finished", "left" or "died"."""
+    """Of Leave: "finished", "left" or "died"."""
 
 
 class Ticked(_Entry, frozen=True):
@@ -157,10 +157,10 @@ class ServerTotals:
     def _attend(self, entry: Received) -> None:
         """Keep the list of workers; one that was given up comes back with whatever it sends next."""
         how = ""
-        if entry.kind == "Left" and entry.worker in self.present:
+        if entry.kind == "Leave" and entry.worker in self.present:
             self.present.remove(entry.worker)
             how = entry.how
-        elif entry.kind != "Left" and entry.worker not in self.present:
+        elif entry.kind != "Leave" and entry.worker not in self.present:
             self.present.append(entry.worker)
             how = "joined" if self.updates else ""
         if how:

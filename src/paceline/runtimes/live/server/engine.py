@@ -37,9 +37,9 @@ from paceline.runtimes.live.wire.messages import (
 )
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import ParameterShard
-from paceline.strategies.base import Served, Server
+from paceline.strategies.base import Server
 from paceline.strategies.effects import Apply, Peer, Receive, Send
-from paceline.strategies.messages import MESSAGES, Left
+from paceline.strategies.messages import MESSAGES, Leave
 
 _GLANCE = 0.1
 _OVER = "the run is over"
@@ -77,7 +77,12 @@ class Book:
         self.lock.check()
         self.log.flush()
         self.checkpoints.make_room(me.rank)
-        numbers = {"version": me.version, "seen": me.seen, "met": me.met, "entries": self.entries}
+        numbers = {
+            "version": me.version,
+            "seen": me.seen,
+            "seen_at_sync": me.seen_at_sync,
+            "entries": self.entries,
+        }
         self.checkpoints.save(step, me.rank, {"part": part.state(), "server": numbers})
 
 
@@ -105,7 +110,7 @@ class ServerEngine:
         A worker that says nothing for ``silence`` seconds is given up; server 0 tells the user with ``say``, and where
         it was by ``hosts``.
         """
-        assert isinstance(prepared.strategy, Served)
+        assert prepared.strategy.served
         self.me, self.part, self.socket, self.book, self.heartbeat = me, part, socket, book, heartbeat
         self._strategy, self._shards, self._agenda = prepared.strategy, prepared.shards, prepared.agenda
         self._stop_requested, self._invitation = stop_requested, invitation
@@ -115,7 +120,7 @@ class ServerEngine:
             ElasticCollectives(range(workers)),
         )
         self._silence, self._say, self._hosts = silence, say, hosts
-        self._gone: deque[tuple[int, Left, str]] = deque()
+        self._gone: deque[tuple[int, Leave, str]] = deque()
         self._clocks: dict[int, int] = {}
         self._saved = -1
         self._asked_to_keep: set[int] = set()
@@ -174,7 +179,7 @@ class ServerEngine:
                 self._give_up(worker, seconds)
             if self._gone:
                 worker, left, how = self._gone.popleft()
-                self.book.write(Received(self._now, worker, "Left", clock=left.clock, how=how))
+                self.book.write(Received(self._now, worker, "Leave", clock=left.clock, how=how))
                 return Peer("worker", worker), left
             if not self._expected.workers:
                 raise _Over
@@ -253,7 +258,7 @@ class ServerEngine:
         self._expected.go(worker)
         self._abandoned = self._abandoned and how == "died"
         self.socket.forget(worker)
-        self._gone.append((worker, Left(clock), how))
+        self._gone.append((worker, Leave(clock), how))
         self._circle.drop(worker)
         self._end_collectives()
         if how == "finished" and not self._finished:

@@ -84,7 +84,7 @@ def run_server(
             claim(folder, identity, describe)
         heartbeat.show(folder.path)
         me = Server(place.rank, place.servers, part.params, part.grad)
-        me.awaited = tuple(range(place.workers))
+        me.initial_workers = tuple(range(place.workers))
         with ExitStack() as stack:
             lock = stack.enter_context(RunLock.share(folder, place.node_rank))
             checkpoints = Checkpoints(folder, identity, settings.keep, "server")
@@ -151,8 +151,8 @@ def _book(
     if step is not None:
         tree = checkpoints.load(step, me.rank)
         part.load(tree["part"])
-        me.version, me.seen, me.met, entries = (
-            tree["server"][field] for field in ("version", "seen", "met", "entries")
+        me.version, me.seen, me.seen_at_sync, entries = (
+            tree["server"][field] for field in ("version", "seen", "seen_at_sync", "entries")
         )
         checkpoints.forget_after(step, me.rank)
     for sentence in keep_entries(path, entries):

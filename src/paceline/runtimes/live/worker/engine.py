@@ -23,9 +23,9 @@ from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Broadcast,
+    BucketedMean,
     Clock,
     Gradient,
-    Mean,
     Peer,
     Receive,
     Send,
@@ -107,7 +107,7 @@ class Engine:
         self._agreement, self._leaving = agreement, leaving
         self._slowness = slowness or Slowness()
         self._share_buffers = share_buffers and not group.alone and me.buffers.numel() > 0
-        self._overlaps: dict[Mean, Overlap] = {}
+        self._overlaps: dict[BucketedMean, Overlap] = {}
         self._loss = 0.0
         self._seen = me.seen
         self._do: dict[type, Callable[[Any], object]] = {
@@ -177,10 +177,10 @@ class Engine:
             self._reduce_gradient(overlap)
         elif effect.reduce:
             me.total_weight = me.samples
-        me.samples_apart += me.samples
+        me.samples_since_sync += me.samples
         recorder.count(me.samples)
 
-    def _overlap(self, mean: Mean | None) -> Overlap | None:
+    def _overlap(self, mean: BucketedMean | None) -> Overlap | None:
         if mean is None or self.group.alone:
             return None
         if mean not in self._overlaps:
@@ -256,7 +256,7 @@ class Engine:
             me.total_weight = message[0].item()
             tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
         if tensor is me.params:
-            me.samples_apart = 0
+            me.samples_since_sync = 0
 
     def _sum(self, tensor: Tensor) -> None:
         there = tensor.to(self.replica.device)

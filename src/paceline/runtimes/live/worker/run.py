@@ -33,7 +33,7 @@ from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Position, Session
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Worker, is_replicated
+from paceline.strategies.base import Worker
 
 
 def seed_device(device: torch.device, seed: int, rank: int) -> None:
@@ -70,7 +70,7 @@ class WorkerRun:
 
     def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         """Become the worker that was saved; nothing in the folder changes."""
-        replicated = is_replicated(self.prepared.strategy)
+        replicated = self.prepared.strategy.replicated
         step, tree = load_shared(folder, checkpoints, self.group, self.observer.noted, replicated=replicated)
         settings, last = self.prepared.settings, self.prepared.agenda.last
         restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
@@ -186,7 +186,7 @@ class WorkerRun:
         return ending
 
     def _replicas(self) -> Replicas:
-        if self.group.alone or not is_replicated(self.prepared.strategy):
+        if self.group.alone or not self.prepared.strategy.replicated:
             return Unlike()
         return Alike(self.group, self.me)
 
