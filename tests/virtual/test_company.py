@@ -53,7 +53,7 @@ def test_whoever_has_taken_its_steps_leaves_and_holds_nobody_back() -> None:
     hosts = (replace(cluster.hosts[0], steps=2), *cluster.hosts[1:])
     summary, kept = time_only(cluster.with_hosts(hosts), strategy_name="ps", iterations=6)
     assert [total.steps for total in summary.totals] == [2, 8, 8]  # together they do what all were to do
-    assert [(one.worker, one.how) for one in summary.servers[0].left] == [
+    assert [(one.worker, one.how) for one in summary.servers[0].changes] == [
         (0, "left"),
         (1, "finished"),
         (2, "finished"),

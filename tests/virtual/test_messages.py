@@ -317,4 +317,4 @@ def test_who_comes_after_the_end_does_not_carry_the_run_on(start: float) -> None
     assert summary.seconds < alone.seconds + 5
     if start > summary.seconds:
         assert summary.totals[2].steps == 0
-        assert [one.worker for one in summary.servers[0].left] == [0, 1]
+        assert [one.worker for one in summary.servers[0].changes] == [0, 1]

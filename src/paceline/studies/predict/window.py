@@ -39,7 +39,7 @@ class Notes(TotalsOnly):
 
     def stepped(self, rank: int, record: StepRecord) -> None:
         """Keep a step."""
-        if not record.meeting:
+        if record.is_step:
             self.steps.setdefault(rank, []).append(Noted.of(record))
 
 
