@@ -23,7 +23,7 @@ from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
@@ -97,7 +97,7 @@ class Pulse(Silent):
     def noted(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Count now: when the run has ended, the other worker may have closed its connections already."""
         self.acknowledged = sum(now - self.sent_before.get(each, 0) for each, now in bytes_sent().items())
 

@@ -1,7 +1,7 @@
 """``paceline simulate``: the same training in virtual time."""
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -179,7 +179,7 @@ def _run(
     check(settings, prepared.job, cluster, prepared.strategy, where.gradients, where.end)
     name = keep.name or prepared.job.name
     folder = new_folder(
-        keep.parent, name, settings, {"cluster": cluster.to_json(), "gradients": where.gradients}
+        keep.parent, name, settings, {"cluster": asdict(cluster), "gradients": where.gradients}
     )
     observer = Tee([FolderObserver(folder), *keep.observers(settings, "simulated")])
     with FolderRecorder(folder, settings.workers, prepared.agenda.last) as recorder, closing(observer):

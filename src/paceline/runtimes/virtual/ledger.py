@@ -97,7 +97,7 @@ class StepLedger:
             samples = self.samples if self.is_step else 0
             traffic = self.sent, self.received
             self._record(
-                StepRecord(clock, samples, self._spans, self._hidden, *traffic, meeting=not self.is_step)
+                StepRecord(clock, samples, self._spans, self._hidden, *traffic, is_step=self.is_step)
             )
         if self.is_step:
             self._ledger.add_step(self.seconds, self.hidden, self.sent, self.received, self.samples)

@@ -10,10 +10,10 @@ from typing import Any, Self
 from torch import Tensor
 
 from paceline.records.create import create_new, environment
-from paceline.records.events import EventWriter, MetricsWriter
+from paceline.records.events import EventWriter, append_metrics
 from paceline.records.files import digest_of, write_json
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Silent
 from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
@@ -85,9 +85,8 @@ class FolderObserver(Silent):
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
-    def evaluated(self, row: Row) -> None:
-        with MetricsWriter(self.folder.metrics) as metrics:
-            metrics.append(row)
+    def evaluated(self, row: MetricsRow) -> None:
+        append_metrics(self.folder.metrics, row)
 
     def finished(self, summary: Summary) -> None:
         write_json(self.folder.summary, summary.to_json())

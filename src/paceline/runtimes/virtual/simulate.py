@@ -1,5 +1,6 @@
 """Run a training in virtual time."""
 
+from collections.abc import Sequence
 from math import inf
 
 from paceline.clusters.cluster import Cluster
@@ -32,6 +33,7 @@ def simulate(
     name: str = "",
     folder: str | None = None,
     horizon: float = inf,
+    server_groups: Sequence[int] | None = None,
 ) -> Summary:
     """Run the settings on the cluster and return how it went; the same arguments give the same run.
 
@@ -40,9 +42,15 @@ def simulate(
     ``folder`` is where the recorder keeps the run, for the observer. At the ``horizon``, in seconds, a run with servers
     is over; what is unfinished then does not count. Raises UsageError for what cannot be simulated and RunFailed where
     a strategy gets stuck.
+
+    With ``server_groups``, one worker of each group of equal hosts is simulated and stands for all of them, so 100,000
+    workers cost what one costs; the servers are on these groups, of one host each. The settings and costs are those of
+    the simulated workers, and the cluster's links as messages find them. That is right without gradients, for
+    strategies in which the workers of a group act in step.
     """
     strategy = strategy or build_strategy(settings.strategy)
-    check(settings, job, cluster, strategy, gradients, horizon)
+    if server_groups is None:
+        check(settings, job, cluster, strategy, gradients, horizon)
     with undisturbed(AllStreams()):
         simulation = Simulation(
             settings,
@@ -56,6 +64,7 @@ def simulate(
             name=name,
             folder=folder,
             horizon=horizon,
+            server_groups=server_groups,
         )
         return run(simulation, VirtualEngine(simulation))
 
@@ -101,10 +110,10 @@ def check(
 def _check_no_churn(settings: Settings, cluster: Cluster, horizon: float) -> None:
     """Refuse what needs servers that outlive a worker."""
     instead = "choose ps, ssp or async"
-    for host in cluster.hosts:
-        for setting in host.comings_and_goings:
+    for group in cluster.groups:
+        for setting in group.host.churn:
             raise UsageError(
-                f"{setting} of host {host.name!r}: strategy {settings.strategy!r} needs every worker at every "
+                f"{setting} of host {group.name(0)!r}: strategy {settings.strategy!r} needs every worker at every "
                 f"exchange, so none can start late or leave early; leave it out, or {instead}"
             )
     if horizon < inf:

@@ -16,7 +16,7 @@ from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.agenda import Triggers
@@ -55,6 +55,7 @@ class Simulation:
         name: str = "",
         folder: str | None = None,
         horizon: float = inf,
+        server_groups: Sequence[int] | None = None,
     ) -> None:
         self.settings, self.cluster, self.costs, self.strategy = settings, cluster, costs, strategy
         self.observer, self.recorder = observer, recorder
@@ -67,12 +68,13 @@ class Simulation:
         self.shards = Shards(self.shape.train_samples, sizes, settings.seed)
         self.triggers = Triggers(settings, self.shards.steps_per_epoch)
         self._metrics, self._step = (tuple(job.metrics), job.step) if isinstance(job, Job) else ((), "")
-        servers, workers = server_count(settings, strategy), cluster.workers
+        servers = server_count(settings, strategy)
+        self.topology, hosts = _place(cluster, servers, server_groups)
+        workers = len(self.topology.workers)
         self.compute = NoCompute(self.shape, workers, servers)
         if gradients and isinstance(job, Job):
             self.compute = RealCompute(job, self.shards, workers, settings.seed, servers)
-        self._rows: list[Row] = []
-        self.topology, hosts = self._place(servers)
+        self._rows: list[MetricsRow] = []
         self.timeline = Timeline(Network(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]
         self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(hosts)]
@@ -93,16 +95,11 @@ class Simulation:
     @property
     def initial_workers(self) -> tuple[int, ...]:
         """The workers with which the run begins."""
-        places = self.cluster.place_workers()
-        return tuple(rank for rank, host in enumerate(places) if not self.cluster.hosts[host].start)
-
-    def _place(self, servers: int) -> tuple[Topology, Sequence[int]]:
-        """The links, and each server's host; messages to servers on other hosts are encrypted."""
-        hosts = self.cluster.place_servers(servers)
-        return Topology(self.cluster.encrypted(hosts) if servers else self.cluster), hosts
+        topology = self.topology
+        return tuple(rank for rank, place in enumerate(topology.workers) if not topology.hosts[place].start)
 
     def _worker(self, rank: int, place: int) -> Node:
-        me, host = self.compute.worker(rank), self.cluster.hosts[place]
+        me, host = self.compute.worker(rank), self.topology.hosts[place]
         session = Session(
             strategy=self.strategy,
             me=me,
@@ -148,7 +145,7 @@ class Simulation:
         me.initial_workers = self.initial_workers
         return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
 
-    def _report(self, row: Row) -> None:
+    def _report(self, row: MetricsRow) -> None:
         """Every worker at a sync point reports the same row; it is passed on once."""
         if not self._rows or self._rows[-1].step < row.step:
             self._rows.append(row)
@@ -205,3 +202,13 @@ class Simulation:
                 f"{max(worker.me.clock for worker in self.workers)}"
             )
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
+
+
+def _place(
+    cluster: Cluster, servers: int, server_groups: Sequence[int] | None
+) -> tuple[Topology, Sequence[int]]:
+    """The links, and the place of each server; messages to servers on other hosts are encrypted."""
+    if server_groups is not None:
+        return Topology(cluster, by_group=True), server_groups
+    hosts = cluster.place_servers(servers)
+    return Topology(cluster.encrypted(hosts) if servers else cluster), hosts

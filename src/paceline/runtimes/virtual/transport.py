@@ -70,7 +70,7 @@ class SimulatedTransport(VirtualTransport):
         super().__init__(simulation, collectives)
         self._timeline = simulation.timeline
         topology = simulation.topology
-        self._gather, self._spread = cache(topology.gather), cache(topology.spread)
+        self._to_server, self._from_server = cache(topology.to_server), cache(topology.from_server)
         self._queues: dict[tuple[Peer, Peer], deque[SimulatedMessage]] = {}
         self._leaving = self._ticks = self._quiet = 0
 
@@ -114,7 +114,7 @@ class SimulatedTransport(VirtualTransport):
             self._start(sender, target, queue, now)
 
     def _start(self, sender: Node, target: Node, queue: deque[SimulatedMessage], now: float) -> None:
-        route = (self._spread if sender.session is None else self._gather)(sender.host, target.host)
+        route = (self._from_server if sender.session is None else self._to_server)(sender.host, target.host)
 
         def sent(time: float) -> None:
             envelope = queue.popleft()
