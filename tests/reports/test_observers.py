@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.records.events import MetricsRow, Scores
 from paceline.records.files import from_document
-from paceline.records.metrics import MetricsRow, Scores
-from paceline.records.observer import Silent, Started
+from paceline.records.observer import Observer, Started
 from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import SCHEMA, Summary
 from paceline.reports import meters
@@ -206,7 +206,7 @@ def test_nothing_is_printed_before_the_json_document():
 def test_everybody_is_told():
     streams = [io.StringIO(), io.StringIO()]
     tee = Tee(
-        [ConsoleObserver(streams[0], io.StringIO()), Silent(), JsonObserver({}, streams[1], io.StringIO())]
+        [ConsoleObserver(streams[0], io.StringIO()), Observer(), JsonObserver({}, streams[1], io.StringIO())]
     )
     tee.started(RUN)
     tee.stepped(45, 64, 0.25, 0.4)
@@ -261,7 +261,7 @@ def test_a_reader_who_leaves_does_not_end_the_run():
 
 def test_the_header_tells_the_threads_of_a_worker_and_the_cores():
     """If this failed, nobody would see that one worker is compared with two on other terms."""
-    assert header(replace(RUN, threads=1, cores=2))[1] == "1 thread each of 2 cores; --threads N for more"
+    assert header(replace(RUN, threads=1, cores=2))[1] == "1 thread each of 2 cores"
     assert header(replace(RUN, threads=2, cores=2, batch_sizes=(8,)))[1] == "2 threads of 2 cores"
     assert not [line for line in header(RUN) if "thread" in line]
 

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.records.files import finite
-from paceline.reports.meters import Bar, Countdown, Lines, meter_for
+from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter_for
 from paceline.studies.collectives.request import (
     GLOO,
     SCHEMA,
@@ -58,7 +58,7 @@ class ConsoleBench(BenchObserver):
 
     def _print(self, *lines: str) -> None:
         text = "\n".join(lines)
-        if isinstance(self._meter, Bar) and self._meter.console.file is self._out:
+        if isinstance(self._meter, ProgressBar) and self._meter.console.file is self._out:
             self._meter.say(text)
             return
         try:
@@ -74,7 +74,7 @@ class JsonBench(BenchObserver):
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out or sys.stdout
-        self._meter = Lines(err or sys.stderr)
+        self._meter = ProgressLines(err or sys.stderr)
         self.progressed = Countdown(self._meter).show  # type: ignore[method-assign]
         self._document: dict[str, Any] = {"schema": SCHEMA}
         self._cells: list[Cell] = []

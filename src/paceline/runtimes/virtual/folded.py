@@ -8,7 +8,7 @@ from paceline.clusters.cluster import Cluster
 from paceline.costs.base import Costs
 from paceline.costs.folded import Fold, Folded
 from paceline.costs.topology import Topology
-from paceline.records.observer import Silent
+from paceline.records.observer import Observer
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.recorder import Recorder
 from paceline.runtimes.virtual.run import Run
@@ -38,7 +38,7 @@ class FoldedRun(Run):
             costs,
             False,
             strategy,
-            Silent(),
+            Observer(),
             recorder,
             "",
             None,

@@ -15,7 +15,7 @@ from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
 from paceline.jobs.job import Job, constant
 from paceline.jobs.sharding import Shards
-from paceline.records.metrics import MetricsRow
+from paceline.records.events import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.agenda import Triggers

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.devices.fitted import Fitted
-from paceline.records.create import environment
+from paceline.records.folder import environment
 
 
 def make_profile(
