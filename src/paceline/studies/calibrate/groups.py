@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline import shm
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
 from paceline.runtimes.live.worker.comm import ProcessGroupComm

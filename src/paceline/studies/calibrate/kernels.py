@@ -6,7 +6,7 @@ from typing import Protocol
 import torch
 from torch import nn
 
-from paceline.collectives.buckets import plan_buckets
+from paceline.collectives.traffic import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat, Zeros, flatten_parameters, own_memory
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.overlap import Overlap

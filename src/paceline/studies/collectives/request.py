@@ -3,7 +3,7 @@
 import json
 from dataclasses import asdict, dataclass
 
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, show_bytes
 

@@ -6,7 +6,7 @@ from dataclasses import asdict
 
 import torch
 
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, MetricsWriter
 from paceline.records.files import write_json
