@@ -1,4 +1,4 @@
-"""``paceline calibrate --workers N``: what links and company are like with several workers."""
+"""``paceline calibrate --workers N``: what links and contention are like with several workers."""
 
 import json
 import subprocess
@@ -13,10 +13,13 @@ from paceline.cli.place import PlaceOptions
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from paceline.records.folder import RunFolder
+    from paceline.runtimes.live.guard import Ended
+    from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo
+    from paceline.runtimes.live.signals import StopRequest
     from paceline.studies.calibrate.links import ContentionFit
 
 
@@ -25,10 +28,42 @@ TRIES = 3
 
 
 @dataclass(frozen=True)
-class Ended:
+class LinksOutcome:
     """How a worker's part ended."""
 
     ending: str
+
+
+def run_workers(
+    where: PlaceOptions, workers: int, work: "Callable[[ProcessInfo, Heartbeat, StopRequest], Ended]"
+) -> int:
+    """Be one worker where a launcher has set its variables, else start this command line as each worker."""
+    from paceline.runtimes.live.process_info import ProcessInfo
+
+    place = ProcessInfo.from_environment()
+    return be_worker(where, place, work) if place else launch_workers(where, workers)
+
+
+def launch_workers(where: PlaceOptions, workers: int) -> int:
+    """Start this command line again as each of so many workers of this host."""
+    from paceline.cli.process import starting
+    from paceline.runtimes.live.launcher.launch import launch, train_command
+    from paceline.studies.collectives.request import check_workers
+
+    check_workers(workers * max(where.nodes or 1, 1))
+    plan = where.plan(workers)
+    with starting() as start:
+        return launch(train_command(sys.argv[1:]), plan, trains=False, start=start)
+
+
+def be_worker(
+    where: PlaceOptions, place: "ProcessInfo", work: "Callable[[ProcessInfo, Heartbeat, StopRequest], Ended]"
+) -> int:
+    from paceline.runtimes.live.guard import run_guarded
+
+    if place.launch is None:
+        place = where.under_launcher(place)
+    return run_guarded(place, partial(work, place))
 
 
 def launch_together(where: PlaceOptions, out: Path, as_json: bool, *, busy: bool) -> int:
@@ -93,8 +128,8 @@ def _found(workers: int, path: Path) -> "ContentionFit":
     profile = read_profile(path)
     return ContentionFit(
         workers=workers,
-        short=profile.company_short[workers - 1],
-        long=profile.company[workers - 1],
+        short=profile.contention_short[workers - 1],
+        long=profile.contention[workers - 1],
         links=tuple(link for link in profile.links if link.workers == workers),
     )
 
@@ -127,19 +162,19 @@ def work_together(
     if place.launch is None:
         place = where.under_launcher(place)
 
-    def work(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
+    def work(heartbeat: Heartbeat, stopping: StopRequest) -> LinksOutcome:
         if place.rank == 0:
             check_one_thread(read_profile(base), base)  # before minutes are spent
             check_out(out)
             sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
         found = calibrate_links(place, beat=heartbeat.beat, stopping=stopping, busy=busy)
         if found is None:
-            return Ended("interrupted")
+            return LinksOutcome("interrupted")
         if place.rank == 0:
             _write(found, base, out)
             if place.launch is None or place.nodes > 1:  # else the launcher finds more, and tells it all
                 _tell(found, out, as_json)
-        return Ended("done")
+        return LinksOutcome("done")
 
     return run_guarded(place, work)
 

@@ -19,7 +19,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity
 from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
-from paceline.records.tensorfile import write_tensors
+from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import Placement, new_identity, read_config, write_config
 from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.options import LiveOptions
@@ -224,7 +224,7 @@ class FolderKeeper:
             self._checkpoints.prune_gone(self.me.rank, members)
 
     def export(self, params: Tensor, buffers: Tensor) -> None:
-        """Write ``model.tensors``."""
+        """Write ``model.safetensors``."""
         if self._speaker.speaks:
             self.home.lock.check()
             write_tensors(self.home.folder.model, self.replica.export(params, buffers))
