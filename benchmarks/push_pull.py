@@ -34,7 +34,7 @@ from paceline.runtimes.live.wire.memory import SharedFlat
 from paceline.runtimes.live.wire.shape import Shape
 from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
 from paceline.strategies.messages import Model, Push
-from paceline.studies.calibrate.messages import measure_cipher
+from paceline.studies.calibrate.measure import measure_cipher
 
 WORKERS = 2
 SIDES = ("rpc", "memory", "network")
