@@ -119,11 +119,9 @@ def _seconds(name: str, hosts: Sequence[int], step: AveragedStep, link: Link) ->
     if name == "messages":
         return sum(2 * (link.latency + len(hosts) * size / link.bandwidth) for size in step.sizes)
     backend: Backend = "shm" if name == "memory" else "gloo"
-    described = Cluster(
-        hosts=tuple(
-            Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
-            for host, count in sorted(Counter(hosts).items())
-        )
+    described = Cluster.of(
+        Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
+        for host, count in sorted(Counter(hosts).items())
     )
     native = Native(Topology(described))
     return sum(native.price(size, 1).seconds for size in step.sizes)
@@ -136,8 +134,8 @@ def add_contention(profile: Profile, found: ContentionFit) -> Profile:
         return profile
     return replace(
         profile,
-        company=_filled(profile.company, found.workers, found.long),
-        company_short=_filled(profile.company_short, found.workers, found.short),
+        contention=_filled(profile.contention, found.workers, found.long),
+        contention_short=_filled(profile.contention_short, found.workers, found.short),
     )
 
 

@@ -35,7 +35,7 @@ from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.runtimes.live.worker.overlap import Overlap
 from paceline.runtimes.live.worker.slowness import Slowness
 from paceline.runtimes.threads import VARIABLE, usual_threads
-from paceline.strategies.effects import Mean
+from paceline.strategies.effects import BucketedMean
 from paceline.studies.calibrate.device import check_out
 from paceline.studies.calibrate.link_fit import (
     AveragedStep,
@@ -50,7 +50,7 @@ from paceline.studies.calibrate.quiet import REMEDY
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
 from paceline.studies.collectives.probe import EXCHANGES, Prober
 
-MEAN = Mean(first_bucket=2**20, bucket=25 * 2**20)
+MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
 """How gradients are averaged by default."""
 WIDTHS = (40, 420, 700, 1100)
 """Of dense layers whose gradients are of some 40 kB, 1 MB, 2.5 MB and 5.7 MB."""

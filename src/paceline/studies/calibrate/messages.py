@@ -47,8 +47,8 @@ def add_messages(path: Path, workers: int, train: Train, *, busy: bool = False) 
     write_profile(profile, path)
     return ContentionFit(
         workers=workers,
-        short=profile.company_short[workers - 1],
-        long=profile.company[workers - 1],
+        short=profile.contention_short[workers - 1],
+        long=profile.contention[workers - 1],
         links=tuple(link for link in profile.links if link.workers == workers and link.name in INSIDE),
     )
 
@@ -66,7 +66,7 @@ def calibrate_messages(
         alone = _train(train, {**COMMON, **job, "strategy": "all-reduce", "workers": "1"}, busy)
         times, _ = typical_step(alone)
         gradient = times.data + (times.forward or 0.0) + (times.backward or 0.0)
-        contention = profile.company_between(gradient)
+        contention = profile.contention_between(gradient)
         for count, found in steps.items():
             beside = gradient * contention[min(count, len(contention)) - 1] + times.apply
             served = _train(train, {**COMMON, **job, "strategy": "ps", "workers": str(count)}, busy)
