@@ -33,7 +33,7 @@ def uneven() -> Cluster:
     link = Link(bandwidth=20e3, latency=0.05)
     lives = ({}, {"dies": 21.0}, {"start": 8.0}, {"start": 12.0, "steps": 3}, {})
     hosts = tuple(Host(name=f"h{rank}", link=link, **life) for rank, life in enumerate(lives))
-    return Cluster(hosts=hosts, times=JITTER)
+    return Cluster.of(hosts, times=JITTER)
 
 
 def recorded(

@@ -81,7 +81,7 @@ def test_a_device_of_half_the_speed_takes_twice_as_long_for_everything() -> None
     cluster = make_cluster(2)
     old = type(cluster.hosts[0].device)(speed=0.5)
     hosts = (cluster.hosts[0], type(cluster.hosts[0])(name="old", link=cluster.hosts[1].link, device=old))
-    summary, _ = time_only(type(cluster)(hosts=hosts, times=TIMES), detailed=False)
+    summary, _ = time_only(type(cluster).of(hosts, times=TIMES), detailed=False)
     fast, slow = summary.totals
     for kind in ("data", "forward", "backward", "apply"):
         assert slow.seconds[kind] == pytest.approx(2 * fast.seconds[kind])
@@ -230,7 +230,7 @@ def test_what_cannot_be_simulated_is_refused() -> None:
         time_only(make_cluster(2), target_accuracy=0.9)
     with pytest.raises(UsageError, match="nothing to evaluate without gradients"):
         time_only(make_cluster(2), evaluate=Every(1))
-    with pytest.raises(UsageError, match="--workers 2 contradicts the cluster, which has 3"):
+    with pytest.raises(UsageError, match="2 workers contradict the cluster, which has 3"):
         time_only(make_cluster(3), batch_sizes=(8, 8))
     with pytest.raises(UsageError, match="does not say how long backward takes"):
         time_only(make_cluster(2, times=StepTimes(forward=1.0)))

@@ -77,7 +77,7 @@ def make_cluster(
 ) -> Cluster:
     link = Link(bandwidth=bandwidth, latency=latency)
     hosts = [Host(name=f"h{i}", link=link, workers=per_host) for i in range(workers // per_host)]
-    return Cluster(hosts=tuple(hosts), times=times)
+    return Cluster.of(hosts, times=times)
 
 
 @dataclass

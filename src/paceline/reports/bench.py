@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.records.files import finite
 from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter_for
 from paceline.studies.collectives.request import (

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -83,7 +84,7 @@ class FolderObserver(Observer):
 
 def new_folder(runs: Path, name: str, settings: Settings, cluster: Cluster, gradients: bool) -> RunFolder:
     """Make a run folder that says what is simulated, and where."""
-    return _new_folder(runs, name, settings, {"cluster": cluster.to_json(), "gradients": gradients})
+    return _new_folder(runs, name, settings, {"cluster": asdict(cluster), "gradients": gradients})
 
 
 def new_replay_folder(runs: Path, name: str, recording: Recording) -> RunFolder:

@@ -51,7 +51,7 @@ class Pace:
     spec: str
     """Its name, for people."""
     alone: float
-    """Seconds of the fastest worker's step without company."""
+    """Seconds of the fastest worker's step without contention."""
     workers: int
     """How many are simulated."""
     jitter: float = 0.0

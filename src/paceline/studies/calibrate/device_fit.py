@@ -1,4 +1,4 @@
-"""From measured networks to a device model: curves, overheads, and how far off it is on networks it has not seen."""
+"""From measured networks to a device model: curves, overheads, and its error on networks that it has not seen."""
 
 from bisect import bisect_right
 from collections import defaultdict
@@ -15,8 +15,7 @@ from paceline.costs.devices.fitted import PAGE, SIZES, Fitted, Fresh, Overhead, 
 from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_curve
 from paceline.costs.trace.operator import Kind, Operator, Phase
 from paceline.errors import RunFailed
-from paceline.studies.calibrate.measure import Measured, Timed, Whole
-from paceline.studies.calibrate.steps import Parts
+from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOperator
 
 T = TypeVar("T")
 
@@ -25,24 +24,22 @@ USUAL_POINTS = 60
 MOST_CHOSEN = 300
 """Points by which it is chosen how smooth a curve is."""
 FEWEST_POINTS = 3
-"""Of an operator that gets a curve of its own: few say how fast it is, and the roofline how it grows."""
+"""Of an operator that gets a curve of its own: few tell its rate, and the roofline how its time grows."""
 FEWEST_CHOSEN = 16
 """Points by which it can be chosen how smooth a curve is; fewer are taken to be noisy."""
 FEW = Choice(noise=0.1)
 MARGIN = 1.15
-"""How far above the measured peak an operator may be before it is called nonsense."""
+"""How far above the measured peak an operator may be before its measurement is called impossible."""
 FEWEST_OPERATORS = 6
-"""Of a kind, by which it is said how far off one is that was never measured."""
+"""Of a kind, from which the error of one that was never measured is estimated."""
 ODD = 1.0
-"""Logarithm of the factor by which a call may be off what all others say before it is doubted."""
+"""Logarithm of the factor by which a call may be off the curve before it counts less."""
 FOLDS = 5
 TYPICAL = 1e-3
 """Seconds of a call that is measured as exactly as most."""
-PACE = 0.8
-"""How far the time of an operator follows that of the probe, as a power; memory follows it less than computing."""
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """A measured call, on a machine at its usual pace and in memory that is in use already."""
 
     operator: Operator
@@ -53,47 +50,68 @@ class Point(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Fit:
-    """A device and what speaks for it."""
+class DeviceFit:
+    """What a device model is fitted to, and its errors: shares, each as the median and the 90th percentile."""
 
-    device: Fitted
-    points: Mapping[Kind, int]
-    residuals: Mapping[Kind, tuple[float, float]]
-    """By kind: how far the curve is off a call that it has not seen, as a share; the median and nine tenths."""
-    rates: Mapping[Kind, tuple[float, float]]
-    """By kind: floating-point operations a second, a slow one (one in ten is slower) and a fast one."""
-    steps: tuple[float, float]
-    """How far whole steps of networks that it has not seen are off: the median and nine tenths."""
+    threads: int = 1
+    networks: int
+    layers: int
+    """Single layers that were measured, beside the random networks."""
+    operators: int
+    """Calls of operators behind the fit."""
     dropped: int
-    """Measurements that cannot be: above the peak, or no time at all."""
+    """Impossible measurements (faster than the peak, or no time at all), which are left out."""
+    flops: float
+    """The best rate that was seen, operations a second."""
+    bandwidth: float
+    """Of memory, bytes a second."""
+    residuals: Mapping[Kind, tuple[float, float]]
+    """By kind: the error of a call that the curve has not seen."""
+    rates: Mapping[Kind, tuple[float, float]]
+    """By kind: operations a second, the 10th and the 98th percentile."""
+    steps: tuple[float, float]
+    """The error of whole steps of networks that were left out of the fit."""
+    spread: float
+    """Standard deviation of the logarithm of (measured / predicted) of these."""
+    disturbed: str = ""
+    """What else computed meanwhile, in a sentence; empty where nothing did."""
 
 
-def fit_device(measured: Sequence[Measured], limits: Limits, page: float) -> Fit:
-    """Fit everything; raises RunFailed where too many measurements cannot be."""
-    steady = at_usual_pace(measured)
-    points, dropped = _points(steady, limits, page)
+def fit_device(
+    networks: Sequence[MeasuredNetwork], layers: Sequence[MeasuredNetwork], limits: Limits, page: float
+) -> tuple[Fitted, DeviceFit]:
+    """Fit everything; raises RunFailed where too many measurements are impossible."""
+    measured = at_usual_pace([*networks, *layers])
+    points, dropped = _points(measured, limits, page)
     if not points or dropped > 0.2 * (len(points) + dropped):
         raise RunFailed(
-            f"{dropped} of {len(points) + dropped} measurements cannot be (faster than the measured peak of "
+            f"{dropped} of {len(points) + dropped} measurements are impossible (faster than the measured peak of "
             f"{limits.flops / 1e9:.0f} GFLOP/s, or no time at all); the machine is too busy: calibrate again"
         )
-    device, missed = _fit(steady, points, limits, page)
-    doubts = _left_out(points, limits)
-    off = steps_off(steady, limits, page)
-    return Fit(
-        device=replace(device, spread=_root_mean_square(off), doubts=doubts, _known={}),
-        points=_by_kind({kind: len(found) for kind, found in missed.items()}),
-        residuals=_by_kind({kind: _shares(found) for kind, found in missed.items()}),
+    device, missed = _fit(measured, points, limits, page)
+    off = step_errors(measured, limits, page)
+    device = replace(
+        device, spread=_root_mean_square(off), doubts=_left_out_errors(points, limits), _known={}
+    )
+    found = DeviceFit(
+        networks=len(networks),
+        layers=len(layers),
+        operators=sum(len(one.operators) for one in measured),
+        dropped=dropped,
+        flops=limits.flops,
+        bandwidth=limits.bandwidth,
+        residuals=_by_kind({kind: _shares(errors) for kind, errors in missed.items()}),
         rates=_rates(points),
         steps=_shares(off),
-        dropped=dropped,
+        spread=device.spread,
     )
+    return device, found
 
 
 def _fit(
-    measured: Sequence[Measured], points: Sequence[Point], limits: Limits, page: float
+    measured: Sequence[MeasuredNetwork], points: Sequence[CurvePoint], limits: Limits, page: float
 ) -> tuple[Fitted, dict[Kind, list[float]]]:
-    """The device by these networks and their calls; and by kind how far curves miss what they have not seen."""
+    """The device by these networks and their calls; and by kind the errors of curves on what they have not seen."""
     curves, missed = _curves(points, limits)
     device = Fitted(
         limits=limits,
@@ -107,22 +125,19 @@ def _fit(
     return device, missed
 
 
-def at_usual_pace(measured: Sequence[Measured]) -> list[Measured]:
+def at_usual_pace(measured: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:
     """The times as they would be if the machine had always been as fast as it usually was."""
     usual = median(one.pace for one in measured)
     return [_scaled(one, usual) for one in measured]
 
 
-def _scaled(one: Measured, usual: float) -> Measured:
+def _scaled(one: MeasuredNetwork, usual: float) -> MeasuredNetwork:
     factor = (usual / one.pace) ** PACE
-    operators = tuple(Timed(timed.operator, timed.seconds * factor, timed.faults) for timed in one.operators)
-    whole = one.whole
-    if whole:
-        whole = Whole(Parts(*(part * (usual / whole.pace) ** PACE for part in whole.parts)), usual)
-    return replace(one, operators=operators, whole=whole, pace=usual)
+    operators = tuple(replace(timed, seconds=timed.seconds * factor) for timed in one.operators)
+    return replace(one, operators=operators, step=one.step and one.step * factor, pace=usual)
 
 
-def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[list[Point], int]:
+def _points(measured: Iterable[MeasuredNetwork], limits: Limits, page: float) -> tuple[list[CurvePoint], int]:
     points, dropped = [], 0
     for index, one in enumerate(measured):
         moved = bytes_moved(timed.operator for timed in one.operators)
@@ -132,23 +147,23 @@ def _points(measured: Iterable[Measured], limits: Limits, page: float) -> tuple[
             if seconds <= 0 or timed.operator.flops > MARGIN * limits.flops * seconds:
                 dropped += 1
             else:
-                points.append(Point(timed.operator, seconds, index, moved))
+                points.append(CurvePoint(timed.operator, seconds, index, moved))
     return points, dropped
 
 
-def _alike_as_one(calls: Iterable[Timed]) -> list[Timed]:
+def _alike_as_one(calls: Iterable[TimedOperator]) -> list[TimedOperator]:
     """Calls of the same sizes in one step, of which a recurrent layer makes hundreds, as one with their median."""
-    groups: dict[Operator, list[Timed]] = defaultdict(list)
+    groups: dict[Operator, list[TimedOperator]] = defaultdict(list)
     for timed in calls:
         groups[replace(timed.operator, module="")].append(timed)
     return [
-        Timed(operator, median(one.seconds for one in found), median(one.faults for one in found))
+        TimedOperator(operator, median(one.seconds for one in found), median(one.faults for one in found))
         for operator, found in groups.items()
     ]
 
 
-def _curves(points: Sequence[Point], limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:
-    """By operator; and by kind how far the curves miss what they have not seen."""
+def _curves(points: Sequence[CurvePoint], limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:
+    """By operator; and by kind their errors on what they have not seen."""
     curves: dict[str, Curve] = {}
     missed: dict[Kind, list[float]] = defaultdict(list)
     for name, found in _grouped(points).items():
@@ -167,8 +182,8 @@ def _curves(points: Sequence[Point], limits: Limits) -> tuple[dict[str, Curve], 
     return curves, missed
 
 
-def _grouped(points: Iterable[Point], seed: int = 0) -> dict[str, list[Point]]:
-    """By operator, no more of each than are needed."""
+def _grouped(points: Iterable[CurvePoint], seed: int = 0) -> dict[str, list[CurvePoint]]:
+    """By operator, at most ``MOST_POINTS`` of each."""
     groups = defaultdict(list)
     for point in points:
         groups[curve_name(point.operator)].append(point)
@@ -181,44 +196,44 @@ def _grouped(points: Iterable[Point], seed: int = 0) -> dict[str, list[Point]]:
     return groups
 
 
-def _arrays(points: Sequence[Point], limits: Limits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _arrays(points: Sequence[CurvePoint], limits: Limits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     places = np.array([features(point.operator, point.moved) for point in points])
     values = np.array([logarithm(point.operator, point.seconds, limits) for point in points])
     return places, values, np.array(scales(points[0].operator.kind))
 
 
-def _doubts(points: Sequence[Point]) -> np.ndarray:
+def _doubts(points: Sequence[CurvePoint]) -> np.ndarray:
     """A call of a few microseconds is measured less exactly than one of milliseconds, and matters less."""
     seconds = np.array([point.seconds for point in points])
     return np.clip((TYPICAL / seconds) ** 0.5, 0.25, 4.0)
 
 
-def _kind_curves(points: Sequence[Point], limits: Limits) -> dict[Kind, Curve]:
+def _kind_curves(points: Sequence[CurvePoint], limits: Limits) -> dict[Kind, Curve]:
     """For operators that no network had: all of a kind together."""
     return {kind: _joint_curve(list(named.values()), limits) for kind, named in _named(points).items()}
 
 
-def _named(points: Iterable[Point]) -> dict[Kind, dict[str, list[Point]]]:
+def _named(points: Iterable[CurvePoint]) -> dict[Kind, dict[str, list[CurvePoint]]]:
     """By kind and by curve."""
-    kinds: dict[Kind, dict[str, list[Point]]] = defaultdict(lambda: defaultdict(list))
+    kinds: dict[Kind, dict[str, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
     for point in points:
         kinds[point.operator.kind][curve_name(point.operator)].append(point)
     return kinds
 
 
-def _joint_curve(operators: Sequence[Sequence[Point]], limits: Limits) -> Curve:
-    """One for all of some operators, each of which has the same say."""
+def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: Limits) -> Curve:
+    """One for all of some operators, each of which has the same weight."""
     random = Random(0)  # noqa: S311
     most = max(2, USUAL_POINTS // len(operators))
     some = [point for found in operators for point in random.sample(found, min(most, len(found)))]
     return fit_curve(*_arrays(some, limits), FEW)[0]
 
 
-def _left_out(points: Sequence[Point], limits: Limits) -> dict[str, float]:
-    """How far off an operator is that was never measured: each is foretold by the others of its kind, without it.
+def _left_out_errors(points: Sequence[CurvePoint], limits: Limits) -> dict[str, float]:
+    """The error of an operator that was never measured: each is predicted by the others of its kind, without it.
 
     By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
-    together; under "" that of a whole kind that is foretold by the roofline alone.
+    together; under "" that of a whole kind that is predicted by the roofline alone.
     """
     doubts: dict[str, list[float]] = {}
     levels = []
@@ -241,7 +256,7 @@ def _root_mean_square(values: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def _fresh(measured: Iterable[Measured], page: float) -> Fresh:
+def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> Fresh:
     """How much of what operators write lies in memory that they are the first to touch."""
     touched, asked = [0.0] * (len(SIZES) + 1), [0.0] * (len(SIZES) + 1)
     for timed in (timed for one in measured for timed in one.operators):
@@ -254,19 +269,19 @@ def _fresh(measured: Iterable[Measured], page: float) -> Fresh:
     return Fresh(page=page, shares=(0.0, *middle, 1.0))
 
 
-def _overheads(measured: Sequence[Measured]) -> dict[Phase, Overhead]:
+def _overheads(measured: Sequence[MeasuredNetwork]) -> dict[Phase, Overhead]:
     return {phase: _overhead(measured, phase) for phase in get_args(Phase)}
 
 
-def _overhead(measured: Sequence[Measured], phase: Phase) -> Overhead:
+def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> Overhead:
     """By least squares of the relative error, small steps counting as much as large ones."""
     rows = []
     for one in measured:
-        if one.whole is None:
+        if one.step is None:
             continue
         calls = [timed for timed in one.operators if timed.operator.phase == phase]
         unrolled = sum(timed.operator.unrolled for timed in calls)
-        whole = getattr(one.whole.parts, phase)
+        whole = getattr(one.step, phase)
         rows.append(np.array((sum(timed.seconds for timed in calls), len(calls), unrolled)) / whole)
     table = np.array(rows)
     weights = np.ones(len(table))
@@ -276,10 +291,10 @@ def _overhead(measured: Sequence[Measured], phase: Phase) -> Overhead:
     return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call), unrolled=float(unrolled_call))
 
 
-def steps_off(measured: Sequence[Measured], limits: Limits, page: float) -> list[float]:
+def step_errors(measured: Sequence[MeasuredNetwork], limits: Limits, page: float) -> list[float]:
     """The logarithm of (predicted / measured) of each network's step, by a device that has not seen it.
 
-    All is fitted anew without a fifth of the networks, whose steps are then foretold: curves and how smooth they are,
+    All is fitted anew without a fifth of the networks, whose steps are then predicted: curves and how smooth they are,
     overheads, and how much memory is fresh. Times are those at the machine's usual pace.
     """
     off = []
@@ -289,12 +304,12 @@ def steps_off(measured: Sequence[Measured], limits: Limits, page: float) -> list
         seen = [point for point in points if point.network % FOLDS != fold]
         blind, _ = _fit(others, seen, limits, page)
         for one in measured[fold::FOLDS]:
-            if one.whole is None:
+            if one.step is None:
                 continue
             operators = [timed.operator for timed in one.operators]
             there = replace(blind, moved=bytes_moved(operators), _known={})
             predicted = sum(map(there.seconds, operators))
-            off.append(float(np.log(predicted / one.whole.parts.step)))
+            off.append(float(np.log(predicted / one.step.total)))
     return off
 
 
@@ -303,7 +318,7 @@ def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
     return float(np.median(shares)), float(np.quantile(shares, 0.9))
 
 
-def _rates(points: Iterable[Point]) -> dict[Kind, tuple[float, float]]:
+def _rates(points: Iterable[CurvePoint]) -> dict[Kind, tuple[float, float]]:
     rates: dict[Kind, list[float]] = defaultdict(list)
     for point in points:
         if point.operator.kind in ("convolution", "product", "attention", "recurrence"):
