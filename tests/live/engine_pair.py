@@ -17,7 +17,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline import strategies
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec

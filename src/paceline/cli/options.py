@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter, Token
 
 from paceline import jobs, specs
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import NATIVE, check_collective
+from paceline.collectives import NATIVE, SCHEDULES, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings

@@ -10,7 +10,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TextIO
 
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.records.files import finite
 from paceline.reports.meters import Bar, Countdown, Lines, meter_for
 from paceline.studies.collectives.request import (

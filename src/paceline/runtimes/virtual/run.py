@@ -5,7 +5,7 @@ from functools import partial
 from math import inf
 
 from paceline.clusters.cluster import Cluster, Host
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.costs.all_reduce import AllReduceCosts, all_reduce_costs
 from paceline.costs.base import Costs
 from paceline.costs.compressed import Compressed

@@ -21,8 +21,8 @@ from torch import Tensor, nn
 from paceline import shm
 from paceline.clusters.profile import LinkFit
 from paceline.clusters.profile_file import read_profile, write_profile
-from paceline.collectives.buckets import plan_buckets
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
+from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.step import StepPhase

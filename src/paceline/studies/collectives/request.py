@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, show_bytes
 

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline import shm
-from paceline.collectives.choose import build_schedule
+from paceline.collectives import build_schedule
 from paceline.collectives.execute import Reducer
 from paceline.collectives.over_torch import TorchTransport
 from paceline.shm.operations import Operation

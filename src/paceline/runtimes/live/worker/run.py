@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import torch
 
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, append_metrics
 from paceline.records.files import from_document, to_document, write_json
