@@ -7,7 +7,7 @@ from paceline.clusters.cluster import Cluster
 from paceline.costs.base import Costs
 from paceline.errors import UsageError
 from paceline.jobs.job import Job
-from paceline.records.observer import Observer, Silent
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.runtimes.prepare import check_buffers
 from paceline.runtimes.randomness import AllStreams, undisturbed
@@ -59,7 +59,7 @@ def simulate(
             costs,
             gradients=gradients,
             strategy=strategy,
-            observer=observer or Silent(),
+            observer=observer or Observer(),
             recorder=recorder or SimulationRecorder(),
             name=name,
             folder=folder,
