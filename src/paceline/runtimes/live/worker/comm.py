@@ -246,7 +246,7 @@ class ProcessGroupComm(NoServers):
 def _nothing_shared() -> bool:
     """Whether the group was to share memory and no two workers do, so that all goes through Gloo."""
     group = dist.group.WORLD
-    return isinstance(group, shm.SharedMemoryGroup) and max(group.party.teams) == 1
+    return isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1
 
 
 def join(
