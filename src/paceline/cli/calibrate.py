@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.signals import StopRequest
     from paceline.studies.calibrate.link_fit import ContentionFit
-    from paceline.studies.collectives.run import BenchOutcome
+    from paceline.studies.calibrate.links import LinksOutcome
 
 WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is written and shown", sort_key=5)
@@ -165,16 +165,15 @@ def _measure_links(
     place: "ProcessInfo",
     heartbeat: "Heartbeat",
     stopping: "StopRequest",
-) -> "BenchOutcome":
-    from paceline.studies.calibrate.links import add_links_here
-    from paceline.studies.collectives.run import BenchOutcome
+) -> "LinksOutcome":
+    from paceline.studies.calibrate.links import LinksOutcome, add_links_here
 
     if place.rank == 0:
         sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
     found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
     if found and place.rank == 0 and (place.launch is None or place.nodes > 1):
         _print_links(found, out, as_json)  # else the launcher measures more, and prints it all
-    return BenchOutcome("done" if found else "interrupted")
+    return LinksOutcome("done" if found else "interrupted")
 
 
 def _train(runs: str, settings: Mapping[str, str]) -> "RunFolder":

@@ -13,7 +13,7 @@ from paceline.clusters.profile import DISTURBED, Profile
 from paceline.clusters.profile_file import DEFAULT_PATH
 from paceline.costs.devices.fitted import Fitted
 from paceline.errors import RunFailed, UsageError
-from paceline.records.create import environment
+from paceline.records.folder import environment
 from paceline.records.load import LoadMeter, usable_cores
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device

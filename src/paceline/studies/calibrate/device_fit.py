@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from random import Random
 from statistics import median
-from typing import NamedTuple, TypeVar, get_args
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -16,8 +16,6 @@ from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_cu
 from paceline.costs.trace.operator import Kind, Operator, Phase
 from paceline.errors import RunFailed
 from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOperator
-
-T = TypeVar("T")
 
 MOST_POINTS = {"convolution": 1100, "product": 300}
 USUAL_POINTS = 60
@@ -47,6 +45,10 @@ class CurvePoint(NamedTuple):
     network: int
     moved: float
     """Bytes, by the step that it is part of."""
+
+
+Named = Mapping[Kind, Mapping[str, list[CurvePoint]]]
+"""Points by kind and by curve."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,11 +90,9 @@ def fit_device(
             f"{dropped} of {len(points) + dropped} measurements are impossible (faster than the measured peak of "
             f"{limits.flops / 1e9:.0f} GFLOP/s, or no time at all); the machine is too busy: calibrate again"
         )
+    named, off = _named(points), step_errors(measured, limits, page)
     device, missed = _fit(measured, points, limits, page)
-    off = step_errors(measured, limits, page)
-    device = replace(
-        device, spread=_root_mean_square(off), doubts=_left_out_errors(points, limits), _known={}
-    )
+    device = replace(device, spread=_root_mean_square(off), doubts=_left_out_errors(named, limits), _known={})
     found = DeviceFit(
         networks=len(networks),
         layers=len(layers),
@@ -100,8 +100,8 @@ def fit_device(
         dropped=dropped,
         flops=limits.flops,
         bandwidth=limits.bandwidth,
-        residuals=_by_kind({kind: _shares(errors) for kind, errors in missed.items()}),
-        rates=_rates(points),
+        residuals={kind: _shares(errors) for kind, errors in missed.items()},
+        rates=_rates(named),
         steps=_shares(off),
         spread=device.spread,
     )
@@ -109,16 +109,17 @@ def fit_device(
 
 
 def _fit(
-    measured: Sequence[MeasuredNetwork], points: Sequence[CurvePoint], limits: Limits, page: float
+    measured: Sequence[MeasuredNetwork], points: Iterable[CurvePoint], limits: Limits, page: float
 ) -> tuple[Fitted, dict[Kind, list[float]]]:
     """The device by these networks and their calls; and by kind the errors of curves on what they have not seen."""
-    curves, missed = _curves(points, limits)
+    named = _named(points)
+    curves, missed = _curves(named, limits)
     device = Fitted(
         limits=limits,
         peak=limits.flops,
         curves=curves,
-        kinds=_kind_curves(points, limits),
-        overheads=_overheads(measured),
+        kinds={kind: _joint_curve(list(operators.values()), limits) for kind, operators in named.items()},
+        overheads={phase: _overhead(measured, phase) for phase in get_args(Phase)},
         fresh=_fresh(measured, page),
         spread=0.0,
     )
@@ -127,14 +128,12 @@ def _fit(
 
 def at_usual_pace(measured: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:
     """The times as they would be if the machine had always been as fast as it usually was."""
-    usual = median(one.pace for one in measured)
-    return [_scaled(one, usual) for one in measured]
-
-
-def _scaled(one: MeasuredNetwork, usual: float) -> MeasuredNetwork:
-    factor = (usual / one.pace) ** PACE
-    operators = tuple(replace(timed, seconds=timed.seconds * factor) for timed in one.operators)
-    return replace(one, operators=operators, step=one.step and one.step * factor, pace=usual)
+    usual, found = median(one.pace for one in measured), []
+    for one in measured:
+        factor = (usual / one.pace) ** PACE
+        operators = tuple(replace(timed, seconds=timed.seconds * factor) for timed in one.operators)
+        found.append(replace(one, operators=operators, step=one.step and one.step * factor, pace=usual))
+    return found
 
 
 def _points(measured: Iterable[MeasuredNetwork], limits: Limits, page: float) -> tuple[list[CurvePoint], int]:
@@ -162,63 +161,50 @@ def _alike_as_one(calls: Iterable[TimedOperator]) -> list[TimedOperator]:
     ]
 
 
-def _curves(points: Sequence[CurvePoint], limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:
+def _named(points: Iterable[CurvePoint]) -> Named:
+    kinds: dict[Kind, dict[str, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        kinds[point.operator.kind][curve_name(point.operator)].append(point)
+    return {kind: kinds[kind] for kind in get_args(Kind) if kind in kinds}
+
+
+def _curves(named: Named, limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:
     """By operator; and by kind their errors on what they have not seen."""
     curves: dict[str, Curve] = {}
-    missed: dict[Kind, list[float]] = defaultdict(list)
-    for name, found in _grouped(points).items():
-        if len(found) < FEWEST_POINTS:
-            continue
-        places, values, reach = _arrays(found, limits)
-        doubts = _doubts(found)
-        some = slice(None, None, -(-len(found) // MOST_CHOSEN))
-        few = len(found) < FEWEST_CHOSEN
-        choice = FEW if few else best_choice(places[some], values[some], reach, doubts[some])
-        _, errors = fit_curve(places, values, reach, choice, doubts)
-        # A call that something interrupted should not bend the curve.
-        doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
-        curves[name], errors = fit_curve(places, values, reach, choice, doubts)
-        missed[found[0].operator.kind] += errors.tolist()
+    missed: dict[Kind, list[float]] = {}
+    for kind, operators in named.items():
+        for name, points in operators.items():
+            if len(points) < FEWEST_POINTS:
+                continue
+            found = _some(points, MOST_POINTS.get(kind, USUAL_POINTS))
+            places, values, reach = _arrays(found, limits)
+            # A call of a few microseconds is measured less exactly than one of milliseconds, and matters less.
+            doubts = np.clip((TYPICAL / np.array([point.seconds for point in found])) ** 0.5, 0.25, 4.0)
+            some = slice(None, None, -(-len(found) // MOST_CHOSEN))
+            few = len(found) < FEWEST_CHOSEN
+            choice = FEW if few else best_choice(places[some], values[some], reach, doubts[some])
+            _, errors = fit_curve(places, values, reach, choice, doubts)
+            # A call that something interrupted should not bend the curve.
+            doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
+            curves[name], errors = fit_curve(places, values, reach, choice, doubts)
+            missed.setdefault(kind, []).extend(errors.tolist())
     return curves, missed
 
 
-def _grouped(points: Iterable[CurvePoint], seed: int = 0) -> dict[str, list[CurvePoint]]:
-    """By operator, at most ``MOST_POINTS`` of each."""
-    groups = defaultdict(list)
-    for point in points:
-        groups[curve_name(point.operator)].append(point)
-    random = Random(seed)  # noqa: S311
-    for name, found in groups.items():
-        most = MOST_POINTS.get(found[0].operator.kind, USUAL_POINTS)
-        if len(found) > most:  # longer calls rather than shorter ones, by exponential races
-            ranks = {id(point): random.random() ** (point.seconds**-0.3) for point in found}
-            groups[name] = sorted(found, key=lambda point: ranks[id(point)], reverse=True)[:most]
-    return groups
+def _some(points: list[CurvePoint], most: int) -> list[CurvePoint]:
+    """At most so many, longer calls rather than shorter ones, by exponential races."""
+    if len(points) <= most:
+        return points
+    random = Random(0)  # noqa: S311
+    ranks = [random.random() ** (point.seconds**-0.3) for point in points]
+    chosen = sorted(range(len(points)), key=ranks.__getitem__, reverse=True)[:most]
+    return [points[place] for place in chosen]
 
 
 def _arrays(points: Sequence[CurvePoint], limits: Limits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     places = np.array([features(point.operator, point.moved) for point in points])
     values = np.array([logarithm(point.operator, point.seconds, limits) for point in points])
     return places, values, np.array(scales(points[0].operator.kind))
-
-
-def _doubts(points: Sequence[CurvePoint]) -> np.ndarray:
-    """A call of a few microseconds is measured less exactly than one of milliseconds, and matters less."""
-    seconds = np.array([point.seconds for point in points])
-    return np.clip((TYPICAL / seconds) ** 0.5, 0.25, 4.0)
-
-
-def _kind_curves(points: Sequence[CurvePoint], limits: Limits) -> dict[Kind, Curve]:
-    """For operators that no network had: all of a kind together."""
-    return {kind: _joint_curve(list(named.values()), limits) for kind, named in _named(points).items()}
-
-
-def _named(points: Iterable[CurvePoint]) -> dict[Kind, dict[str, list[CurvePoint]]]:
-    """By kind and by curve."""
-    kinds: dict[Kind, dict[str, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
-    for point in points:
-        kinds[point.operator.kind][curve_name(point.operator)].append(point)
-    return kinds
 
 
 def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: Limits) -> Curve:
@@ -229,23 +215,22 @@ def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: Limits) -> C
     return fit_curve(*_arrays(some, limits), FEW)[0]
 
 
-def _left_out_errors(points: Sequence[CurvePoint], limits: Limits) -> dict[str, float]:
+def _left_out_errors(named: Named, limits: Limits) -> dict[str, float]:
     """The error of an operator that was never measured: each is predicted by the others of its kind, without it.
 
     By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
     together; under "" that of a whole kind that is predicted by the roofline alone.
     """
-    doubts: dict[str, list[float]] = {}
+    doubts: dict[str, list[float]] = {kind: [] for kind in named}
     levels = []
-    for kind, named in _named(points).items():
-        off = []
-        for name, found in named.items():
+    for kind, operators in named.items():
+        for name, found in operators.items():
             places, values, _ = _arrays(found, limits)
             levels.append(float(values.mean()))
-            others = [other for other_name, other in named.items() if other_name != name]
+            others = [other for other_name, other in operators.items() if other_name != name]
             if others:
-                off.append(float((values - _joint_curve(others, limits)(places.tolist())).mean()))
-        doubts[kind] = off
+                error = values - _joint_curve(others, limits)(places.tolist())
+                doubts[kind].append(float(error.mean()))
     usual = [one for off in doubts.values() for one in off]
     # A few operators of a kind may agree by chance.
     enough = {kind: off if len(off) >= FEWEST_OPERATORS else off + usual for kind, off in doubts.items()}
@@ -267,10 +252,6 @@ def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> Fresh:
     # A tiny result shares its page with others; a large one is always fresh, and its parts are not all counted above.
     middle = [min(1.0, t / a) if a else 0.0 for t, a in zip(touched[1:-1], asked[1:-1], strict=True)]
     return Fresh(page=page, shares=(0.0, *middle, 1.0))
-
-
-def _overheads(measured: Sequence[MeasuredNetwork]) -> dict[Phase, Overhead]:
-    return {phase: _overhead(measured, phase) for phase in get_args(Phase)}
 
 
 def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> Overhead:
@@ -318,14 +299,11 @@ def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
     return float(np.median(shares)), float(np.quantile(shares, 0.9))
 
 
-def _rates(points: Iterable[CurvePoint]) -> dict[Kind, tuple[float, float]]:
-    rates: dict[Kind, list[float]] = defaultdict(list)
-    for point in points:
-        if point.operator.kind in ("convolution", "product", "attention", "recurrence"):
-            rates[point.operator.kind].append(point.operator.flops / point.seconds)
-    low_high = {kind: np.quantile(found, (0.1, 0.98)) for kind, found in rates.items()}
-    return _by_kind({kind: (float(low), float(high)) for kind, (low, high) in low_high.items()})
-
-
-def _by_kind(found: Mapping[Kind, T]) -> dict[Kind, T]:
-    return {kind: found[kind] for kind in get_args(Kind) if kind in found}
+def _rates(named: Named) -> dict[Kind, tuple[float, float]]:
+    rates: dict[Kind, tuple[float, float]] = {}
+    for kind, operators in named.items():
+        points = [point for found in operators.values() for point in found]
+        if kind in ("convolution", "product", "attention", "recurrence"):
+            low, high = np.quantile([one.operator.flops / one.seconds for one in points], (0.1, 0.98))
+            rates[kind] = float(low), float(high)
+    return rates

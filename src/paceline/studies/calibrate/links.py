@@ -8,11 +8,11 @@ so for all of it.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -68,6 +68,13 @@ AT_ONCE = 8
 Round = Mapping[tuple[str, str], float]
 """Seconds of a step by (how it ran, network); what is compared was measured within a second or two. It ran "alone" on
 one worker, on all with a barrier after each step ("short") or after many ("long"), or averaged over a named link."""
+
+
+@dataclass(frozen=True)
+class LinksOutcome:
+    """How a worker's part ended."""
+
+    ending: Literal["done", "interrupted"]
 
 
 def check_profile(path: Path, out: Path) -> None:

@@ -36,7 +36,7 @@ def build_sides(
     asked: BenchRequest, group: BenchGroup, operation: Operation, dtype: torch.dtype
 ) -> dict[str, Side]:
     """All that were asked for; the schedules and Gloo share one buffer, as they never run at the same time."""
-    length = max(*asked.sizes, *PROBED) // asked.element
+    length = max(*asked.sizes, *PROBED) // dtype.itemsize
     ordinary = torch.zeros(length if set(asked.only) != {SHM} else 0, dtype=dtype)
     shared = shm.zeros(length if SHM in asked.only else 0, dtype=dtype, group=group.shm)
     return {
