@@ -88,7 +88,7 @@ def calibrate(
     """
     from paceline.cli.table import fit_from_table
     from paceline.cli.together import work_together
-    from paceline.clusters.profile_file import DEFAULT_PATH
+    from paceline.clusters.profile import DEFAULT_PATH
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.studies.calibrate.words import choose_task
 
@@ -127,7 +127,7 @@ class Kept(NamedTuple):
 def _together(where: PlaceOptions, base: Path | None, seconds: float | None, kept: Kept) -> int:
     """With several workers; the host of rank 0 has the profile, or makes it first."""
     from paceline.cli.together import check_together, launch_together
-    from paceline.clusters.profile_file import read_profile
+    from paceline.clusters.profile import read_profile
     from paceline.studies.calibrate.words import check_one_thread, check_out
 
     check_together(where)
@@ -156,7 +156,7 @@ def _by_measuring(seconds: float | None, threads: int | None, kept: Kept) -> int
 
 
 def _by_record(record: Path, base: Path | None, threads: int | None, kept: Kept) -> int:
-    from paceline.clusters.profile_file import read_profile
+    from paceline.clusters.profile import read_profile
     from paceline.records.folder import RunFolder
     from paceline.reports.calibrate import tell_record
     from paceline.studies.calibrate.record import correct_profile, profile_of_record
@@ -172,7 +172,7 @@ def _by_record(record: Path, base: Path | None, threads: int | None, kept: Kept)
 
 def _finish(profile: "Profile", kept: Kept, document: dict[str, Any], lines: "Iterable[str]") -> int:
     """Write the profile and, if somebody is to be told, say what was found and where it is."""
-    from paceline.clusters.profile_file import made_before, write_profile
+    from paceline.clusters.profile import made_before, write_profile
     from paceline.reports.calibrate import tell_file
     from paceline.studies.calibrate.results import SCHEMA
 

@@ -81,7 +81,7 @@ def launch_together(where: PlaceOptions, out: Path, as_json: bool, *, busy: bool
 
 
 def _add_messages(workers: int, out: Path, busy: bool) -> None:
-    from paceline.clusters.profile_file import read_profile, write_profile
+    from paceline.clusters.profile import read_profile, write_profile
     from paceline.studies.calibrate.messages import calibrate_messages
     from paceline.studies.calibrate.together import add_links
 
@@ -122,7 +122,7 @@ def _train_once(runs: Path, words: "Sequence[str]", workers: int) -> "RunFolder"
 
 def _found(workers: int, path: Path) -> "ContentionFit":
     """What a profile holds of so many workers on one host."""
-    from paceline.clusters.profile_file import read_profile
+    from paceline.clusters.profile import read_profile
     from paceline.studies.calibrate.links import ContentionFit
 
     profile = read_profile(path)
@@ -152,7 +152,7 @@ def work_together(
     place: "ProcessInfo", where: PlaceOptions, base: Path, out: Path, as_json: bool, *, busy: bool
 ) -> int:
     """Be one worker; rank 0 adds what was found to the profile ``base`` and writes it to ``out``."""
-    from paceline.clusters.profile_file import read_profile
+    from paceline.clusters.profile import read_profile
     from paceline.runtimes.live.guard import run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.signals import StopRequest
@@ -180,7 +180,7 @@ def work_together(
 
 
 def _write(found: "ContentionFit", base: Path, out: Path) -> None:
-    from paceline.clusters.profile_file import read_profile, write_profile
+    from paceline.clusters.profile import read_profile, write_profile
     from paceline.studies.calibrate.together import add_together
 
     write_profile(add_together(read_profile(base), found), out)

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from paceline.clusters.description import read_toml
-from paceline.clusters.table import Reader
+from paceline.clusters.toml_reader import Reader, read_toml
 from paceline.errors import UsageError
 from paceline.studies.calibrate.table_fit import Point
 

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal, NamedTuple
 
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import DEFAULT_PATH
+from paceline.clusters.profile import DEFAULT_PATH, Profile
 from paceline.errors import UsageError
 from paceline.records.load import usable_cores
 from paceline.runtimes.live.process_info import ProcessInfo
