@@ -14,7 +14,7 @@ from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device
 from paceline.clusters.cluster import CIPHER
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import CODECS
-from paceline.collectives.choose import NATIVE, check_collective
+from paceline.collectives import NATIVE, check_collective
 from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
 from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
