@@ -7,13 +7,12 @@ from math import inf
 import torch
 from torch import Tensor, nn, optim
 
-from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.costs.given import given_costs
 from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec
-from paceline.records.metrics import MetricsRow
-from paceline.records.observer import Silent
+from paceline.records.events import MetricsRow
+from paceline.records.observer import Observer
 from paceline.records.servers import Entry
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
@@ -81,7 +80,7 @@ def make_cluster(
 
 
 @dataclass
-class Kept(Silent):
+class Kept(Observer):
     """Keeps all that a run tells."""
 
     detailed: bool = True

@@ -194,8 +194,8 @@ class KeepOptions:
 
     def observers(self, settings: Settings, clock: str) -> "list[Observer]":
         """Who is told of the run; ``clock`` says whose seconds it counts."""
-        from paceline.records.tensorboard import TensorBoardObserver
         from paceline.reports.progress import ConsoleObserver, JsonObserver
+        from paceline.reports.tensorboard import TensorBoardObserver
 
         shown = JsonObserver(settings.to_json()) if self.as_json else ConsoleObserver(clock=clock)
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]

@@ -12,7 +12,7 @@ from typing import TextIO
 
 from paceline.collectives import SCHEDULES
 from paceline.records.files import finite
-from paceline.reports.meters import Bar, Countdown, Lines, meter_for
+from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter_for
 from paceline.studies.collectives.request import (
     GLOO,
     SCHEMA,
@@ -35,7 +35,7 @@ class BenchReport:
 
     def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._as_json, self._out, err = as_json, out or sys.stdout, err or sys.stderr
-        self._meter = Lines(err) if as_json else meter_for(self._out, err)
+        self._meter = ProgressLines(err) if as_json else meter_for(self._out, err)
         self.progress = Countdown(self._meter).show
         self.close = self._meter.stop
 
@@ -66,7 +66,7 @@ class BenchReport:
 
     def _print(self, *lines: str) -> None:
         text = "\n".join(lines)
-        if isinstance(self._meter, Bar) and self._meter.console.file is self._out:
+        if isinstance(self._meter, ProgressBar) and self._meter.console.file is self._out:
             self._meter.say(text)
             return
         try:

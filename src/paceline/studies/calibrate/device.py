@@ -9,11 +9,10 @@ from pathlib import Path
 
 import torch
 
-from paceline.clusters.profile import DISTURBED, Profile
-from paceline.clusters.profile_file import DEFAULT_PATH
+from paceline.clusters.profile import DEFAULT_PATH, DISTURBED, Profile
 from paceline.costs.devices.fitted import Fitted
 from paceline.errors import RunFailed, UsageError
-from paceline.records.create import environment
+from paceline.records.folder import environment
 from paceline.records.load import LoadMeter, usable_cores
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device
