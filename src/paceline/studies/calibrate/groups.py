@@ -9,7 +9,7 @@ from torch import Tensor
 from paceline import shm
 from paceline.collectives.choose import NATIVE
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
+from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
 from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.studies.collectives.group import BenchGroup
 
@@ -19,7 +19,7 @@ class Averaging(ProcessGroupComm):
 
     def __init__(self, room: BenchGroup) -> None:
         self.rank, self.workers, self.transport = room.rank, room.workers, "gloo"
-        self._sums = choose_sums(NATIVE, room.hosts, room.rank, "gloo")
+        self._all_reduce = choose_all_reduce(NATIVE, room.hosts, room.rank, "gloo")
         self._word = self.zeros(16, torch.float32, torch.device("cpu"))
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -47,7 +47,7 @@ class InMemory(Averaging):
         """Sum in place and wait."""
         dist.all_reduce(tensor, group=self._shm)
 
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
         """Begin to sum."""
         work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
         work.get_future().add_done_callback(lambda _: done())

@@ -8,9 +8,8 @@ from torch import nn
 
 from paceline.collectives.buckets import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat, Zeros, flatten_parameters, own_memory
-from paceline.runtimes.live.worker.comm import Group
-from paceline.runtimes.live.worker.overlap import Overlap
-from paceline.runtimes.live.worker.slowness import Slowness
+from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.strategies.effects import Mean
 
 MEAN = Mean(first_bucket=2**20, bucket=25 * 2**20)
@@ -78,9 +77,9 @@ class Plain:
 class Averaged(Plain):
     """The same with everybody's gradients averaged, as a live worker does it: in buckets, behind backward."""
 
-    def __init__(self, model: nn.Module, group: Group) -> None:
+    def __init__(self, model: nn.Module, group: SoloComm) -> None:
         super().__init__(model, zeros=group.zeros)
-        self._overlap = Overlap(self.flat, MEAN, group, Slowness())
+        self._overlap = Overlap(self.flat, MEAN, group, Slowdown())
 
     def _begin(self) -> None:
         self._overlap.begin()
