@@ -184,7 +184,7 @@ def predicted(size: int) -> float:
     """Seconds that the server's process takes for all pushes and all answers, by the rate that calibrate measures."""
     fast = Link(bandwidth=1e12, latency=0.0)
     hosts = tuple(Host(name=name, link=fast, workers=name != "server") for name in ("server", "0", "1"))
-    cluster = Cluster(hosts=hosts, cipher=measure_cipher()).encrypted([0])
+    cluster = Cluster.of(hosts, cipher=measure_cipher()).encrypted([0])
     return 2 * WORKERS * size / cluster.hosts[0].link.bandwidth
 
 

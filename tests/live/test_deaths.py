@@ -63,7 +63,7 @@ def test_silence_is_a_setting_and_a_death_is_told_at_once(start: Start) -> None:
     patient.until_said(r"rank 1 on \S+ died at step \d+")
     patient.hurry()
     assert patient.ended() == 0, patient.text
-    (left,) = [one for one in entries(patient) if one.get("kind") == "Left" and one.get("how") == "died"]
+    (left,) = [one for one in entries(patient) if one.get("kind") == "Leave" and one.get("how") == "died"]
     last = max(one["at"] for one in entries(patient) if one.get("worker") == 1 and one is not left)
     assert left["worker"] == 1
     assert left["at"] - last < 1.0, "the others stand at their bound for as long"

@@ -12,7 +12,7 @@ from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire.messages import Hello, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.server_client import ServerClient
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 
 SECRET = Secret(b"a secret of the tests")
 LENGTH = 300_001
@@ -20,7 +20,7 @@ LENGTH = 300_001
 
 
 def a_server(length: int = LENGTH, rank: int = 0, servers: int = 1) -> ServerSocket:
-    part = parts(torch.empty(length), servers)[rank].numel()
+    part = server_slices(torch.empty(length), servers)[rank].numel()
     return ServerSocket(SECRET, "127.0.0.1", torch.empty(part), rank, servers)
 
 

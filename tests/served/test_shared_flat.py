@@ -14,7 +14,7 @@ from paceline.runtimes.live.wire.encoding import MessageRefused
 from paceline.runtimes.live.wire.messages import Hello
 from paceline.runtimes.live.wire.shared_flat import SharedFlat, attach
 from paceline.shm import segment
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 
 CPU = torch.device("cpu")
 CLONE_NEWNET = 0x40000000
@@ -42,12 +42,14 @@ def test_both_ends_see_the_same_memory() -> None:
 def test_every_server_writes_its_own_part(length: int, servers: int) -> None:
     memory, params, _ = flat_memory(length)
     for rank in range(servers):
-        own = parts(torch.empty(length), servers)[rank].numel()
+        own = server_slices(torch.empty(length), servers)[rank].numel()
         mapped = attach(memory.hello(0), shard(own), rank, servers)
         assert mapped is not None
         mapped.deposit(torch.full((own,), float(rank + 1)))
     memory.seal()
-    want = torch.cat([part.fill_(r + 1) for r, part in enumerate(parts(torch.empty(length), servers))])
+    want = torch.cat(
+        [part.fill_(r + 1) for r, part in enumerate(server_slices(torch.empty(length), servers))]
+    )
     assert torch.equal(params, want)
 
 

@@ -15,8 +15,8 @@ from paceline.runtimes.live.server.server_socket import MAX_WAITING, ServerSocke
 from paceline.runtimes.live.wire.messages import Contribution, Document, Hello, Refusal, Result, ShardSaved
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.server_client import ServerClient, ServerLost
-from paceline.strategies.base import parts
-from paceline.strategies.messages import Join, Model, Pull, Push, Rest
+from paceline.strategies.base import server_slices
+from paceline.strategies.messages import Join, Model, Pause, Pull, Push
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -44,12 +44,12 @@ def test_each_server_has_its_part() -> None:
         for shared in (True, False):
             with a_worker(first, second, shared=shared) as (worker, params, grad):
                 grad.copy_(torch.arange(LENGTH))
-                for number, part in enumerate(parts(grad, 2)):
+                for number, part in enumerate(server_slices(grad, 2)):
                     worker.send(number, Push(part, 0, 0, 1))
                 for number, server in enumerate([first, second]):
                     parcel = server.receive(5)
                     assert parcel is not None
-                    assert torch.equal(parcel.message.grad, parts(grad, 2)[number])
+                    assert torch.equal(parcel.message.grad, server_slices(grad, 2)[number])
                     server.send(0, Model(parcel.message.grad + 1, 0, 0, 0, 0.0))
                 assert {worker.receive(5).sender for _ in range(2)} == {0, 1}
                 assert torch.equal(params, grad + 1)
@@ -74,7 +74,7 @@ def test_other_messages_travel_beside() -> None:
 def test_the_depth_counts_what_waits() -> None:
     with a_server() as server, a_worker(server) as (one, _, grad), a_worker(server, rank=1) as (other, *_):
         one.send(0, Push(grad, 0, 0, 1))
-        other.send(0, Rest())
+        other.send(0, Pause())
         other.send(0, Document("x"))
         assert server.receive(5) is not None
         time.sleep(0.3)
@@ -97,7 +97,7 @@ def test_a_worker_that_is_not_known_is_told_so() -> None:
 
 def test_a_worker_that_was_given_up_is_not_known_any_more() -> None:
     with a_server() as server, a_worker(server) as (worker, *_):
-        worker.send(0, Rest())
+        worker.send(0, Pause())
         worker.send(0, Pull())
         assert server.receive(5) is not None
         time.sleep(0.2)
@@ -114,7 +114,7 @@ def test_a_flood_is_bounded_and_the_others_are_served() -> None:
         for clock in range(4 * MAX_WAITING):
             loud.send(0, Push(grad, clock, 0, 1))
             server.heard(0)
-        calm.send(0, Rest())
+        calm.send(0, Pause())
         parcels = []
         while len(parcels) < 2 * MAX_WAITING and (parcel := server.receive(0.5)) is not None:
             parcels.append(parcel)
@@ -159,7 +159,7 @@ def test_a_server_that_ends_is_lost_after_its_last_words() -> None:
         assert time.monotonic() - began < 5
         assert lost_peer(lost.value)
         with pytest.raises(ServerLost):
-            worker.send(0, Rest())
+            worker.send(0, Pause())
 
 
 KILLED = """

@@ -22,7 +22,7 @@ from paceline.runtimes.live.wire.messages import (
     Hello,
     Welcome,
 )
-from paceline.strategies.messages import Left, Model, Push
+from paceline.strategies.messages import Leave, Model, Push
 
 ALL = Accepted(kinds=frozenset(KINDS), length=7, dtype=torch.float32, limit=10_000)
 REASONS = {
@@ -158,7 +158,7 @@ def tensor_header(place: Any) -> tuple[bytes, bytes]:
         ((header(push(7)), b""), "wrong length"),
         ((header(push(7)), bytes(29)), "wrong length"),
         ((header(Hello(0)), b"more"), "wrong length"),
-        ((header(Left(0))[:1] + b"\2" + header(Left(0))[2:], b""), "malformed"),
+        ((header(Leave(0))[:1] + b"\2" + header(Leave(0))[2:], b""), "malformed"),
         (pack(push(7), find=lambda _: 4096), "no shared memory"),
         (pack(Push(torch.zeros(7), -1, 2, 3)), "out of range"),
         (pack(Model(torch.zeros(7), 1, 2, 3, float("nan"))), "out of range"),
@@ -170,7 +170,7 @@ def tensor_header(place: Any) -> tuple[bytes, bytes]:
         ((header(Document("x"))[:-1] + b"\xff", b""), "malformed"),
         ((header(Document("x")) + b"\0", b""), "malformed"),
         ((header(Welcome(0, True, "")).replace(b"\xc3", b"\x02"), b""), "malformed"),
-        ((b"\xff" + header(Left(0))[1:], b""), "unknown kind"),
+        ((b"\xff" + header(Leave(0))[1:], b""), "unknown kind"),
         ((header(push(7))[:2] + twice(header(push(7))[2:]), bytes(28)), "malformed"),
         (tensor_header([0, False, 7]), "malformed"),
         (tensor_header([6, False, 7, 0]), "malformed"),
@@ -197,7 +197,7 @@ def test_a_length_that_promises_too_much_takes_no_memory() -> None:
 def test_messages_have_one_direction() -> None:
     """A worker that sends what only servers say would change other workers' parameters."""
     assert not TO_SERVER & TO_WORKER
-    assert set(KINDS) - TO_SERVER - TO_WORKER == {Left}  # servers are told of a death by their own runtime
+    assert set(KINDS) - TO_SERVER - TO_WORKER == {Leave}  # servers are told of a death by their own runtime
 
 
 def test_a_tensor_is_sent_from_where_it_lies() -> None:

@@ -10,9 +10,9 @@ from paceline.collectives.buckets import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat, Zeros, flatten_parameters, own_memory
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
-from paceline.strategies.effects import Mean
+from paceline.strategies.effects import BucketedMean
 
-MEAN = Mean(first_bucket=2**20, bucket=25 * 2**20)
+MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
 """How gradients are averaged unless somebody says otherwise."""
 WIDTHS = (40, 420, 700, 1100)
 """Of dense layers whose gradients are of some 40 kB, 1 MB, 2.5 MB and 5.7 MB."""

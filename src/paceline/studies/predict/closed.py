@@ -1,11 +1,11 @@
-"""A step by the closed path: one worker of each kind stands for all of its kind, so 100,000 cost what one costs."""
+"""A step by the closed path: one worker of each group stands for all of its group, so 100,000 cost what one costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paceline.runtimes.virtual.folded import FoldedRun
-from paceline.strategies.base import Served, SyncPoint
-from paceline.strategies.consistency import Bound, Quorum
+from paceline.strategies.base import SyncPoint
+from paceline.strategies.consistency import Quorum, StalenessBound
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.events import settings_of, shape_of
 from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
@@ -16,9 +16,9 @@ from paceline.studies.predict.window import Notes, Pace, Weighted
 
 def in_step(few: Few) -> bool:
     """Whether all workers of a kind do the same at the same time, so that one of them can stand for all."""
-    if any(kind.host.comings_and_goings for kind in few.folding.kinds):
+    if any(group.host.churn for group in few.cluster.groups):
         return False
-    if not isinstance(few.strategy, Served):
+    if not few.strategy.served:
         # Between averages by the clock, workers that vary take different numbers of steps.
         return not few.jitter or few.strategy.sync_point is SyncPoint.EVERY_STEP
     # What a server spends on each message depends on how they come in, one by one.
@@ -27,7 +27,7 @@ def in_step(few: Few) -> bool:
 
 def waits_for_all(strategy: object) -> bool:
     """Whether its servers let nobody go on before all have handed in."""
-    return isinstance(strategy, ParameterServer) and strategy.rule in (Quorum(0), Bound(0))
+    return isinstance(strategy, ParameterServer) and strategy.rule in (Quorum(0), StalenessBound(0))
 
 
 def by_folding(few: Few) -> Parts:
@@ -87,7 +87,7 @@ def _simulation(few: Few) -> Callable[[int], Weighted]:
     def simulated(steps: int) -> Weighted:
         notes, settings = Notes(), settings_of(few.setup, len(few.paces), steps)
         shape = shape_of(few.setup, settings)
-        FoldedRun(settings, shape, few.folding, few.places, few.costs, few.strategy, notes).run()
-        return [(notes.steps[rank], kind.workers) for rank, kind in enumerate(few.kinds)]
+        FoldedRun(settings, shape, few.cluster, few.places, few.costs, few.strategy, notes).run()
+        return [(notes.steps[rank], group.workers) for rank, group in enumerate(few.groups)]
 
     return simulated

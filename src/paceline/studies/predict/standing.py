@@ -15,7 +15,6 @@ from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.threads import HostRoom
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served
 from paceline.studies.predict.machine import MOST_HERE, Machine, Machines
 from paceline.studies.predict.places import Alike, Described, LinkNames, Place
 from paceline.studies.predict.question import MOST_WORKERS
@@ -97,11 +96,11 @@ def _described(text: str) -> Standing:
 
 def _check_there_all_along(cluster: Cluster) -> None:
     """Refuse workers that come late or go early: there is no pace in the long run of who is not there."""
-    for host in cluster.hosts:
-        if words := ", ".join(host.comings_and_goings):
+    for group in cluster.groups:
+        if words := ", ".join(group.host.churn):
             raise UsageError(
-                f"--cluster {cluster.name}: workers of host {host.name!r} come or go ({words}), and what is predicted "
-                "is the pace of those who stay; leave that out, or use 'paceline simulate'"
+                f"--cluster {cluster.name}: workers of host {group.name(0)!r} come or go ({words}), and what is "
+                "predicted is the pace of those who stay; leave that out, or use 'paceline simulate'"
             )
 
 
@@ -144,7 +143,7 @@ def _named(words: PredictRequest, profile: Profile | None) -> Standing:
         per_host=per_host,
         most=per_host if alone else MOST_WORKERS,
         inside=lambda workers: MEMORY if inside is None else Link.of(inside, workers),
-        company=tuple(profile.company) if profile else (),
+        contention=tuple(profile.contention) if profile else (),
     )
     missing = "the profile has no links ('paceline calibrate --workers 2' adds them), so "
     assumed = "" if words.network else missing if profile else "--network is not given, so "
@@ -174,7 +173,7 @@ def inside_name(words: PredictRequest) -> str | None:
 
 
 def _is_served(words: PredictRequest) -> bool:
-    return any(isinstance(specs.build(one, STRATEGIES, "strategy"), Served) for one in words.strategies)
+    return any(specs.build(one, STRATEGIES, "strategy").served for one in words.strategies)
 
 
 def _sheet(network: NetworkSheet) -> str:

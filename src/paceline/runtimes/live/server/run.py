@@ -10,6 +10,7 @@ from typing import Any
 
 from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
+from paceline.records.files import to_document
 from paceline.records.folder import RunFolder
 from paceline.records.lock import RunLock
 from paceline.records.servers import (
@@ -236,7 +237,7 @@ class ServerRun:
                     self._answer_collectives()
             case GetTotals():
                 self.records.totals.refused = dict(self.socket.refused)
-                self.socket.send(worker, TotalsReply(json.dumps(self.records.totals.to_json())))
+                self.socket.send(worker, TotalsReply(json.dumps(to_document(self.records.totals))))
             case SaveShard():
                 self._save(worker, message.step)
         return False
@@ -261,7 +262,7 @@ class ServerRun:
 
     def _expel(self, worker: int, seconds: float) -> None:
         """Remove a worker that was silent for too long; if it is alive all the same, it is told why."""
-        why = f"it was silent for {seconds:.1f} s, and a silence of {self._silence:g} s is allowed; allow more to keep it"
+        why = f"it was silent for {seconds:.1f} s, longer than the {self._silence:g} s allowed; allow more to keep it"
         self.socket.send(worker, Refusal(f"{EXPELLED}{why}"))
         if self.me.rank == 0:
             self._say(f"rank {worker} on {self._hosts.get(worker, 'a host of its own')} is given up: {why}")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline.strategies.messages import MESSAGES, Join, Model, Pull, Push, Rest
+from paceline.strategies.messages import MESSAGES, Join, Model, Pause, Pull, Push
 
 EXPELLED = "expelled: "
 """How the reason of a Refusal begins that expels a worker for its silence."""
@@ -128,7 +128,7 @@ class Died:
 
 TO_WORKER = frozenset({Model, Welcome, Refusal, Result, AllDocuments, ShardSaved, TotalsReply})
 TO_SERVER = frozenset(
-    {Join, Push, Rest, Pull, Hello, Alive, Goodbye, Contribution, Document, SaveShard, GetTotals, Died}
+    {Join, Push, Pause, Pull, Hello, Alive, Goodbye, Contribution, Document, SaveShard, GetTotals, Died}
 )
 FROM_UNBOUND = frozenset({Hello, Alive, Died})
 """What a connection that belongs to no worker may send."""

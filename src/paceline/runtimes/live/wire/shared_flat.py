@@ -16,7 +16,7 @@ from paceline.runtimes.live.wire.encoding import MessageRefused
 from paceline.runtimes.live.wire.messages import Hello
 from paceline.shm import segment
 from paceline.shm.segment import PAGE
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 
 
 class MappedFlat:
@@ -124,7 +124,7 @@ def attach(hello: Hello, shard: Tensor, rank: int, servers: int) -> MappedFlat |
     length, rest = divmod(hello.size, shard.dtype.itemsize)
     if rest or length < CONTROL:
         return None
-    if parts(torch.empty(length - CONTROL, device="meta"), servers)[rank].numel() != shard.numel():
+    if server_slices(torch.empty(length - CONTROL, device="meta"), servers)[rank].numel() != shard.numel():
         return None
     try:
         if not _on_this_host(hello.process):
@@ -133,7 +133,7 @@ def attach(hello: Hello, shard: Tensor, rank: int, servers: int) -> MappedFlat |
         mapped = MappedFlat(segment.attach(handle, 2 * _stride(length, shard.dtype)), length, shard.dtype)
     except (OSError, ValueError):  # fromhex and mmap raise ValueError
         return None
-    mapped.shard = parts(mapped.shard, servers)[rank]
+    mapped.shard = server_slices(mapped.shard, servers)[rank]
     return mapped
 
 

@@ -15,7 +15,7 @@ from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Position
 from paceline.strategies.base import Worker
 
-_NUMBERS = ("clock", "now", "samples", "samples_apart", "total_weight")
+_NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
 
 def snapshot(replica: Replica, me: Worker, position: Position, target: float | None) -> dict[str, Any]:

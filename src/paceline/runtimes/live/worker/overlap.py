@@ -10,7 +10,7 @@ from paceline.collectives.buckets import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.worker.allreduce import PendingSum
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.strategies.effects import Mean
+from paceline.strategies.effects import BucketedMean
 
 
 class Slowdown:
@@ -43,7 +43,7 @@ class Overlap:
     bucket and those after it until the end, and no worker hangs.
     """
 
-    def __init__(self, flat: Flat, mean: Mean, comm: SoloComm, slowdown: Slowdown) -> None:
+    def __init__(self, flat: Flat, mean: BucketedMean, comm: SoloComm, slowdown: Slowdown) -> None:
         self._comm, self._slowdown = comm, slowdown
         storage = flat.grad_storage
         sizes = [parameter.numel() for parameter in flat.parameters]

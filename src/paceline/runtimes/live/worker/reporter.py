@@ -1,16 +1,14 @@
 """What a run reports while it trains and when it ends: to the observer of its first worker, and in its folder."""
 
-from dataclasses import asdict
-
 import torch
 
 from paceline.collectives.choose import NATIVE
-from paceline.records.events import MetricsWriter
-from paceline.records.files import write_json
+from paceline.records.events import append_metrics
+from paceline.records.files import from_document, to_document, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
 from paceline.records.load import HostLoad, usable_cores
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
@@ -32,7 +30,7 @@ class RunReporter:
         self._observer, self._comm, self._prepared = observer, comm, prepared
         self._started: Started | None = None
         self._introduced = False
-        self._last_row: Row | None = None
+        self._last_row: MetricsRow | None = None
 
     @property
     def is_first(self) -> bool:
@@ -73,13 +71,12 @@ class RunReporter:
         if self._introduced:
             self._observer.stepped(progress, samples, loss, seconds)
 
-    def evaluated(self, row: Row, held: HeldFolder) -> None:
+    def evaluated(self, row: MetricsRow, held: HeldFolder) -> None:
         """Write the row into ``metrics.jsonl``; here all workers know which of them are left."""
         self._last_row = row
         if self.is_first:
             held.lock.check()
-            with MetricsWriter(held.folder.metrics) as metrics:
-                metrics.append(row)
+            append_metrics(held.folder.metrics, row)
             self._take_over()
             self._observer.evaluated(row)
 
@@ -108,7 +105,7 @@ class RunReporter:
         totals, loads = gather_totals(self._comm, held.folder, ledger, sampler.load if sampler else None)
         summary = self._summary(ending, held.folder, me, position, totals)
         summary.loads = loads
-        summary.servers = [ServerTotals.from_json(document) for document in self._comm.server_totals()]
+        summary.servers = [from_document(document, ServerTotals) for document in self._comm.server_totals()]
         held.lock.check()
         if sampler:
             summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
@@ -142,9 +139,9 @@ def gather_totals(
     comm: SoloComm, folder: RunFolder, ledger: TimeLedger, load: HostLoad | None = None
 ) -> tuple[list[Totals], list[HostLoad]]:
     """Every worker's totals, at the index of its rank; of one that is gone, as far as it has recorded them here."""
-    mine = {"totals": asdict(ledger.totals()), "load": asdict(load) if load else None}
+    mine = {"totals": to_document(ledger.totals()), "load": to_document(load)}
     gathered = comm.exchange({"rank": comm.rank, **mine})
-    totals = {one["rank"]: Totals(**one["totals"]) for one in gathered}
+    totals = {one["rank"]: from_document(one["totals"], Totals) for one in gathered}
     gone = set(range(comm.workers)) | set(folder.event_files())
     for rank in gone - set(totals):
         totals[rank] = recorded_time(folder, rank)[0].totals()

@@ -15,7 +15,7 @@ from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
@@ -40,14 +40,14 @@ from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Evaluate, Export, Position, Save, Session
-from paceline.strategies.base import SyncPoint, Worker, is_replicated
+from paceline.strategies.base import SyncPoint, Worker
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Broadcast,
+    BucketedMean,
     Clock,
     Gradient,
-    Mean,
     Peer,
     Receive,
     Send,
@@ -93,7 +93,7 @@ class WorkerRun:
         self._recorded_to: int | None = None
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
-        self._overlaps: dict[Mean, Overlap] = {}
+        self._overlaps: dict[BucketedMean, Overlap] = {}
         self._loss, self._seen = 0.0, 0
         self._do: dict[type, Callable[[Any], object]] = {
             Gradient: self._first_gradient,
@@ -123,7 +123,7 @@ class WorkerRun:
                 checkpoints,
                 self.comm,
                 self.reporter.noted,
-                replicated=is_replicated(self.prepared.strategy),
+                replicated=self.prepared.strategy.replicated,
             )
         self.resumed_step = step
         if tree is not None:
@@ -198,7 +198,7 @@ class WorkerRun:
     def _run(self, events: EventWriter) -> Ending:
         # Workers of servers share no exchange whose lengths they could compare.
         compared = SoloComm() if self.prepared.servers else self.comm
-        same = is_replicated(self.prepared.strategy) and not self.comm.alone
+        same = self.prepared.strategy.replicated and not self.comm.alone
         drift = DriftCheck(self.comm, self.me) if same else NoDriftCheck()
         self.recorder = StepRecorder(compared, events.append, self.ledger, self.begun, events.flush, drift)
         try:
@@ -214,7 +214,7 @@ class WorkerRun:
     def _new_session(self) -> Session:
         prepared = self.prepared
 
-        def report(row: Row) -> None:
+        def report(row: MetricsRow) -> None:
             self.reporter.evaluated(row, self.held)
 
         self._session = Session(
@@ -280,10 +280,10 @@ class WorkerRun:
             self._reduce_gradient(overlap)
         elif effect.reduce:
             me.total_weight = me.samples
-        me.samples_apart += me.samples
+        me.samples_since_sync += me.samples
         recorder.count(me.samples)
 
-    def _overlap(self, mean: Mean | None) -> Overlap | None:
+    def _overlap(self, mean: BucketedMean | None) -> Overlap | None:
         if mean is None or self.comm.alone:
             return None
         if mean not in self._overlaps:
@@ -359,7 +359,7 @@ class WorkerRun:
             me.total_weight = message[0].item()
             tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
         if tensor is me.params:
-            me.samples_apart = 0
+            me.samples_since_sync = 0
 
     def _sum(self, tensor: Tensor) -> None:
         there = tensor.to(self.replica.device)

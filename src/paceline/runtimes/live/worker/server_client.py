@@ -54,7 +54,7 @@ from paceline.runtimes.live.wire.messages import (
 )
 from paceline.runtimes.live.wire.noise import NotGenuine
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 from paceline.strategies.messages import Model
 
 GRACE = 1.0
@@ -328,7 +328,7 @@ class ServerClient:
     def _shard(self, server: int) -> Tensor | None:
         """The parameters that a server keeps, as this worker has them."""
         params = self._memory.params
-        return None if params is None else parts(params, len(self._servers))[server]
+        return None if params is None else server_slices(params, len(self._servers))[server]
 
 
 class HeartbeatSender:
