@@ -131,14 +131,13 @@ def test_joining_runs_no_code_that_the_user_did_not_name(tmp_path, marker, monke
             tmp_path,
             heartbeat=None,
             stop_requested=lambda: False,
+            say=lambda _: None,
             **more,
         )
 
-    with pytest.raises(
-        UsageError, match=r"would have this host import and call mine.py:build, from .*/mine.py"
-    ):
+    with pytest.raises(UsageError, match=r"this host would import and call mine.py:build, from .*/mine.py"):
         join()
-    with pytest.raises(UsageError, match=r"give --job mine.py:build or --trust"):
+    with pytest.raises(UsageError, match=r"name the same job mine.py:build, or trust the run"):
         join(job="other.py:build")
     assert not marker.exists()
     for more in ({"job": "mine.py:build"}, {"trust": True}):

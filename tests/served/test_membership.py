@@ -59,7 +59,7 @@ def test_what_a_stranger_gives_is_nothing() -> None:
     collectives = ElasticCollectives([0])
     collectives.contribute(5, contribution(9.0))
     collectives.contribute(0, contribution(1.0))
-    ((members, result),) = collectives.completed()
+    ((_members, result),) = collectives.completed()
     assert result.tensor.tolist() == [1.0]
 
 
@@ -68,7 +68,7 @@ def test_every_way_of_combining(op: str, expected: float) -> None:
     collectives = ElasticCollectives([0, 1])
     collectives.contribute(0, contribution(2.0, op, root=1))
     collectives.contribute(1, contribution(4.0, op, root=1))
-    ((members, result),) = collectives.completed()
+    ((_members, result),) = collectives.completed()
     assert result.tensor.item() == expected
 
 
@@ -76,7 +76,7 @@ def test_a_broadcast_goes_on_without_its_root() -> None:
     collectives = ElasticCollectives([1, 2])
     collectives.contribute(1, contribution(2.0, "broadcast", root=0))
     collectives.contribute(2, contribution(4.0, "broadcast", root=0))
-    ((members, result),) = collectives.completed()
+    ((_members, result),) = collectives.completed()
     assert result.tensor.item() == 2.0
 
 
