@@ -16,7 +16,7 @@ from paceline.clusters.devices import DEVICES, find_device
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
 from paceline.codecs import CODECS
-from paceline.collectives.choose import NATIVE, check_collective
+from paceline.collectives import NATIVE, check_collective
 from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
 from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline

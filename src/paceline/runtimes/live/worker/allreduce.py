@@ -1,7 +1,7 @@
 """How a worker's tensors are summed over all workers: by the backend's own all-reduce, or by a schedule."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from queue import SimpleQueue
 
@@ -9,13 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.collectives.choose import NATIVE, build_schedule
+from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer
 from paceline.collectives.over_torch import TorchTransport
-from paceline.collectives.pairs import swaps
-from paceline.collectives.pipeline import segments_for
-from paceline.collectives.schedule import Hosts, Schedule
-from paceline.collectives.traffic import ring_bytes, traffic_of_all
+from paceline.collectives.schedule import Schedule
+from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.shm.operations import OPERATIONS
 
 
@@ -95,7 +93,7 @@ class ScheduledAllReduce:
         return self._traffic(tensor.nbytes, tensor.element_size())
 
     def _count(self, size: int, element: int) -> tuple[int, int]:
-        return traffic_of_all(self._schedule, size, element, segments_for(self._schedule, size))[self._rank]
+        return traffic_of_all(self._schedule, size, element, self._schedule.segments(size))[self._rank]
 
     def idle(self) -> bool:
         """Whether every sum that was begun has ended."""
@@ -128,7 +126,7 @@ PendingSum = dist.Work | _ScheduledSum
 
 
 def choose_all_reduce(
-    collective: str, hosts: Hosts, rank: int, transport: str
+    collective: str, hosts: Sequence[int], rank: int, transport: str
 ) -> NativeAllReduce | ScheduledAllReduce:
     """The backend's own, or the schedule of that name among workers on these hosts."""
     if collective == NATIVE:

@@ -6,7 +6,7 @@ from time import perf_counter, sleep
 from torch import Tensor
 
 from paceline.clusters.times import takes_turn
-from paceline.collectives.buckets import plan_buckets
+from paceline.collectives.traffic import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.worker.allreduce import PendingSum
 from paceline.runtimes.live.worker.comm import SoloComm

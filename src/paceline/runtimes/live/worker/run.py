@@ -12,10 +12,9 @@ from torch import Tensor
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.events import EventWriter
+from paceline.records.events import EventWriter, MetricsRow
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
-from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler

@@ -12,15 +12,14 @@ import torch
 from paceline.errors import UsageError
 from paceline.jobs.sources import source_files
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.create import check_folder_name
 from paceline.records.files import read_json
-from paceline.records.folder import RunFolder
-from paceline.records.identity import RunIdentity
+from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.load import usable_cores
 from paceline.records.lock import RunLock
-from paceline.records.observer import Observer, Silent
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
+from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_live, write_config
 from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.heartbeat import Heartbeat
@@ -131,7 +130,7 @@ def join_run(
     name, rank = run_document["name"], welcome.rank
     comm = ServerComm(rank, settings.workers, SharedFlat(name))
     device = torch.device(options.device)
-    run = WorkerRun(prepared, comm, device, Silent(), heartbeat, leaving=stop_requested)
+    run = WorkerRun(prepared, comm, device, Observer(), heartbeat, leaving=stop_requested)
     comm.connect(secret, run_document["endpoints"], options.timeout)
     with ExitStack() as stack:
         stack.enter_context(_closing(comm))
