@@ -26,9 +26,8 @@ from typing import NamedTuple
 import torch
 
 from _held_out import HELD_OUT
-from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.devices import find_device
-from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.clusters.catalogue import DeviceSheet, find_device
+from paceline.clusters.profile import read_profile, write_profile
 from paceline.costs.devices.base import step_cost
 from paceline.costs.devices.fitted import Fitted, read_fitted
 from paceline.costs.devices.roofline import Roofline

@@ -49,7 +49,7 @@ def nowhere(rank: int, port: int) -> list[int]:
     """Which ranks share memory where nothing can be written to /dev/shm."""
     world(rank, 2, port)
     dist.all_reduce(paceline.shm.zeros(LENGTH))
-    return list(dist.group.WORLD.party.teams)
+    return list(dist.group.WORLD.comm.team_sizes)
 
 
 def listening(rank: int, work: Callable[[int], Any]) -> dict[str, Any]:

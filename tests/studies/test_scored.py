@@ -10,7 +10,7 @@ from paceline.costs.devices.base import StepCost
 from paceline.costs.given import given_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
-from paceline.runtimes.virtual.keeping import FolderRecorder
+from paceline.runtimes.virtual.recording import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.studies.predict.base import Setup

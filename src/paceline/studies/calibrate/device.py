@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.clusters.profile import DISTURBED, Profile
-from paceline.clusters.profile_file import DEFAULT_PATH
+from paceline.clusters.profile import DEFAULT_PATH, DISTURBED, Profile
 from paceline.costs.devices.fitted import Fitted
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import environment

@@ -19,8 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline import shm
-from paceline.clusters.profile import LinkFit
-from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.clusters.profile import LinkFit, read_profile, write_profile
 from paceline.collectives import NATIVE
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError

@@ -6,8 +6,7 @@ from math import log
 from pathlib import Path
 from typing import Any, get_args
 
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile
+from paceline.clusters.profile import Profile, read_profile
 from paceline.costs.devices.base import step_cost
 from paceline.costs.devices.features import Limits
 from paceline.costs.devices.fitted import Fitted, Overhead, read_fitted

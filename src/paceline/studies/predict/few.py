@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from paceline.clusters.cluster import Cluster, Host, HostGroup, Link
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import Cluster, Host, HostGroup, Link, StepTimes
 from paceline.costs.compression import Coded
 from paceline.costs.devices.base import StepCost
 from paceline.costs.given import StatedCosts

@@ -199,7 +199,7 @@ class ProcessGroupComm(SoloComm):
 def _nothing_shared() -> bool:
     """Whether the group was to share memory and no two workers can, so that all goes through Gloo."""
     group = dist.group.WORLD
-    return isinstance(group, shm.SharedMemoryGroup) and max(group.party.teams) == 1
+    return isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1
 
 
 def join_group(

@@ -5,7 +5,7 @@ from time import perf_counter, sleep
 
 from torch import Tensor
 
-from paceline.clusters.times import takes_turn
+from paceline.clusters.cluster import takes_turn
 from paceline.collectives.traffic import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.worker.allreduce import PendingSum
