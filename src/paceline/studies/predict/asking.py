@@ -13,7 +13,7 @@ from paceline import __version__, specs
 from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device
 from paceline.clusters.cluster import CIPHER
 from paceline.clusters.profile import Profile, read_profile
-from paceline.codecs import CODECS
+from paceline.codecs import build_codec
 from paceline.collectives import NATIVE, check_collective
 from paceline.costs.device import DeviceModel, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
@@ -177,7 +177,7 @@ def _where(words: PredictRequest, place: Place) -> str:
 
 
 def _gathers(model: Modelled) -> Gathers | None:
-    if specs.build(model.codec, CODECS, "codec").sums:
+    if build_codec(model.codec).sums:
         return None
     return Gathers(codec=model.codec, plain=replace(model, codec="identity"))
 
