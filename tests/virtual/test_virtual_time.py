@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, settings_of, time_only
 
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import StepTimes
 from paceline.costs.given import given_costs
 from paceline.errors import UsageError
 from paceline.records.ledger import TimeLedger

@@ -77,8 +77,8 @@ class ClusterOptions:
 
     def read(self) -> "Cluster":
         """The described cluster."""
+        from paceline.clusters.cluster import StepTimes
         from paceline.clusters.description import read_cluster
-        from paceline.clusters.times import StepTimes
 
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--workers {self.workers} is too small: at least 1 worker must train")

@@ -8,8 +8,7 @@ from math import exp
 from pathlib import Path
 from typing import Any, TextIO
 
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import made_before, write_profile
+from paceline.clusters.profile import Profile, made_before, write_profile
 from paceline.reports.meters import Countdown, meter_for
 from paceline.reports.scenarios.render import exact_seconds
 from paceline.reports.scenarios.render import table as aligned

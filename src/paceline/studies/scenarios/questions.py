@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
-from paceline.clusters.devices import find_device
-from paceline.clusters.table import Reader
+from paceline.clusters.catalogue import find_device
+from paceline.clusters.toml_reader import Reader
 from paceline.costs.bandwidth import bandwidth_use, lower_bound_bytes
 from paceline.errors import UsageError
 from paceline.studies.calibrate.table import EpochTable, TablePoint, table_of
