@@ -15,10 +15,10 @@ from paceline.clusters.cluster import CIPHER
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
 from paceline.collectives import NATIVE, check_collective
-from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
-from paceline.costs.devices.fitted import read_fitted
-from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
+from paceline.costs.device import DeviceModel, accumulated, step_cost
+from paceline.costs.fitted import read_fitted
 from paceline.costs.recorded import recorded_jitter, typical_step
+from paceline.costs.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError
 from paceline.jobs.subject import Subject

@@ -8,7 +8,7 @@ from paceline.clusters.cluster import CIPHER
 from paceline.codecs import build_codec
 from paceline.codecs.base import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
