@@ -50,7 +50,7 @@ def three(value: float) -> str:
 
 
 def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Right-aligned columns, three spaces apart, each as wide as its widest cell; the first one left-aligned sentences."""
+    """Right-aligned columns, three spaces apart, each as wide as its widest cell; the first one left-aligned words."""
     widths = [max(len(cell) for cell in column) for column in zip(titles, *rows, strict=True)]
     words = any(not row[0][:1].isdigit() for row in rows)
     return [
