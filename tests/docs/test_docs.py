@@ -11,7 +11,7 @@ import pytest
 from command import run_json
 from paceline import specs
 from paceline.clusters.description import read_cluster
-from paceline.costs.given import given_costs
+from paceline.costs.stated import stated_costs
 from paceline.jobs.build import build_job
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Settings
@@ -99,7 +99,7 @@ def test_the_vision_job_in_the_docs_trains_alike_with_and_without_loader_process
 def test_the_simulation_in_the_docs_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    exec(compile(shown("simulate.md", "given_costs"), "simulate.md", "exec"), names)
+    exec(compile(shown("simulate.md", "stated_costs"), "simulate.md", "exec"), names)
     assert names["summary"].epochs == 2
 
 
@@ -116,6 +116,6 @@ def baton(monkeypatch):
 def test_the_strategy_in_the_docs_trains(baton):
     settings = Settings(job=JobSpec(), strategy="baton:period=4", batch_sizes=(16, 16, 16), epochs=4)
     cluster = read_cluster("hosts=3,forward=1 ms,backward=2 ms")
-    costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+    costs = stated_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
     summary = simulate(settings, build_job(settings.job), cluster, costs, strategy=baton)
     assert summary.final["accuracy"] > 0.8

@@ -6,7 +6,7 @@ from math import inf
 
 from paceline import specs
 from paceline.clusters.cluster import Cluster, Host
-from paceline.costs.given import StatedCosts, given_costs
+from paceline.costs.stated import StatedCosts, stated_costs
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.summary import Summary
@@ -121,7 +121,7 @@ def make_plan(work: Work, cluster: Cluster) -> Plan:
         train_samples=sum(settings.batch_sizes),
         test_samples=0,
     )
-    costs = given_costs(cluster, (work.batch,) * workers, {})
+    costs = stated_costs(cluster, (work.batch,) * workers, {})
     plan = Plan(settings=settings, shape=shape, cluster=cluster, costs=costs, strategy=strategy, local=local)
     check_servers(settings, strategy)
     check(settings, shape, cluster, strategy, False, work.horizon)
