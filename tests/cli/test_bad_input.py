@@ -42,7 +42,7 @@ MISTAKES = {
     "train --optimizer sdg": "unknown optimizer 'sdg'; did you mean 'sgd'?",
     "train --optimizer sgd:lr=-1": "-1",
     "train --schedule cosin": "unknown schedule 'cosin'; did you mean 'cosine'?",
-    "train --lr 0.1 --optimizer sgd:lr=0.2": "both set the learning rate",
+    "train --lr 0.1 --optimizer sgd:lr=0.2": "sets lr already",
     "train --workers 0": "--workers 0 is too small",
     "train --workers -1": "--workers -1 is too small",
     "train --nodes 0": "--nodes 0 is too small",

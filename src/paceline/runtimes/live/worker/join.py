@@ -10,13 +10,12 @@ from typing import Any
 import torch
 
 from paceline.errors import UsageError
-from paceline.jobs.sources import source_files
 from paceline.records.create import check_folder_name
 from paceline.records.folder import RunFolder
 from paceline.records.lock import RunLock
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
-from paceline.runtimes.config import new_identity, write_config
+from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.launcher.launch import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
@@ -31,6 +30,7 @@ from paceline.runtimes.live.worker.server_comm import ServedGroup
 from paceline.runtimes.live.worker.stopping import ByServers
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings
+from paceline.specs.source import source_files
 
 
 def join_run(
@@ -54,6 +54,11 @@ def join_run(
     run = json.loads(welcome.document)
     settings = Settings.from_json(run["settings"])
     check_named(settings.job.path, job, trust=trust)
+    for path in () if trust else import_paths(settings):
+        if path != settings.job.path:
+            raise UsageError(
+                f"the run would have this host import {path}{_file_of(path)}; read it, and trust the run"
+            )
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     group = ServedGroup(welcome.rank, settings.workers, SharedFlat(run["name"]))
@@ -84,11 +89,15 @@ def check_named(path: str | None, job: str | None, *, trust: bool) -> None:
             )
         return
     if job != path:
-        files = source_files(path)
-        where = f", from {files[-1]}" if files else ""
         raise UsageError(
-            f"the run would have this host import and call {path}{where}; read it, and give --job {path} or --trust"
+            f"the run would have this host import and call {path}{_file_of(path)}; "
+            f"read it, and give --job {path} or --trust"
         )
+
+
+def _file_of(path: str) -> str:
+    files = source_files(path)
+    return f", from {files[-1]}" if files else ""
 
 
 def _home(runs: Path, run: dict[str, Any], settings: Settings, stack: ExitStack) -> Home:
