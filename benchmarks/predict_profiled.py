@@ -1,6 +1,6 @@
 """The step of 2 and 3 workers, predicted from a few steps of one worker and this machine's profile. Needs root.
 
-First the machine is calibrated with two and three workers: computing in company, shared memory, the loopback, messages
+First the machine is calibrated with two and three workers: contention, shared memory, the loopback, messages
 to a server, and each shaped link; none of it knows the jobs. Then all cells have their turns, in several rounds: a job
 trains for some seconds on one worker; a few of its cells are predicted from the last such runs and the profile, each
 prediction is written down with the time, and only then the cell is measured. A cell's error is that of the median of
@@ -27,9 +27,8 @@ from typing import Any
 from _machine import Namespaces, calibrate
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile, write_profile
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import StepTimes
+from paceline.clusters.profile import Profile, read_profile, write_profile
 from paceline.costs.paleo.model import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
 from paceline.costs.trace.trace import Trace

@@ -10,13 +10,11 @@ from types import MappingProxyType
 import torch
 
 from paceline import __version__, specs
-from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device
 from paceline.clusters.cluster import CIPHER
-from paceline.clusters.devices import DEVICES, find_device
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile
+from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import CODECS
-from paceline.collectives.choose import NATIVE, check_collective
+from paceline.collectives import NATIVE, check_collective
 from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
 from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
@@ -118,7 +116,7 @@ def _roomier(words: PredictRequest, question: Question, sheet: DeviceSheet | Non
     narrow = _narrowest(sheet)
     if narrow is not None and not _is_mixed(words):
         yield _elsewhere("precision", replace(words, precision=narrow), question, sheet)
-    larger = (one for one in DEVICES.values() if one.kind == sheet.kind and one.memory > sheet.memory)
+    larger = (one for one in all_devices().values() if one.kind == sheet.kind and one.memory > sheet.memory)
     for other in sorted(larger, key=lambda one: one.memory) if words.memory is None else ():
         with suppress(UsageError):  # it has no matrix units for the asked precision
             yield _elsewhere("device", replace(words, device=other.name), question, other)
@@ -169,7 +167,7 @@ def _servers(words: PredictRequest, place: Place, profile: Profile | None) -> st
 
 def _where(words: PredictRequest, place: Place) -> str:
     """On which hosts the servers are."""
-    if isinstance(place, Described) and any(host.servers for host in place.whole.hosts):
+    if isinstance(place, Described) and any(group.host.servers for group in place.whole.groups):
         hosts = place.whole.place_servers(words.servers)
         named = dict.fromkeys(place.whole.hosts[host].name for host in hosts)
         return f"servers are on {', '.join(named)}"
@@ -223,7 +221,7 @@ def _find_sheet(words: PredictRequest, place: Place) -> DeviceSheet | None:
 
 def _with_devices(words: PredictRequest, place: Place, source: Source, batch: int) -> Place:
     """Where a described cluster names devices of the catalogue, each is as fast as its sheet says."""
-    if not isinstance(place, Described) or not any(host.device.sheet for host in place.whole.hosts):
+    if not isinstance(place, Described) or not any(group.host.device.sheet for group in place.whole.groups):
         return place
     if not isinstance(source, Traced) or words.profile is not None:
         refuse_named(place.whole, "--times" if words.times is not None else "--profile")

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from paceline import specs
-from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.networks import find_network
+from paceline.clusters.catalogue import DeviceSheet, find_network
 from paceline.clusters.profile import Profile
 from paceline.codecs import CODECS
 from paceline.codecs.identity import Identity

@@ -6,7 +6,7 @@ from math import ceil
 
 from paceline.errors import UsageError
 from paceline.records.spans import StepRecord
-from paceline.runtimes.virtual.recorder import TotalsOnly
+from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.strategies.base import Strategy
 from paceline.strategies.periods import StepPeriod, TimePeriod
 from paceline.studies.predict.parts import Noted, Parts, mean_step
@@ -31,7 +31,7 @@ Weighted = Sequence[tuple[Sequence[Noted], int]]
 
 
 @dataclass
-class Notes(TotalsOnly):
+class Notes(SimulationRecorder):
     """Keeps what each step of each worker took; meetings are no steps."""
 
     detailed: bool = True
@@ -39,7 +39,7 @@ class Notes(TotalsOnly):
 
     def stepped(self, rank: int, record: StepRecord) -> None:
         """Keep a step."""
-        if not record.meeting:
+        if record.is_step:
             self.steps.setdefault(rank, []).append(Noted.of(record))
 
 
@@ -51,7 +51,7 @@ class Pace:
     spec: str
     """Its name, for people."""
     alone: float
-    """Seconds of the fastest worker's step without company."""
+    """Seconds of the fastest worker's step without contention."""
     workers: int
     """How many are simulated."""
     jitter: float = 0.0

@@ -1,13 +1,10 @@
 """What a scenario keeps of a run with servers."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from math import isclose
 
-from torch import Tensor
-
 from paceline.records.servers import Entry, Received, Updated
-from paceline.records.spans import StepRecord
+from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.studies.scenarios.answers import Rounds
 
 MOST_ENTRIES = 1_000
@@ -16,7 +13,7 @@ MOST_KINDS = 12
 """Kinds of rounds that are told apart."""
 
 
-class Log:
+class Log(SimulationRecorder):
     """Follows the first server: what the rounds were like, and everything it did as long as that is short."""
 
     detailed = True
@@ -28,9 +25,6 @@ class Log:
         self.handed_in: set[int] = set()
         self.updates = 0
         self.last = 0.0
-
-    def stepped(self, rank: int, record: StepRecord) -> None:
-        """Workers' own books are enough."""
 
     def served(self, rank: int, entry: Entry) -> None:
         """Count what the first server does."""
@@ -46,9 +40,6 @@ class Log:
                 self.came.add(entry.worker)
             case Received(kind="Push"):
                 self.handed_in.add(entry.worker)
-
-    def exported(self, state: Mapping[str, Tensor]) -> None:
-        """There is nothing to keep."""
 
     def _add(self, workers: int, seconds: float) -> None:
         """One more of the same kind, or a new kind; beyond those that can be told, all are one."""

@@ -2,8 +2,8 @@
 
 from math import isfinite
 
-from paceline.clusters.devices import find_device
-from paceline.clusters.table import Reader
+from paceline.clusters.catalogue import find_device
+from paceline.clusters.toml_reader import Reader
 from paceline.errors import UsageError
 from paceline.studies.scenarios.answers import Peak, Throughput
 from paceline.studies.scenarios.scenario import Scenario

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-from paceline.clusters.table import Reader
-from paceline.collectives.choose import NATIVE
+from paceline.clusters.toml_reader import Reader
+from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 
 LENGTHS = ("epochs", "batches", "iterations", "rounds")

@@ -27,7 +27,7 @@ OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
 CONNECTING = 15.0
 """Seconds until a first connection must be established."""
 _RETRY = 0.2
-_CUT = 4
+CUT = 4
 """Seconds without TCP's acknowledgement after which a connection counts as cut: a slow link still has them."""
 RECORD = 2**18
 """Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
@@ -248,8 +248,12 @@ def connect(
     announce: Announce = drop_all,
     limits: MessageLimits = NOTHING,
     patience: float = CONNECTING,
+    cut: int = CUT,
 ) -> Channel:
-    """Connect to a listener. NotGenuine: it has another secret; OSError: no answer within ``patience`` seconds."""
+    """Connect to a listener. NotGenuine: it has another secret; OSError: no answer within ``patience`` seconds.
+
+    ``cut`` is after how many seconds without TCP's acknowledgement the connection counts as cut.
+    """
     host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
     end = time.monotonic() + patience
     while True:
@@ -258,9 +262,9 @@ def connect(
             connection = socket.create_connection((host.strip("[]"), int(port)), left)
             channel = Channel(connection, announce, limits)
             try:
-                tune_tcp(connection)
+                tune_tcp(connection, cut)
                 # For this side only: a server always reads, but a worker may be busy.
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * _CUT)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * cut)
                 channel.call(secret)
                 return channel
             except BaseException:
@@ -274,13 +278,13 @@ def connect(
             time.sleep(_RETRY)
 
 
-def tune_tcp(connection: socket.socket) -> None:
-    """Send at once, and notice when the other end goes while nothing is sent."""
+def tune_tcp(connection: socket.socket, cut: int) -> None:
+    """Send at once, and notice within ``cut`` seconds that the other end is gone while nothing is sent."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _CUT)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, cut // 4))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, cut // 4))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
 
 
 def _into(memory: memoryview | None, size: int, opening: Cipher) -> Generator[int, memoryview, None]:

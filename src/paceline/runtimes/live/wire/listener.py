@@ -9,7 +9,7 @@ from collections import Counter, deque
 from contextlib import suppress
 
 from paceline.runtimes.live.addresses import Endpoint, tcp
-from paceline.runtimes.live.wire.channel import Announce, Channel, MessageLimits, Packet, tune_tcp
+from paceline.runtimes.live.wire.channel import CUT, Announce, Channel, MessageLimits, Packet, tune_tcp
 from paceline.runtimes.live.wire.noise import NotGenuine
 
 HANDSHAKE = 5.0
@@ -27,11 +27,19 @@ class Listener:
     ``announce`` is called by the thread.
     """
 
-    def __init__(self, secret: bytes, endpoint: Endpoint, announce: Announce, limits: MessageLimits) -> None:
+    def __init__(
+        self,
+        secret: bytes,
+        endpoint: Endpoint,
+        announce: Announce,
+        limits: MessageLimits,
+        cut: int = CUT,
+    ) -> None:
+        """``cut`` is after how many seconds without TCP's acknowledgement a connection counts as cut."""
         self.refused: Counter[str] = Counter({"stranger": 0, "wrong key": 0})
         self.failure: BaseException | None = None
         """Why the thread has ended early: a bug of ours."""
-        self._secret, self._announce, self._limits = secret, announce, limits
+        self._secret, self._announce, self._limits, self._cut = secret, announce, limits, cut
         self._socket = socket.create_server(
             (endpoint.address, endpoint.port), family=endpoint.family, backlog=MOST_UNPROVEN
         )
@@ -109,7 +117,7 @@ class Listener:
                 connection, _ = self._socket.accept()
             except OSError:  # there is none, or it has gone, or there is no descriptor left
                 return
-            tune_tcp(connection)
+            tune_tcp(connection, self._cut)
             channel = Channel(connection, self._announce, self._limits)
             channel.answer(self._secret)
             self._channels.add(channel)
@@ -137,7 +145,7 @@ class Listener:
             self._unproven.pop(channel, None)
 
     def _drop(self, channel: Channel, error: OSError) -> None:
-        if self._unproven.pop(channel, None) is not None:
+        if self._unproven.pop(channel, None) is not None and not channel.proven:
             self.refused["wrong key" if isinstance(error, NotGenuine) else "stranger"] += 1
         self._channels.discard(channel)
         self._selector.unregister(channel.socket)

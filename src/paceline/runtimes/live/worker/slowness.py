@@ -2,7 +2,7 @@
 
 import time
 
-from paceline.clusters.times import takes_turn
+from paceline.clusters.cluster import takes_turn
 
 
 class Slowness:

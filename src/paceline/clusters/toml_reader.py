@@ -1,18 +1,34 @@
-"""Reading one table of a description, key by key, with errors that say where."""
+"""Reading a TOML file, or one line of settings, key by key, with errors that name the file, the line and the key."""
 
-from collections.abc import Callable, Mapping, Sequence
+import tomllib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from paceline.clusters.lines import find_lines, line_of
 from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, parse_flops, parse_rate, parse_seconds
 
 MOST = 10**15
-"""The largest whole number that a description may state: no more is exact in what is computed of it."""
+"""The largest whole number that a description may state: larger ones are not exact in what is computed of them."""
+
+LONGEST = 400
+"""Lines of one value that are looked through; behind a longer one, lines stay unknown."""
+
+
+def read_toml(path: Path, what: str) -> "Reader":
+    """The whole of a TOML file; a UsageError where it cannot be read."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        document = tomllib.loads(text)
+    except OSError as error:
+        raise UsageError(f"cannot read the {what} {str(path)!r}: {error.strerror}") from error
+    except (ValueError, RecursionError) as error:  # a bad byte or word, a number too long, brackets too deep
+        raise UsageError(f"{path} is not TOML: {error}") from error
+    return Reader(str(path), "", document, text)
 
 
 class Reader:
-    """Hands out the values of one table; ``finish`` refuses the keys that nobody asked for.
+    """Hands out the values of one table; ``finish`` refuses the keys that were not asked for.
 
     Numbers may be text, as they are in an inline description. ``text`` is the file's, for the lines of errors.
     """
@@ -31,23 +47,19 @@ class Reader:
         return f"{self.spot(key)}: {self.path}{key}"
 
     def wrong(self, key: str, value: object, rule: str) -> UsageError:
-        """The error for a value that breaks a rule."""
         return UsageError(f"{self.place(key)} = {value!r}: {rule}")
 
     def seconds(self, key: str, default: float) -> float:
-        """A time with its unit."""
         return self._quantity(key, default, parse_seconds, "50 us")
 
     def rate(self, key: str, default: float) -> float:
-        """A bandwidth with its unit, as bytes a second."""
+        """A bandwidth, as bytes a second."""
         return self._quantity(key, default, parse_rate, "1 Gbit/s")
 
     def size(self, key: str, default: float) -> float:
-        """A size with its unit, in bytes."""
         return self._quantity(key, default, parse_bytes, "25 MiB")
 
     def flops(self, key: str, default: float) -> float:
-        """Operations a second with their unit."""
         return self._quantity(key, default, parse_flops, "1.87 TFLOP/s")
 
     def need(self, *examples: str) -> None:
@@ -58,7 +70,6 @@ class Reader:
                 raise UsageError(f"{self.place(key)} is missing; add it, for example {example}")
 
     def whole(self, key: str, default: int, least: int = 0, most: int = MOST) -> int:
-        """A whole number."""
         value = self._take(key, default)
         try:
             number = int(value) if isinstance(value, str) else value
@@ -71,7 +82,6 @@ class Reader:
         return number
 
     def number(self, key: str, default: float) -> float:
-        """A plain number."""
         value = self._take(key, default)
         try:
             if isinstance(value, bool):
@@ -81,14 +91,13 @@ class Reader:
             raise self.wrong(key, value, "it must be a number, for example 1.5") from None
 
     def positive(self, key: str, default: float) -> float:
-        """A plain number above 0."""
         number = self.number(key, default)
         if not 0 < number < float("inf"):
             raise self.wrong(key, self.values[key], "it must be more than 0, for example 1.5")
         return number
 
     def numbers(self, key: str) -> tuple[float, ...]:
-        """A list of plain numbers; in an inline description they stand between slashes: 1/1.4/2."""
+        """A list of numbers; in an inline description they stand between slashes: 1/1.4/2."""
         value = self._take(key, [])
         pieces = value.split("/") if isinstance(value, str) else value
         try:
@@ -99,28 +108,25 @@ class Reader:
             raise self.wrong(key, value, "it must be a list of numbers, for example [1, 1.4, 2]") from None
 
     def word(self, key: str, default: str) -> str:
-        """A name."""
         value = self._take(key, default)
         if not isinstance(value, str) or not value:
             raise self.wrong(key, value, "it must be a name in quotes")
         return value
 
     def words(self, key: str, default: Sequence[str]) -> Sequence[str]:
-        """A list of names."""
         value = self._take(key, default)
         if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
             raise self.wrong(key, value, 'it must be a list of names, for example ["a", "b"]')
         return value
 
     def table(self, key: str) -> "Reader":
-        """A table below this one; an empty one where it is not there."""
+        """A table below this one; an empty one where it is missing."""
         value = self._take(key, {})
         if not isinstance(value, Mapping):
             raise self.wrong(key, value, f"it must be a table; write [{key}] and its keys below")
         return Reader(self.where, f"{self.path}{key}.", value, self.text)
 
     def tables(self, key: str) -> list["Reader"]:
-        """A list of tables below this one."""
         value = self._take(key, [])
         if not isinstance(value, list) or not all(isinstance(item, Mapping) for item in value):
             raise self.wrong(key, value, f"it must be a list of tables; write [[{key}]] and its keys below")
@@ -141,13 +147,11 @@ class Reader:
         ]
 
     def finish(self) -> None:
-        """Refuse a key that nobody asked for, with the nearest that there is."""
+        """Refuse a key that was not asked for, with the nearest that there is."""
         for key in self.values:
             if key not in self._known:
-                mistake = unknown(
-                    "key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known]
-                )
-                raise UsageError(f"{self.spot(key)}: {mistake}")
+                error = unknown("key", f"{self.path}{key}", [f"{self.path}{known}" for known in self._known])
+                raise UsageError(f"{self.spot(key)}: {error}")
 
     def _take(self, key: str, default: Any) -> Any:
         self._known[key] = None
@@ -161,5 +165,81 @@ class Reader:
             raise self.wrong(key, value, f"write the unit, in quotes, for example {example!r}")
         try:
             return parse(value)
-        except UsageError as mistake:
-            raise UsageError(f"{self.place(key)}: {mistake}") from mistake
+        except UsageError as error:
+            raise UsageError(f"{self.place(key)}: {error}") from error
+
+
+def find_lines(text: str) -> Mapping[str, int]:
+    """The line of every table and key of a valid document, by path: "hosts[0]", "hosts[0].bandwidth".
+
+    The parser of the standard library does not say them.
+    """
+    found: dict[str, int] = {}
+    tables: dict[str, int] = {}
+    here = ""
+    for number, statement, parsed in _statements(text):
+        if statement.startswith("["):
+            here = _enter(parsed, tables, many=statement.startswith("[["))
+            found.setdefault(here, number)
+        else:
+            for path in _paths(here, parsed):
+                found.setdefault(path, number)
+    return found
+
+
+def line_of(path: str, lines: Mapping[str, int]) -> int | None:
+    """The line of a path, or of the nearest table around it."""
+    while path and path not in lines:
+        path = path[: max(path.rfind("."), path.rfind("["), 0)]
+    return lines.get(path)
+
+
+def _statements(text: str) -> Iterator[tuple[int, str, dict[str, Any]]]:
+    """Each statement with the number of its first line; a value over several lines ends where it can be read."""
+    lines = text.split("\n")  # other line breaks may stand in comments and strings
+    start = 0
+    while start < len(lines):
+        statement, end = lines[start].strip(), start + 1
+        if statement and not statement.startswith("#"):
+            parsed = _read(statement)
+            while parsed is None:
+                if end == len(lines) or end - start == LONGEST:
+                    return
+                statement, end = f"{statement}\n{lines[end]}", end + 1
+                parsed = _read(statement)
+            yield start + 1, statement, parsed
+        start = end
+
+
+def _read(statement: str) -> dict[str, Any] | None:
+    try:
+        return tomllib.loads(statement)
+    except tomllib.TOMLDecodeError:
+        return None
+
+
+def _enter(header: Any, tables: dict[str, int], many: bool) -> str:
+    """The path of a [table], or of the next of [[tables]]; ``tables`` counts those, and the last one is meant."""
+    path = ""
+    while header:
+        (key,), (header,) = header, header.values()
+        path = f"{path}.{key}" if path else key
+        last = not header or isinstance(header, list)
+        header = [] if last else header
+        if last and many:
+            tables[path] = tables.get(path, 0) + 1
+        if path in tables:
+            path = f"{path}[{tables[path] - 1}]"
+    return path
+
+
+def _paths(around: str, value: Any) -> Iterator[str]:
+    """Every key of a value, those of inline tables too."""
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            path = f"{around}.{key}" if around else key
+            yield path
+            yield from _paths(path, inner)
+    elif isinstance(value, list):
+        for index, inner in enumerate(value):
+            yield from _paths(f"{around}[{index}]", inner)

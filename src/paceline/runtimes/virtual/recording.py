@@ -1,4 +1,4 @@
-"""The run folder, as a simulated run writes it: the same files as a live one, and the same bytes for the same run."""
+"""What a simulated run leaves behind: the same files as a live one, and the same bytes for the same run."""
 
 from collections.abc import Mapping
 from contextlib import ExitStack
@@ -9,20 +9,16 @@ from typing import Any, Self
 
 from torch import Tensor
 
-from paceline.clusters.cluster import Cluster
-from paceline.records.create import create_new, environment
-from paceline.records.events import EventWriter, MetricsWriter
+from paceline.records.events import EventWriter, MetricsRow, append_metrics
 from paceline.records.files import digest_of, write_json
-from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
-from paceline.records.observer import Silent
+from paceline.records.folder import RunFolder, create_new, environment
+from paceline.records.observer import Observer
 from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import new_identity, write_config
 from paceline.runtimes.settings import Settings
-from paceline.runtimes.virtual.replay import Recording
 
 MOST_STEPS = 100_000
 """Steps of all workers up to which each is kept; longer runs keep totals only."""
@@ -31,7 +27,23 @@ MOST_WORKERS = 256
 """Workers up to which each has a file of steps; systems let a process have some 1,000 open."""
 
 
-class FolderRecorder:
+class SimulationRecorder:
+    """Given what happens, in an order that depends on the settings alone; this one keeps nothing."""
+
+    detailed = False
+    """Whether every step is wanted; without, only totals are kept and a run is faster."""
+
+    def stepped(self, rank: int, record: StepRecord) -> None:
+        """After every step and every sync point of a worker, where ``detailed``; each worker's own in order."""
+
+    def served(self, rank: int, entry: Entry) -> None:
+        """Whatever a server receives or does, where ``detailed``; each server's own in order."""
+
+    def exported(self, state: Mapping[str, Tensor]) -> None:
+        """At the end, the central model by name, where gradients are on."""
+
+
+class FolderRecorder(SimulationRecorder):
     """Keeps steps and the exported model in a run folder; a context that closes its files."""
 
     def __init__(self, folder: RunFolder, workers: int, steps: int) -> None:
@@ -54,48 +66,32 @@ class FolderRecorder:
         self._files.close()
 
     def stepped(self, rank: int, record: StepRecord) -> None:
-        """Write a line."""
         self._events[rank].append(record)
 
     def served(self, rank: int, entry: Entry) -> None:
-        """Write a line."""
         if rank not in self._logs:
             self._logs[rank] = self._files.enter_context(ServerLog(self.folder.server_events(rank)))
         self._logs[rank].append(entry)
 
     def exported(self, state: Mapping[str, Tensor]) -> None:
-        """Write ``model.safetensors``."""
         write_tensors(self.folder.model, dict(state))
 
 
-class FolderObserver(Silent):
+class FolderObserver(Observer):
     """Keeps evaluations and the summary in a run folder."""
 
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
-    def evaluated(self, row: Row) -> None:
-        """Add a line to ``metrics.jsonl``."""
-        with MetricsWriter(self.folder.metrics) as metrics:
-            metrics.append(row)
+    def evaluated(self, row: MetricsRow) -> None:
+        append_metrics(self.folder.metrics, row)
 
     def finished(self, summary: Summary) -> None:
-        """Write ``summary.json``."""
         write_json(self.folder.summary, summary.to_json())
 
 
-def new_folder(runs: Path, name: str, settings: Settings, cluster: Cluster, gradients: bool) -> RunFolder:
-    """Make a run folder that says what is simulated, and where."""
-    return _new_folder(runs, name, settings, {"cluster": cluster.to_json(), "gradients": gradients})
-
-
-def new_replay_folder(runs: Path, name: str, recording: Recording) -> RunFolder:
-    """Make a run folder that says which run is repeated."""
-    machinery = {"replay": str(recording.folder.path), "gradients": recording.gradients}
-    return _new_folder(runs, name, recording.settings, machinery)
-
-
-def _new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str, Any]) -> RunFolder:
+def new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str, Any]) -> RunFolder:
+    """Make a run folder that says what is simulated; ``machinery`` says where, or which run is repeated."""
     # A simulation that is repeated is the same run, and leaves the same bytes.
     run = digest_of({"settings": settings.to_json(), "machinery": dict(machinery)})[:16]
     identity = new_identity(settings, run=run)
