@@ -27,7 +27,7 @@ _NEEDED = (
     "paceline.cli.train",
     "paceline.reports.progress",
     "paceline.reports.trace",
-    "paceline.runtimes.live.server.run",
+    "paceline.runtimes.live.server.start",
     "paceline.runtimes.live.worker.start",
 )
 _OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file")
@@ -53,7 +53,7 @@ class Asked:
     def servers(self) -> int:
         """How many servers the run has."""
         from paceline.runtimes.config import read_live
-        from paceline.runtimes.prepare import check_servers, server_count
+        from paceline.runtimes.prepare import server_count
         from paceline.strategies import build_strategy
 
         # What is asked of single ranks can be read only when it is known how many train, and that depends on this.
@@ -63,7 +63,6 @@ class Asked:
             check_code(config, self.resume, trust=self.trust)
         settings = config.settings if self.resume else anybody.settings(1)
         strategy = build_strategy(settings.strategy)
-        check_servers(settings, strategy)
         servers = server_count(settings, strategy)
         if servers and self.where.backend is not None:
             raise UsageError(
@@ -164,7 +163,7 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.runtimes.live.guard import Ended
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.launcher.launch import say_on_stderr
-    from paceline.runtimes.live.server.run import run_server
+    from paceline.runtimes.live.server.start import run_server
     from paceline.runtimes.live.signals import StopRequest
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
@@ -200,7 +199,8 @@ def join(asked: Asked) -> int:
     runs = asked.keep.runs or door.runs or asked.keep.parent
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
-        from paceline.runtimes.live.worker.join import join_run
+        from paceline.runtimes.live.launcher.launch import say_on_stderr
+        from paceline.runtimes.live.worker.start import join_run
 
         return join_run(
             door.endpoint,
@@ -209,6 +209,7 @@ def join(asked: Asked) -> int:
             runs,
             heartbeat=heartbeat,
             stop_requested=stopping,
+            say=say_on_stderr,
             job=asked.options.job,
             trust=asked.trust,
         )
