@@ -49,7 +49,7 @@ def test_silence_is_a_setting_and_a_death_is_told_at_once(start: Start) -> None:
         run.until_saved()
         (run.cwd / "gil-1").touch()
     strict.until_said(
-        r"rank 1 on \S+ is given up: it was silent for [2-4][.\d]* s, and --silence 2 allows less"
+        r"rank 1 on \S+ is given up: it was silent for [2-4][.\d]* s, longer than the 2 s allowed"
     )
     strict.until_said(
         r"rank 1 on \S+ was given up by the servers at step \d+: .*; the run goes on with the others\."

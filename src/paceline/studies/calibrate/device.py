@@ -9,7 +9,7 @@ from time import monotonic
 import torch
 
 from paceline.clusters.profile import DEFAULT_PATH, DISTURBED, Profile
-from paceline.costs.devices.fitted import Fitted
+from paceline.costs.fitted import FittedDevice
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import environment
 from paceline.records.load import LoadMeter, usable_cores
@@ -127,7 +127,7 @@ def check_out(out: Path) -> None:
         raise UsageError(f"{out} {what}; give the name of a file, for example {DEFAULT_PATH}")
 
 
-def make_profile(device: Fitted, threads: int, name: str | None = None) -> Profile:
+def make_profile(device: FittedDevice, threads: int, name: str | None = None) -> Profile:
     """A profile of the device alone, on this machine."""
     here = environment()
     return Profile(

@@ -1,10 +1,11 @@
 """Collectives among the ranks of one host, through the memory that they share.
 
-Every one of them is a stream of pieces: all ranks lay a piece of what they have into their slots, meet once, and
-read what they need from the others' slots. Sums of tensors that live in shared memory need no slot at all.
+Every one of them is a stream of pieces: all ranks write a piece of what they have into their slots, wait for each
+other once, and read what they need from the others' slots. Sums of tensors in shared memory need no slot at all.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import NoReturn
 
@@ -12,51 +13,68 @@ import torch
 from torch import Tensor
 
 from paceline.shm import call
-from paceline.shm.allocations import Allocations
+from paceline.shm.arena import PIECE, SharedTensors, SlotArena
+from paceline.shm.barrier import PeerLost
 from paceline.shm.operations import InvalidCall, Operation, find_operation
-from paceline.shm.peers import PeerLost
-from paceline.shm.routine import MOST, Routine, make_routine
-from paceline.shm.table import PIECE, Table
 
 ALL_READ_ALL = 2**15
-"""Bytes up to which every rank combines all slots by itself, at the price of one meeting instead of two."""
+"""Bytes up to which every rank combines all slots by itself, at the price of one barrier instead of two."""
 IN_CACHE = 2**19
 """Bytes that are combined at a time in place, so that copying the result finds it in the cache."""
-
 IN_PLACE_FROM = 2**17
 """Bytes from which tensors in shared memory are combined in place; smaller ones pass through slots, which needs one
-meeting instead of two."""
-SOON, LATER = 2e-4, 5e-3
-"""Seconds between looks for a message from anybody, at first and after a while."""
+barrier instead of two."""
+MOST_PLANS = 256
+_SOON, _LATER = 2e-4, 5e-3
+"""Seconds between looks for a message from any source, at first and after a while."""
 
 
-class Team:
+@dataclass(frozen=True, slots=True)
+class CachedPlan:
+    """All of a small all-reduce that depends on its type, length and operation only."""
+
+    packed: bytes
+    slots: tuple[list[Tensor], ...]
+    """This length's parts of all slots, by turn and rank."""
+    how: Operation
+
+    def run(self, arena: SlotArena, flat: Tensor) -> None:
+        """One barrier, and every rank combines all slots in the order of ranks."""
+        slots, into = self.slots[arena.turn], self.how.into
+        slots[arena.rank].copy_(flat)
+        arena.ask(self.packed)
+        arena.barrier.doing = "all_reduce"
+        arena.barrier.wait()
+        arena.expect(self.packed)
+        into(slots[0], slots[1], out=flat)
+        for slot in slots[2:]:
+            into(flat, slot, out=flat)
+        self.how.average(flat, arena.size)
+
+
+class LocalComm:
     """The ranks of a group that share a host. All must make the same calls in the same order, one at a time.
 
     Tensors are contiguous and on the CPU. A call that the ranks do not agree on raises the same error on all and
-    leaves the team usable; a rank that dies raises ``PeerLost`` on the others, for this call and for ever after.
+    leaves the group usable; a rank that dies raises ``PeerLost`` on the others, for this call and for ever after.
     """
 
-    def __init__(self, table: Table, allocations: Allocations) -> None:
-        self.table, self.allocations = table, allocations
-        self.rank, self.size = table.rank, table.size
+    def __init__(self, arena: SlotArena, tensors: SharedTensors) -> None:
+        self.arena, self.tensors = arena, tensors
+        self.rank, self.size = arena.rank, arena.size
+        self.team_sizes = [self.size]
+        """How many ranks share memory, team by team."""
         self._small = IN_PLACE_FROM if self.size == 2 else ALL_READ_ALL
-        self._routines: dict[tuple[torch.dtype, int, str], Routine] = {}
-        self._outboxes = [table.outbox(other) for other in range(self.size)]
-        self._inboxes = [table.inbox(other) for other in range(self.size)]
-
-    @property
-    def teams(self) -> list[int]:
-        """All of them share."""
-        return [self.size]
+        self._plans: dict[tuple[torch.dtype, int, str], CachedPlan] = {}
+        self._outboxes = [arena.outbox(other) for other in range(self.size)]
+        self._inboxes = [arena.inbox(other) for other in range(self.size)]
 
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
         """A tensor of zeros in shared memory, one on each rank; sums of it, or of parts of it, happen in place."""
         self._agree("zeros", dtype, length)
-        return self.allocations.zeros(length, dtype)
+        return self.tensors.zeros(length, dtype)
 
     def barrier(self) -> None:
-        """Return when all ranks have come here."""
         self._agree("barrier", torch.uint8, 0)
 
     def all_reduce(self, tensor: Tensor, op: str = "sum") -> None:
@@ -66,104 +84,95 @@ class Team:
             return
         flat = tensor.view(-1)
         like = (flat.dtype, flat.numel(), op)
-        if like in self._routines:
-            self._routines[like].carry_out(self.table, flat)
+        if like in self._plans:
+            self._plans[like].run(self.arena, flat)
             return
-        where, offset = self.allocations.find(flat)
+        where, offset = self.tensors.find(flat)
         if flat.nbytes <= IN_PLACE_FROM:
             where, offset = call.ELSEWHERE, 0
         if where == call.ELSEWHERE:
-            self._lay(flat[: PIECE // flat.itemsize])
+            self._write(flat[: PIECE // flat.itemsize])
         packed = call.pack("all_reduce", flat.dtype, len(flat), op, -1, where, offset)
-        asked = self._meet_over(packed)
+        asked = self._meet("all_reduce", packed)
         how = find_operation(op, flat.dtype)
-        if flat.nbytes <= self._small and len(self._routines) < MOST:
-            self._routines[like] = make_routine(self.table, flat, packed, how)
+        if flat.nbytes <= self._small and len(self._plans) < MOST_PLANS:
+            slots = self.arena.slots(flat.dtype)
+            parts = tuple([slot[: len(flat)] for slot in turn[: self.size]] for turn in slots)
+            self._plans[like] = CachedPlan(packed, parts, how)
         places = [call.place_of(other) for other in asked]
-        elsewhere = [rank for rank, (where, _) in enumerate(places) if where == call.ELSEWHERE]
+        elsewhere = sum(where == call.ELSEWHERE for where, _ in places)
         if not elsewhere:
             self._in_place(flat, how, places)
         else:
-            laid = 1 if len(elsewhere) == self.size else 0
-            everybody = self.size == 2 or flat.nbytes <= ALL_READ_ALL
-            (self._everybody_combines if everybody else self._in_shares)(flat, how, laid)
+            written = 1 if elsewhere == self.size else 0
+            all_combine = self.size == 2 or flat.nbytes <= ALL_READ_ALL
+            (self._all_combine if all_combine else self._in_shares)(flat, how, written)
         how.average(flat, self.size)
 
-    def _lay(self, part: Tensor) -> None:
-        """Lay a piece into this rank's slot, for the next meeting."""
-        self.table.slots(part.dtype)[self.table.turn][self.rank][: len(part)].copy_(part)
+    def _write(self, part: Tensor) -> None:
+        """Write a piece into this rank's slot, for the next barrier."""
+        self.arena.slots(part.dtype)[self.arena.turn][self.rank][: len(part)].copy_(part)
 
-    def _everybody_combines(self, flat: Tensor, how: Operation, laid: int) -> None:
-        """One meeting a piece; all combine in the order of ranks, so that all get the same.
+    def _all_combine(self, flat: Tensor, how: Operation, written: int) -> None:
+        """One barrier a piece; all combine in the order of ranks, so that all get the same.
 
-        So many pieces are ``laid`` and met over already.
+        So many pieces are ``written``, with their barrier passed already.
         """
-        table, slots = self.table, self.table.slots(flat.dtype)
+        arena, slots = self.arena, self.arena.slots(flat.dtype)
         for number, part in enumerate(cut(flat, PIECE)):
-            if number >= laid:
-                self._lay(part)
-                table.meeting.meet()
-            turn = slots[table.meeting.beat & 1]
-            self._combine_all([slot[: len(part)] for slot in turn[: self.size]], how, part)
+            if number >= written:
+                self._write(part)
+                arena.barrier.wait()
+            turn = slots[arena.barrier.beat & 1]
+            _combine([slot[: len(part)] for slot in turn[: self.size]], how, part)
 
-    def _in_shares(self, flat: Tensor, how: Operation, laid: int) -> None:
-        """Each rank combines its share of every piece; so many pieces are ``laid`` and met over already.
+    def _in_shares(self, flat: Tensor, how: Operation, written: int) -> None:
+        """Each rank combines its share of every piece; so many pieces are ``written`` already.
 
-        One meeting a piece: after it, the piece before is taken out, this one combined and the next laid down.
+        One barrier a piece: after it, the piece before is taken out, this one combined and the next written.
         """
-        table, slots = self.table, self.table.slots(flat.dtype)
+        arena, slots = self.arena, self.arena.slots(flat.dtype)
         before = flat[:0]
         for number, part in enumerate(cut(flat, PIECE)):
-            if number >= laid:
-                self._lay(part)
-                table.meeting.meet()
-            turn = slots[table.meeting.beat & 1]
-            before.copy_(slots[table.turn][self.size][: len(before)])
-            start, stop = share(len(part), self.rank, self.size)
-            self._combine_all(
-                [slot[start:stop] for slot in turn[: self.size]], how, turn[self.size][start:stop]
-            )
+            if number >= written:
+                self._write(part)
+                arena.barrier.wait()
+            turn = slots[arena.barrier.beat & 1]
+            before.copy_(slots[arena.turn][self.size][: len(before)])
+            mine = slice(*share(len(part), self.rank, self.size))
+            _combine([slot[mine] for slot in turn[: self.size]], how, turn[self.size][mine])
             before = part
-        done = slots[table.meeting.beat & 1][self.size]
-        table.meeting.meet()
+        done = slots[arena.barrier.beat & 1][self.size]
+        arena.barrier.wait()
         before.copy_(done[: len(before)])
-
-    @staticmethod
-    def _combine_all(parts: Sequence[Tensor], how: Operation, out: Tensor) -> None:
-        how.into(parts[0], parts[1], out=out)
-        for part in parts[2:]:
-            how.into(out, part, out=out)
 
     def _in_place(self, flat: Tensor, how: Operation, places: Sequence[tuple[int, int]]) -> None:
         """Each rank combines its share of all ranks' tensors and writes the result to all of them."""
         start, stop = share(len(flat), self.rank, self.size)
-        whole = [
-            self.allocations.look(where, rank, flat, offset) for rank, (where, offset) in enumerate(places)
-        ]
+        whole = [self.tensors.view(where, rank, flat, offset) for rank, (where, offset) in enumerate(places)]
         pieces = [cut(tensor[start:stop], IN_CACHE) for tensor in whole]
-        others = [rank for rank in range(self.size) if rank != self.rank]
         scratch = torch.empty(IN_CACHE // flat.itemsize, dtype=flat.dtype)
         for parts in zip(*pieces, strict=True):
             if self.size == 2:
                 how.into(parts[0], parts[1], out=parts[self.rank])
-                parts[others[0]].copy_(parts[self.rank])
+                parts[1 - self.rank].copy_(parts[self.rank])
             else:
                 result = scratch[: len(parts[0])]
-                self._combine_all(parts, how, result)
+                _combine(parts, how, result)
                 for part in parts:
                     part.copy_(result)
-        self.table.meeting.meet()
+        self.arena.barrier.wait()
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
         """Make every rank's tensor that of the root."""
         flat = tensor.view(-1)
         self._agree("broadcast", flat.dtype, len(flat), root=root)
-        slots, table = self.table.slots(flat.dtype), self.table
+        slots, arena = self.arena.slots(flat.dtype), self.arena
         for part in cut(flat, PIECE):
-            slot = slots[table.turn][root][: len(part)]
+            slot = slots[arena.turn][root][: len(part)]
             if self.rank == root:
                 slot.copy_(part)
-            table.meeting.meet()
+            arena.barrier.wait()
             if self.rank != root:
                 part.copy_(slot)
 
@@ -174,13 +183,13 @@ class Team:
         how = find_operation(op, flat.dtype)
         if self.size == 1:
             return
-        slots, table = self.table.slots(flat.dtype), self.table
+        slots, arena = self.arena.slots(flat.dtype), self.arena
         for part in cut(flat, PIECE):
-            turn = [slot[: len(part)] for slot in slots[table.turn][: self.size]]
+            turn = [slot[: len(part)] for slot in slots[arena.turn][: self.size]]
             turn[self.rank].copy_(part)
-            table.meeting.meet()
+            arena.barrier.wait()
             if self.rank == root:
-                self._combine_all(turn, how, part)
+                _combine(turn, how, part)
         if self.rank == root:
             how.average(flat, self.size)
 
@@ -197,17 +206,17 @@ class Team:
         self._gather([output.view(-1) for output in outputs], tensor.view(-1))
 
     def _gather(self, outputs: Sequence[Tensor], flat: Tensor) -> None:
-        slots, table, step = self.table.slots(flat.dtype), self.table, PIECE // flat.itemsize
+        slots, arena, step = self.arena.slots(flat.dtype), self.arena, PIECE // flat.itemsize
         for start in range(0, len(flat), step):
             part = flat[start : start + step]
-            turn = slots[table.turn]
+            turn = slots[arena.turn]
             turn[self.rank][: len(part)].copy_(part)
-            table.meeting.meet()
+            arena.barrier.wait()
             for slot, output in zip(turn, outputs, strict=False):
                 output[start : start + step].copy_(slot[: len(part)])
 
     def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], op: str = "sum") -> None:
-        """Combine everybody's ``inputs[r]`` and give the result to rank r, in ``output``."""
+        """Combine all ranks' ``inputs[r]`` and give the result to rank r, in ``output``."""
         fits = call.fit(inputs, output, self.size)
         self._agree("reduce_scatter", output.dtype, output.numel(), op, fits=fits)
         how, result = find_operation(op, output.dtype), output.view(-1)
@@ -216,7 +225,7 @@ class Team:
             if self.size == 1:
                 result[start:stop].copy_(parts[0])
             else:
-                self._combine_all(parts, how, result[start:stop])
+                _combine(parts, how, result[start:stop])
 
         self._cross([given.view(-1) for given in inputs], len(result), take)
         how.average(result, self.size)
@@ -234,30 +243,32 @@ class Team:
         self._cross([given.view(-1) for given in inputs], longest, take)
 
     def _match(self, takes: Sequence[int], inputs: Sequence[Tensor]) -> int:
-        """Tell everybody what this rank gives and takes; the longest part that anybody gives."""
+        """Tell all ranks what this one gives and takes; returns the length of the longest part that any gives."""
         mine = torch.tensor([[given.numel() for given in inputs], takes] if len(inputs) == len(takes) else [])
         fits = mine.numel() == 2 * self.size
-        told = [slot[: 2 * self.size] for slot in self.table.slots(torch.int64)[self.table.turn][: self.size]]
+        slots = [slot[: 2 * self.size] for slot in self.arena.slots(torch.int64)[self.arena.turn]][
+            : self.size
+        ]
         if fits:
-            told[self.rank].copy_(mine.view(-1))
+            slots[self.rank].copy_(mine.view(-1))
         self._agree("all_to_all", inputs[0].dtype if inputs else torch.uint8, 0, fits=fits)
-        gives, expects = torch.stack(told).view(self.size, 2, self.size).unbind(1)
-        call.check_exchange(gives.tolist(), expects.tolist(), self.table.names)
+        gives, expects = torch.stack(slots).view(self.size, 2, self.size).unbind(1)
+        call.check_exchange(gives.tolist(), expects.tolist(), self.arena.names)
         return int(gives.max())
 
     def _cross(
         self, inputs: Sequence[Tensor], length: int, take: Callable[[Sequence[Tensor], int, int], None]
     ) -> None:
-        """Every slot holds a part for each rank; everybody takes its own part of all slots."""
-        slots, table = self.table.slots(inputs[0].dtype), self.table
+        """Every slot holds a part for each rank; each rank takes its own part of all slots."""
+        slots, arena = self.arena.slots(inputs[0].dtype), self.arena
         step = PIECE // inputs[0].itemsize // self.size
         for start in range(0, length, step):
             stop = min(start + step, length)
-            turn = slots[table.turn]
+            turn = slots[arena.turn]
             for rank, given in enumerate(inputs):
                 part = given[start:stop]
                 turn[self.rank][rank * step : rank * step + len(part)].copy_(part)
-            table.meeting.meet()
+            arena.barrier.wait()
             mine = slice(self.rank * step, self.rank * step + stop - start)
             take([slot[mine] for slot in turn[: self.size]], start, stop)
 
@@ -266,35 +277,31 @@ class Team:
         fits = call.fit(inputs, output, self.size if self.rank == root else 0)
         self._agree("scatter", output.dtype, output.numel(), root=root, fits=fits)
         result, flat = output.view(-1), [given.view(-1) for given in inputs]
-        slots, table = self.table.slots(output.dtype), self.table
+        slots, arena = self.arena.slots(output.dtype), self.arena
         step = PIECE // output.itemsize
         for start in range(0, len(result), step):
             stop = min(start + step, len(result))
-            turn = slots[table.turn]
+            turn = slots[arena.turn]
             for rank, given in enumerate(flat):
                 turn[rank][: stop - start].copy_(given[start:stop])
-            table.meeting.meet()
+            arena.barrier.wait()
             result[start:stop].copy_(turn[self.rank][: stop - start])
 
     def refuse(self, problem: InvalidCall) -> NoReturn:
-        """Meet the others, whatever they ask for, and raise: what the ranks differ in, or the problem of all."""
-        try:
-            self._agree(call.UNKNOWN, torch.uint8, 0)
-        except InvalidCall as error:
-            raise error from problem
-        raise problem
+        """Take part in the next call, whatever the others ask for, only to say that this rank cannot: all raise."""
+        call.refuse(self._agree, problem)
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
-        """Lay a message into the box of another rank; return when all of it is there."""
+        """Return when the tensor has left. Several threads may send, each to another rank."""
         self._outboxes[to].send(tensor, tag)
 
     def receive(self, tensor: Tensor, source: int, tag: int) -> None:
-        """Take a message out of the box of another rank."""
+        """Return when the tensor is filled. Several threads may receive, each from another rank."""
         self._inboxes[source].receive(tensor, tag)
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
-        """Take the next message out of any box, and say whose it was."""
-        begun, pause, problem = monotonic(), SOON, None
+        """Return when the tensor is filled with a message of any rank, and say of which."""
+        begun, pause, problem = monotonic(), _SOON, None
         while True:
             for source, box in enumerate(self._inboxes):
                 if box.offer(tensor, tag):
@@ -302,34 +309,38 @@ class Team:
             if problem is not None:
                 raise problem
             try:
-                self.table.check_senders(begun)
+                self.arena.check_senders(begun)
                 sleep(pause)
-                pause = min(LATER, 1.5 * pause)
+                pause = min(_LATER, 1.5 * pause)
             except PeerLost as error:
                 problem = error  # what was sent before that is still in the boxes
 
     def explain(self, error: PeerLost) -> PeerLost:
-        """On one host everybody sees the same."""
+        """On one host all ranks see the same."""
         return error
 
     def close(self) -> None:
-        """Leave; whoever still waits for this rank is told."""
-        self.table.close()
+        """Leave; ranks that still wait for this one notice."""
+        self.arena.close()
 
     def _agree(
         self, kind: str, dtype: torch.dtype, length: int, op: str = "", root: int = -1, *, fits: bool = True
     ) -> None:
-        asked = length if fits else call.MISFIT
-        self._meet_over(call.pack(kind, dtype, asked, op, root, call.ELSEWHERE, 0))
-        if not fits:
-            raise call.misfit(kind)
+        self._meet(kind, call.pack(kind, dtype, length, op, root, fits=fits))
+        call.check_fits(kind, fits)
 
-    def _meet_over(self, packed: bytes) -> list[bytes]:
-        table = self.table
-        table.ask(packed)
-        table.meeting.doing = call.unpack(packed).kind
-        table.meeting.meet()
-        return table.answers(packed)
+    def _meet(self, kind: str, packed: bytes) -> list[bytes]:
+        arena = self.arena
+        arena.ask(packed)
+        arena.barrier.doing = kind
+        arena.barrier.wait()
+        return arena.answers(packed)
+
+
+def _combine(parts: Sequence[Tensor], how: Operation, out: Tensor) -> None:
+    how.into(parts[0], parts[1], out=out)
+    for part in parts[2:]:
+        how.into(out, part, out=out)
 
 
 def cut(flat: Tensor, size: int) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""Carries collectives out one after the other: at once where somebody waits, in a thread where nobody does."""
+"""Carries collectives out one after the other: at once where the caller waits, in a thread where it does not."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -11,59 +11,55 @@ from torch import Tensor
 from torch.distributed import Work
 from torch.futures import Future
 
-from paceline.shm.peers import PeerLost
+from paceline.shm.barrier import PeerLost
 
 Task = Callable[[], None]
 LINGER = 5.0
 """Seconds after which a thread without work ends."""
 
 
-class Finished(Work):
-    """Work that is done."""
+class FinishedWork(Work):
+    """Work that was done before it was returned; made for every small collective, so it holds little."""
 
     def __init__(self, result: Sequence[Tensor]) -> None:
         super().__init__()
         self._result = list(result)
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002
-        """It has been waited for."""
         return True
 
     def is_completed(self) -> bool:
-        """Yes."""
         return True
 
     def is_success(self) -> bool:
-        """Yes."""
         return True
 
     def result(self) -> list[Tensor]:
-        """The tensors that were worked on."""
         return self._result
 
     def get_future(self) -> Future[list[Tensor]]:
-        """A future that is done as well."""
         future: Future[list[Tensor]] = Future()
         future.set_result(self._result)
         return future
 
 
-class Promised(Work):
+class QueuedWork(Work):
     """Work that a thread will do; its future is completed there."""
 
     def __init__(self, task: Task, result: Sequence[Tensor], source: int = -1) -> None:
         super().__init__()
-        self._task, self._result, self._source = task, list(result), source
+        self._task, self._result = task, list(result)
+        self.source = source
+        """Where a message came from; set by the task where it could have come from any rank."""
         self._over = threading.Event()
         self._error: BaseException | None = None
         self._future: Future[list[Tensor]] = Future()
 
-    def carry_out(self) -> None:
-        """Do it, and tell everybody who waits."""
+    def run(self) -> None:
         try:
             with torch.no_grad():  # tensors that want gradients are moved like others
                 self._task()
-        except BaseException as error:  # it belongs to whoever waits for the work
+        except BaseException as error:  # raised where the work is waited for
             self._error = error
             self._over.set()
             self._future.set_exception(error)  # type: ignore[arg-type]  # its stub asks for a result
@@ -81,44 +77,34 @@ class Promised(Work):
         return True
 
     def is_completed(self) -> bool:
-        """Whether it is over, well or not."""
         return self._over.is_set()
 
     def is_success(self) -> bool:
-        """Whether it is over and well."""
         return self._over.is_set() and self._error is None
 
     def exception(self) -> BaseException | None:
-        """What went wrong, if anything."""
         return self._error
 
     def result(self) -> list[Tensor]:
-        """The tensors that were worked on."""
         return self._result
 
-    def came_from(self, source: int) -> None:
-        """Say where a message came from that could have come from anybody."""
-        self._source = source
-
     def source_rank(self) -> int:
-        """Where a message came from."""
-        return self._source
+        return self.source
 
     _source_rank = source_rank
 
     def get_future(self) -> Future[list[Tensor]]:
-        """Completed by the thread that does the work."""
         return self._future
 
 
-class Lane:
+class WorkQueue:
     """Work in the order in which it was asked for, one at a time. A thread is there while there is work for it."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._queue: SimpleQueue[Promised | None] = SimpleQueue()
+        self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._last: Promised | None = None
+        self._last: QueuedWork | None = None
         self._changing, self._turn = threading.Lock(), threading.Lock()
 
     @property
@@ -131,17 +117,15 @@ class Lane:
         if self.idle:
             with torch.no_grad():
                 self._alone(task)
-            return Finished(result)
+            return FinishedWork(result)
         work = self.later(task, result)
         work.wait()
         return work
 
-    def later(self, task: Task, result: Sequence[Tensor] = (), source: int = -1) -> Promised:
-        """Let the thread do it."""
-        return self.add(Promised(partial(self._alone, task), result, source))
+    def later(self, task: Task, result: Sequence[Tensor] = ()) -> QueuedWork:
+        return self.add(QueuedWork(partial(self._alone, task), result))
 
-    def add(self, work: Promised) -> Promised:
-        """Let the thread do work that was promised."""
+    def add(self, work: QueuedWork) -> QueuedWork:
         with self._changing:
             self._last = work
             self._queue.put(work)
@@ -163,7 +147,7 @@ class Lane:
             except Empty:
                 work = None
             if work is not None:
-                work.carry_out()
+                work.run()
             elif self._retire():
                 return
 
