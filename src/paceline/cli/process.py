@@ -159,7 +159,7 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     """A server's work."""
     from paceline.runtimes.live.guard import Ended
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.launcher.launch import say_on_stderr
+    from paceline.errors import say_on_stderr
     from paceline.runtimes.live.server.run import run_server
     from paceline.runtimes.live.signals import StopRequest
 

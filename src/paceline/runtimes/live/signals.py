@@ -1,6 +1,5 @@
-"""A worker's side of stopping: asked once it stops in agreement with the others, asked twice at once."""
+"""How a worker stops: at the first signal in agreement with the others, at the second at once."""
 
-import ctypes
 import os
 import select
 import signal
@@ -11,13 +10,13 @@ from types import FrameType
 from typing import Any, Self
 
 from paceline.runtimes.live.timeouts import PATIENCE, RESCUE
+from paceline.runtimes.prctl import die_with_parent
 
 _LEAVE = 0
-_PR_SET_PDEATHSIG = 1
 
 
 class StopRequest:
-    """Whether this worker was asked to stop; a context in the main thread, which puts the old handlers back.
+    """Whether a signal has asked this worker to stop; a context in the main thread, which restores the old handlers.
 
     A thread reads the signals, because a worker that waits in a collective runs no Python handler. It calls
     ``hard_end`` with the signal when the patience is over, or at the second SIGINT. A signal for which there is no
@@ -100,11 +99,7 @@ def die_with(launcher: int | None) -> None:
 
     A launcher that is gone already ends this process here.
     """
-    if launcher is None:
-        return
-    try:
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
-    except (AttributeError, OSError):
-        return
-    if os.getppid() != launcher:
-        raise SystemExit(1)
+    if launcher is not None:
+        die_with_parent(signal.SIGTERM)
+        if os.getppid() != launcher:
+            raise SystemExit(1)

@@ -12,7 +12,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from paceline import shm
 from paceline.collectives.hosts import host_id, number_hosts
 from paceline.errors import UsageError
-from paceline.runtimes.live.documents import Documents
+from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.process_info import ProcessInfo
 
 _TIMEOUT = timedelta(seconds=120)
@@ -27,10 +27,10 @@ class BenchGroup:
 
     def __init__(self, place: ProcessInfo, stopping: Callable[[], bool]) -> None:
         self.rank, self.workers, self._stopping = place.rank, place.workers, stopping
-        self._documents = Documents(place, _TIMEOUT)
+        self._store = MemberStore(place, _TIMEOUT)
         dist.init_process_group(
             "gloo",
-            store=PrefixStore("bench", self._documents.store),
+            store=PrefixStore("bench", self._store),
             rank=place.rank,
             world_size=place.workers,
             timeout=_TIMEOUT,
@@ -61,19 +61,19 @@ class BenchGroup:
 
     def exchange(self, document: Any) -> list[Any]:
         """Every rank's JSON document, by rank."""
-        return self._documents.exchange(document)
+        return self._store.exchange(document)
 
     def leave(self) -> None:
         """End in agreement."""
-        self._documents.part()
+        self._store.leave()
         dist.destroy_process_group()
-        self._documents.close()
+        self._store.close()
 
     def abandon(self) -> None:
         """End after a failure, without waiting for anybody; Gloo's connections close with the process."""
         with suppress(RuntimeError, AttributeError):
             self.shm.abort()
-        self._documents.close()
+        self._store.close()
 
 
 def _in_a_row(hosts: Sequence[int]) -> tuple[int, ...]:

@@ -19,8 +19,8 @@ from paceline.records.lock import RunLock
 from paceline.records.servers import ServerLog, ServerTotals, keep_entries, read_server_log
 from paceline.runtimes.config import new_identity, read_live
 from paceline.runtimes.live.addresses import own_address
-from paceline.runtimes.live.documents import Documents, check_equal
-from paceline.runtimes.live.launcher.launch import say_on_stderr
+from paceline.runtimes.live.run_store import MemberStore, check_equal
+from paceline.errors import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
@@ -66,12 +66,12 @@ def run_server(
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     part = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
-    documents = Documents(place, timedelta(seconds=options.timeout))
+    store = MemberStore(place, timedelta(seconds=options.timeout))
     shape = Shape(length=part.params.numel(), dtype=part.params.dtype)
     host = own_address(place.address, place.port) or place.address
     identity = read_live(resume).identity if resume else None
-    with ServerSocket(documents.secret, host, shape, place.rank, place.servers) as socket:
-        run, endpoints = _introduce(documents, socket, place, _saved(resume, identity, place.rank))
+    with ServerSocket(store.secret, host, shape, place.rank, place.servers) as socket:
+        run, endpoints = _introduce(store, socket, place, _saved(resume, identity, place.rank))
         ours = asked_for(settings, name or "", resume, identity.run if identity else None)
         check_equal([run["asked"], ours])
         folder = resume or RunFolder(runs / check_folder_name(run["name"]))
@@ -93,7 +93,7 @@ def run_server(
             book = stack.enter_context(_book(folder, checkpoints, lock, part, me, run["step"]))
             before_hard_end(book.log.flush)
             if place.rank == 0:
-                stack.enter_context(_invited(folder, socket.endpoint, documents.secret, place.secret_file))
+                stack.enter_context(_invited(folder, socket.endpoint, store.secret, place.secret_file))
             engine = ServerEngine(
                 me=me,
                 part=part,
@@ -128,10 +128,9 @@ def _saved(resume: RunFolder | None, identity: RunIdentity | None, rank: int) ->
 
 
 def _introduce(
-    documents: Documents, socket: ServerSocket, place: ProcessInfo, saved: dict[str, Any]
+    store: MemberStore, socket: ServerSocket, place: ProcessInfo, saved: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Tell the others where this server is; learn what is run, and where all servers are."""
-    store = documents.store
     store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, **saved}))
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]

@@ -16,7 +16,7 @@ from paceline.collectives.choose import NATIVE
 from paceline.collectives.hosts import host_id, number_hosts
 from paceline.errors import UsageError
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.documents import Documents, check_equal
+from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
@@ -131,11 +131,11 @@ class ProcessGroupComm:
         self._backend = options.transport(place, collective)
         self._device = device
         timeout = timedelta(seconds=options.timeout)
-        self._documents = Documents(place, timeout)
+        self._store = MemberStore(place, timeout)
         self._check_way(collective)
         dist.init_process_group(
             self._backend,
-            store=PrefixStore("torch", self._documents.store),
+            store=PrefixStore("torch", self._store),
             rank=place.rank,
             world_size=place.workers,
             timeout=timeout,
@@ -164,8 +164,8 @@ class ProcessGroupComm:
         try:
             check_equal(asked)
         except UsageError:
-            self._documents.part()
-            self._documents.close()
+            self._store.leave()
+            self._store.close()
             raise
 
     def sum(self, tensor: Tensor) -> None:
@@ -192,7 +192,7 @@ class ProcessGroupComm:
 
     def exchange(self, document: Any) -> list[Any]:
         """Through the store."""
-        return self._documents.exchange(document)
+        return self._store.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """In shared memory where the workers have some, so that sums happen in place."""
@@ -202,20 +202,20 @@ class ProcessGroupComm:
 
     def words(self) -> RunStore:
         """Another connection."""
-        return self._documents.store.clone()
+        return self._store.clone()
 
     def leave(self) -> None:
         """Say so, then close the connections."""
-        self._documents.part()
+        self._store.leave()
         dist.destroy_process_group()
-        self._documents.close()
+        self._store.close()
 
     def abandon(self) -> None:
         """Close the connections, so that the others notice at once.
 
         Gloo cannot drop a sum that is under way, and closing would wait for it: the process must end first.
         """
-        self._documents.close()
+        self._store.close()
         with suppress(RuntimeError):
             if self._backend == "nccl" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()

@@ -17,7 +17,7 @@ from paceline.records.lock import RunLock
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.runtimes.config import new_identity, write_config
-from paceline.runtimes.live.launcher.launch import say_on_stderr
+from paceline.errors import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import Heart

@@ -21,7 +21,7 @@ from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
 from paceline.records.tensorfile import write_tensors
 from paceline.runtimes.config import Placement, new_identity, read_config, write_config
-from paceline.runtimes.live.documents import check_equal
+from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker.checkpoint import snapshot

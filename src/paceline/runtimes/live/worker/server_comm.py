@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.runtimes.live.documents import Documents
+from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
@@ -109,26 +109,26 @@ class Entering(ServedGroup):
     def __init__(self, place: ProcessInfo, options: LiveOptions, memory: SharedFlat) -> None:
         super().__init__(place.rank, place.workers, memory)
         self._servers, self._place = place.servers, place
-        self._documents = Documents(place, timedelta(seconds=options.timeout))
+        self._store = MemberStore(place, timedelta(seconds=options.timeout))
 
     def exchange(self, document: Any) -> list[Any]:
         """Through the store, then through server 0."""
-        return super().exchange(document) if self._line else self._documents.exchange(document)
+        return super().exchange(document) if self._line else self._store.exchange(document)
 
     def servers(self) -> list[dict[str, Any]]:
         """What every server tells of itself; waits for them."""
         keys = [server_key(rank) for rank in range(self._servers)]
-        return [json.loads(text) for text in self._documents.store.read(keys)]
+        return [json.loads(text) for text in self._store.read(keys)]
 
     def leave(self) -> None:
         """The store has been needed for no more than the start."""
         super().leave()
-        self._documents.close()
+        self._store.close()
 
     def abandon(self) -> None:
         """The store is closed too."""
         super().abandon()
-        self._documents.close()
+        self._store.close()
 
     def open(self, patience: float, asked: Callable[[], bool], run: dict[str, Any]) -> ServerClient:
         """Tell the servers what is run, and connect to them."""
@@ -136,8 +136,8 @@ class Entering(ServedGroup):
         if self._place.launch is not None:
             write_servers(self._place.launch, file_stem(self.rank), endpoints)
         if self.rank == 0:
-            self._documents.store.set(RUN, json.dumps(run))
-        secret = self._documents.secret
+            self._store.set(RUN, json.dumps(run))
+        secret = self._store.secret
         line, welcomes = connect(secret, endpoints, self.memory, self.rank, patience, asked)
         if all(welcome.shares for welcome in welcomes):
             self.transport = "shm" if self._place.nodes == 1 else "shared memory and encrypted TCP"
