@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from _fault_scenarios import Scenario
+from paceline.records.files import DamagedFile
 from paceline.records.folder import RunFolder
-from paceline.records.tensorfile import DamagedFile, read_tensors
+from paceline.records.tensors import read_tensors
 
 TRACEBACK = "Traceback (most recent call last)"
 
@@ -130,7 +131,7 @@ class Records:
             "metrics": [self.folders[0].metrics],
             "events": sorted(folder.path.glob("events/*.jsonl")),
             "checkpoint": sorted(
-                max(folder.checkpoints.glob("step-*"), default=folder.path).glob("*.tensors")
+                max(folder.checkpoints.glob("step-*"), default=folder.path).glob("*.safetensors")
             ),
         }[kind]
         there = [path for path in candidates if path.exists() and path.stat().st_size]

@@ -109,7 +109,7 @@ def errors(document: dict[str, Any]) -> dict[str, list[float]]:
 
 def show(count: int, document: dict[str, Any]) -> None:
     print(f"\n{count} hosts; {'; '.join(document['prediction']['how'])}")
-    sizes = document["settings"]["sizes"]
+    sizes = document["settings"]["request"]["sizes"]
     print(f"  {'':16}" + "".join(f"{size / 1e6:>19g} MB" for size in sizes) + f"{'median error':>16}")
     for what, found in errors(document).items():
         cells = [cell for cell in document["cells"] if cell["what"] == what]

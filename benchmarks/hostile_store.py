@@ -29,9 +29,8 @@ import psutil
 from _fault_hosts import local_rank
 from paceline.runtimes.live.secret import Secret, store_key, wire_key
 from paceline.runtimes.live.store_server import Op, Request
-from paceline.runtimes.live.wire.channel import PROLOGUE
+from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.noise import Handshake
-from paceline.runtimes.live.wire.tcp import connect
 
 VALUES, FRAMES = 1_000, 10_000
 LEAST_RATE, MOST_GROWTH = 0.7, 64 * 2**20
@@ -101,7 +100,7 @@ class Siege:
         bodies = 2 if port == self._ports[1] else 1
         for number in range(frames):
             noise = self._random.randbytes(self._random.randrange(0, 60))
-            channel.send(noise, memoryview(noise * (number % bodies)), 1, patience=10.0)
+            channel.send(Packet(noise, memoryview(noise * (number % bodies))), 1, patience=10.0)
             self.frames, self.malformed = self.frames + 1, self.malformed + 1
             if number % 50 == 0:
                 self._pace(50)

@@ -20,10 +20,10 @@ from _ports import free_ports
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.execute import Execution
-from paceline.collectives.operations import OPERATIONS
 from paceline.collectives.over_torch import TorchTransport, all_reduce
 from paceline.collectives.part import part
 from paceline.collectives.pipeline import pipelined, segments_for
+from paceline.shm.operations import OPERATIONS
 
 SEGMENTS = (1, 2, 4, 8, 16)
 

@@ -23,7 +23,6 @@ from torch import Tensor
 
 import paceline.shm
 from _ports import free_ports
-from paceline.errors import UsageError
 
 TYPES = (torch.float32, torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8)
 SHARED = 400_000
@@ -182,7 +181,7 @@ class Scene:
         """Sizes that differ: refused on every rank, and no harm done."""
         try:
             dist.all_reduce(torch.zeros(len(self.mine) + self._here), group=self.group)
-        except UsageError:
+        except paceline.shm.InvalidCall:
             return None, lambda: True
         return None, lambda: False
 

@@ -7,22 +7,22 @@ from paceline.studies.collectives import sides
 
 
 def broken(name: str, *arguments):
-    side = real(name, *arguments)
+    right = real(name, *arguments)
     if name != "tree":
-        return side
+        return right
 
     def reduce(tensor):
-        side.reduce(tensor)
+        right(tensor)
         tensor[-1] = 0
 
-    return sides.Side(side.name, side.buffer, reduce)
+    return reduce
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
         from paceline.runtimes.live.launcher.launch import launch
-        from paceline.runtimes.live.launcher.plan import Launch
+        from paceline.runtimes.live.launcher.plan import LaunchPlan
 
-        sys.exit(launch([sys.executable, __file__, *sys.argv[2:]], Launch(workers=2)))
-    real, sides._side = sides._side, broken
+        sys.exit(launch([sys.executable, __file__, *sys.argv[2:]], LaunchPlan(workers=2)))
+    real, sides.reducer = sides.reducer, broken
     sys.exit(main(sys.argv[1:]))

@@ -19,7 +19,7 @@ QUICK = ("--cell-seconds", "0.02")
 
 def test_every_way_is_measured_checked_and_predicted_before(tmp_path):
     found = run_json("bench", "collectives", "--sizes", "1kB,2.5MB", *QUICK, cwd=tmp_path)
-    assert found["schema"] == 2
+    assert found["schema"] == 3
     assert found["ending"] == "done"
     assert found["settings"]["workers"] == 2
     assert found["settings"]["hosts"] == [2]
@@ -123,19 +123,19 @@ def sharing(launcher: int) -> list[psutil.Process]:
 
 MISTAKES = {
     "--only rings": "unknown schedule or backend 'rings'; did you mean 'ring'?",
-    "--workers 0": "--workers 0 is too small: an all-reduce needs at least 2 workers",
-    "--workers 1": "--workers 1 is too small: an all-reduce needs at least 2 workers",
+    "--workers 0": "an all-reduce needs at least 2 workers in all, got 0",
+    "--workers 1": "an all-reduce needs at least 2 workers in all, got 1",
     "--sizes 1parsec": "'1parsec' is not a size",
-    "--sizes -1kB": "--sizes -1kB: '-1kB' is not a size: it must be finite and not negative",
+    "--sizes -1kB": "'-1kB' is not a size: it must be finite and not negative",
     "--repeat 2": "(see 'paceline bench collectives --help')",
-    "--sizes 1": "an element alone takes 4 B",
+    "--sizes 1": "one element takes 4 B",
     "--sizes 1kB,,2kB": "'' is not a size",
     "--op summ": "unknown operation 'summ'; did you mean 'sum'?",
     "--dtype float3": "unknown dtype 'float3'; did you mean 'float32'?",
     "--op mean --dtype int32": "'mean' does not work on torch.int32",
-    "--repeats 0": "--repeats 0 is too small",
-    "--cell-seconds 0": "--cell-seconds 0 cannot be",
-    "--cell-seconds inf": "--cell-seconds inf cannot be: write a number of seconds above 0",
+    "--repeats 0": "0 repeats are too few: a cell needs at least 1",
+    "--cell-seconds 0": "a cell cannot take 0 seconds",
+    "--cell-seconds inf": "a cell cannot take inf seconds: give a number above 0",
     "--nodes 2": "needs --address",
 }
 

@@ -7,8 +7,8 @@ from typing import Any
 import torch
 
 from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.operations import OPERATIONS
 from paceline.collectives.play import reduce_all
+from paceline.shm.operations import OPERATIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "collectives.md"
 

@@ -15,13 +15,13 @@ from torch import Tensor
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.execute import Execution, Pending, Reducer
-from paceline.collectives.operations import OPERATIONS
 from paceline.collectives.part import part
 from paceline.collectives.pipeline import MESSAGE, MOST, pipelined, segments_for
 from paceline.collectives.play import play, reduce_all
 from paceline.collectives.schedule import Round, Schedule, Then, Transfer
 from paceline.collectives.traffic import schedule_bytes
 from paceline.errors import UsageError
+from paceline.shm.operations import OPERATIONS
 
 hosts = st.lists(st.integers(0, 3), min_size=1, max_size=9)
 names = st.sampled_from(sorted(SCHEDULES))

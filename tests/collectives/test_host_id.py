@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.collectives.hosts import host_id, machine_id
 from paceline.shm import futex
-from paceline.shm.gathering import sharing_id
+from paceline.shm.host import host_id, machine_id, sharing_id
 
 
 def told_by(*before: str) -> str:
@@ -19,7 +18,7 @@ def told_by(*before: str) -> str:
         *before,
         sys.executable,
         "-c",
-        "from paceline.collectives.hosts import host_id; print(host_id())",
+        "from paceline.shm.host import host_id; print(host_id())",
     ]
     done = subprocess.run(words, capture_output=True, text=True, timeout=20)
     if done.returncode:

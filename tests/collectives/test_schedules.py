@@ -10,11 +10,12 @@ from torch import Tensor
 
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.collectives.choose import build_schedule
-from paceline.collectives.operations import OPERATIONS, Operation, find_operation
+from paceline.collectives.over_torch import find_operation
 from paceline.collectives.play import play, reduce_all
 from paceline.collectives.schedule import Schedule, Then, chunk_bounds
 from paceline.collectives.traffic import schedule_bytes
 from paceline.errors import UsageError
+from paceline.shm.operations import OPERATIONS, Operation
 
 EXACT = (torch.int32, torch.int64, torch.uint8, torch.float64)
 """Types in which sums and products of small whole numbers are exact, in whatever order."""

@@ -1,6 +1,6 @@
 """The table of equalities that every strategy runs through. Adding a strategy is adding a row to SPECS.
 
-Both sides are run as a user runs them, and compared by the model that counts (``model.tensors``). Live workers are
+Both sides are run as a user runs them, and compared by the model that counts (``model.safetensors``). Live workers are
 forks here, because new interpreters take seconds: tests/live and tests/served compare real ones with virtual ones.
 """
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from command import run_json
-from paceline.records.tensorfile import read_tensors
+from paceline.records.tensors import read_tensors
 from paceline.strategies import STRATEGIES
 
 SPECS = (
@@ -61,7 +61,7 @@ def run(tmp_path_factory):
     def once(command: str, *arguments: str) -> Outcome:
         folder = tmp_path_factory.mktemp("run")
         document = run_json(command, *arguments, "--runs", "runs", cwd=folder)
-        model = read_tensors(folder / document["run"]["folder"] / "model.tensors")
+        model = read_tensors(folder / document["run"]["folder"] / "model.safetensors")
         return Outcome(model, document)
 
     return once
@@ -235,7 +235,7 @@ def test_a_resumed_run_is_the_run_that_never_stopped(spec, run, tmp_path):
     first = run_json("train", "--strategy", spec, "--epochs", "1", cwd=tmp_path)
     folder: str = first["run"]["folder"]
     document = run_json("train", "--resume", folder, "--epochs", "2", cwd=tmp_path)
-    resumed = Outcome(read_tensors(tmp_path / folder / "model.tensors"), document)
+    resumed = Outcome(read_tensors(tmp_path / folder / "model.safetensors"), document)
     assert same(resumed, through)
     assert resumed.rows == through.rows[1:]
     assert document["run"]["first_step"] == 23

@@ -5,8 +5,7 @@ import torch
 from torch import nn, optim
 
 from paceline.errors import UsageError
-from paceline.runtimes.flat import flatten_parameters
-from paceline.runtimes.optimizers import flat_optimizer
+from paceline.runtimes.flat import flat_optimizer, flatten_parameters
 
 
 def test_an_optimizer_that_takes_all_parameters_alike_works_on_the_flat_vector():

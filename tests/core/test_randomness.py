@@ -5,7 +5,7 @@ import random
 import numpy as np
 import torch
 
-from paceline.records.tensorfile import read_tensors, write_tensors
+from paceline.records.tensors import read_tensors, write_tensors
 from paceline.runtimes.randomness import AllStreams, undisturbed
 
 

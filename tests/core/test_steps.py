@@ -16,8 +16,7 @@ from paceline.jobs import Job, TensorData
 from paceline.jobs.imports import checked_job
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.sharding import Shards
-from paceline.runtimes.part import ParameterShard
-from paceline.runtimes.replica import Replica
+from paceline.runtimes.replica import ParameterShard, Replica
 
 CPU = torch.device("cpu")
 
@@ -40,10 +39,7 @@ def trained(job: Job, batch: int, steps: int = 4) -> Tensor:
     sizes = (batch * job.accumulate,)
     replica = Replica(job, Shards(len(job.train), sizes, 1), 0, 1, CPU)
     for step in range(steps):
-        replica.flat.grad.zero_()
-        samples = replica.shards.size(0, step)
-        for one, count in replica.batches(step):
-            replica.backward(replica.forward(one), count, count / samples)
+        replica.gradient(step, 1.0)
         replica.apply(0.0)
     replica.close()
     return replica.flat.params.clone()
@@ -111,9 +107,9 @@ def test_loader_processes_change_no_result_and_end_when_they_are_closed() -> Non
 
 def test_a_batch_depends_on_its_step_alone_so_that_a_resumed_run_sees_the_same() -> None:
     one, other = (Replica(noisy(), Shards(30, (5,), 1), 0, 1, CPU) for _ in range(2))
-    batches = [next(one.batches(step))[0][0] for step in range(4)]
+    batches = [next(one.batches(step))[0] for step in range(4)]
     torch.rand(3)
-    assert torch.equal(next(other.batches(3))[0][0], batches[3])
+    assert torch.equal(next(other.batches(3))[0], batches[3])
 
 
 @pytest.mark.parametrize("processes", [0, 2])

@@ -13,7 +13,7 @@ TRAIN = ["-i", "1000000", "--batch-size", "4", "--evaluate-every", "never", "--c
 
 def saved_step(home: Path) -> int:
     """The newest step that rank 0 has saved."""
-    saved = home.glob("runs/*/checkpoints/step-*/rank-0.tensors")
+    saved = home.glob("runs/*/checkpoints/step-*/rank-0.safetensors")
     return max((int(path.parent.name.removeprefix("step-")) for path in saved), default=0)
 
 

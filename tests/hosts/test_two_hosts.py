@@ -95,7 +95,7 @@ def place_of(hosts: tuple, rank: int, secret_file: Path) -> list[str]:
 def worker_with_checkpoint(launcher: "subprocess.Popen[str]", home: Path) -> int:
     """The process of the only worker of a launcher, once it has saved twice."""
     deadline = time.monotonic() + 60
-    while len(list(home.glob("runs/*/checkpoints/step-*/rank-1.tensors"))) < 2:
+    while len(list(home.glob("runs/*/checkpoints/step-*/rank-1.safetensors"))) < 2:
         assert launcher.poll() is None, launcher.communicate()[1]
         assert time.monotonic() < deadline
         time.sleep(0.05)

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline import strategies
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
@@ -25,12 +26,11 @@ from paceline.records.folder import RunFolder
 from paceline.records.metrics import Row
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
-from paceline.records.tensorfile import write_tensors
-from paceline.runtimes import prepare
-from paceline.runtimes.live.guard import leave
+from paceline.records.tensors import write_tensors
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker.comm import join
+from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
@@ -178,7 +178,7 @@ class Process:
             job.loss(model(inputs), targets).backward()
             optimizer.step()
         if self.rank == 0:
-            write_tensors(self.out / f"{name}-ddp.tensors", dict(model.module.state_dict()))
+            write_tensors(self.out / f"{name}-ddp.safetensors", dict(model.module.state_dict()))
         group.exchange("a worker that leaves while another still sums would take its connection away")
         group.leave()
 
@@ -256,7 +256,7 @@ def add_baton() -> None:
     module = types.ModuleType("shown_in_the_docs")
     sys.modules[module.__name__] = module
     exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)
-    prepare.STRATEGIES = {**STRATEGIES, "baton": "shown_in_the_docs:Baton"}
+    strategies.STRATEGIES = {**STRATEGIES, "baton": "shown_in_the_docs:Baton"}
 
 
 if __name__ == "__main__":

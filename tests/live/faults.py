@@ -85,7 +85,7 @@ class Faulty:
     def until_saved(self) -> None:
         """Wait until every process has taken some steps and saved."""
         name = "server-0" if "--strategy" in self.process.args else "rank-0"
-        self.until(lambda: list(self.cwd.glob(f"runs/*/checkpoints/*/{name}.tensors")), "a checkpoint")
+        self.until(lambda: list(self.cwd.glob(f"runs/*/checkpoints/*/{name}.safetensors")), "a checkpoint")
 
     def worker(self, rank: int) -> int:
         return json.loads(self.folder.env.read_text())["workers"][rank]["pid"]

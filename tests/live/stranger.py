@@ -14,9 +14,8 @@ from datetime import timedelta
 from torch.distributed import DistError, TCPStore
 
 from paceline.runtimes.live.store_server import Op, Request
-from paceline.runtimes.live.wire.channel import PROLOGUE
+from paceline.runtimes.live.wire.channel import PROLOGUE, connect
 from paceline.runtimes.live.wire.noise import NotGenuine
-from paceline.runtimes.live.wire.tcp import connect
 
 TEXT = "\x1b[31mthe stranger was here\x1b[0m"
 FAILURE = {"rank": 0, "role": "server", "host": TEXT, "kind": "error", "message": TEXT, "step": 1, "at": 1.0}

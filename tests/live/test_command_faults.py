@@ -12,8 +12,8 @@ import pytest
 import torch
 
 from command import local_rank, run_json, run_paceline, run_python, start_python
-from paceline.records.tensorfile import read_tensors
-from paceline.runtimes.live.heartbeat import read_pulse
+from paceline.records.tensors import read_tensors
+from paceline.runtimes.live.heartbeat import read_progress
 
 LONG = ("--iterations", "100000", "--checkpoint-every", "20 steps", "--evaluate-every", "50 steps")
 
@@ -44,7 +44,8 @@ def workers_of(process: subprocess.Popen) -> list[psutil.Process]:
 def newest(folder: Path) -> int:
     """The last step that both workers have saved."""
     saved = [
-        {path.parent.name for path in folder.glob(f"checkpoints/*/rank-{rank}.tensors")} for rank in (0, 1)
+        {path.parent.name for path in folder.glob(f"checkpoints/*/rank-{rank}.safetensors")}
+        for rank in (0, 1)
     ]
     return max(int(name.removeprefix("step-")) for name in saved[0] & saved[1])
 
@@ -60,7 +61,7 @@ def assert_resumes_as_if_never_stopped(folder: Path, tmp_path: Path) -> None:
     run_paceline("train", "--resume", str(folder.relative_to(tmp_path)), "--iterations", goal, cwd=tmp_path)
     through = run_json("simulate", "--iterations", goal, "--evaluate-every", "50 steps", cwd=tmp_path)
     resumed, unstopped = (
-        read_tensors(path / "model.tensors") for path in (folder, tmp_path / through["run"]["folder"])
+        read_tensors(path / "model.safetensors") for path in (folder, tmp_path / through["run"]["folder"])
     )
     assert all(torch.equal(resumed[name], unstopped[name]) for name in unstopped)
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -129,7 +130,7 @@ def test_ctrl_c_in_a_round_that_never_ends_stops_soon_and_saves(tmp_path):
     run_paceline("train", "--resume", str(folder), *goal, cwd=tmp_path)
     through = run_json("simulate", *options, *goal, cwd=tmp_path)
     resumed, unstopped = (
-        read_tensors(path / "model.tensors") for path in (folder, tmp_path / through["run"]["folder"])
+        read_tensors(path / "model.safetensors") for path in (folder, tmp_path / through["run"]["folder"])
     )
     assert all(torch.equal(resumed[name], unstopped[name]) for name in unstopped)
 
@@ -139,7 +140,7 @@ def wait_for_steps(process: subprocess.Popen, launches: Path, steps: int) -> Non
     deadline = time.monotonic() + 60
     while True:
         (launch,) = list(launches.glob("paceline-*")) or [launches]
-        if all(read_pulse(launch, rank).step >= steps for rank in (0, 1)):
+        if all(read_progress(launch, rank).step >= steps for rank in (0, 1)):
             return
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "no steps within a minute"
@@ -178,9 +179,9 @@ def test_torchrun_runs_the_same_job(tmp_path):
     train = ("train", "--iterations", "30", "--json")
     done = run_python(*torchrun, *train, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"}, seconds=100)
     assert done.returncode == 0, done.stderr
-    model = read_tensors(tmp_path / json.loads(done.stdout)["run"]["folder"] / "model.tensors")
+    model = read_tensors(tmp_path / json.loads(done.stdout)["run"]["folder"] / "model.safetensors")
     through = run_json("simulate", "--iterations", "30", cwd=tmp_path)
-    virtual = read_tensors(tmp_path / through["run"]["folder"] / "model.tensors")
+    virtual = read_tensors(tmp_path / through["run"]["folder"] / "model.safetensors")
     assert all(torch.equal(model[name], virtual[name]) for name in virtual)
 
 

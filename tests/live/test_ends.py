@@ -10,7 +10,7 @@ from command import hog, run_paceline
 from paceline.cli.main import main
 from paceline.errors import Diverged
 from paceline.records.load import usable_cores
-from paceline.records.tensorfile import read_tensors
+from paceline.records.tensors import read_tensors
 
 DIVERGES = ("--epochs", "3", "--schedule", "step:at=1,gamma=1e25")
 """The second epoch begins with steps that are far too long."""
@@ -28,7 +28,7 @@ def test_a_loss_that_is_no_number_ends_the_run(tmp_path: Path, strategy: str) ->
     assert last[2] == "Resuming would repeat these steps; start a new run with other settings."
     assert "goes on with the others" not in done.stderr
     assert "Traceback" not in done.stderr
-    for saved in (tmp_path / "runs").rglob("rank-*.tensors"):
+    for saved in (tmp_path / "runs").rglob("rank-*.safetensors"):
         assert torch.isfinite(read_tensors(saved)["replica"]["params"]).all(), saved
 
 
@@ -68,7 +68,7 @@ def test_a_target_that_was_missed_is_a_failed_check(
     assert missed in done.stderr
     (folder,) = (tmp_path / "runs").iterdir()
     assert json.loads((folder / "summary.json").read_text())["notes"] == summary["notes"]
-    assert (folder / "model.tensors").exists()
+    assert (folder / "model.safetensors").exists()
     shared = f"{workers} workers x 1 thread do not fit in {usable_cores()} core"
     assert done.stderr.count(shared) == 1
     monkeypatch.chdir(tmp_path)

@@ -18,7 +18,7 @@ from paceline.jobs.sharding import Shards
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
-from paceline.records.tensorfile import read_tensors
+from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -97,7 +97,7 @@ def test_two_workers_do_what_one_of_both_batches_does(out: Path, tmp_path: Path,
 
 @pytest.mark.parametrize("name", ["cnn", "norm"])
 def test_parameters_and_buffers_are_those_of_ddp(out: Path, name: str) -> None:
-    theirs = read_tensors(out / f"{name}-ddp.tensors")
+    theirs = read_tensors(out / f"{name}-ddp.safetensors")
     ours = last(out, name, 0, 30)["replica"]
     flat = torch.cat(
         [value.reshape(-1) for key, value in theirs.items() if "running" not in key and "num" not in key]
@@ -116,7 +116,7 @@ def test_replicas_are_equal_to_the_last_bit(out: Path, name: str, step: int) -> 
 def test_local_sgd_replicas_differ_in_a_round_and_not_after_it(out: Path) -> None:
     first, second = (last(out, "period", rank, 30)["replica"]["params"] for rank in range(2))
     assert not torch.equal(first, second), "step 30 lies in a round of 7, and the workers saw other samples"
-    assert [last(out, "period", rank, 30)["worker"]["samples_apart"] for rank in range(2)] == [16, 16]
+    assert [last(out, "period", rank, 30)["worker"]["samples_since_sync"] for rank in range(2)] == [16, 16]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -205,7 +205,7 @@ def test_a_vote_to_stop_stops_all_at_the_same_step_and_a_damaged_file_is_refused
         found = facts(out, "stopped", rank)
         assert (found["ending"], found["at"], found["again"]) == ("interrupted", 9, "budget")
     notes = facts(out, "stopped")["notes"]
-    assert any("step-00000009/rank-1.tensors" in note for note in notes)
+    assert any("step-00000009/rank-1.safetensors" in note for note in notes)
     assert facts(out, "stopped", 1)["notes"] == [], "only rank 0 talks"
 
 

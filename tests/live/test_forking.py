@@ -14,7 +14,7 @@ import torch
 from command import run_paceline
 from paceline.cli.process import starting
 from paceline.records.folder import RunFolder
-from paceline.records.tensorfile import read_tensors
+from paceline.records.tensors import read_tensors
 from paceline.runtimes.live.launcher import forking, processes
 from paceline.runtimes.live.launcher.forking import ForkServer
 
@@ -84,7 +84,9 @@ def test_forked_workers_train_what_new_interpreters_train(tmp_path):
 
 def weights(home):
     (run,) = (home / "runs").iterdir()
-    return [plain(read_tensors(path)) for path in sorted(RunFolder(run).checkpoints.glob("*/rank-*.tensors"))]
+    return [
+        plain(read_tensors(path)) for path in sorted(RunFolder(run).checkpoints.glob("*/rank-*.safetensors"))
+    ]
 
 
 def plain(value):

@@ -13,15 +13,21 @@ import torch
 
 from paceline.errors import RunFailed, UsageError, users_line
 from paceline.runtimes.live import signals
-from paceline.runtimes.live.failure_report import sentence, what_next
-from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
-from paceline.runtimes.live.guard import _Notary, run_guarded
-from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
-from paceline.runtimes.live.launcher.launch import Run
-from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.failures import (
+    Failure,
+    Kind,
+    lost_peer,
+    read_note,
+    root_cause,
+    sentence,
+    what_next,
+)
+from paceline.runtimes.live.heartbeat import Heartbeat, read_progress
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
+from paceline.runtimes.live.worker.guard import _Notary, run_guarded
 from run_folders import saved_run
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
@@ -33,7 +39,7 @@ def failure(kind: Kind, rank: int, at: float) -> Failure:
 
 def test_a_heartbeat_can_be_read_after_the_worker_has_died(tmp_path: Path) -> None:
     """If this failed, nobody would know at which step a killed worker died."""
-    assert read_pulse(tmp_path, 1).step == 0
+    assert read_progress(tmp_path, 1).step == 0
     child = os.fork()
     if child == 0:
         heartbeat = Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path))
@@ -41,7 +47,7 @@ def test_a_heartbeat_can_be_read_after_the_worker_has_died(tmp_path: Path) -> No
         heartbeat.beat(812)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    pulse = read_pulse(tmp_path, 1)
+    pulse = read_progress(tmp_path, 1)
     assert (pulse.step, pulse.run) == (812, tmp_path / "runs" / "a run")
     assert time.time() - pulse.at < 10
 
@@ -76,7 +82,7 @@ def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_pat
     failure("lost-peer", 1, 1.0).write(tmp_path)
     posted: list[Failure] = []
     meeting = SimpleNamespace(lost=lambda: None, bulletin=SimpleNamespace(post=posted.append))
-    run = Run(Launch(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    run = Run(LaunchPlan(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
     run.processes[1].ended_at, run.processes[1].code = 1.0, 1
     with pytest.raises(RunFailed, match=r"^rank 0 on node-b failed at step 812"):
         run.reporter.tell()
@@ -194,7 +200,7 @@ def _wait_for(condition: object) -> None:
 
 def test_a_kill_that_is_seen_after_its_consequence_is_still_the_cause(tmp_path: Path) -> None:
     """If this failed, a loaded machine would now and then blame the worker that only noticed."""
-    run = Run(Launch(workers=1), None, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    run = Run(LaunchPlan(workers=1), None, tmp_path, lambda _: None)  # type: ignore[arg-type]
     (process,) = run.processes
     run.supervisor.failed_at = 100.0
 

@@ -11,8 +11,8 @@ from paceline.cli.resuming import ResumeOptions
 from paceline.cli.train import train
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.addresses import interface_towards
-from paceline.runtimes.live.launcher.launch import train_command, variables
-from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.launcher.launch import paceline_command, variables
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.rendezvous import Rendezvous
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
@@ -48,17 +48,17 @@ TORCHRUN = {
 def test_a_bad_plan_is_refused(settings: dict[str, int], words: str) -> None:
     """If this failed, a typing error would hang a cluster."""
     with pytest.raises(UsageError, match=words):
-        Launch(**settings)  # type: ignore[arg-type]
+        LaunchPlan(**settings)  # type: ignore[arg-type]
 
 
 def test_a_port_in_use_is_refused_by_name() -> None:
     """If this failed, the store of another run would be joined, or torch would print a page."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            UsageError, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"
-        ):
-            Launch(nodes=2, address="127.0.0.1", port=port, secret_file=FILE).meeting(lambda _: None, SECRET)
+        with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use; choose another port"):
+            LaunchPlan(nodes=2, address="127.0.0.1", port=port, secret_file=FILE).meeting(
+                lambda _: None, SECRET
+            )
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
 def test_an_address_that_cannot_be_listened_on_is_refused(address: str, words: str) -> None:
     """If this failed, every host would wait for the others in vain."""
     with pytest.raises(UsageError, match=words):
-        Launch(nodes=2, address=address, port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
+        LaunchPlan(nodes=2, address=address, port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 
 def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,19 +76,19 @@ def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPa
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29511))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     with pytest.raises(UsageError, match=r"node-a means 127\.0\.1\.1 on this host"):
-        Launch(nodes=2, address="node-a", port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
+        LaunchPlan(nodes=2, address="node-a", port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 
 def test_workers_get_the_interface_and_one_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
     """If this failed, Gloo would listen at the address of the host's name, and threads fight for cores."""
     assert interface_towards("127.0.0.1", 29500) == "lo"
-    found = variables(Launch(workers=2), 29500, tmp_path, FILE, {})
+    found = variables(LaunchPlan(workers=2), 29500, tmp_path, FILE, {})
     assert (found["GLOO_SOCKET_IFNAME"], found["OMP_NUM_THREADS"]) == ("lo", "1")
     found = variables(
-        Launch(workers=2), 29500, tmp_path, FILE, {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
+        LaunchPlan(workers=2), 29500, tmp_path, FILE, {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
     )
     assert not {"GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"} & set(found)
-    assert variables(Launch(workers=1), 29500, tmp_path, FILE, {})["OMP_NUM_THREADS"] == "1"
+    assert variables(LaunchPlan(workers=1), 29500, tmp_path, FILE, {})["OMP_NUM_THREADS"] == "1"
 
 
 def test_a_place_is_read_from_torchruns_variables() -> None:
@@ -173,7 +173,7 @@ def test_waiting_in_vain_ends_and_names_who_is_missing(port: int) -> None:
 def test_a_worker_imports_nothing_from_the_folder_that_it_runs_in(tmp_path: Path) -> None:
     """If this failed, a run folder from somebody else could run anything in whoever resumes it from inside."""
     (tmp_path / "cyclopts.py").write_text("open('was-here', 'w')")
-    done = subprocess.run(train_command(["--version"]), cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(paceline_command(["--version"]), cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "was-here").exists()
 

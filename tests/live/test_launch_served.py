@@ -10,26 +10,26 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from paceline.runtimes.live.launcher.bulletin import Bulletin
 
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.failures import Failure, Kind
-from paceline.runtimes.live.guard import _patience
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import write_servers
-from paceline.runtimes.live.launcher.bulletin import Bulletin
-from paceline.runtimes.live.launcher.launch import Run, launch
-from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.launcher.launch import launch
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.safe_checkpoints import CompleteSteps
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import PATIENCE
+from paceline.runtimes.live.worker.guard import _patience
 from run_folders import saved_run
 
 STAND_IN = Path(__file__).with_name("stand_in_served.py")
 
 
 def run(behaviour: str, servers: int = 1, say=lambda sentence: None) -> int:
-    plan = Launch(workers=2, servers=servers)
+    plan = LaunchPlan(workers=2, servers=servers)
     return launch([sys.executable, str(STAND_IN), behaviour], plan, say=say)
 
 
@@ -154,9 +154,11 @@ class Fake:
         return []
 
 
-def plan_of(node_rank: int) -> Launch:
+def plan_of(node_rank: int) -> LaunchPlan:
     secret = Path("secret")
-    return Launch(nodes=2, workers=1, servers=1, address="127.0.0.1", node_rank=node_rank, secret_file=secret)
+    return LaunchPlan(
+        nodes=2, workers=1, servers=1, address="127.0.0.1", node_rank=node_rank, secret_file=secret
+    )
 
 
 def test_a_host_whose_workers_have_died_does_not_end_the_run_of_the_others(tmp_path: Path) -> None:
@@ -206,7 +208,7 @@ def test_a_stop_that_nobody_asked_for_names_the_launcher_that_has_gone(tmp_path:
     """If this failed, a launcher that was killed would look like Ctrl-C to whoever reads the other host's exit code."""
     saved_run(tmp_path / "run", 4)
     meeting = Fake()
-    plan = Launch(nodes=2, workers=1, address="127.0.0.1", secret_file=Path("secret"))
+    plan = LaunchPlan(nodes=2, workers=1, address="127.0.0.1", secret_file=Path("secret"))
     run = Run(plan, meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
     with Heartbeat(ProcessInfo(workers=2, nodes=2, launch=tmp_path)) as heartbeat:
         heartbeat.show(tmp_path / "run")

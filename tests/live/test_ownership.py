@@ -56,7 +56,7 @@ def resume(run: Path, *more: str, check: int | None = 0) -> subprocess.Completed
 
 
 def rank_file(run: Path, step: int, rank: int) -> Path:
-    return run / "checkpoints" / f"step-{step:08d}" / f"rank-{rank}.tensors"
+    return run / "checkpoints" / f"step-{step:08d}" / f"rank-{rank}.safetensors"
 
 
 def test_files_of_another_run_or_rank_are_refused_by_name_and_the_step_before_is_used(runs, run):
@@ -68,11 +68,12 @@ def test_files_of_another_run_or_rank_are_refused_by_name_and_the_step_before_is
     other = json.loads((runs[1] / "config.json").read_text())["identity"]["run"]
     own = json.loads((runs[0] / "config.json").read_text())["identity"]["run"]
     assert (
-        f"step-00000030/rank-1.tensors belongs to run {other}, rank 1, step 30, not to run {own}"
+        f"step-00000030/rank-1.safetensors belongs to run {other}, rank 1, step 30, not to run {own}"
         in done.stderr
     )
     assert (
-        f"step-00000020/rank-1.tensors belongs to run {own}, rank 0, step 20, not to run {own}" in done.stderr
+        f"step-00000020/rank-1.safetensors belongs to run {own}, rank 0, step 20, not to run {own}"
+        in done.stderr
     )
 
 
@@ -81,7 +82,7 @@ def test_a_worker_of_servers_whose_file_is_lost_records_no_step_twice(tmp_path):
     made = run_json(*TRAIN, "--strategy", "ps", "-i", "30", cwd=tmp_path)
     run = tmp_path / made["run"]["folder"]
     last = max(path.name for path in (run / "checkpoints").glob("step-*"))
-    (run / "checkpoints" / last / "rank-1.tensors").unlink()
+    (run / "checkpoints" / last / "rank-1.safetensors").unlink()
     run_paceline("train", "--resume", str(run), "-i", "50", cwd=tmp_path)
     lines = map(json.loads, (run / "events" / "rank-1.jsonl").read_text().splitlines())
     steps = [line["step"] for line in lines if not line.get("meeting")]
@@ -172,7 +173,9 @@ def test_a_full_disk_at_the_first_checkpoint_leaves_nothing_that_is_called_safe(
         == "Safe: no checkpoint yet; start again with the same command when the error is repaired."
     )
     assert "File too large" in done.stderr
-    assert list(tmp_path.glob("runs/*/checkpoints/*/rank-0.tensors")), "one was written, and not the other"
+    assert list(tmp_path.glob("runs/*/checkpoints/*/rank-0.safetensors")), (
+        "one was written, and not the other"
+    )
 
 
 def test_what_is_safe_on_a_full_disk_is_what_a_resume_uses(tmp_path):

@@ -15,7 +15,7 @@ from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.create import check_writable
 from paceline.records.folder import RunFolder
-from paceline.records.tensorfile import read_tensors
+from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.launcher.resharding import with_workers
 from paceline.runtimes.settings import Settings
@@ -40,7 +40,7 @@ def train(*words: str, home: Path) -> Path:
 
 def weights(run: Path) -> torch.Tensor:
     """The model that the run has exported."""
-    return torch.cat([tensor.flatten() for tensor in read_tensors(run / "model.tensors").values()])
+    return torch.cat([tensor.flatten() for tensor in read_tensors(run / "model.safetensors").values()])
 
 
 @pytest.mark.parametrize("workers", [1, 3])
@@ -96,7 +96,7 @@ def test_slow_ranks_that_are_left_stay_slow_and_the_global_batch_is_kept():
 
 def test_a_file_that_is_missing_is_told_before_anything_starts(tmp_path):
     first = train(*TRAIN, "-i", "10", home=tmp_path)
-    (first / "checkpoints" / "step-00000010" / "rank-1.tensors").unlink()
+    (first / "checkpoints" / "step-00000010" / "rank-1.safetensors").unlink()
     told = run_paceline("reshard", str(first), "--workers", "3", cwd=tmp_path, check=2).stderr
     assert "no checkpoint that is whole for all 2 workers" in told
     assert [path.name for path in (tmp_path / "runs").iterdir()] == [first.name]

@@ -18,19 +18,18 @@ import pytest
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from paceline.runtimes.live.checked import port_number, read_failure
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from command import run_python
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live import store_server
-from paceline.runtimes.live.checked import port_number, read_failure
 from paceline.runtimes.live.failures import Failure, lost_peer
 from paceline.runtimes.live.launcher import bulletin
 from paceline.runtimes.live.launcher.rendezvous import Rendezvous
-from paceline.runtimes.live.local_secret import agree, agreed_folder, enter, run_secret
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.secret import Secret, store_key
+from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret, store_key
 from paceline.runtimes.live.store_server import (
     LONGEST_KEY,
     LONGEST_VALUE,
@@ -40,9 +39,8 @@ from paceline.runtimes.live.store_server import (
     StoreServer,
     unpack_request,
 )
-from paceline.runtimes.live.wire.channel import PROLOGUE
+from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.listener import MOST_UNPROVEN
-from paceline.runtimes.live.wire.tcp import connect
 from ports import free_ports
 
 SECRET, OTHER = Secret(b"a secret of the tests"), Secret(b"another secret of them")
@@ -217,7 +215,7 @@ def test_malformed_requests_of_a_member_are_counted_and_survived(
     bad = [b"", os.urandom(13), good[:-1], b"x" * 5000, packed([1, 99]), packed([1, Op.SET, [b"k"], []])]
     bad += [packed([1, Op.READ, [b"k"], [], float("nan")]), packed([1, Op.SET, ["k"], [1]])]
     for message in bad:
-        member.send(message, memoryview(b""), most=1)
+        member.send(Packet(message, memoryview(b"")), most=1)
     while server.refused.total() < len(bad):
         time.sleep(0.01)
     member.close()
@@ -327,7 +325,7 @@ def test_an_agreed_secret_of_killed_processes_is_swept(
     place = ProcessInfo(rank=0, workers=2, local_workers=2, port=1)
     script.write_text(
         "import os, signal\n"
-        "from paceline.runtimes.live.local_secret import run_secret\n"
+        "from paceline.runtimes.live.secret import run_secret\n"
         "from paceline.runtimes.live.process_info import ProcessInfo\n"
         "with run_secret(ProcessInfo(workers=2, local_workers=2, port=2)):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"

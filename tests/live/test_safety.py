@@ -24,7 +24,7 @@ def test_a_step_is_safe_when_every_file_of_it_is_whole(servers, tmp_path):
     assert safe(tmp_path)[0].startswith("Safe: checkpoint of step 8, ")
     path.write_bytes(path.read_bytes()[:-1])
     assert safe(tmp_path)[0].startswith("Safe: checkpoint of step 4, ")
-    for file in folder.checkpoints.glob(f"*/{role}-1.tensors"):
+    for file in folder.checkpoints.glob(f"*/{role}-1.safetensors"):
         file.write_bytes(b"")
     assert safe(tmp_path) == NOTHING
 

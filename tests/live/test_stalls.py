@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Pulse
+from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Pulse, frames_of, users_frame
 from paceline.runtimes.live.launcher import bulletin, hangs
-from paceline.runtimes.live.launcher.hangs import Episode, HangWatch
+from paceline.runtimes.live.launcher.hangs import Episode, HangWatch, Stall, StallDetector
 from paceline.runtimes.live.launcher.processes import Activity, Process
-from paceline.runtimes.live.launcher.stalls import Limits, Stall, StallDetector
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.stacks import frames_of, users_frame
 from paceline.runtimes.live.timeouts import AFTER_END
 
 RUNNING = Activity(stopped=False, ticks=1)
@@ -132,13 +130,13 @@ def test_a_stopped_process_stands_still_whatever_it_was_doing() -> None:
 
 def test_phases_are_read_back(tmp_path: Path) -> None:
     """If this failed, a launcher would not know what its processes do."""
-    from paceline.runtimes.live.heartbeat import read_pulse
+    from paceline.runtimes.live.heartbeat import read_progress
 
     with Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path)) as heartbeat:
-        assert read_pulse(tmp_path, 1).phase == "starting"
+        assert read_progress(tmp_path, 1).phase == "starting"
         heartbeat.enter("backward")
         heartbeat.beat(7)
-        found = read_pulse(tmp_path, 1)
+        found = read_progress(tmp_path, 1)
     assert (found.phase, found.step) == ("backward", 7)
     assert found.since > 0
 
@@ -193,7 +191,7 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watche
     with Heartbeat(ProcessInfo(rank=0, workers=1, launch=tmp_path)) as heartbeat:
         heartbeat.beat(3)
         heartbeat.enter("forward")
-        made = Watched(heartbeat.pulse().since)
+        made = Watched(heartbeat.progress().since)
         made.watch = HangWatch([process], tmp_path, Limits(), say=made.told.append)
         monkeypatch.setattr(hangs.time, "monotonic", lambda: made.now)
         yield made

@@ -39,7 +39,7 @@ def training(tmp_path: Path, *words: str, first=lambda: None) -> Iterator["subpr
 
 def saved_step(tmp_path: Path) -> int:
     """The newest step that rank 0 has saved."""
-    saved = tmp_path.glob("runs/*/checkpoints/step-*/rank-0.tensors")
+    saved = tmp_path.glob("runs/*/checkpoints/step-*/rank-0.safetensors")
     return max((int(path.parent.name.removeprefix("step-")) for path in saved), default=0)
 
 

@@ -89,7 +89,7 @@ def test_another_workers_files_and_strange_names_do_not_matter(tmp_path):
     checkpoints = checkpoints_in(tmp_path, keep=1)
     checkpoints.save(5, 1, 1)
     (RunFolder(tmp_path).checkpoints / "step-old").mkdir()
-    (RunFolder(tmp_path).checkpoints / "step-00000005" / "rank-x.tensors").write_text("")
+    (RunFolder(tmp_path).checkpoints / "step-00000005" / "rank-x.safetensors").write_text("")
     assert checkpoints.valid_steps(0) == ([], [])
     assert checkpoints.valid_steps(1) == ([5], [])
 
@@ -97,7 +97,7 @@ def test_another_workers_files_and_strange_names_do_not_matter(tmp_path):
 def test_what_a_crash_left_is_ignored_and_swept_by_its_own_worker(tmp_path):
     checkpoints = checkpoints_in(tmp_path, keep=2)
     folder = checkpoints.save(3, 0, 1).parent
-    mine, other = folder / ".rank-0.tensors.12ab34cd.tmp", folder / ".rank-1.tensors.12ab34cd.tmp"
+    mine, other = folder / ".rank-0.safetensors.12ab34cd.tmp", folder / ".rank-1.safetensors.12ab34cd.tmp"
     mine.write_bytes(b"half"), other.write_bytes(b"half")
     assert checkpoints.valid_steps(0) == ([3], [])
     checkpoints.prune(0)
@@ -135,7 +135,7 @@ def test_a_whole_file_of_somebody_else_is_refused_by_name(other, told, tmp_path)
     path.replace(RunFolder(tmp_path / "mine").checkpoint(20, 1))
     steps, (refused,) = checkpoints.valid_steps(1)
     assert steps == [10]
-    assert f"step-00000020/rank-1.tensors belongs to {told}, not to run" in refused
+    assert f"step-00000020/rank-1.safetensors belongs to {told}, not to run" in refused
     assert refused.endswith("; this checkpoint is not used")
     with pytest.raises(DamagedFile, match="belongs to"):
         checkpoints.load(20, 1)

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from paceline.records.files import DamagedFile
 from paceline.records.folder import RunFolder
 from paceline.records.servers import (
+    AppliedGradient,
     Coming,
     Damaged,
     Entry,
@@ -16,7 +17,6 @@ from paceline.records.servers import (
     ServerTotals,
     Ticked,
     Updated,
-    Used,
     keep_entries,
     read_server_log,
 )
@@ -29,18 +29,18 @@ PUSHES = st.builds(
     Received, at=TIMES, worker=RANKS, kind=st.just("Push"), clock=COUNTS, version=COUNTS, depth=COUNTS
 )
 WORDS = st.builds(
-    Received, at=TIMES, worker=RANKS, kind=st.sampled_from(["Join", "Rest", "Pull"]), depth=COUNTS
+    Received, at=TIMES, worker=RANKS, kind=st.sampled_from(["Join", "Pause", "Pull"]), depth=COUNTS
 )
 GOODBYES = st.builds(
     Received,
     at=TIMES,
     worker=RANKS,
-    kind=st.just("Left"),
+    kind=st.just("Leave"),
     clock=COUNTS,
     depth=COUNTS,
     how=st.sampled_from(["finished", "left", "died"]),
 )
-USED = st.builds(Used, worker=RANKS, clock=COUNTS, version=COUNTS, staleness=RANKS, samples=COUNTS)
+USED = st.builds(AppliedGradient, worker=RANKS, clock=COUNTS, version=COUNTS, staleness=RANKS, samples=COUNTS)
 UPDATES = st.builds(Updated, at=TIMES, version=COUNTS, used=st.lists(USED, max_size=3).map(tuple))
 ENTRIES = st.lists(st.one_of(PUSHES, WORDS, GOODBYES, UPDATES, st.builds(Ticked, at=TIMES)), max_size=8)
 
@@ -76,7 +76,7 @@ def test_totals_survive_json_where_keys_become_text(entries):
 
 def test_a_resumed_run_keeps_the_entries_up_to_its_checkpoint_and_adds_to_them(tmp_path):
     path = RunFolder(tmp_path).server_events(0)
-    entries = [Received(at=0.1 * n, worker=n % 2, kind="Rest", depth=1) for n in range(5)]
+    entries = [Received(at=0.1 * n, worker=n % 2, kind="Pause", depth=1) for n in range(5)]
     write(path, entries)
     with path.open("a") as file:
         file.write('{"at":0.6,"torn')
@@ -117,13 +117,13 @@ def test_totals_tell_who_came_late_and_who_went_and_how_many_were_left():
         Received(0.0, 0, "Join", depth=2),
         Received(0.0, 1, "Join", depth=1),
         Received(0.2, 0, "Push", clock=0, version=0, depth=1),
-        Updated(0.2, 1, (Used(0, 0, 0, 0, 32),)),
+        Updated(0.2, 1, (AppliedGradient(0, 0, 0, 0, 32),)),
         Received(0.3, 2, "Join", depth=1),
         Received(0.4, 1, "Push", clock=0, version=0, depth=1),
-        Updated(0.4, 2, (Used(1, 0, 0, 1, 32),)),
-        Received(0.5, 1, "Left", clock=1, depth=1, how="died"),
+        Updated(0.4, 2, (AppliedGradient(1, 0, 0, 1, 32),)),
+        Received(0.5, 1, "Leave", clock=1, depth=1, how="died"),
         Received(0.6, 0, "Push", clock=1, version=1, depth=3),
-        Received(0.9, 0, "Left", clock=2, depth=1, how="finished"),
+        Received(0.9, 0, "Leave", clock=2, depth=1, how="finished"),
     ]
     totals = totals_of(entries)
     assert totals.joined == [Coming(worker=2, at=0.3, present=3)]
@@ -138,7 +138,7 @@ def test_a_worker_that_joins_again_after_a_resume_is_not_late_and_one_that_was_g
             Received(0.0, 0, "Join"),
             Updated(0.2, 1, ()),
             Received(0.3, 0, "Join"),
-            Received(0.5, 0, "Left", clock=1, how="died"),
+            Received(0.5, 0, "Leave", clock=1, how="died"),
             Received(0.6, 0, "Push", clock=1, version=1),
         ]
     )
@@ -157,7 +157,9 @@ def test_a_summary_keeps_its_servers_and_one_written_before_there_were_any_is_re
         seconds=1.0,
         samples=8,
         parameters=2,
-        servers=[totals_of([Received(0.0, 0, "Join", depth=1), Updated(0.2, 1, (Used(0, 0, 0, 3, 8),))])],
+        servers=[
+            totals_of([Received(0.0, 0, "Join", depth=1), Updated(0.2, 1, (AppliedGradient(0, 0, 0, 3, 8),))])
+        ],
     )
     document = json.loads(json.dumps(summary.to_json()))
     assert Summary.from_json(document) == summary

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.records.servers import Entry, Received, Ticked, Updated, Used
+from paceline.records.servers import AppliedGradient, Entry, Received, Ticked, Updated
 from paceline.reports.timeline import (
     distance_text,
     distance_to_sequential,
@@ -21,7 +21,7 @@ def push(at: float, worker: int, clock: int, version: int) -> Received:
 
 def arrival(at: float, worker: int, clock: int, version: int, update: int) -> list[Entry]:
     """A gradient that is applied when it comes."""
-    used = Used(worker, clock, version, update - 1 - version, 32)
+    used = AppliedGradient(worker, clock, version, update - 1 - version, 32)
     return [push(at, worker, clock, version), Updated(at + 1e-6, update, (used,))]
 
 
@@ -104,7 +104,7 @@ def test_the_sentence_names_only_what_there_is(staleness, sequential, words):
 
 
 def test_a_round_of_several_gradients_and_those_who_were_held():
-    both = (Used(0, 0, 0, 0, 32), Used(1, 0, 0, 0, 32))
+    both = (AppliedGradient(0, 0, 0, 0, 32), AppliedGradient(1, 0, 0, 0, 32))
     entries: list[Entry] = [
         Received(0.0, 0, "Join"),
         Received(0.0, 1, "Join"),
@@ -131,8 +131,8 @@ def test_one_who_reads_what_another_wrote_and_one_who_dies():
         *arrival(2.0, 1, 0, 0, update=2),
         push(3.0, 0, 1, 2),  # it was held at the bound until the other had come
         Ticked(3.5),
-        Received(4.0, 1, "Left", clock=1, how="died"),
-        Received(5.0, 0, "Left", clock=1, how="finished"),
+        Received(4.0, 1, "Leave", clock=1, how="died"),
+        Received(5.0, 0, "Leave", clock=1, how="finished"),
     ]
     assert [line.split(maxsplit=2)[1:] for line in timeline_text(entries).splitlines()[3:-2]] == [
         ["0", "update 1, computed on version 0, staleness 0"],
@@ -147,7 +147,7 @@ def test_after_a_meeting_a_worker_reads_anew():
     entries: list[Entry] = [
         Received(0.0, 0, "Join"),
         *arrival(1.0, 0, 0, 0, update=1),
-        Received(1.0, 0, "Rest"),
+        Received(1.0, 0, "Pause"),
         Received(1.0, 1, "Join"),
         *arrival(2.0, 1, 0, 1, update=2),
         Received(3.0, 0, "Pull"),

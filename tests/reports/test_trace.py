@@ -6,7 +6,7 @@ import pytest
 from paceline.records.events import EventWriter, MetricsWriter
 from paceline.records.folder import RunFolder
 from paceline.records.metrics import Row, Scores
-from paceline.records.servers import Received, ServerLog, Ticked, Updated, Used
+from paceline.records.servers import AppliedGradient, Received, ServerLog, Ticked, Updated
 from paceline.records.spans import Span, StepRecord
 from paceline.reports.trace import write_trace
 
@@ -69,9 +69,9 @@ def test_a_server_is_a_process_of_its_own_with_its_updates_and_its_workers(tmp_p
         for entry in (
             Received(0.0, 1, "Join", depth=1),
             Received(0.01, 1, "Push", clock=0, version=0, depth=1),
-            Updated(0.011, 1, (Used(1, 0, 0, 0, 32),)),
+            Updated(0.011, 1, (AppliedGradient(1, 0, 0, 0, 32),)),
             Ticked(0.02),
-            Received(0.03, 1, "Left", clock=1, depth=1, how="died"),
+            Received(0.03, 1, "Leave", clock=1, depth=1, how="died"),
         ):
             log.append(entry)
     events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]
@@ -110,7 +110,7 @@ def test_names_are_kinds_that_can_be_added_up(tmp_path):
     record_run(folder)
     with ServerLog(folder.server_events(0)) as log:
         for version in range(1, 700):
-            log.append(Updated(version / 1000, version, (Used(version % 2, version, 0, 3, 32),)))
+            log.append(Updated(version / 1000, version, (AppliedGradient(version % 2, version, 0, 3, 32),)))
     events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]
     assert len({e["name"] for e in events if e["ph"] in "Xi"}) < 10
     assert sum(e["name"] == "update" for e in events) == 699

@@ -19,7 +19,7 @@ from command import local_rank, run_json, run_paceline, start_python
 from paceline.cli.main import main
 from paceline.records.folder import RunFolder
 from paceline.records.servers import ServerTotals
-from paceline.records.tensorfile import read_tensors
+from paceline.records.tensors import read_tensors
 from paceline.runtimes.live.safe_checkpoints import complete_steps, newest_safe
 
 PATIENCE = 60.0
@@ -179,7 +179,7 @@ def test_a_killed_server_ends_the_run_and_the_run_resumes(tmp_path, start):
     assert document["run"]["first_step"] == saved
     resumed = read_tensors(folder.model)
     through = run_json("simulate", "--strategy", "ps", "--epochs", epochs, cwd=tmp_path)
-    straight = read_tensors(tmp_path / through["run"]["folder"] / "model.tensors")
+    straight = read_tensors(tmp_path / through["run"]["folder"] / "model.safetensors")
     assert all((resumed[name] == straight[name]).all() for name in straight), "a resumed server differs"
 
 
@@ -196,8 +196,8 @@ def test_an_asynchronous_run_can_be_repeated_to_the_last_bit(tmp_path):
     repeated, other = (
         read_tensors(path)
         for path in (
-            tmp_path / folder / "model.tensors",
-            tmp_path / straight["run"]["folder"] / "model.tensors",
+            tmp_path / folder / "model.safetensors",
+            tmp_path / straight["run"]["folder"] / "model.safetensors",
         )
     )
     assert any((repeated[name] != other[name]).any() for name in other), (

@@ -103,7 +103,7 @@ def test_a_member_cannot_cut_the_memory_off(facts: Facts) -> None:
 def test_ranks_that_ask_for_different_things_all_hear_the_same_and_can_go_on(facts: Facts) -> None:
     ranks = [result["value"] for result in facts["mistaken"]["ranks"]]
     assert ranks[0] == ranks[1] == ranks[2]
-    assert {name: kind for name, (kind, _) in ranks[0].items() if kind != "UsageError"} == {}
+    assert {name: kind for name, (kind, _) in ranks[0].items() if kind != "InvalidCall"} == {}
     texts = {name: text for name, (_, text) in ranks[0].items()}
     assert texts["sizes"] == (
         "the ranks do not ask for the same: rank 0 called all_reduce(10 x float32, sum), "

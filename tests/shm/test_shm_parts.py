@@ -2,6 +2,8 @@
 
 import ctypes
 import importlib.util
+import subprocess
+import sys
 import threading
 import time
 from typing import Any
@@ -57,3 +59,12 @@ def test_a_system_without_futexes_can_import_and_be_alone(monkeypatch: pytest.Mo
     tensor = torch.ones(3)
     team.broadcast(tensor, 0)
     assert tensor.eq(1).all()
+
+
+def test_the_package_stands_alone() -> None:
+    """A script that only wants the backend loads nothing else of ours."""
+    look = "import sys, paceline.shm; print(*(name for name in sys.modules if name.startswith('paceline')))"
+    done = subprocess.run([sys.executable, "-c", look], capture_output=True, text=True, check=True)
+    loaded = set(done.stdout.split())
+    assert "paceline.shm" in loaded
+    assert {name for name in loaded if not name.startswith("paceline.shm")} == {"paceline"}

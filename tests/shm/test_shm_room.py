@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from crew import run_script
 
-from paceline.shm import room
+from paceline.shm import host
 
 OWN = ("unshare", "-m", "setpriv", "--bounding-set", "-sys_ptrace")
 
@@ -105,8 +105,8 @@ def test_a_cgroups_limit_is_kept_to(limited: Path) -> None:
     """Beyond it the kernel ends the process that asks, and nobody hears why."""
     code = """if True:
         import pathlib, sys
-        pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
         from paceline.shm import segment
+        pathlib.Path(sys.argv[1], "cgroup.procs").write_text("0")
         segment.create("fits", 50_000_000)
         try:
             segment.create("does not", 400_000_000)
@@ -143,15 +143,15 @@ def test_what_is_free_is_the_least_of_all_limits(
     told.write_text("5:memory:/pod/one\n4:cpu:/\n" if version == 1 else "0::/pod/one\n")
     meminfo = tmp_path / "meminfo"
     meminfo.write_text("MemTotal: 9 kB\nMemAvailable: 5 kB\n")
-    monkeypatch.setattr(room, "CGROUP_ROOT", tmp_path)
-    monkeypatch.setattr(room, "CGROUPS", told)
-    monkeypatch.setattr(room, "MEMINFO", meminfo)
-    assert room.free_memory() == 1000 - (700 - 100 - 30), "cached files are given up on demand"
+    monkeypatch.setattr(host, "CGROUP_ROOT", tmp_path)
+    monkeypatch.setattr(host, "CGROUPS", told)
+    monkeypatch.setattr(host, "MEMINFO", meminfo)
+    assert host.free_memory() == 1000 - (700 - 100 - 30), "cached files are given up on demand"
     told.write_text("0::/elsewhere\n5:memory:/elsewhere/deeper\n")
     (root / limit).write_text("800")
-    assert room.free_memory() == 830, "in a container its own cgroup looks like the root"
+    assert host.free_memory() == 830, "in a container its own cgroup looks like the root"
     told.write_text("")
-    assert room.free_memory() == 5 * 1024
+    assert host.free_memory() == 5 * 1024
     meminfo.unlink()
     told.unlink()
-    assert room.free_memory() > 2**60, "where nothing is told, nothing is refused"
+    assert host.free_memory() > 2**60, "where nothing is told, nothing is refused"

@@ -11,11 +11,10 @@ import pytest
 from crew import run_script
 from torch.distributed import HashStore
 
-from paceline.errors import RunFailed
 from paceline.shm import register as registers
 from paceline.shm import segment
 from paceline.shm.facts import MAPPED, MEMBER, OFFER, TEAM, Fact, plain
-from paceline.shm.register import Register
+from paceline.shm.register import Register, StoreTampered
 
 Facts = dict[str, Any]
 
@@ -57,7 +56,7 @@ def test_a_forged_handle_ends_the_start_with_one_sentence_on_all_ranks(
     facts: Facts, scene: str, why: str | None
 ) -> None:
     first, second = facts["scenes"][scene]["ranks"]
-    assert second["error"] == "RunFailed", second
+    assert second["error"] == "StoreTampered", second
     assert first["text"] == second["text"]
     want = "the store holds something else than a handle of shared memory for rank 0 under table/0{}: "
     start, _, detail = want.partition("{}")
@@ -70,7 +69,7 @@ def test_a_forged_handle_ends_the_start_with_one_sentence_on_all_ranks(
 def test_other_forged_values_end_it_likewise(facts: Facts) -> None:
     for scene, key in (("a member", "member/1"), ("an answer", "mapped/1")):
         first = facts["scenes"][scene]["ranks"][0]
-        assert first["error"] == "RunFailed", first
+        assert first["error"] == "StoreTampered", first
         assert f"for rank 1 under {key}: is somebody else writing to it?" in first["text"]
 
 
@@ -105,7 +104,7 @@ def heard(register: Register, fact: Fact[Any]) -> bool:
     """Whether the value was taken for what it should be; else one sentence has said so."""
     try:
         check(register.hear(fact, 0))
-    except RunFailed as error:
+    except StoreTampered as error:
         if re.fullmatch(r"the store holds .* for rank 7 under \w+/0: is .*\?", str(error)):
             return False
         raise

@@ -1,6 +1,7 @@
 """The parts of the benchmark of collectives: the fit, the check of results, the columns, what may be asked for."""
 
 import io
+from dataclasses import asdict
 
 import pytest
 import torch
@@ -8,19 +9,26 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.clusters.cluster import Link
-from paceline.collectives.operations import OPERATIONS, find_operation
+from paceline.collectives.over_torch import find_operation
 from paceline.costs.all_reduce import predict_all_reduce, uniform_cluster
 from paceline.errors import UsageError
-from paceline.reports.bench import ConsoleBench, row, verdict
-from paceline.reports.winners import winners
-from paceline.studies.collectives.fit import AlphaBeta, fit_line
-from paceline.studies.collectives.measure import Measurer
-from paceline.studies.collectives.pattern import PERIOD, Pattern
+from paceline.reports.bench import ConsoleBench, conclusion, row, winners
+from paceline.shm.operations import OPERATIONS
 from paceline.studies.collectives.predict import predict
-from paceline.studies.collectives.probe import Bent, Found
-from paceline.studies.collectives.request import ELEMENTS, SIDES, SIZES, Request, parse_only, parse_sizes
-from paceline.studies.collectives.results import Bench, Cell, Prediction
-from paceline.studies.collectives.sides import Side, left_out
+from paceline.studies.collectives.probe import AlphaBeta, PiecewiseAlphaBeta, ProbeResult, fit_line
+from paceline.studies.collectives.request import (
+    ELEMENTS,
+    SIDES,
+    SIZES,
+    BenchPrediction,
+    BenchRequest,
+    BenchSettings,
+    Cell,
+    parse_only,
+    parse_sizes,
+)
+from paceline.studies.collectives.run import Measurer
+from paceline.studies.collectives.sides import PERIOD, Pattern, Side, left_out
 
 SAMPLES = (3_000, 30_000, 300_000, 3_000_000)
 
@@ -61,7 +69,7 @@ def test_every_type_can_be_checked_exactly(op, dtype):
     ranks = [Pattern(operation, kind, rank, 5) for rank in range(5)]
     tensors = [torch.zeros(2 * PERIOD + 100, dtype=kind) for _ in ranks]
     for pattern, tensor in zip(ranks, tensors, strict=True):
-        pattern.lay(tensor)
+        pattern.fill(tensor)
     result = tensors[4].clone()  # another order than the expected result's own
     for tensor in tensors[:4]:
         operation.combine(result, tensor)
@@ -76,8 +84,8 @@ def test_one_wrong_element_is_seen(length, data):
     operation = find_operation("sum", torch.float32)
     pattern = Pattern(operation, torch.float32, 0, 2)
     mine, other = torch.zeros(length), torch.zeros(length)
-    pattern.lay(mine)
-    Pattern(operation, torch.float32, 1, 2).lay(other)
+    pattern.fill(mine)
+    Pattern(operation, torch.float32, 1, 2).fill(other)
     total = mine + other
     assert pattern.holds(total)
     total[data.draw(st.integers(0, length - 1))] += 1
@@ -91,7 +99,7 @@ def test_a_chunk_in_the_wrong_place_is_seen(op, workers, size):
     operation = find_operation(op, torch.float32)
     tensors = [torch.zeros(size) for _ in range(workers)]
     for rank, tensor in enumerate(tensors):
-        Pattern(operation, torch.float32, rank, workers).lay(tensor)
+        Pattern(operation, torch.float32, rank, workers).fill(tensor)
     for other in tensors[1:]:
         operation.combine(tensors[0], other)
     operation.finish(tensors[0], workers)
@@ -103,7 +111,7 @@ def test_a_chunk_in_the_wrong_place_is_seen(op, workers, size):
 
 
 def test_a_link_without_time_a_byte_is_still_a_link():
-    found = Found(
+    found = ProbeResult(
         across=AlphaBeta(latency=0.05, byte_seconds=0.0),
         inside=None,
         reduce_seconds=0.0,
@@ -115,7 +123,7 @@ def test_a_link_without_time_a_byte_is_still_a_link():
 
 
 class Alone:
-    """A room with one rank."""
+    """A group with one rank."""
 
     rank, workers = 0, 1
 
@@ -130,7 +138,7 @@ class Alone:
 
 
 def test_a_side_that_is_wrong_only_at_the_end_is_wrong():
-    asked = Request(sizes=(4_000,), what=("good", "late"), repeats=5)
+    asked = BenchRequest(sizes=(4_000,), only=("good", "late"), repeats=5)
     calls = []
 
     def late(tensor):
@@ -174,7 +182,7 @@ def test_rates_are_those_of_nccl_tests():
 
     operation = find_operation("sum", torch.float32)
     measurer = Measurer(
-        Request(repeats=1), Four(), Pattern(operation, torch.float32, 0, 1), lambda words: None
+        BenchRequest(repeats=1), Four(), Pattern(operation, torch.float32, 0, 1), lambda words: None
     )
     (found,) = measurer.measure(
         4_000_000, [Side("x", torch.zeros(1_000_000), lambda tensor: None)], {"x": 1.0}
@@ -186,12 +194,14 @@ def test_rates_are_those_of_nccl_tests():
 def test_a_row_says_all():
     assert " ".join(row(cell()).split()) == "10 MB ring 10 ms 9 ms .. 12 ms 1 GB/s 1.5 GB/s 11 ms +10 % ok"
     assert row(cell(right=False)).endswith("WRONG")
-    assert verdict([cell(), cell(predicted=0.01), cell(predicted=0.0105)], "done").endswith("within 5 %")
-    assert verdict([cell()], "done") == "the result is right"
+    assert conclusion([cell(), cell(predicted=0.01), cell(predicted=0.0105)], "done").endswith(
+        "median error of the predictions 5 %"
+    )
+    assert conclusion([cell()], "done") == "the result is right"
     slow = cell(size=1_000, median=3.65e-3, algbw=274e3, busbw=274e3)
     assert row(slow).index(" ok") == row(cell()).index(" ok")
     assert " 274 kB/s " in row(slow)
-    assert verdict([cell(), cell(right=False)], "wrong") == "WRONG results: ring at 10 MB"
+    assert conclusion([cell(), cell(right=False)], "wrong") == "WRONG results: ring at 10 MB"
 
 
 def test_the_answer_names_the_fastest_that_was_right():
@@ -214,20 +224,11 @@ def test_the_settings_and_figures_stand_above_the_table():
     out, err = io.StringIO(), io.StringIO()
     console = ConsoleBench(out, err)
     console.started(
-        Bench(
-            what=("ring",),
-            sizes=(10_000_000,),
-            op="max",
-            dtype="int32",
-            workers=3,
-            hosts=(1, 2),
-            repeats=7,
-            cell_seconds=1.0,
-            threads=1,
-            torch="2.99",
+        BenchSettings(
+            request=BenchRequest(op="max", dtype="int32", repeats=7), hosts=(1, 2), threads=1, torch="2.99"
         )
     )
-    console.predicted(Prediction(made_at=0.0, how=("a sentence",), figures={}, probes=(), seconds={}))
+    console.predicted(BenchPrediction(made_at=0.0, how=("a sentence",), figures={}, probes=(), seconds={}))
     console.measured([cell()])
     console.finished("done")
     text = out.getvalue()
@@ -243,8 +244,8 @@ def test_the_settings_and_figures_stand_above_the_table():
 
 def test_predictions_are_the_prices_of_what_the_probes_found():
     line = AlphaBeta(latency=1e-4, byte_seconds=8e-9)
-    bent = Bent(limit=1_000, small=AlphaBeta(latency=1e-6, byte_seconds=0.0), large=line)
-    found = Found(across=line, inside=None, reduce_seconds=0.0, shared={"shm": bent}, measured=())
+    bent = PiecewiseAlphaBeta(limit=1_000, small=AlphaBeta(latency=1e-6, byte_seconds=0.0), large=line)
+    found = ProbeResult(across=line, inside=None, reduce_seconds=0.0, shared={"shm": bent}, measured=())
     made = predict(found, (0, 1, 2), ("gloo", "shm", "ring", "hierarchical"), (900, 300_000), 4)
     hosts = uniform_cluster(3, Link(latency=1e-4, bandwidth=125e6))
     for name in ("ring", "hierarchical"):
@@ -255,7 +256,7 @@ def test_predictions_are_the_prices_of_what_the_probes_found():
 
 def test_workers_of_a_host_share_what_their_messages_took_together():
     # Two workers that exchange 1 MB in 1 ms move 2 GB/s: a swap takes that, and one message alone half of it.
-    found = Found(
+    found = ProbeResult(
         across=None,
         inside=AlphaBeta(latency=0.0, byte_seconds=1e-9),
         reduce_seconds=0.0,
@@ -272,7 +273,7 @@ def test_sizes_and_sides_as_a_user_writes_them():
     assert parse_sizes(None, 4) == SIZES
     assert parse_only("shm, ring,shm-elsewhere") == ("shm", "shm-elsewhere", "ring")
     for text, told in {
-        "2": "an element alone takes 4 B",
+        "2": "one element takes 4 B",
         "1 parsec": "not a size",
         "9TB": "too large",
     }.items():
@@ -280,15 +281,15 @@ def test_sizes_and_sides_as_a_user_writes_them():
             parse_sizes(text, 4)
 
 
-def test_two_hosts_that_differ_are_told_the_option():
-    here, there = Request(sizes=(4, 8)), Request(sizes=(4, 8), what=("ring",))
-    assert here.unlike(str(here)) is None
-    assert here.unlike(str(there)).startswith("--only is ring there and gloo,shm,")
-    assert here.unlike(str(Request(sizes=(4,)))) == "--sizes is 4 there and 4,8 here"
+def test_two_hosts_that_differ_are_told_the_setting():
+    here, there = BenchRequest(sizes=(4, 8)), BenchRequest(sizes=(4, 8), only=("ring",))
+    assert here.difference(asdict(here)) is None
+    assert here.difference(asdict(there)).startswith("only is ring there and gloo,shm,")
+    assert here.difference(asdict(BenchRequest(sizes=(4,)))) == "sizes is 4 there and 4,8 here"
 
 
 def test_shared_memory_is_measured_where_it_is_shared():
-    asked = Request(what=SIDES)
+    asked = BenchRequest(only=SIDES)
     assert left_out(asked, [2]) == ()
     assert left_out(asked, [1, 1]) == ("shm", "shm-elsewhere")
     assert left_out(asked, [2, 2]) == ("shm-elsewhere",)

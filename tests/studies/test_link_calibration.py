@@ -12,7 +12,7 @@ from paceline.costs.all_reduce import predict_all_reduce
 from paceline.errors import UsageError
 from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link, fit_wire
 from paceline.studies.calibrate.together import add_links
-from paceline.studies.collectives.fit import AlphaBeta
+from paceline.studies.collectives.probe import AlphaBeta
 
 SIZES = ((6_000,), (150_000,), (800_000,), (2_500_000, 40_000), (6_000_000,))
 LINK = Link(latency=3e-4, bandwidth=2e9)

@@ -158,7 +158,7 @@ def check_bound(log: list[Entry], staleness: int, founders: set[int]) -> None:
         if not isinstance(entry, Received):
             continue
         worker = entry.worker
-        if entry.kind in ("Join", "Left"):
+        if entry.kind in ("Join", "Leave"):
             founders.discard(worker)
             clocks.pop(worker, None)
             for group in (coming, resting, meeting, may_go):
@@ -170,7 +170,7 @@ def check_bound(log: list[Entry], staleness: int, founders: set[int]) -> None:
             may_go.discard(worker)
             meeting.discard(worker)
             clocks[worker] += 1
-        elif entry.kind == "Rest":
+        elif entry.kind == "Pause":
             resting.add(worker)
             meeting.add(worker)
         elif entry.kind == "Pull":

@@ -13,7 +13,7 @@ from paceline.costs.given import given_costs
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
-from paceline.strategies.base import Server, SyncPoint, Worker, parts
+from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, server_slices
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
@@ -24,7 +24,7 @@ from paceline.strategies.effects import (
     Receive,
     Send,
 )
-from paceline.strategies.messages import HEADER, Left
+from paceline.strategies.messages import HEADER, Leave
 
 RATE = 0.1
 
@@ -42,7 +42,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class Served(Strategy):
     """What the two below share: each server keeps an equal part of the parameters."""
 
     sync_point = SyncPoint.EVERY_STEP
@@ -50,11 +50,11 @@ class Served:
     def worker(self, me: Worker) -> Program:
         while True:
             yield Gradient()
-            for rank, part in enumerate(parts(me.grad, me.servers)):
+            for rank, part in enumerate(server_slices(me.grad, me.servers)):
                 yield Send(Peer("server", rank), Push(part, me.clock))
             for _ in range(me.servers):
                 _, model = yield Receive()
-                parts(me.params, me.servers)[model.shard].copy_(model.part)
+                server_slices(me.params, me.servers)[model.shard].copy_(model.part)
             me.grad.zero_()
             yield Apply()  # a step of zero: counts the clock
 
@@ -80,12 +80,12 @@ class Synchronous(Served):
     """The mean of all workers' gradients, then an answer to all."""
 
     def server(self, me: Server) -> Program:
-        workers, left = len(me.awaited), list[int]()
+        workers, left = len(me.initial_workers), list[int]()
         while len(left) < workers:
             pushed = {}
             while len(pushed) < workers and len(left) < workers:
                 sender, message = yield Receive()
-                if isinstance(message, Left):
+                if isinstance(message, Leave):
                     left.append(message.clock)
                 else:
                     pushed[sender] = message.part
@@ -173,7 +173,7 @@ def test_asynchronous_training_depends_on_the_times_alone(servers: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chatter:
+class Chatter(Strategy):
     """Worker 0 sends numbered messages of different sizes to worker 1, changing the tensor as it goes."""
 
     sync_point = SyncPoint.EVERY_STEP
@@ -207,7 +207,7 @@ def test_messages_of_one_sender_keep_their_order_and_their_contents() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broken:
+class Broken(Strategy):
     """Worker 1 does something else than the others."""
 
     effect: str = "receive"

@@ -16,11 +16,12 @@ from paceline.errors import RunFailed, UsageError
 from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated, entry_from_json, entry_to_json
-from paceline.records.tensorfile import read_tensors, write_tensors
+from paceline.records.tensors import read_tensors, write_tensors
 from paceline.runtimes.agenda import Triggers
-from paceline.runtimes.prepare import Prepared, build_strategy
+from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.replay import Recording, read_recording, replay
+from paceline.strategies import build_strategy
 
 SPECS = ("async", "ssp:staleness=1", "ps:backup=1", "async:every=2.5,damped=true")
 JITTER = StepTimes(forward=1.0, backward=2.0, apply=0.1, serve=0.05, jitter=0.8)
@@ -62,7 +63,7 @@ def repeated(recording: Recording) -> KeptRecords:
     prepared = Prepared(
         settings=settings,
         job=job,
-        strategy=build_strategy(settings),
+        strategy=build_strategy(settings.strategy),
         shards=shards,
         agenda=Triggers(settings, shards.steps_per_epoch),
         servers=settings.servers,
@@ -147,9 +148,9 @@ def test_the_command_says_whether_the_parameters_are_equal(
     assert "steps a worker, 1 epoch" in told
     assert "where a step went" not in told, "nothing was timed"
     assert "samples/s" not in told.rpartition("steps a worker")[2]
-    model = read_tensors(folder / "model.tensors")
+    model = read_tensors(folder / "model.safetensors")
     model["1.bias"][2] += 0.125
-    write_tensors(folder / "model.tensors", model)
+    write_tensors(folder / "model.safetensors", model)
     assert main(["simulate", "--replay", str(folder), *runs]) == 3
     assert "the parameters differ: by 0.125 at most, in 1.bias" in capsys.readouterr().out
     assert main(["simulate", "--replay", str(folder), "--lr", "0.1", *runs]) == 2

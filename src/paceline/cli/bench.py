@@ -1,6 +1,5 @@
 """``paceline bench``: how fast things are here, beside what was predicted."""
 
-import sys
 from contextlib import closing
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,10 +7,13 @@ from cyclopts import App, Group, Parameter
 
 from paceline.cli.options import DEFAULT_WORKERS, whole
 from paceline.cli.place import PlaceOptions
+from paceline.cli.together import run_workers
 
 if TYPE_CHECKING:
+    from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.studies.collectives.request import Request
+    from paceline.runtimes.live.signals import StopRequest
+    from paceline.studies.collectives.run import BenchOutcome
 
 WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is shown", sort_key=5)
@@ -43,8 +45,8 @@ def collectives(
     """Measure all-reduces by every backend and schedule, beside what was predicted.
 
     First latency, bandwidth and the rate of reducing are measured, then every time is predicted from them, then all
-    ways are timed in turn, in the same processes, and their results checked. Two local workers unless told otherwise.
-    Under torchrun, or anything that sets its variables, each process is one worker. Exit code 3 if a result is wrong.
+    sides are timed in turn, in the same processes, and their results checked. Two local workers by default. Under
+    torchrun, or any launcher that sets its variables, each process is one worker. Exit code 3 if a result is wrong.
 
     Parameters
     ----------
@@ -63,41 +65,16 @@ def collectives(
     as_json
         One JSON document instead of text.
     """
-    from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.studies.collectives.request import request
+    from paceline.studies.collectives.request import parse_request
 
     where = where or PlaceOptions()
-    asked = request(sizes=sizes, only=only, op=op, dtype=dtype, repeats=repeats, cell_seconds=cell_seconds)
-    place = ProcessInfo.from_environment()
-    return _work(asked, where, place, as_json) if place else _launch(where)
+    asked = parse_request(sizes, only, op, dtype, repeats=repeats, cell_seconds=cell_seconds)
 
+    def work(place: "ProcessInfo", heartbeat: "Heartbeat", stopping: "StopRequest") -> "BenchOutcome":
+        from paceline.reports.bench import ConsoleBench, JsonBench
+        from paceline.studies.collectives.run import run_bench
 
-def _launch(where: PlaceOptions) -> int:
-    """Start this very command line again as each worker."""
-    from paceline.cli.process import starting
-    from paceline.runtimes.live.launcher.launch import launch, train_command
-    from paceline.studies.collectives.request import check_workers
-
-    workers = DEFAULT_WORKERS if where.workers is None else where.workers
-    check_workers(workers * max(where.nodes or 1, 1))
-    plan = where.plan(workers)
-    with starting() as start:
-        return launch(train_command(sys.argv[1:]), plan, trains=False, start=start)
-
-
-def _work(asked: "Request", where: PlaceOptions, place: "ProcessInfo", as_json: bool) -> int:
-    """Be one worker, to the end."""
-    from paceline.reports.bench import ConsoleBench, JsonBench
-    from paceline.runtimes.live.guard import run_guarded
-    from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.signals import StopRequest
-    from paceline.studies.collectives.run import Outcome, run_bench
-
-    if place.launch is None:
-        place = where.under_launcher(place)
-
-    def work(heartbeat: Heartbeat, stopping: StopRequest) -> Outcome:
         with closing(JsonBench() if as_json else ConsoleBench()) as observer:
             return run_bench(asked, place, observer=observer, beat=heartbeat.beat, stopping=stopping)
 
-    return run_guarded(place, work)
+    return run_workers(where, DEFAULT_WORKERS if where.workers is None else where.workers, work)

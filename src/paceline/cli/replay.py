@@ -48,7 +48,7 @@ def repeat(run: Path, options: RunOptions, where: ClusterOptions, keep: KeepOpti
 
 def _compare(recorded: RunFolder, repeated: RunFolder, silent: bool) -> int:
     """Tell how far the two models are apart, where there are two."""
-    from paceline.records.tensorfile import read_tensors
+    from paceline.records.tensors import read_tensors
 
     if not recorded.model.exists() or not repeated.model.exists():
         _say("every update is the recorded one; there is no model to compare", silent)

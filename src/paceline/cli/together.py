@@ -13,10 +13,13 @@ from paceline.cli.place import PlaceOptions
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from paceline.records.folder import RunFolder
+    from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo
+    from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import Ended
     from paceline.studies.calibrate.links import ContentionFit
 
 
@@ -25,20 +28,52 @@ TRIES = 3
 
 
 @dataclass(frozen=True)
-class Ended:
+class LinksOutcome:
     """How a worker's part ended."""
 
     ending: str
 
 
+def run_workers(
+    where: PlaceOptions, workers: int, work: "Callable[[ProcessInfo, Heartbeat, StopRequest], Ended]"
+) -> int:
+    """Be one worker where a launcher has set its variables, else start this command line as each worker."""
+    from paceline.runtimes.live.process_info import ProcessInfo
+
+    place = ProcessInfo.from_environment()
+    return be_worker(where, place, work) if place else launch_workers(where, workers)
+
+
+def launch_workers(where: PlaceOptions, workers: int) -> int:
+    """Start this command line again as each of so many workers of this host."""
+    from paceline.cli.process import starting
+    from paceline.runtimes.live.launcher.launch import launch, paceline_command
+    from paceline.studies.collectives.request import check_workers
+
+    check_workers(workers * max(where.nodes or 1, 1))
+    plan = where.plan(workers)
+    with starting() as start:
+        return launch(paceline_command(sys.argv[1:]), plan, trains=False, start=start)
+
+
+def be_worker(
+    where: PlaceOptions, place: "ProcessInfo", work: "Callable[[ProcessInfo, Heartbeat, StopRequest], Ended]"
+) -> int:
+    from paceline.runtimes.live.worker.guard import run_guarded
+
+    if place.launch is None:
+        place = where.under_launcher(place)
+    return run_guarded(place, partial(work, place))
+
+
 def launch_together(where: PlaceOptions, out: Path, as_json: bool, *, busy: bool) -> int:
     """Start this very command line again as each worker; on a single host, then measure messages with a server too."""
     from paceline.cli.process import starting
-    from paceline.runtimes.live.launcher.launch import launch, train_command
+    from paceline.runtimes.live.launcher.launch import launch, paceline_command
 
     workers = check_together(where)
     with starting() as start:
-        code = launch(train_command(sys.argv[1:]), where.plan(workers), trains=False, start=start)
+        code = launch(paceline_command(sys.argv[1:]), where.plan(workers), trains=False, start=start)
     if code == 0 and (where.nodes or 1) == 1:
         _add_messages(workers, out, busy)
         _tell(_found(workers, out), out, as_json)
@@ -74,11 +109,11 @@ def _train(runs: Path, busy: bool, words: "Sequence[str]", workers: int) -> "Run
 def _train_once(runs: Path, words: "Sequence[str]", workers: int) -> "RunFolder":
     from paceline.errors import RunFailed
     from paceline.records.folder import RunFolder
-    from paceline.runtimes.live.launcher.launch import train_command
+    from paceline.runtimes.live.launcher.launch import paceline_command
 
     kept = ("--workers", str(workers), "--threads", "1", "--runs", str(runs), "--json")
     done = subprocess.run(
-        train_command(["train", *words, *kept]), capture_output=True, text=True, check=False
+        paceline_command(["train", *words, *kept]), capture_output=True, text=True, check=False
     )
     if done.returncode:
         raise RunFailed(f"a training with {workers} workers failed: {done.stderr.strip()}")
@@ -118,28 +153,28 @@ def work_together(
 ) -> int:
     """Be one worker; rank 0 adds what was found to the profile ``base`` and writes it to ``out``."""
     from paceline.clusters.profile_file import read_profile
-    from paceline.runtimes.live.guard import run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import run_guarded
     from paceline.studies.calibrate.links import calibrate_links
     from paceline.studies.calibrate.words import check_one_thread, check_out
 
     if place.launch is None:
         place = where.under_launcher(place)
 
-    def work(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
+    def work(heartbeat: Heartbeat, stopping: StopRequest) -> LinksOutcome:
         if place.rank == 0:
             check_one_thread(read_profile(base), base)  # before minutes are spent
             check_out(out)
             sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
         found = calibrate_links(place, beat=heartbeat.beat, stopping=stopping, busy=busy)
         if found is None:
-            return Ended("interrupted")
+            return LinksOutcome("interrupted")
         if place.rank == 0:
             _write(found, base, out)
             if place.launch is None or place.nodes > 1:  # else the launcher finds more, and tells it all
                 _tell(found, out, as_json)
-        return Ended("done")
+        return LinksOutcome("done")
 
     return run_guarded(place, work)
 

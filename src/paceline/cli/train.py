@@ -63,7 +63,7 @@ def _launch(asked: Asked) -> int:
     from paceline.records.create import check_parent, check_writable
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import check_unfinished, read_settings
-    from paceline.runtimes.live.launcher.launch import launch, say_on_stderr, train_command
+    from paceline.runtimes.live.launcher.launch import launch, paceline_command, say_on_stderr
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.threads import VARIABLE, usual_threads
 
@@ -95,7 +95,7 @@ def _launch(asked: Asked) -> int:
         if not resume:
             check_parent(asked.keep.parent)
         plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
-        return launch(train_command(arguments), plan, start=start)
+        return launch(paceline_command(arguments), plan, start=start)
 
 
 def _resharded(asked: Asked, resume: RunFolder, workers: int) -> RunFolder:

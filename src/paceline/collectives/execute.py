@@ -5,11 +5,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from paceline.collectives.operations import Operation
 from paceline.collectives.part import Incoming, RankPlan, part
 from paceline.collectives.pipeline import pipelined, segments_for
 from paceline.collectives.schedule import Schedule
 from paceline.errors import UsageError
+from paceline.shm.operations import Operation
 
 
 class Pending(Protocol):

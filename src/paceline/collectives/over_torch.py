@@ -8,11 +8,11 @@ from torch import Tensor
 
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.execute import Pending, Reducer
-from paceline.collectives.hosts import host_id, number_hosts
-from paceline.collectives.operations import find_operation
-from paceline.collectives.schedule import Schedule
-from paceline.collectives.torch_ops import name_of
-from paceline.errors import UsageError
+from paceline.collectives.schedule import Schedule, number_hosts
+from paceline.errors import UsageError, unknown
+from paceline.shm import operations
+from paceline.shm.host import host_id
+from paceline.shm.operations import OPERATIONS, InvalidCall, Operation, operation_name
 
 _HEADER = 320
 
@@ -36,6 +36,16 @@ class TorchTransport:
         return work
 
 
+def find_operation(name: str, dtype: torch.dtype) -> Operation:
+    """The operation of that name for this type; a UsageError where there is none."""
+    if name not in OPERATIONS:
+        raise unknown("operation", name, OPERATIONS)
+    try:
+        return operations.find_operation(name, dtype)
+    except InvalidCall as error:
+        raise UsageError(str(error)) from error
+
+
 def all_reduce(
     tensor: Tensor,
     schedule: Schedule | str,
@@ -50,7 +60,7 @@ def all_reduce(
     agree, and reduces often, makes a ``Reducer`` over a ``TorchTransport`` once and saves both.
     Operations go by name; torch's own words for them, such as ``ReduceOp.SUM``, will do as well.
     """
-    name = name_of(op)
+    name = operation_name(op)
     names = _agree(_wish(tensor, schedule, name), group)
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
         raise UsageError(f"schedules move dense tensors, not {_kind(tensor)}; convert it with to_dense()")

@@ -9,7 +9,7 @@ from paceline.collectives.schedule import Round, Schedule, Then, chunk_bounds
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from paceline.collectives.operations import Operation
+    from paceline.shm.operations import Operation
 
 Vector = Any
 """What a rank holds: a flat tensor, or a list of numbers."""

@@ -52,3 +52,9 @@ def chunk_bounds(length: int, chunks: int) -> list[int]:
 
 Hosts = Sequence[int]
 """The host of each rank, in the order of ranks; its length is the number of workers."""
+
+
+def number_hosts(names: Sequence[str]) -> Hosts:
+    """Number the hosts of all ranks, given by any names, from 0 on in the order of ranks."""
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(names))}
+    return [numbers[name] for name in names]

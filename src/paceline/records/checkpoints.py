@@ -7,7 +7,7 @@ from pathlib import Path
 from paceline.records.files import DamagedFile, leftovers, listing, sync_folder
 from paceline.records.folder import RunFolder
 from paceline.records.identity import FileIdentity, Role, RunIdentity
-from paceline.records.tensorfile import Tree, check_tensors, read_tensors, write_tensors
+from paceline.records.tensors import Tree, check_tensors, read_tensors, write_tensors
 
 
 class Checkpoints:
@@ -75,7 +75,7 @@ class Checkpoints:
         """Remove files of workers that are not there any more, from before the first step that this worker keeps."""
         first = min(self._steps(rank), default=0)
         for step, folder in self._step_folders().items():
-            for file in listing(folder, f"{self.role}-*.tensors") if step < first else ():
+            for file in listing(folder, f"{self.role}-*.safetensors") if step < first else ():
                 number = file.stem.removeprefix(f"{self.role}-")
                 if number.isdecimal() and int(number) not in members:
                     file.unlink(missing_ok=True)

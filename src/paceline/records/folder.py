@@ -38,7 +38,7 @@ class RunFolder:
     @property
     def model(self) -> Path:
         """The model that counts, exported at the end."""
-        return self.path / "model.tensors"
+        return self.path / "model.safetensors"
 
     @property
     def checkpoints(self) -> Path:
@@ -100,7 +100,7 @@ class RunFolder:
 
     def checkpoint(self, step: int, rank: int, role: str = "rank") -> Path:
         """One worker's part of the checkpoint of a step; with role "server", one server's."""
-        return self.checkpoints / f"step-{step:08d}" / f"{role}-{rank}.tensors"
+        return self.checkpoints / f"step-{step:08d}" / f"{role}-{rank}.safetensors"
 
 
 def _numbered(folder: Path, prefix: str) -> dict[int, Path]:

@@ -133,7 +133,9 @@ def _holder(path: Path) -> str:
     """Who holds a lock, as far as it can be read."""
     try:
         who = json.loads(path.read_bytes()[:4096])
-        pid, host, since, command = (printable(str(who[key]), _MOST) for key in ("pid", "host", "since", "command"))
+        pid, host, since, command = (
+            printable(str(who[key]), _MOST) for key in ("pid", "host", "since", "command")
+        )
     except (OSError, ValueError, LookupError, TypeError):
         return "another process holds its lock"
     return f"process {pid} on {host} has held it since {since} ({command})"

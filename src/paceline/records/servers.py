@@ -13,7 +13,7 @@ _AT_ONCE = 1024
 """Entries that are kept before they are written."""
 
 
-class Used(NamedTuple):
+class AppliedGradient(NamedTuple):
     """One worker's gradient in an update."""
 
     worker: int
@@ -34,13 +34,13 @@ class Received:
     """Seconds since the run began."""
     worker: int
     kind: str
-    """The message's name: Join, Push, Rest, Pull or Left."""
+    """The message's name: Join, Push, Pause, Pull or Leave."""
     clock: int = -1
     version: int = -1
     depth: int = 0
     """Messages that were waiting when this one was taken, itself included."""
     how: str = ""
-    """Of Left: "finished", "left" or "died"."""
+    """Of Leave: "finished", "left" or "died"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +57,7 @@ class Updated:
     at: float
     version: int
     """Updates so far, this one included."""
-    used: tuple[Used, ...]
+    used: tuple[AppliedGradient, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ def entry_to_json(entry: Entry) -> dict[str, Any]:
 def entry_from_json(line: Mapping[str, Any]) -> Entry:
     """Read what ``entry_to_json`` wrote."""
     if "update" in line:
-        return Updated(line["at"], line["update"], tuple(Used(*one) for one in line["of"]))
+        return Updated(line["at"], line["update"], tuple(AppliedGradient(*one) for one in line["of"]))
     if "tick" in line:
         return Ticked(line["at"])
     if "damaged" in line:
@@ -235,7 +235,7 @@ class ServerTotals:
 
     def _attend(self, entry: Received) -> None:
         """Keep the list of workers; one that was given up comes back with whatever it says next."""
-        if entry.kind == "Left":
+        if entry.kind == "Leave":
             if entry.worker in self.present:
                 self.present.remove(entry.worker)
                 going = Going(entry.worker, entry.at, entry.how, entry.clock, len(self.present))

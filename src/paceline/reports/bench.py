@@ -1,19 +1,27 @@
-"""A benchmark as people and programs read it: the settings, what was expected, a row a cell."""
+"""A benchmark as people and programs read it: the settings, what was predicted, a row a cell, the fastest by size."""
 
 import json
 import os
 import sys
-import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TextIO
 
+from paceline.collectives.algorithms import SCHEDULES
 from paceline.records.files import finite
-from paceline.reports.meters import Bar, Lines, Meter, meter_for
-from paceline.reports.text import time_left
-from paceline.reports.winners import winners
-from paceline.studies.collectives.results import SCHEMA, Bench, Cell, Ending, Prediction
+from paceline.reports.meters import Bar, Countdown, Lines, meter_for
+from paceline.studies.collectives.request import (
+    GLOO,
+    SCHEMA,
+    BenchObserver,
+    BenchPrediction,
+    BenchSettings,
+    Cell,
+    Ending,
+)
 from paceline.units import show_bytes, show_seconds
 
 _TITLES = (
@@ -22,58 +30,34 @@ _TITLES = (
 )
 
 
-class ConsoleBench:
+class ConsoleBench(BenchObserver):
     """Rows on stdout as sizes are done; progress on stderr, or both on one terminal."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._meter = meter_for(self._out, err or sys.stderr)
-        self._progress = _Progress(self._meter)
+        self.progressed = Countdown(self._meter).show  # type: ignore[method-assign]
+        self.noted = self._meter.say  # type: ignore[method-assign]
+        self.close = self._meter.stop  # type: ignore[method-assign]
         self._cells: list[Cell] = []
 
-    def started(self, bench: Bench) -> None:
-        """Say what is measured, and how."""
-        for line in header(bench):
-            self._print(line)
+    def started(self, settings: BenchSettings) -> None:
+        self._print(*header(settings))
 
-    def predicted(self, prediction: Prediction) -> None:
-        """Say what predictions are made of."""
-        self._print("predicted from:")
-        for sentence in prediction.how:
-            self._print(f"  {sentence}")
-        for line in ("", _TITLES):
-            self._print(line)
-
-    def progressed(self, done: float, words: str) -> None:
-        """Show it when it is time."""
-        self._progress.show(done, words)
+    def predicted(self, prediction: BenchPrediction) -> None:
+        self._print("predicted from:", *(f"  {sentence}" for sentence in prediction.how), "", _TITLES)
 
     def measured(self, cells: Sequence[Cell]) -> None:
-        """Print the rows of a size, below those of the size before."""
-        if self._cells:
-            self._print("")
+        self._print(*([""] if self._cells else []), *map(row, cells))
         self._cells += cells
-        for cell in cells:
-            self._print(row(cell))
-
-    def noted(self, sentence: str) -> None:
-        """Say it on stderr."""
-        self._meter.say(sentence)
 
     def finished(self, ending: Ending) -> None:
-        """Say which way was the fastest at each size, and how it went."""
         self.close()
-        self._print("")
-        for found in winners(self._cells):
-            if found.compared:
-                self._print(str(found))
-        self._print(verdict(self._cells, ending))
+        fastest = (str(found) for found in winners(self._cells) if found.compared)
+        self._print("", *fastest, conclusion(self._cells, ending))
 
-    def close(self) -> None:
-        """Leave the terminal tidy."""
-        self._meter.stop()
-
-    def _print(self, text: str) -> None:
+    def _print(self, *lines: str) -> None:
+        text = "\n".join(lines)
         if isinstance(self._meter, Bar) and self._meter.console.file is self._out:
             self._meter.say(text)
             return
@@ -81,87 +65,57 @@ class ConsoleBench:
             self._out.write(f"{text}\n")
             self._out.flush()
         except BrokenPipeError:
-            # Whoever read along has seen enough, as `head` does; the other workers still measure.
+            # The reader has seen enough, as `head` does; the other workers still measure.
             self._out = Path(os.devnull).open("w")  # noqa: SIM115
 
 
-class JsonBench:
-    """One JSON document on stdout at the end; a line of progress on stderr now and then."""
+class JsonBench(BenchObserver):
+    """One JSON document on stdout at the end; progress on stderr."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._out = out or sys.stdout
         self._meter = Lines(err or sys.stderr)
-        self._progress = _Progress(self._meter)
+        self.progressed = Countdown(self._meter).show  # type: ignore[method-assign]
         self._document: dict[str, Any] = {"schema": SCHEMA}
         self._cells: list[Cell] = []
 
-    def started(self, bench: Bench) -> None:
-        """Remember the settings."""
-        self._document["settings"] = asdict(bench)
+    def started(self, settings: BenchSettings) -> None:
+        self._document["settings"] = {**asdict(settings), "workers": settings.workers}
 
-    def predicted(self, prediction: Prediction) -> None:
-        """Remember the prediction, as it was made."""
+    def predicted(self, prediction: BenchPrediction) -> None:
         self._document["prediction"] = asdict(prediction)
 
-    def progressed(self, done: float, words: str) -> None:
-        """Show it when it is time."""
-        self._progress.show(done, words)
-
     def measured(self, cells: Sequence[Cell]) -> None:
-        """Remember the cells."""
         self._cells += cells
 
     def noted(self, sentence: str) -> None:
-        """Say it on stderr, and remember it."""
         self._document.setdefault("notes", []).append(sentence)
         self._meter.say(sentence)
 
     def finished(self, ending: Ending) -> None:
-        """Print the document."""
         self._document |= {"ending": ending, "fastest": [asdict(found) for found in winners(self._cells)]}
         self._document["cells"] = [cell.to_json() for cell in self._cells]
         self._out.write(json.dumps(finite(self._document), indent=2, allow_nan=False) + "\n")
         self._out.flush()
 
-    def close(self) -> None:
-        """Nothing is open."""
 
-
-class _Progress:
-    """Shows how far it is, now and then."""
-
-    def __init__(self, meter: Meter) -> None:
-        self._meter, self._begun = meter, time.monotonic()
-        self._due = self._begun + meter.interval
-
-    def show(self, done: float, words: str) -> None:
-        now = time.monotonic()
-        if now < self._due:
-            return
-        left = (now - self._begun) / done * (1 - done) if done else 0.0
-        more = f"  about {time_left(left)} left" if left else ""
-        self._meter.show(done, f"{words}{more}")
-        self._due = now + self._meter.interval
-
-
-def header(bench: Bench) -> list[str]:
+def header(settings: BenchSettings) -> list[str]:
     """What is measured, in two lines."""
-    where = "one host" if len(bench.hosts) == 1 else f"{len(bench.hosts)} hosts"
+    request, hosts = settings.request, len(settings.hosts)
     calls = (
-        f"{bench.repeats} timed calls a cell"
-        if bench.repeats
-        else f"as many timed calls as fit {show_seconds(bench.cell_seconds)} a cell"
+        f"{request.repeats} timed calls a cell"
+        if request.repeats
+        else f"as many timed calls as fit {show_seconds(request.cell_seconds)} a cell"
     )
-    many = "s" if bench.threads > 1 else ""
     return [
-        f"all-reduce ({bench.op}) of {bench.dtype}, {bench.workers} workers on {where}; "
-        f"torch {bench.torch}, {bench.threads} thread{many} a worker",
-        f"{calls}, all ways in turn; time is the slowest worker's: the median, and the middle half (low .. high)",
+        f"all-reduce ({request.op}) of {request.dtype}, {settings.workers} workers on "
+        f"{'one host' if hosts == 1 else f'{hosts} hosts'}; "
+        f"torch {settings.torch}, {settings.threads} thread{'s' if settings.threads > 1 else ''} a worker",
+        f"{calls}, all sides in turn; time is the slowest worker's: the median, and the quartiles (low .. high)",
     ]
 
 
 def row(cell: Cell) -> str:
-    """One line of the table."""
     spread = f"{show_seconds(cell.low)} .. {show_seconds(cell.high)}"
     return (
         f"{show_bytes(cell.size):>8}  {cell.what:16}  {show_seconds(cell.median):>8}  {spread:>20}  "
@@ -170,7 +124,7 @@ def row(cell: Cell) -> str:
     )
 
 
-def verdict(cells: Sequence[Cell], ending: Ending) -> str:
+def conclusion(cells: Sequence[Cell], ending: Ending) -> str:
     """The last sentence."""
     if ending == "interrupted":
         return f"interrupted after {len(cells)} rows"
@@ -181,7 +135,58 @@ def verdict(cells: Sequence[Cell], ending: Ending) -> str:
         return "all results are right" if len(cells) > 1 else "the result is right"
     errors = sorted(abs(cell.error) for cell in cells)
     middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
-    return f"all results are right; half of the predictions are within {100 * middle:.0f} %"
+    return f"all results are right; median error of the predictions {100 * middle:.0f} %"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Winner:
+    """The fastest side at one size, among those whose result was right."""
+
+    size: int
+    """Bytes."""
+    what: str
+    seconds: float
+    compared: int
+    """How many other sides were right."""
+    times_gloo: float | None
+    """How many times as fast as Gloo's own all-reduce; None if that was not measured, or won."""
+    schedule: str | None
+    """The fastest schedule; None if there was none."""
+    schedule_seconds: float | None
+
+    def __str__(self) -> str:
+        text = f"{show_bytes(self.size)}: {self.what} {show_seconds(self.seconds)}"
+        if self.times_gloo is not None:
+            text += f", {_times(self.times_gloo)} times as fast as gloo"
+        if self.schedule_seconds is not None and self.schedule != self.what:
+            text += f"; best schedule {self.schedule} {show_seconds(self.schedule_seconds)}"
+        return text
+
+
+def winners(cells: Sequence[Cell]) -> list[Winner]:
+    """One a size, in the order of the cells; none where no result was right."""
+    right = (cell for cell in cells if cell.right)
+    return [_winner(list(some)) for _, some in groupby(right, key=attrgetter("size"))]
+
+
+def _winner(cells: list[Cell]) -> Winner:
+    seconds = attrgetter("median")
+    best = min(cells, key=seconds)
+    gloo = next((cell for cell in cells if cell.what == GLOO and cell is not best), None)
+    schedule = min((cell for cell in cells if cell.what in SCHEDULES), key=seconds, default=None)
+    return Winner(
+        size=best.size,
+        what=best.what,
+        seconds=best.median,
+        compared=len(cells) - 1,
+        times_gloo=gloo.median / best.median if gloo else None,
+        schedule=schedule.what if schedule else None,
+        schedule_seconds=schedule.median if schedule else None,
+    )
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}" if ratio < 1.1 else f"{ratio:.2g}" if ratio < 100 else f"{ratio:.0f}"
 
 
 def _rate(rate: float) -> str:

@@ -127,6 +127,21 @@ class Pace:
         self._due = time.monotonic() + self.meter.interval
 
 
+class Countdown:
+    """Shows on a meter, when it is due, the share that is done and about how long the rest takes."""
+
+    def __init__(self, meter: Meter) -> None:
+        self.meter, self._begun = meter, time.monotonic()
+        self._due = self._begun + meter.interval
+
+    def show(self, done: float, words: str) -> None:
+        now = time.monotonic()
+        if now >= self._due:
+            left = (now - self._begun) * (1 - done) / done if done else 0.0
+            self.meter.show(done, f"{words}  about {time_left(left)} left" if left else words)
+            self._due = now + self.meter.interval
+
+
 def write(console: Console, text: str) -> None:
     """Print text as it is: no markup, no colours, no line breaks of rich's own."""
     console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)

@@ -79,7 +79,7 @@ def _server(process: int, server: int, path: Path, most: int) -> Iterator[dict[s
             yield _counter(process, entry.at, "staleness", stalest)
         elif isinstance(entry, Received):
             yield _counter(process, entry.at, "queue depth", entry.depth)
-            if entry.kind in ("Join", "Left"):
+            if entry.kind in ("Join", "Leave"):
                 what = "joins" if entry.kind == "Join" else entry.how or "left"
                 yield _instant(process, CREW, entry.at, what, {"rank": entry.worker})
 

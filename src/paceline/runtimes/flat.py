@@ -1,23 +1,31 @@
-"""Flat state: a model's parameters, gradients and buffers as views into one tensor each."""
+"""A model whose parameters, gradients and buffers are views into one tensor each, and its optimizer on them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+from inspect import unwrap
+from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 
 from paceline.errors import UsageError
+from paceline.jobs.batches import Batch, batch_loss
+from paceline.jobs.job import Job
+from paceline.jobs.optimizers import ELEMENTWISE, clip_norm_
+from paceline.jobs.step import NO_HOOKS, StepHooks, accumulate_gradient
+from paceline.jobs.subject import Subject
 
 CONTROL = 16
 """Elements in front of the parameters and of the gradients that travel with every reduction of the whole vector:
 the weight and the vote to stop. Sixteen keep the vector behind them aligned to a cache line."""
 
 Zeros = Callable[[int, torch.dtype, torch.device], Tensor]
-"""Makes the memory of a flat tensor: so many zeros of a type on a device."""
+"""Allocates a flat tensor of zeros: (length, dtype, device)."""
 
 
 def own_memory(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Memory of this process alone."""
+    """Allocate memory of this process alone."""
     return torch.zeros(length, dtype=dtype, device=device)
 
 
@@ -34,12 +42,10 @@ class Flat:
 
     @property
     def params(self) -> Tensor:
-        """The flat parameters."""
         return self.params_storage[CONTROL:]
 
     @property
     def grad(self) -> Tensor:
-        """The flat gradient."""
         return self.grad_storage[CONTROL:]
 
 
@@ -96,3 +102,89 @@ def flatten_buffers(model: nn.Module) -> Tensor:
         module._buffers[name] = view
         start += buffer.numel()
     return flat
+
+
+class FlatModel:
+    """A model on flat buffers with its loss and optimizer.
+
+    ``flat`` and ``buffers`` are the memory that the model itself uses: writing to them changes the model.
+    """
+
+    def __init__(self, job: Job | Subject, model: nn.Module, zeros: Zeros = own_memory) -> None:
+        """``zeros`` allocates the parameters and gradients."""
+        self.job, self.model = job, model.train()
+        self.flat = flatten_parameters(self.model, zeros)
+        self.buffers = flatten_buffers(self.model)
+        optimizer = flat_optimizer(job.optimizer, self.flat)
+        self.optimizer = ScheduledOptimizer(optimizer, self.flat.grad, job.clip_norm)
+
+    def forward(self, batch: Batch) -> Tensor:
+        """Return the mean loss of a mini-batch."""
+        if self.job.precision == "fp32":
+            return batch_loss(self.job, self.model, batch)
+        with torch.autocast(self.flat.params.device.type, torch.bfloat16):
+            return batch_loss(self.job, self.model, batch)
+
+    def accumulate(
+        self, batches: Iterator[Batch], shares: Sequence[float], hooks: StepHooks = NO_HOOKS
+    ) -> list[float]:
+        """Overwrite the gradient with that of the mini-batches, each times its share; return their losses."""
+        return accumulate_gradient(self.forward, self.flat.grad_storage, batches, shares, hooks)
+
+
+class ScheduledOptimizer:
+    """An optimizer whose learning rates are those that it was built with, times a schedule's factor."""
+
+    def __init__(self, optimizer: optim.Optimizer, grad: Tensor, clip_norm: float | None) -> None:
+        self._optimizer, self._grad, self._clip_norm = optimizer, grad, clip_norm
+        self.base_rates = [group["lr"] for group in optimizer.param_groups]
+        self._step = _plain_step(optimizer)
+
+    def step(self, factor: float = 1.0) -> None:
+        """Clip the flat gradient and move along it, at ``factor`` times the learning rates."""
+        clip_norm_(self._grad, self._clip_norm)
+        for group, rate in zip(self._optimizer.param_groups, self.base_rates, strict=True):
+            group["lr"] = rate * factor
+        self._step()
+
+    def state(self) -> dict[int, Any]:
+        """Return what it keeps from step to step, by parameter; ``load`` is its inverse."""
+        slots: dict[int, Any] = self._optimizer.state_dict()["state"]
+        return slots
+
+    def load(self, state: dict[Any, Any]) -> None:
+        """Take over a saved state; the parameters' numbers may have become text in a file."""
+        groups = self._optimizer.state_dict()["param_groups"]
+        slots = {int(index): slot for index, slot in state.items()}
+        self._optimizer.load_state_dict({"state": slots, "param_groups": groups})
+
+
+def _plain_step(optimizer: optim.Optimizer) -> Callable[[], object]:
+    """The optimizer's step without torch's wrappers for hooks, profilers and the compiler, where no hook is set.
+
+    They cost several times what a small model's step itself does, and import the compiler, which takes a second.
+    """
+    hooks = optimizer._optimizer_step_pre_hooks or optimizer._optimizer_step_post_hooks
+    if type(optimizer) not in ELEMENTWISE or optimizer.defaults.get("differentiable") or hooks:
+        return optimizer.step
+    return torch.no_grad()(partial(unwrap(type(optimizer).step), optimizer))
+
+
+def takes_vector(optimizer: optim.Optimizer, flat: Flat) -> bool:
+    """Whether an optimizer on a model's parameters treats all their elements alike and leaves none out."""
+    if type(optimizer) not in ELEMENTWISE or len(optimizer.param_groups) > 1:
+        return False
+    return len(optimizer.param_groups[0]["params"]) == len(flat.parameters)
+
+
+def flat_optimizer(
+    factory: Callable[[Iterable[nn.Parameter]], optim.Optimizer], flat: Flat
+) -> optim.Optimizer:
+    """Build the optimizer on one flat parameter if it is elementwise and takes all alike; else on the model's own."""
+    optimizer = factory(flat.parameters)
+    if not takes_vector(optimizer, flat):
+        return optimizer
+    whole = nn.Parameter(flat.params)
+    assert whole.data_ptr() == flat.params.data_ptr()
+    whole.grad = flat.grad
+    return factory([whole])

@@ -16,7 +16,6 @@ from paceline.runtimes.prctl import die_with_parent
 from paceline.runtimes.randomness import AllStreams, undisturbed
 
 
-
 class Request(NamedTuple):
     """One batch: its samples, and the seed of whatever random numbers its data set draws."""
 

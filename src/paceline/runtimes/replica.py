@@ -1,48 +1,53 @@
 """One worker's model, gradient, optimizer, data and randomness, on flat buffers; the same in both runtimes."""
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from itertools import count
-from math import isfinite
+from math import isfinite, nan
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from paceline.errors import Diverged, UsageError
-from paceline.jobs.batches import Batch, batch_loss, kept_outputs, targets_of, to_device
+from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Job
-from paceline.jobs.optimizers import clip_norm_
 from paceline.jobs.sharding import Shards, scoring_batches
-from paceline.runtimes.flat import Flat, Zeros, flatten_buffers, flatten_parameters, own_memory
+from paceline.jobs.step import NO_HOOKS, StepHooks
+from paceline.runtimes.flat import (
+    Flat,
+    FlatModel,
+    ScheduledOptimizer,
+    Zeros,
+    flat_optimizer,
+    flatten_parameters,
+    own_memory,
+    takes_vector,
+)
 from paceline.runtimes.loading import Request, load
-from paceline.runtimes.optimizers import Rated, flat_optimizer
 from paceline.runtimes.randomness import AllStreams, State, Streams, TorchStream, undisturbed
+from paceline.strategies.base import server_slices
 
 
-class Replica:
-    """The real mathematics of one worker.
+class Replica(FlatModel):
+    """One worker's model with its data and its random streams."""
 
-    ``params``, ``grad`` and ``buffers`` are the memory that the model itself uses: writing to them changes the model.
-    """
+    job: Job
 
     def __init__(
         self, job: Job, shards: Shards, rank: int, seed: int, device: torch.device, zeros: Zeros = own_memory
     ) -> None:
-        """``zeros`` makes the memory of the parameters and gradients."""
-        self.job, self.shards, self.rank, self.device = job, shards, rank, device
+        self.shards, self.rank, self.device = shards, rank, device
         self._seed = seed
         self._batches: Iterator[Batch] = iter(())
         self._next_step: int | None = None
         self.streams = _streams_of(job)
         with undisturbed(self.streams):
             self.streams.seed(seed)
-            self.model = job.model().to(device).train()
+            model = job.model().to(device)
+        super().__init__(job, model, zeros)
         self.rng = first_streams(job, seed, rank)
-        self.flat: Flat = flatten_parameters(self.model, zeros)
-        self.buffers: Tensor = flatten_buffers(self.model)
-        self._rated = Rated(flat_optimizer(job.optimizer, self.flat))
         self.loss_sum = 0.0
         self.loss_samples = 0
 
@@ -56,18 +61,34 @@ class Replica:
         yield
         self.rng = self.streams.get()
 
-    def batches(self, step: int) -> Iterator[tuple[Batch, int]]:
-        """This worker's mini-batches of a step, on its device, each with its number of samples.
+    def gradient(self, step: int, share: float, hooks: StepHooks = NO_HOOKS) -> float:
+        """Overwrite ``flat.grad`` with ``share`` times the mean gradient of a step; return the mean loss.
 
-        One unless gradients are accumulated; none where an epoch ends unevenly. All of them must be taken.
+        With the shares of all workers adding up to 1, the sum of their gradients is the mean over all samples. Where
+        an epoch ends unevenly a step may have no samples: the gradient is zero and the loss is not a number. Raises
+        Diverged where the loss is not finite.
+        """
+        counts = [len(request.indices) for request in self._requests(step)]
+        samples = sum(counts)
+        shares = [share * (count / samples) for count in counts]
+        losses = self.accumulate(self.batches(step), shares, hooks)
+        for value in losses:
+            if not isfinite(value):
+                raise self.diverged(f"the loss of rank {self.rank} is {value}", step + 1)
+        total = sum(value * count for value, count in zip(losses, counts, strict=True))
+        self.loss_sum += total
+        self.loss_samples += samples
+        return total / samples if samples else nan
+
+    def batches(self, step: int) -> Iterator[Batch]:
+        """The mini-batches of a step, on the worker's device, and those of the steps after it.
+
+        The mini-batches of one step must all be taken before the next step's are asked for.
         """
         if step != self._next_step:
             self._batches = load(self.job.train, self._all_requests(step), self.job.loader_workers)
         self._next_step = step + 1
-        return (
-            (to_device(next(self._batches), self.device), len(request.indices))
-            for request in self._requests(step)
-        )
+        return (to_device(batch, self.device) for batch in self._batches)
 
     def _all_requests(self, first: int) -> Iterator[Request]:
         return (request for step in count(first) for request in self._requests(step))
@@ -82,44 +103,17 @@ class Replica:
             for place, start in enumerate(range(0, len(indices), size))
         ]
 
-    def forward(self, batch: Batch) -> Tensor:
-        """The mean loss of a mini-batch."""
-        with self._autocast():
-            return batch_loss(self.job, self.model, batch)
-
-    def _autocast(self) -> AbstractContextManager[Any]:
-        return (
-            nullcontext()
-            if self.job.precision == "fp32"
-            else torch.autocast(self.device.type, torch.bfloat16)
-        )
-
-    def backward(self, loss: Tensor, samples: int, share: float) -> None:
-        """Add ``share`` times the gradient to ``flat.grad``.
-
-        With the shares of all workers adding up to 1, the sum of their gradients is the mean over all samples.
-        Raises Diverged where the loss is not finite.
-        """
-        # Handed a gradient instead, torch imports sympy to check its shape: half a second in every worker.
-        (loss * share).backward()  # type: ignore[no-untyped-call]
-        value = loss.item()
-        if not isfinite(value):
-            raise self.diverged(f"the loss of rank {self.rank} is {value}", self._next_step or 1)
-        self.loss_sum += value * samples
-        self.loss_samples += samples
-
     def diverged(self, what: str, step: int) -> Diverged:
         """The error that says so, with the learning rate of that step."""
         return Diverged(what, step, self.learning_rate((step - 1) / self.shards.steps_per_epoch))
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
-        """The optimizer's step on the clipped gradient, at ``rate`` times the learning rate of this epoch."""
-        clip_norm_(self.flat.grad, self.job.clip_norm)
-        self._rated.step(self.job.schedule(epoch) * rate)
+        """Take the optimizer's step on the clipped gradient, at ``rate`` times the learning rate of this epoch."""
+        self.optimizer.step(self.job.schedule(epoch) * rate)
 
     def learning_rate(self, epoch: float) -> float:
         """The first group's rate at an epoch."""
-        return float(self._rated.base_rates[0] * self.job.schedule(epoch))
+        return float(self.optimizer.base_rates[0] * self.job.schedule(epoch))
 
     @torch.no_grad()
     def evaluate(
@@ -196,7 +190,7 @@ class Replica:
         return {
             "params": self.flat.params,
             "model": dict(self.model.named_buffers()),
-            "optimizer": self._rated.state(),
+            "optimizer": self.optimizer.state(),
             "rng": self.streams.get(),
             "loss": [self.loss_sum, self.loss_samples],
         }
@@ -207,7 +201,7 @@ class Replica:
             self.flat.params.copy_(state["params"])
             for name, value in self.model.named_buffers():
                 value.copy_(state["model"][name])
-        self._rated.load(state["optimizer"])
+        self.optimizer.load(state["optimizer"])
         self.streams.set(state["rng"])
         self.loss_sum, self.loss_samples = state["loss"]
 
@@ -227,3 +221,69 @@ def first_streams(job: Job, seed: int, rank: int) -> State:
 def stream_seed(seed: int, rank: int) -> int:
     """One seed a worker: streams of neighbouring ranks and seeds have nothing in common."""
     return (seed * 1_000_003 + rank + 1) * 2_654_435_761 % 2**63
+
+
+class ParameterShard:
+    """The real mathematics of one server; every part begins as every worker's model does.
+
+    ``params`` and ``grad`` are the part's own memory: ``apply`` moves the one along the other.
+    """
+
+    def __init__(self, job: Job, rank: int, servers: int, seed: int, device: torch.device) -> None:
+        streams = AllStreams()
+        with undisturbed(streams):
+            streams.seed(seed)
+            model = job.model().to(device).train()
+        flat = flatten_parameters(model)
+        self._schedule = job.schedule
+        self.params, self.grad = flat.params, flat.grad
+        if servers == 1:
+            optimizer = flat_optimizer(job.optimizer, flat)
+        else:
+            check_divisible(job, servers, flat)
+            self.params = server_slices(flat.params, servers)[rank].clone()
+            self.grad = torch.zeros_like(self.params)
+            own = nn.Parameter(self.params)
+            own.grad = self.grad
+            optimizer = job.optimizer([own])
+        self._optimizer = ScheduledOptimizer(optimizer, self.grad, job.clip_norm)
+
+    def apply(self, epoch: float, rate: float = 1.0) -> None:
+        """Take the optimizer's step on this part, at ``rate`` times the learning rate of this epoch."""
+        self._optimizer.step(self._schedule(epoch) * rate)
+
+    def state(self) -> dict[str, Any]:
+        """Everything that changes while training; tensors and numbers only. ``load`` is its inverse."""
+        return {"params": self.params, "optimizer": self._optimizer.state()}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Become the part that was saved."""
+        with torch.no_grad():
+            self.params.copy_(state["params"])
+        self._optimizer.load(state["optimizer"])
+
+
+def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
+    """Refuse what cannot work on a part of the vector; the model is looked at without memory."""
+    if servers < 2:
+        return
+    if job.clip_norm is not None:
+        raise UsageError(
+            f"--servers {servers} and clip_norm={job.clip_norm:g} do not go together: no server knows the norm of the "
+            "whole gradient; choose --servers 1 or leave the clipping out"
+        )
+    if flat is None:
+        with torch.device("meta"):
+            flat = flatten_parameters(job.model())
+    if flat.offsets[-1] < servers:
+        raise UsageError(
+            f"--servers {servers} cannot share the {flat.offsets[-1]} parameters of job {job.name!r}: "
+            "each must keep at least one; choose fewer servers"
+        )
+    optimizer = job.optimizer(flat.parameters)
+    if not takes_vector(optimizer, flat):
+        raise UsageError(
+            f"--servers {servers} and the optimizer {type(optimizer).__name__} of job {job.name!r} do not go "
+            "together: it does not treat every element alike, so no server can step its part alone; "
+            "choose --servers 1 or another optimizer"
+        )

@@ -120,7 +120,7 @@ class Session:
         position = self.position
         position.seen = self.me.seen
         position.progress = self.shards.steps_through(position.seen)
-        met = self.shards.steps_through(self.me.met)
+        met = self.shards.steps_through(self.me.seen_at_sync)
         if met <= position.met:
             return date
         position.met = met

@@ -13,12 +13,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.errors import UsageError
 from paceline.shm.joining import join
+from paceline.shm.operations import InvalidCall
 from paceline.shm.peers import PeerLost
 from paceline.shm.process_group import SharedMemoryGroup
+from paceline.shm.register import StoreTampered
 
-__all__ = ["Options", "PeerLost", "SharedMemoryGroup", "zeros"]
+__all__ = ["InvalidCall", "Options", "PeerLost", "SharedMemoryGroup", "StoreTampered", "zeros"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +42,7 @@ def zeros(
     """
     found = dist.group.WORLD if group is None else group
     if not isinstance(found, SharedMemoryGroup):
-        raise UsageError(f"zeros needs a group whose backend is shm: {_what_it_is(found)}")
+        raise InvalidCall(f"zeros needs a group whose backend is shm: {_what_it_is(found)}")
     return found.zeros(length, dtype)
 
 

@@ -9,8 +9,7 @@ from typing import SupportsIndex
 import torch
 from torch import Tensor
 
-from paceline.collectives.operations import OPERATIONS
-from paceline.errors import UsageError
+from paceline.shm.operations import OPERATIONS, InvalidCall
 
 _LAYOUT = Struct("<iiqiiqq")
 _SAME = 24
@@ -131,9 +130,9 @@ def fit(parts: Sequence[Tensor], like: Tensor, ranks: int) -> bool:
     )
 
 
-def misfit(kind: str) -> UsageError:
+def misfit(kind: str) -> InvalidCall:
     """What to say where a rank's own tensors do not fit together."""
-    return UsageError(f"{kind} needs one tensor for each rank, of the size and type of the other side's")
+    return InvalidCall(f"{kind} needs one tensor for each rank, of the size and type of the other side's")
 
 
 def check_exchange(
@@ -142,7 +141,7 @@ def check_exchange(
     """Raise the same error on all ranks if what one gives is not what another expects; elements, by rank."""
     for (one, row), (other, column) in product(enumerate(gives), enumerate(takes)):
         if row[other] != column[one]:
-            raise UsageError(
+            raise InvalidCall(
                 f"all_to_all does not fit: rank {names[one]} gives {row[other]} elements to rank {names[other]}, "
                 f"which expects {column[one]}"
             )

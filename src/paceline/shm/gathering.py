@@ -5,13 +5,12 @@ from collections.abc import Callable, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass
 from mmap import mmap
-from pathlib import Path
 from struct import Struct
 
-from paceline.collectives.hosts import host_id
 from paceline.shm import futex, segment
 from paceline.shm.allocations import Allocations
 from paceline.shm.facts import MAPPED, MEMBER, OFFER
+from paceline.shm.host import sharing_id
 from paceline.shm.register import START, Register
 from paceline.shm.table import Layout, Table
 from paceline.shm.team import Team
@@ -50,14 +49,6 @@ def meet_members(register: Register, rank: int, names: Sequence[int]) -> list[Me
         if members[-1].host == mine[1] and other != rank and futex.supported():
             register.watch(other, members[-1].process)
     return members
-
-
-def sharing_id() -> str:
-    """The same for processes of one host that can share memory and watch each other: what else that needs."""
-    if not futex.supported():
-        return host_id()
-    spaces = [str(Path("/proc/self/ns", kind).stat().st_ino) for kind in ("pid", "user")]
-    return "/".join([host_id(), *spaces, str(os.getuid())])
 
 
 def form_team(

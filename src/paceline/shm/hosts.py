@@ -8,11 +8,9 @@ import torch
 from torch import Tensor
 from torch.distributed import AllreduceOptions, BroadcastOptions, ReduceOp, Work
 
-from paceline.collectives.operations import Operation, find_operation
-from paceline.collectives.torch_ops import combining
-from paceline.errors import UsageError
 from paceline.shm import call
 from paceline.shm.call import Call
+from paceline.shm.operations import InvalidCall, Operation, find_operation
 from paceline.shm.peers import PeerLost
 from paceline.shm.register import Register
 from paceline.shm.team import Team
@@ -30,7 +28,7 @@ _NEWS = 1.0
 class Hosts:
     """Each host's ranks are a team, its first rank talks to the other hosts' first ranks.
 
-    The same promises as ``Team``: a call that the ranks do not agree on raises the same ``UsageError`` on all of them.
+    The same promises as ``Team``: a call that the ranks do not agree on raises the same ``InvalidCall`` on all of them.
     """
 
     def __init__(
@@ -87,7 +85,7 @@ class Hosts:
             self._combine_gathered(tensor.view(-1), how)
             return
         options = AllreduceOptions()
-        options.reduceOp = ReduceOp(combining(how))
+        options.reduceOp = ReduceOp(how.combining_op)
         self._between(lambda: self._leaders.allreduce([tensor], options), "all_reduce")
 
     def _combine_gathered(self, flat: Tensor, how: Operation) -> None:
@@ -190,11 +188,11 @@ class Hosts:
         call.check_exchange(gives.tolist(), takes.tolist(), self._names)
         return int(gives.max())
 
-    def refuse(self, problem: UsageError) -> NoReturn:
+    def refuse(self, problem: InvalidCall) -> NoReturn:
         """As in a team: meet the others and raise: what the ranks differ in, or the problem of all."""
         try:
             self._agree(call.UNKNOWN, torch.uint8, 0)
-        except UsageError as error:
+        except InvalidCall as error:
             raise error from problem
         raise problem
 
@@ -215,7 +213,7 @@ class Hosts:
     def receive_any(self, tensor: Tensor, tag: int) -> int:
         """Only where nobody shares this host: else there are two ways in, and no way to wait at both."""
         if self._team.size > 1:
-            raise UsageError("recv from any source works on one host only; name the source")
+            raise InvalidCall("recv from any source works on one host only; name the source")
         work = self._everybody.recv_anysource([tensor], tag)
         self._between(lambda: work, "recv")
         return int(work._source_rank())
@@ -271,7 +269,9 @@ class Hosts:
         first, *others = zip(self._order, map(_unpack, self._gather(packed)), strict=True)
         for rank, other in others:
             if other != first[1]:
-                raise UsageError(call.disagreement(self._names[first[0]], first[1], self._names[rank], other))
+                raise InvalidCall(
+                    call.disagreement(self._names[first[0]], first[1], self._names[rank], other)
+                )
         if not fits:
             raise call.misfit(kind)
 

@@ -10,10 +10,10 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from paceline.errors import UsageError
 from paceline.shm import futex
 from paceline.shm.call import DTYPES
 from paceline.shm.meeting import NAP
+from paceline.shm.operations import InvalidCall
 from paceline.shm.peers import LINE, WORD, PeerLost, Peers, address_of
 
 BUDGET = 2**18
@@ -139,7 +139,7 @@ class Inbox(_Box):
 
     def _fill(self, tensor: Tensor, dtype: torch.dtype, data: Tensor) -> None:
         if dtype != tensor.dtype or len(data) != tensor.nbytes:
-            raise UsageError(
+            raise InvalidCall(
                 f"recv expected {tensor.numel()} x {tensor.dtype} and rank {self._peers.name(self._other)} sent "
                 f"{len(data) // dtype.itemsize} x {dtype}; both sides need the same size and type"
             )

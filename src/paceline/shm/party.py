@@ -6,7 +6,7 @@ from typing import NoReturn, Protocol
 import torch
 from torch import Tensor
 
-from paceline.errors import UsageError
+from paceline.shm.operations import InvalidCall
 from paceline.shm.peers import PeerLost
 
 
@@ -50,7 +50,7 @@ class Party(Protocol):
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
         """A tensor of zeros in shared memory."""
 
-    def refuse(self, problem: UsageError) -> NoReturn:
+    def refuse(self, problem: InvalidCall) -> NoReturn:
         """Take part in the next call, whatever the others ask for, only to say that this rank cannot: all raise."""
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:

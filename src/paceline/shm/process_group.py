@@ -13,14 +13,13 @@ import torch
 from torch import Tensor
 from torch.distributed import ProcessGroup, Work
 
-from paceline.collectives.torch_ops import TORCH_OPS
-from paceline.errors import UsageError
 from paceline.shm import call
+from paceline.shm.operations import OPERATIONS, InvalidCall
 from paceline.shm.party import Party
 from paceline.shm.peers import PeerLost
 from paceline.shm.works import Lane, Promised, Task
 
-_NAMES = {op: name for name, op in TORCH_OPS.items()}
+_NAMES = {operation.torch_op: name for name, operation in OPERATIONS.items()}
 _MANY = 64
 """Partners and tags beyond which those without work are forgotten."""
 _GRACE = 2.0
@@ -214,7 +213,7 @@ class SharedMemoryGroup(ProcessGroup):
 
         def task() -> None:
             if problem := call.problem_with_zeros(length, dtype):
-                self.party.refuse(UsageError(problem))
+                self.party.refuse(InvalidCall(problem))
             made.append(self.party.zeros(length, dtype))
 
         self._lane.now(partial(self._carry_out, task))
@@ -264,7 +263,7 @@ class SharedMemoryGroup(ProcessGroup):
     ) -> Work:
         """Do it in turn: change ``tensors`` by what is ``given``. Where that cannot be, all ranks must hear of it."""
         if problem := _problem(tensors, given, op):
-            task = partial(self.party.refuse, UsageError(problem))
+            task = partial(self.party.refuse, InvalidCall(problem))
         if opts is not None and not opts.asyncOp:
             return self._lane.now(partial(self._carry_out, task), tensors)
         return self._lane.later(partial(self._carry_out, task), tensors)
@@ -273,7 +272,7 @@ class SharedMemoryGroup(ProcessGroup):
         """Do it; a rank that is torn out of a collective by anything but a mistake of all cannot take part again."""
         try:
             task()
-        except UsageError:
+        except InvalidCall:
             raise
         except PeerLost as error:
             self.party.close()
@@ -307,8 +306,8 @@ def _operation(opts: Any) -> str:
 
 def _problem(tensors: Sequence[Tensor], given: Sequence[Tensor], op: str) -> str:
     """Why this rank cannot do what it is asked for, in a sentence; nothing if it can."""
-    if op and op not in TORCH_OPS:
-        return f"shm has no {op}; choose one of: {', '.join(TORCH_OPS)}"
+    if op and op not in OPERATIONS:
+        return f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
     for tensor in (*tensors, *given):
         if problem := call.problem_with(tensor):
             return problem
@@ -317,7 +316,7 @@ def _problem(tensors: Sequence[Tensor], given: Sequence[Tensor], op: str) -> str
 
 def _check(tensor: Tensor) -> None:
     if problem := call.problem_with(tensor):
-        raise UsageError(problem)
+        raise InvalidCall(problem)
 
 
 def _whole(tensor: Tensor) -> Tensor:

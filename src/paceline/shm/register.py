@@ -9,7 +9,6 @@ from typing import Any, NoReturn
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
-from paceline.errors import RunFailed
 from paceline.shm.facts import Fact, T, plain
 from paceline.shm.peers import PeerLost, died
 
@@ -23,11 +22,15 @@ _READING = 0.2
 """Seconds that others have to read why a rank ends."""
 
 
+class StoreTampered(RuntimeError):
+    """The store holds a value that no rank of the group has written."""
+
+
 class Register:
     """Facts by rank. Whoever waits for one also watches the processes that are known by then.
 
     The time for all of them together begins with the first that is waited for. Anybody who reaches the store may write
-    to it: a value that no rank would have written raises ``RunFailed``.
+    to it: a value that no rank would have written raises ``StoreTampered``.
     """
 
     def __init__(self, store: Store, names: Sequence[int], timeout: float) -> None:
@@ -68,7 +71,7 @@ class Register:
             f"under {fact.key}/{rank}{detail}: is somebody else writing to it?"
         )
         self.announce(error)
-        raise RunFailed(error)
+        raise StoreTampered(error)
 
     def _wait(self, fact: str, rank: int) -> bytes:
         key, pause = f"{fact}/{rank}", _SHORTEST

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from paceline.collectives.operations import Operation
+from paceline.shm.operations import Operation
 from paceline.shm.table import Table
 
 MOST = 256

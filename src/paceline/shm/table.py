@@ -7,10 +7,10 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from paceline.errors import UsageError
 from paceline.shm import call
 from paceline.shm.mailbox import Inbox, Outbox, box_bytes
 from paceline.shm.meeting import Meeting
+from paceline.shm.operations import InvalidCall
 from paceline.shm.peers import HAS_LEFT, LINE, PeerLost, Peers
 from paceline.shm.segment import PAGE
 
@@ -81,7 +81,7 @@ class Table:
         asked = self._asked(len(packed))
         for other in asked:
             if not call.agrees(packed, other):
-                raise UsageError(self._disagreement(asked))
+                raise InvalidCall(self._disagreement(asked))
         return asked
 
     def _asked(self, size: int) -> list[bytes]:

@@ -11,10 +11,9 @@ from typing import NoReturn
 import torch
 from torch import Tensor
 
-from paceline.collectives.operations import Operation, find_operation
-from paceline.errors import UsageError
 from paceline.shm import call
 from paceline.shm.allocations import Allocations
+from paceline.shm.operations import InvalidCall, Operation, find_operation
 from paceline.shm.peers import PeerLost
 from paceline.shm.routine import MOST, Routine, make_routine
 from paceline.shm.table import PIECE, Table
@@ -277,11 +276,11 @@ class Team:
             table.meeting.meet()
             result[start:stop].copy_(turn[self.rank][: stop - start])
 
-    def refuse(self, problem: UsageError) -> NoReturn:
+    def refuse(self, problem: InvalidCall) -> NoReturn:
         """Meet the others, whatever they ask for, and raise: what the ranks differ in, or the problem of all."""
         try:
             self._agree(call.UNKNOWN, torch.uint8, 0)
-        except UsageError as error:
+        except InvalidCall as error:
             raise error from problem
         raise problem
 

@@ -10,12 +10,14 @@ from typing import Any, Literal, NamedTuple
 
 from torch import Tensor
 
+from paceline.records.servers import AppliedGradient
+
 MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
-    """How gradients are averaged while backward goes on: in buckets, weighted by each worker's samples."""
+class BucketedMean:
+    """Average gradients while backward goes on: in buckets, weighted by each worker's samples."""
 
     first_bucket: int = MIB
     """Bytes of the first bucket; smaller starts the traffic earlier in backward."""
@@ -31,21 +33,7 @@ class Gradient:
     With ``reduce``, ``me.grad`` is the mean over all workers when the program goes on.
     """
 
-    reduce: Mean | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Credit:
-    """One worker's gradient in a server's update, for the record."""
-
-    worker: int
-    clock: int
-    """Steps that the worker had finished before it computed this gradient."""
-    version: int
-    """The server's updates that the gradient was computed on."""
-    staleness: int
-    """The server's updates that it missed."""
-    samples: int
+    reduce: BucketedMean | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +41,10 @@ class Apply:
     """The optimizer's step: ``me.params`` moves along ``me.grad``.
 
     A worker's own step ends with it: ``me.clock`` counts one more. On a server it is one update, ``me.version``
-    counts one more and ``me.seen`` the samples of those whose gradients went into it.
+    counts one more and ``me.seen`` the samples of the gradients in it.
     """
 
-    credits: tuple[Credit, ...] = ()
+    gradients: tuple[AppliedGradient, ...] = ()
     """Whose gradients a server's update is made of; a worker's step has none."""
 
     rate: float = 1.0
@@ -90,7 +78,7 @@ class Broadcast:
 
 
 class Peer(NamedTuple):
-    """Somebody to send to: ``Peer("server", 0)``."""
+    """A node to send to: ``Peer("server", 0)``."""
 
     role: Literal["worker", "server"]
     rank: int
@@ -122,4 +110,4 @@ class Receive:
 
 
 Program = Generator[Any, Any, Any]
-"""A generator of effects; what it returns is up to whoever runs it."""
+"""A generator of effects."""

@@ -194,7 +194,9 @@ def what_next(line: str, failure: Failure) -> str:
     return line
 
 
-def join_command(run: Path | None, near: bool, endpoints: Sequence[str], secret_file: Path | None) -> list[str]:
+def join_command(
+    run: Path | None, near: bool, endpoints: Sequence[str], secret_file: Path | None
+) -> list[str]:
     """How a worker comes back to a run that goes on: ``near`` server 0 by its folder, else at its address."""
     try:
         path = read_settings(RunFolder(run)).job.path if run else None

@@ -23,15 +23,22 @@ from paceline.runtimes.live.secret import Secret, run_secret, store_key
 from paceline.runtimes.live.store_server import (
     LONGEST_WAIT,
     MOST_BYTES,
+    STORE_CUT,
     Answer,
     Op,
     Request,
     Status,
     StoreServer,
 )
-from paceline.runtimes.live.wire.channel import Channel, Landing, Limits, OtherVersion
+from paceline.runtimes.live.wire.channel import (
+    Channel,
+    Destination,
+    MessageLimits,
+    OtherVersion,
+    Packet,
+    connect,
+)
 from paceline.runtimes.live.wire.noise import NotGenuine
-from paceline.runtimes.live.wire.tcp import connect, tune_patient
 
 _PORT = "paceline/port"
 _EVERYWHERE = "0.0.0.0"  # noqa: S104  only whoever has the secret gets an answer there
@@ -149,7 +156,7 @@ class RunStore(Store):
             deadline = monotonic() + (seconds or self.timeout.total_seconds())
             channel = self._connected(deadline)
             try:
-                if not channel.send(message, _NOTHING, _MOST_UNSENT):
+                if not channel.send(Packet(message, _NOTHING), _MOST_UNSENT):
                     raise self._late(request)
                 return self._answer(channel, request, deadline)
             except OSError as error:
@@ -183,11 +190,11 @@ class RunStore(Store):
         if self._channel is not None:
             return self._channel
         patience = max(0.0, deadline - monotonic())
-        limits = Limits(2 * MOST_BYTES, 0)
+        limits = MessageLimits(2 * MOST_BYTES, 0)
         where = f"the run's store at {self._address}, port {self._port},"
         try:
             self._channel = connect(
-                self._endpoint, store_key(self._secret), self._announce, limits, patience, tune_patient
+                self._endpoint, store_key(self._secret), self._announce, limits, patience, STORE_CUT
             )
         except OtherVersion:
             raise UsageError(
@@ -201,11 +208,11 @@ class RunStore(Store):
             raise dist.DistStoreError(f"wait timeout: {where} does not answer ({error})") from None
         return self._channel
 
-    def _announce(self, _: Channel, message: memoryview, __: int) -> Landing:
+    def _announce(self, _: Channel, message: memoryview, __: int) -> Destination:
         def take() -> None:
             self._answers.append(msgspec.msgpack.decode(message, type=Answer))
 
-        return Landing(None, take)
+        return Destination(None, take)
 
     def _late(self, request: Request) -> dist.DistStoreError:
         return dist.DistStoreError(

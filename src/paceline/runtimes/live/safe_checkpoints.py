@@ -19,7 +19,6 @@ from paceline.records.identity import Role
 from paceline.runtimes.config import Config, read_live
 from paceline.units import show_seconds
 
-
 _Steps = tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
 
 
@@ -79,7 +78,7 @@ def _nodes_here(folder: RunFolder, config: Config) -> set[int]:
 
 def _ranks_here(folder: RunFolder, role: Role, count: int) -> list[int]:
     recorded = folder.server_event_files() if role == "server" else folder.event_files()
-    saved = {path.name for path in folder.checkpoints.glob(f"step-*/{role}-*.tensors")}
+    saved = {path.name for path in folder.checkpoints.glob(f"step-*/{role}-*.safetensors")}
     return [
         rank for rank in range(count) if rank in recorded or folder.checkpoint(0, rank, role).name in saved
     ]

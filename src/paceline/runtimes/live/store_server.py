@@ -14,10 +14,8 @@ import msgspec
 
 from paceline.runtimes.live.addresses import cannot_listen, resolve
 from paceline.runtimes.live.secret import Secret, store_key
-from paceline.runtimes.live.wire.channel import Channel, Landing, Limits
-from paceline.runtimes.live.wire.encoding import Packet
+from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet
 from paceline.runtimes.live.wire.listener import Listener
-from paceline.runtimes.live.wire.tcp import tune_patient
 
 LONGEST_KEY = 512
 LONGEST_VALUE = 2**20
@@ -31,6 +29,8 @@ LONGEST_WAIT = 7 * 24 * 3600.0
 _LONGEST_REQUEST = KEYS_AT_ONCE * (LONGEST_KEY + 8) + 2 * LONGEST_VALUE + 1024
 _MOST_ANSWERS = 4
 """That may wait for one member; a member asks one question at a time."""
+STORE_CUT = 240
+"""Seconds that a network may be cut before a connection is given up: launchers decide earlier when a host is lost."""
 _OUTSIDE = ("stranger", "wrong key")
 
 
@@ -201,8 +201,8 @@ class StoreServer:
                     store_key(secret),
                     resolve(address, port),
                     self._announce,
-                    Limits(_LONGEST_REQUEST, 0),
-                    tune_patient,
+                    MessageLimits(_LONGEST_REQUEST, 0),
+                    STORE_CUT,
                 )
             except OSError as error:
                 raise cannot_listen(error, address, port) from None
@@ -227,8 +227,8 @@ class StoreServer:
         """End the thread and close the port; members notice at once."""
         self._listener.close(linger=0.1)
 
-    def _announce(self, channel: Channel, message: memoryview, _: int) -> Landing:
-        return Landing(None, partial(self._take, channel, message))
+    def _announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
+        return Destination(None, partial(self._take, channel, message))
 
     def _take(self, channel: Channel, message: memoryview) -> None:
         with self._lock:

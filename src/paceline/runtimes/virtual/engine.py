@@ -8,7 +8,7 @@ from typing import Any
 
 from paceline.errors import RunFailed
 from paceline.jobs.sharding import scoring_batches
-from paceline.records.servers import Updated, Used
+from paceline.records.servers import Updated
 from paceline.runtimes.session import Evaluate, Export, Save
 from paceline.runtimes.virtual.books import APPLY, CHECKPOINT, EVALUATE, WAIT
 from paceline.runtimes.virtual.circle import VirtualCollectives
@@ -172,11 +172,10 @@ class Engine:
         epoch = world.agenda.epoch(world.shards.steps_through(me.seen))
         self._mathematics.update(me.rank, epoch, effect.rate)
         me.version += 1
-        me.seen += sum(credit.samples for credit in effect.credits)
+        me.seen += sum(credit.samples for credit in effect.gradients)
         share = me.params.numel() / world.shape.size
-        me.now += world.costs.update(me.rank, share, len(effect.credits))
-        used = tuple(Used(c.worker, c.clock, c.version, c.staleness, c.samples) for c in effect.credits)
-        self._mail.note(node, Updated(me.now, me.version, used))
+        me.now += world.costs.update(me.rank, share, len(effect.gradients))
+        self._mail.note(node, Updated(me.now, me.version, effect.gradients))
         return False
 
     def _gradient(self, node: Node, effect: Gradient) -> bool:
@@ -204,7 +203,7 @@ class Engine:
             return True
         books.gradient(start, times, samples)
         me.samples = samples
-        me.samples_apart += samples
+        me.samples_since_sync += samples
         self._mathematics.gradient(rank, clock, samples, reduce is not None)
         if reduce is None:
             me.now = ended

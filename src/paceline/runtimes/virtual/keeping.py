@@ -19,7 +19,7 @@ from paceline.records.observer import Silent
 from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
-from paceline.records.tensorfile import write_tensors
+from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import new_identity, write_config
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.replay import Recording
@@ -64,7 +64,7 @@ class FolderRecorder:
         self._logs[rank].append(entry)
 
     def exported(self, state: Mapping[str, Tensor]) -> None:
-        """Write ``model.tensors``."""
+        """Write ``model.safetensors``."""
         write_tensors(self.folder.model, dict(state))
 
 

@@ -9,12 +9,11 @@ from torch import Tensor
 
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
-from paceline.runtimes.part import ParameterShard
-from paceline.runtimes.replica import Replica
+from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.session import Session
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.weightless import weightless
-from paceline.strategies.base import Server, Worker, parts
+from paceline.strategies.base import Server, Worker, server_slices
 
 
 class Compute(Protocol):
@@ -77,7 +76,7 @@ class NoCompute:
 
     def server(self, rank: int) -> Server:
         """A server without weights."""
-        part = parts(self._vector, self._servers)[rank]
+        part = server_slices(self._vector, self._servers)[rank]
         return Server(rank, self._servers, part, part)
 
     def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
@@ -142,18 +141,12 @@ class RealCompute:
         return Server(rank, len(self._parts), part.params, part.grad)
 
     def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:
-        """Data, forward, backward of each mini-batch; a worker without samples adds nothing."""
         replica = self._replicas[rank]
-        self._grads[rank].zero_()
-        if not samples:
-            return
         share = samples / replica.shards.total(step) if shared else 1.0
-        before = replica.loss_sum
         with replica.randomness():
-            for batch, count in replica.batches(step):
-                replica.backward(replica.forward(batch), count, share * (count / samples))
-        if rank == 0:
-            self.loss = (replica.loss_sum - before) / samples
+            loss = replica.gradient(step, share)
+        if rank == 0 and samples:
+            self.loss = loss
 
     @torch.no_grad()
     def sum_gradients(self) -> None:

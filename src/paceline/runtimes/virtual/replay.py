@@ -196,7 +196,7 @@ class Replay(Run):
 
     def _stops(self, rank: int) -> bool:
         """Whether a worker goes to a meeting next, which may be an early one."""
-        return self._next_word(rank) == "Rest"
+        return self._next_word(rank) == "Pause"
 
     def _program(self, session: Session) -> Program:
         """The worker's program, begun anew where the run was resumed; it computes nothing that was not handed in."""

@@ -33,7 +33,7 @@ from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy, SyncPoint
+from paceline.strategies.base import Strategy, SyncPoint
 from paceline.strategies.effects import Peer, Program
 
 NEAR = 1e-6
@@ -160,9 +160,9 @@ class Run:
         return session.program()
 
     def _server(self, rank: int, host: int) -> Node:
-        assert isinstance(self.strategy, Served)
+        assert self.strategy.served
         me = self.mathematics.server(rank)
-        me.awaited = self.founders
+        me.initial_workers = self.founders
         return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
 
     @property

@@ -16,7 +16,7 @@ from paceline.runtimes.virtual.recorder import Recorder, TotalsOnly
 from paceline.runtimes.virtual.run import Run
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy
+from paceline.strategies.base import Strategy
 
 
 def simulate(
@@ -83,7 +83,7 @@ def check(
             "say 'never' or simulate with gradients"
         )
     check_buffers(settings, strategy)
-    if not isinstance(strategy, Served):
+    if not strategy.served:
         _check_company(settings, cluster, horizon)
     elif not horizon > 0:
         raise UsageError(f"--horizon {horizon:g} is too short: give a time such as '0.6 s'")

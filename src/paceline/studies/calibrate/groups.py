@@ -11,7 +11,7 @@ from paceline.collectives.choose import NATIVE
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
 from paceline.runtimes.live.worker.comm import ProcessGroupComm
-from paceline.studies.collectives.room import BenchGroup
+from paceline.studies.collectives.group import BenchGroup
 
 
 class Averaging(ProcessGroupComm):

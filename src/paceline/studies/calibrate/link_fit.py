@@ -11,7 +11,7 @@ from paceline.clusters.profile import INSIDE, LinkFit, moment
 from paceline.costs.all_reduce import Native
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
-from paceline.studies.collectives.fit import AlphaBeta
+from paceline.studies.collectives.probe import AlphaBeta
 
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""

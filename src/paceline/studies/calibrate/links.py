@@ -16,7 +16,6 @@ from typing import Any
 import torch
 
 from paceline.clusters.profile import LinkFit
-from paceline.collectives.operations import find_operation
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
@@ -32,8 +31,8 @@ from paceline.studies.calibrate.kernels import (
     repeated,
 )
 from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link, fit_wire
+from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
 from paceline.studies.collectives.probe import EXCHANGES, Prober
-from paceline.studies.collectives.room import BenchGroup, Interrupted
 
 LONG = 32
 """Steps between two meetings of those who meet seldom."""
@@ -89,17 +88,12 @@ def calibrate_links(
     during which something else computed are measured again, and RunFailed is raised where too many were.
     """
     torch.set_num_threads(1)
-    room = BenchGroup(place, stopping)
-    try:
+    with BenchGroup(place, stopping) as room:
         meter = LoadMeter(job_roots(place), place.local_workers) if place.local_rank == 0 else None
-        found = _Probe(room, turn, beside, meter).go(rounds, beat, busy=busy)
-    except Interrupted:
-        found = None
-    except BaseException:
-        room.abandon()
-        raise
-    room.leave()
-    return found
+        try:
+            return _Probe(room, turn, beside, meter).go(rounds, beat, busy=busy)
+        except BenchInterrupted:
+            return None
 
 
 class _Probe:
@@ -144,10 +138,8 @@ class _Probe:
         """What a message between two hosts takes, with nothing else under way and no part of an all-reduce."""
         if "network" not in self._ways:
             return None
-        prober = Prober(self._room, find_operation("sum", torch.float32), torch.float32, rounds * self._turn)
-        hosts = self._room.hosts
-        firsts = [hosts.index(host) for host in sorted(set(hosts))]
-        line = prober.exchange("across", firsts)
+        prober = Prober(self._room, rounds * self._turn)
+        line = prober.exchange("across", self._room.first_of_each_host())
         found: Any = prober.measured
         points = [(one["bytes"], one["seconds"] / EXCHANGES) for one in found]
         return fit_wire(line, points, self._room.workers)

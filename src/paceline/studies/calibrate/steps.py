@@ -1,15 +1,13 @@
 """Plain training steps of a subject, as the live runtime does them, timed by part."""
 
+from itertools import repeat
 from statistics import median
 from time import perf_counter
 from typing import NamedTuple
 
-import torch
-
-from paceline.jobs.batches import batch_loss
+from paceline.jobs.step import StepHooks, StepPhase
 from paceline.jobs.subject import Subject
-from paceline.runtimes.flat import flatten_buffers, flatten_parameters
-from paceline.runtimes.optimizers import flat_optimizer, plain_step
+from paceline.runtimes.flat import FlatModel
 
 
 class Parts(NamedTuple):
@@ -25,27 +23,23 @@ class Parts(NamedTuple):
         return sum(self)
 
 
-class PlainStep:
+class PlainStep(StepHooks):
     """A subject's model on flat buffers, with one mini-batch that it is trained on again and again."""
 
     def __init__(self, subject: Subject, samples: int) -> None:
-        self._subject = subject
-        self._model = subject.model().train()
-        self._flat = flatten_parameters(self._model)
-        self._buffers = flatten_buffers(self._model)
-        self._apply = plain_step(flat_optimizer(subject.optimizer, self._flat))
+        self._model = FlatModel(subject, subject.model())
         self._batch = subject.batch(samples)
+        self._ends: list[float] = []
+
+    def end(self, phase: StepPhase) -> None:  # noqa: ARG002
+        self._ends.append(perf_counter())
 
     def run(self) -> Parts:
         """One step."""
-        begin = perf_counter()
-        loss = batch_loss(self._subject, self._model, self._batch)
-        forward = perf_counter()
-        self._flat.grad_storage.zero_()
-        loss.backward(torch.full_like(loss, 1.0))  # type: ignore[no-untyped-call]
-        loss.item()
-        backward = perf_counter()
-        self._apply()
+        self._ends = []
+        self._model.accumulate(repeat(self._batch), [1.0], self)
+        begin, forward, backward = self._ends
+        self._model.optimizer.step()
         return Parts(forward - begin, backward - forward, perf_counter() - backward)
 
 

@@ -2,18 +2,15 @@
 
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
-from typing import Any
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
 from paceline.costs.all_reduce import Native
 from paceline.costs.schedules import SchedulePrices
 from paceline.costs.topology import Topology
-from paceline.studies.collectives.fit import AlphaBeta
-from paceline.studies.collectives.probe import Found
-from paceline.studies.collectives.request import GLOO
-from paceline.studies.collectives.results import Prediction
+from paceline.studies.collectives.probe import AlphaBeta, ProbeResult
+from paceline.studies.collectives.request import GLOO, BenchPrediction
 from paceline.units import show_bytes, show_rate, show_seconds
 
 PLAYED = 20_000
@@ -24,22 +21,24 @@ QUICKEST = 1e-13
 
 
 def predict(
-    found: Found, hosts: Sequence[int], what: Sequence[str], sizes: Sequence[int], element: int
-) -> Prediction:
+    found: ProbeResult, hosts: Sequence[int], sides: Sequence[str], sizes: Sequence[int], element: int
+) -> BenchPrediction:
     """The price of every cell; ``hosts`` is the host of each rank."""
-    topology = Topology(cluster(found, hosts))
-    return Prediction(
+    topology = Topology(_cluster(found, hosts))
+    figures = asdict(found)
+    probes = figures.pop("measured")
+    return BenchPrediction(
         made_at=time.time(),
         how=tuple(_sentences(found)),
-        figures=_figures(found),
-        probes=found.measured,
+        figures=figures,
+        probes=probes,
         seconds={
-            name: {size: _seconds(name, found, topology, size, element) for size in sizes} for name in what
+            name: {size: _seconds(name, found, topology, size, element) for size in sizes} for name in sides
         },
     )
 
 
-def cluster(found: Found, hosts: Sequence[int]) -> Cluster:
+def _cluster(found: ProbeResult, hosts: Sequence[int]) -> Cluster:
     """The hosts with links as they were measured. Workers of a host share what their messages took together."""
     device = Device(reduce_seconds=found.reduce_seconds)
     return Cluster(
@@ -63,7 +62,7 @@ def _link(line: AlphaBeta | None, at_once: int) -> Link:
     return Link(latency=line.latency, bandwidth=at_once / max(line.byte_seconds, QUICKEST))
 
 
-def _seconds(name: str, found: Found, topology: Topology, size: int, element: int) -> float:
+def _seconds(name: str, found: ProbeResult, topology: Topology, size: int, element: int) -> float:
     if name in found.shared:
         return found.shared[name].seconds(size)
     if name == GLOO:
@@ -71,33 +70,26 @@ def _seconds(name: str, found: Found, topology: Topology, size: int, element: in
     return SchedulePrices(name, topology, PLAYED).price(size, element).seconds
 
 
-def _figures(found: Found) -> Mapping[str, Any]:
-    return {
-        "across": asdict(found.across) if found.across else None,
-        "inside": asdict(found.inside) if found.inside else None,
-        "reduce_seconds": found.reduce_seconds,
-        "shared": {name: asdict(bent) for name, bent in found.shared.items()},
-    }
-
-
-def _sentences(found: Found) -> list[str]:
-    """Each figure and how it was got."""
-    said = []
+def _sentences(found: ProbeResult) -> list[str]:
+    """Each figure and how it was measured."""
+    sentences = []
     for line, where in ((found.across, "between hosts"), (found.inside, "inside a host")):
         if line:
             rate = show_rate(1 / max(line.byte_seconds, QUICKEST))
-            said.append(
+            sentences.append(
                 f"{where}: {show_seconds(line.latency)} a message and {rate} each way, fitted to exchanges over Gloo"
             )
-    said.append(f"reducing: {_rate(found.reduce_seconds)}, of two tensors in memory on all workers at once")
-    for name, bent in found.shared.items():
-        small, large = bent.small, bent.large
-        said.append(
-            f"{name}: {show_seconds(small.latency)} and {_rate(small.byte_seconds)} up to {show_bytes(bent.limit)}, "
+    sentences.append(
+        f"reducing: {_rate(found.reduce_seconds)}, of two tensors in memory on all workers at once"
+    )
+    for name, fit in found.shared.items():
+        small, large = fit.small, fit.large
+        sentences.append(
+            f"{name}: {show_seconds(small.latency)} and {_rate(small.byte_seconds)} up to {show_bytes(fit.limit)}, "
             f"{show_seconds(large.latency)} and {_rate(large.byte_seconds)} beyond, "
             "fitted to all-reduces of other sizes"
         )
-    return said
+    return sentences
 
 
 def _rate(byte_seconds: float) -> str:

@@ -1,22 +1,22 @@
-"""Small measurements of what prices are made of: messages over Gloo, reducing in memory, meetings in shared memory.
+"""Small measurements of what prices are made of: messages over Gloo, reducing in memory, shared memory.
 
 None of them is an all-reduce of a size that the table has, and none is made after the first cell.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-from torch import Tensor
 
-from paceline.collectives.operations import Operation
 from paceline.collectives.over_torch import TorchTransport
-from paceline.studies.collectives.fit import AlphaBeta, fit_line
-from paceline.studies.collectives.request import PROBED
-from paceline.studies.collectives.room import BenchGroup
-from paceline.studies.collectives.sides import Side
-from paceline.studies.collectives.timing import calls_within, quartiles, share, timed
+from paceline.shm.operations import Operation
+from paceline.shm.table import PIECE
+from paceline.shm.team import ALL_READ_ALL, IN_PLACE_FROM
+from paceline.studies.collectives.group import BenchGroup, calls_within, quartiles, share, timed
+from paceline.studies.collectives.request import ELSEWHERE, SHM
+from paceline.studies.collectives.sides import PROBED, Side
 
 MESSAGES = (1_000, 4_000, 1_000_000, 3_000_000, 10_000_000)
 """Bytes of the messages that the link's figures are fitted to: small ones tell the latency, large ones the bandwidth.
@@ -29,53 +29,69 @@ REDUCED = 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
-    """What the probes say."""
+class AlphaBeta:
+    """seconds = latency + bytes x seconds a byte."""
 
-    across: AlphaBeta | None
-    """A message between hosts while one comes the other way; None on one host."""
-    inside: AlphaBeta | None
-    """A message inside a host while every worker there sends one; None where hosts have one worker."""
-    reduce_seconds: float
-    """Seconds a byte to combine two tensors in memory, while all workers do."""
-    shared: Mapping[str, "Bent"]
-    """All-reduces through shared memory, in place and elsewhere."""
-    measured: tuple[dict[str, object], ...]
-    """Every measurement."""
+    latency: float
+    byte_seconds: float
+
+    def seconds(self, size: float) -> float:
+        return self.latency + size * self.byte_seconds
 
 
 @dataclass(frozen=True, kw_only=True)
-class Bent:
-    """A line up to a size, and another one from there on."""
+class PiecewiseAlphaBeta:
+    """One line up to ``limit`` bytes, and another one beyond."""
 
     limit: int
     small: AlphaBeta
     large: AlphaBeta
 
     def seconds(self, size: int) -> float:
-        """The time for ``size`` bytes."""
         return (self.small if size <= self.limit else self.large).seconds(size)
 
 
-class Prober:
-    """Measures, and keeps what it measured."""
+@dataclass(frozen=True, kw_only=True)
+class ProbeResult:
+    across: AlphaBeta | None
+    """A message between hosts while one comes the other way; None on one host."""
+    inside: AlphaBeta | None
+    """A message inside a host while every worker there sends one; None where hosts have one worker."""
+    reduce_seconds: float
+    """Seconds a byte to combine two tensors in memory, while all workers do."""
+    shared: Mapping[str, PiecewiseAlphaBeta]
+    """All-reduces through shared memory, in place and elsewhere."""
+    measured: Sequence[Mapping[str, object]]
 
-    def __init__(self, room: BenchGroup, operation: Operation, dtype: torch.dtype, seconds: float) -> None:
-        """Each size is measured for so many seconds."""
-        self._room, self._operation, self._dtype, self._seconds = room, operation, dtype, seconds
-        self._element = torch.empty(0, dtype=dtype).element_size()
+
+class Prober:
+    """Measures each size for so many seconds, and keeps what it measured."""
+
+    def __init__(self, group: BenchGroup, seconds: float) -> None:
+        self._group, self._seconds = group, seconds
         self.measured: list[dict[str, object]] = []
 
+    def probe(self, sides: Mapping[str, Side], operation: Operation, dtype: torch.dtype) -> ProbeResult:
+        group, hosts = self._group, self._group.hosts
+        here = [rank for rank, host in enumerate(hosts) if host == hosts[group.rank]]
+        firsts = group.first_of_each_host()
+        return ProbeResult(
+            across=self.exchange("across", firsts) if len(firsts) > 1 else None,
+            inside=self.exchange("inside", here) if max(Counter(hosts).values()) > 1 else None,
+            reduce_seconds=self._reduce(operation, dtype),
+            shared={name: self._shared(sides[name]) for name in (SHM, ELSEWHERE) if name in sides},
+            measured=self.measured,
+        )
+
     def exchange(self, name: str, members: Sequence[int]) -> AlphaBeta:
-        """Members stand in a circle; each sends to the right and receives from the left, as schedules do it.
+        """Members form a ring; each sends to the right and receives from the left, as schedules do.
 
         A call is several exchanges, each begun when the one before is over: so are the rounds of a schedule, and what
-        a link carries faster at first than later is spread alike. All ranks call this; those who are no member only
-        keep the time.
+        a link carries faster at first than later is spread alike. All ranks call this; the others only keep the time.
         """
-        transport, room = TorchTransport(), self._room
+        transport, group = TorchTransport(), self._group
         out, into = (torch.zeros(max(MESSAGES), dtype=torch.uint8) for _ in range(2))
-        place = members.index(room.rank) if room.rank in members else None
+        place = members.index(group.rank) if group.rank in members else None
 
         def swap(size: int) -> None:
             if place is None:
@@ -89,45 +105,76 @@ class Prober:
         times = self._times(name, {size: partial(swap, size) for size in MESSAGES})
         return fit_line([(size, seconds / EXCHANGES) for size, seconds in times.items()])
 
-    def reducing(self) -> float:
+    def _reduce(self, operation: Operation, dtype: torch.dtype) -> float:
         """Seconds a byte to combine what has arrived with what is held."""
-        length = REDUCED // self._element
-        held, came = (torch.zeros(16 * length, dtype=self._dtype) for _ in range(2))
+        length = REDUCED // dtype.itemsize
+        held, came = (torch.zeros(16, length, dtype=dtype) for _ in range(2))
 
         def combine() -> None:
-            for start in range(0, len(held), length):
-                self._operation.combine(held[start : start + length], came[start : start + length])
+            for mine, other in zip(held, came, strict=True):
+                operation.combine(mine, other)
 
         return self._times("reduce", {held.nbytes: combine})[held.nbytes] / held.nbytes
 
-    def shared(self, side: Side, limit: int) -> Bent:
-        """All-reduces in shared memory: up to the limit all ranks combine all, with one meeting; then in shares."""
-        found = self._times(
-            side.name, {size: partial(side.reduce, self._part(side, size)) for size in PROBED}
-        )
-        below = [(size, seconds) for size, seconds in found.items() if size <= limit]
-        beyond = [(size, seconds) for size, seconds in found.items() if size > limit]
-        return Bent(limit=limit, small=fit_line(below), large=fit_line(beyond))
-
-    def _part(self, side: Side, size: int) -> Tensor:
-        return side.buffer[: size // self._element]
+    def _shared(self, side: Side) -> PiecewiseAlphaBeta:
+        """Up to a limit every rank combines all, with one barrier; beyond it each combines a share."""
+        limit = ALL_READ_ALL
+        if self._group.workers == 2:
+            limit = IN_PLACE_FROM if side.name == SHM else PIECE
+        element = side.buffer.element_size()
+        works = {size: partial(side.reduce, side.buffer[: size // element]) for size in PROBED}
+        found = list(self._times(side.name, works).items())
+        small, large = [one for one in found if one[0] <= limit], [one for one in found if one[0] > limit]
+        return PiecewiseAlphaBeta(limit=limit, small=fit_line(small), large=fit_line(large))
 
     def _times(self, name: str, works: Mapping[int, Callable[[], object]]) -> dict[int, float]:
         """The first quartile of each size, after a few calls that do not count.
 
-        It is the link that is asked for: whatever else goes on here only adds, and a late wake-up costs more than a
-        message. All sizes have their turns, again and again: what disturbs for a second disturbs all of them.
+        It is the link that is measured: whatever else goes on only adds, and a late wake-up costs more than a message.
+        All sizes have their turns, again and again: what disturbs for a second disturbs all of them.
         """
+        group = self._group
         calls = {
-            size: calls_within(self._seconds, min(timed(self._room, work, 3))) for size, work in works.items()
+            size: calls_within(self._seconds, min(timed(group, work, 3))) for size, work in works.items()
         }
         found: dict[int, list[float]] = {size: [] for size in works}
         for turn in range(TURNS):
             for size, work in works.items():
-                found[size] += timed(self._room, work, share(calls[size], turn, TURNS))
+                found[size] += timed(group, work, share(calls[size], turn, TURNS))
         typical = {size: quartiles(times)[0] for size, times in found.items()}
-        for size, seconds in typical.items():
-            self.measured.append(
-                {"probe": name, "bytes": size, "seconds": seconds, "calls": len(found[size])}
-            )
+        self.measured += [
+            {"probe": name, "bytes": size, "seconds": seconds, "calls": len(found[size])}
+            for size, seconds in typical.items()
+        ]
         return typical
+
+
+def fit_line(points: Sequence[tuple[float, float]]) -> AlphaBeta:
+    """The line through (bytes, seconds) with the least squares of relative errors; neither figure is negative.
+
+    Small messages count as much as large ones: the error is relative because predictions are judged so.
+    """
+    assert len(points) >= 2
+    sizes, seconds = zip(*points, strict=True)
+    ones, weights = [1.0] * len(points), [1 / one**2 for one in seconds]
+    latency, byte_seconds = least_squares(ones, sizes, seconds, weights)
+    return AlphaBeta(latency=latency, byte_seconds=byte_seconds)
+
+
+def least_squares(
+    first: Sequence[float], second: Sequence[float], values: Sequence[float], weights: Sequence[float]
+) -> tuple[float, float]:
+    """The a and b, 0 or more, for which a first + b second come nearest to the values."""
+    rows = list(zip(first, second, values, weights, strict=True))
+    aa, ab = sum(w * x * x for x, _, _, w in rows), sum(w * x * y for x, y, _, w in rows)
+    bb = sum(w * y * y for _, y, _, w in rows)
+    av, bv = sum(w * x * v for x, _, v, w in rows), sum(w * y * v for _, y, v, w in rows)
+    determinant = aa * bb - ab * ab
+    if not determinant:
+        return max(0.0, av / aa), 0.0
+    a, b = (av * bb - bv * ab) / determinant, (bv * aa - av * ab) / determinant
+    if a < 0:
+        return 0.0, max(0.0, bv / bb)
+    if b < 0:
+        return max(0.0, av / aa), 0.0
+    return a, b

@@ -1,11 +1,14 @@
-"""What a user asks to be measured, checked before anything starts."""
+"""What a benchmark of collectives is asked for, checked before anything starts, and what it finds."""
 
-import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal
 
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, show_bytes
+
+SCHEMA = 3
 
 GLOO, SHM, ELSEWHERE = "gloo", "shm", "shm-elsewhere"
 
@@ -13,8 +16,6 @@ SIDES = (GLOO, SHM, ELSEWHERE, *SCHEDULES)
 """Gloo's own all-reduce, shared memory in place and on ordinary tensors, and each schedule over Gloo."""
 
 SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 256_000_000)
-PROBED = (2_016, 20_032, 300_032, 700_032, 3_000_064, 30_000_064)
-"""Bytes of the all-reduces that shared memory's figures are fitted to: odd ones that nobody asks for."""
 LARGEST = 4_000_000_000
 """Bytes of the largest tensor: every worker holds two of them."""
 
@@ -28,15 +29,18 @@ ELEMENTS = {
     "int32": 4,
     "int64": 8,
 }
-"""The types that all sides have, and their bytes."""
+"""The types that all sides support, and their bytes."""
+
+Ending = Literal["done", "wrong", "interrupted"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class BenchRequest:
     """What to measure; ``sizes`` are whole elements."""
 
     sizes: tuple[int, ...] = SIZES
-    what: tuple[str, ...] = SIDES
+    only: tuple[str, ...] = SIDES
+    """Backends and schedules, in the order of rows."""
     op: str = "sum"
     dtype: str = "float32"
     repeats: int | None = None
@@ -46,23 +50,19 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.repeats is not None and self.repeats < 1:
-            raise UsageError(f"--repeats {self.repeats} is too small: a cell needs at least 1 timed call")
+            raise UsageError(f"{self.repeats} repeats are too few: a cell needs at least 1 timed call")
         if not 0 < self.cell_seconds < float("inf"):
             raise UsageError(
-                f"--cell-seconds {self.cell_seconds:g} cannot be: write a number of seconds above 0, such as 0.6"
+                f"a cell cannot take {self.cell_seconds:g} seconds: give a number above 0, such as 0.6"
             )
 
-    def unlike(self, other: str) -> str | None:
-        """The first option in which this and another request, as text, differ, with both values; None if none does."""
-        theirs = json.loads(other)
-        for name, mine in json.loads(str(self)).items():
-            if mine != theirs[name]:
-                option = "--only" if name == "what" else f"--{name.replace('_', '-')}"
-                return f"{option} is {_words(theirs[name])} there and {_words(mine)} here"
+    def difference(self, other: Mapping[str, Any]) -> str | None:
+        """The first setting in which this differs from another rank's ``asdict``, with both values."""
+        for field in fields(self):
+            mine, theirs = _shown(getattr(self, field.name)), _shown(other[field.name])
+            if mine != theirs:
+                return f"{field.name.replace('_', ' ')} is {theirs} there and {mine} here"
         return None
-
-    def __str__(self) -> str:
-        return json.dumps(asdict(self))
 
     @property
     def element(self) -> int:
@@ -70,67 +70,137 @@ class Request:
         return ELEMENTS[self.dtype]
 
 
-def request(
-    *,
-    sizes: str | None,
-    only: str | None,
-    op: str,
-    dtype: str,
-    repeats: int | None,
-    cell_seconds: float | None,
-) -> Request:
-    """Read the options as a user writes them; a UsageError says which one cannot be."""
+def parse_request(sizes: str | None, only: str | None, op: str, dtype: str, **more: Any) -> BenchRequest:
+    """Read what a user writes; a UsageError says what is wrong. ``more`` are other fields, None if not given."""
     import torch
 
-    from paceline.collectives.operations import find_operation
+    from paceline.collectives.over_torch import find_operation
 
     if dtype not in ELEMENTS:
         raise unknown("dtype", dtype, ELEMENTS)
     find_operation(op, getattr(torch, dtype))
-    return Request(
-        sizes=parse_sizes(sizes, ELEMENTS[dtype]),
-        what=parse_only(only) if only is not None else SIDES,
-        op=op,
-        dtype=dtype,
-        repeats=repeats,
-        cell_seconds=Request.cell_seconds if cell_seconds is None else cell_seconds,
+    given = {name: value for name, value in more.items() if value is not None}
+    return BenchRequest(
+        sizes=parse_sizes(sizes, ELEMENTS[dtype]), only=parse_only(only), op=op, dtype=dtype, **given
     )
 
 
 def check_workers(workers: int) -> None:
-    """An all-reduce needs somebody else."""
     if workers < 2:
-        raise UsageError(f"--workers {workers} is too small: an all-reduce needs at least 2 workers in all")
-
-
-def _words(value: object) -> str:
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return "not given" if value is None else str(value)
+        raise UsageError(f"an all-reduce needs at least 2 workers in all, got {workers}; start more workers")
 
 
 def parse_sizes(text: str | None, element: int) -> tuple[int, ...]:
-    """Read "1kB,25MiB"; each is rounded down to whole elements, and they come in order."""
+    """Read "1kB,25MiB"; each is rounded down to whole elements, and they are sorted."""
     asked = SIZES if text is None else [_size(piece.strip(), element) for piece in text.split(",")]
     return tuple(sorted({size // element * element for size in asked}))
 
 
 def _size(piece: str, element: int) -> int:
-    try:
-        size = int(piece) if piece.isdecimal() else int(parse_bytes(piece))
-    except UsageError as mistake:
-        raise UsageError(f"--sizes {piece}: {mistake}") from mistake
+    size = int(piece) if piece.isdecimal() else int(parse_bytes(piece))
     if size < element:
-        raise UsageError(f"--sizes {piece}: too small, an element alone takes {element} B")
+        raise UsageError(f"size {piece} is too small: one element takes {element} B")
     if size > LARGEST:
-        raise UsageError(f"--sizes {piece}: too large, the largest is {show_bytes(LARGEST)}")
+        raise UsageError(f"size {piece} is too large: the largest is {show_bytes(LARGEST)}")
     return size
 
 
-def parse_only(text: str) -> tuple[str, ...]:
+def parse_only(text: str | None) -> tuple[str, ...]:
     """Read "ring,shm"; the order of rows stays the usual one."""
-    asked = [piece.strip() for piece in text.split(",")]
+    asked = SIDES if text is None else [piece.strip() for piece in text.split(",")]
     for name in asked:
         if name not in SIDES:
             raise unknown("schedule or backend", name, SIDES)
     return tuple(side for side in SIDES if side in asked)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list | tuple):
+        return ",".join(map(str, value))
+    return "not given" if value is None else str(value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchSettings:
+    """What is measured, where and how."""
+
+    request: BenchRequest
+    hosts: tuple[int, ...]
+    """Workers on each host."""
+    threads: int
+    torch: str
+
+    @property
+    def workers(self) -> int:
+        return sum(self.hosts)
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchPrediction:
+    """What the probes found, and what was predicted from it before any cell was measured."""
+
+    made_at: float
+    """Seconds since the epoch."""
+    how: tuple[str, ...]
+    """Each figure that predictions use and how it was measured, a sentence each."""
+    figures: Mapping[str, Any]
+    """The same as numbers, in SI units."""
+    probes: Sequence[Mapping[str, Any]]
+    """The measurements behind them."""
+    seconds: Mapping[str, Mapping[int, float]]
+    """Side to size to seconds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One size by one side."""
+
+    what: str
+    size: int
+    """Bytes."""
+    median: float
+    """Seconds of the slowest rank; so are the quartiles ``low`` and ``high``."""
+    low: float
+    high: float
+    repeats: int
+    algbw: float
+    """Bytes a second, and so is ``busbw``; both as nccl-tests defines them."""
+    busbw: float
+    right: bool
+    """Whether every rank held the expected result, element by element, in the first and in the last call."""
+    predicted: float
+    measured_at: float
+    """When its first call began, in seconds since the epoch."""
+
+    @property
+    def error(self) -> float:
+        """How far the prediction lies above the median, as a share of it."""
+        return self.predicted / self.median - 1
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "error": self.error}
+
+
+class BenchObserver:
+    """What rank 0 reports of a benchmark, in this order; this one ignores it all."""
+
+    def started(self, settings: BenchSettings) -> None:
+        """Before the probes."""
+
+    def predicted(self, prediction: BenchPrediction) -> None:
+        """After the probes and before the first cell."""
+
+    def progressed(self, done: float, words: str) -> None:
+        """The share that is done, after every turn."""
+
+    def measured(self, cells: Sequence[Cell]) -> None:
+        """All cells of one size."""
+
+    def noted(self, sentence: str) -> None:
+        """What a reader of the figures must know; before the end."""
+
+    def finished(self, ending: Ending) -> None:
+        """After the last cell, or when it was interrupted."""
+
+    def close(self) -> None:
+        """It is over, however it ended; may be called twice."""

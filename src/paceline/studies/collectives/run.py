@@ -1,157 +1,193 @@
-"""The whole study, as one worker takes part in it."""
+"""The benchmark as one worker takes part in it: probe, predict, then all sides in turn, size by size."""
 
+import time
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from statistics import median
 
 import torch
 
-from paceline.collectives.operations import find_operation
+from paceline.collectives.over_torch import find_operation
+from paceline.costs.bandwidth import algbw, busbw
 from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
 from paceline.runtimes.threads import usual_threads
-from paceline.shm.table import PIECE
-from paceline.shm.team import ALL_READ_ALL, IN_PLACE_FROM
-from paceline.studies.collectives.measure import ROUNDS, Measurer
-from paceline.studies.collectives.pattern import Pattern
+from paceline.studies.collectives.group import (
+    BenchGroup,
+    BenchInterrupted,
+    calls_within,
+    quartiles,
+    share,
+    timed,
+)
 from paceline.studies.collectives.predict import predict
-from paceline.studies.collectives.probe import Found, Prober
-from paceline.studies.collectives.request import ELSEWHERE, SHM, Request, check_workers
-from paceline.studies.collectives.results import Bench, BenchObserver, Ending, SilentBench
-from paceline.studies.collectives.room import BenchGroup, Interrupted
-from paceline.studies.collectives.sides import Side, build_sides, left_out
+from paceline.studies.collectives.probe import Prober
+from paceline.studies.collectives.request import (
+    BenchObserver,
+    BenchRequest,
+    BenchSettings,
+    Cell,
+    Ending,
+    check_workers,
+)
+from paceline.studies.collectives.sides import Pattern, Side, build_sides, left_out
+
+ROUNDS = 5
+"""How often each side has its turn."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Outcome:
-    """How it ended."""
-
+@dataclass(frozen=True)
+class BenchOutcome:
     ending: Ending
 
 
 def run_bench(
-    asked: Request,
+    asked: BenchRequest,
     place: ProcessInfo,
     *,
     observer: BenchObserver,
     beat: Callable[[int], None],
     stopping: Callable[[], bool],
-) -> Outcome:
-    """Measure with all other workers, who must ask for the same; only rank 0's observer is told anything.
+) -> BenchOutcome:
+    """Measure with all other workers, which must be asked for the same; only rank 0's observer is called.
 
-    ``beat`` hears how many turns are done, and ``stopping`` is asked at each of them whether to end.
+    ``beat`` gets the number of turns that are done, and ``stopping`` says at each of them whether to end.
     """
     check_workers(place.workers)
-    room = BenchGroup(place, stopping)
-    try:
-        _check_alike(room, asked)
-        told = observer if place.rank == 0 else SilentBench()
-        study = _Study(asked, room, told, beat)
-        meter = LoadMeter(job_roots(place), place.local_workers * torch.get_num_threads())
+    with BenchGroup(place, stopping) as group:
+        _check_alike(group, asked)
+        observer = observer if place.rank == 0 else BenchObserver()
+        meter = LoadMeter(job_roots(place), place.local_workers * usual_threads())
         try:
-            ending = study.go()
-        except Interrupted:
+            ending = _measure_all(_shared_here(asked, group), group, observer, beat)
+        except BenchInterrupted:
             ending = "interrupted"
         if disturbed := disturbance([meter.load()], "the benchmark"):
-            told.noted(disturbed)
-        told.finished(ending)
-        del study  # its tensors live in the group's memory
-    except BaseException:
-        room.abandon()
-        raise
-    room.leave()
-    return Outcome(ending=ending)
+            observer.noted(disturbed)
+        observer.finished(ending)
+    return BenchOutcome(ending)
 
 
-def _check_alike(room: BenchGroup, asked: Request) -> None:
-    for rank, other in enumerate(room.exchange(str(asked))):
-        difference = asked.unlike(other)
-        if difference:
+def _check_alike(group: BenchGroup, asked: BenchRequest) -> None:
+    for rank, other in enumerate(group.exchange(asdict(asked))):
+        if difference := asked.difference(other):
             raise UsageError(
-                f"rank {rank} was asked for something else than rank {room.rank}: {difference}; start all alike"
+                f"rank {rank} was asked for something else than rank {group.rank}: {difference}; start all alike"
             )
 
 
-class _Study:
+def _shared_here(asked: BenchRequest, group: BenchGroup) -> BenchRequest:
+    idle = left_out(asked, group.shm.party.teams)
+    asked = replace(asked, only=tuple(name for name in asked.only if name not in idle))
+    if not asked.only:
+        raise UsageError(
+            f"{', '.join(idle)}: no two workers share memory here; choose a schedule such as ring, or start two "
+            "workers on a host"
+        )
+    return asked
+
+
+def _measure_all(
+    asked: BenchRequest, group: BenchGroup, observer: BenchObserver, beat: Callable[[int], None]
+) -> Ending:
+    torch.set_num_threads(usual_threads())
+    dtype = getattr(torch, asked.dtype)
+    operation = find_operation(asked.op, dtype)
+    hosts = tuple(Counter(group.hosts).values())
+    version = str(torch.__version__)
+    observer.started(
+        BenchSettings(request=asked, hosts=hosts, threads=torch.get_num_threads(), torch=version)
+    )
+    turns = 0
+
+    def tick(words: str) -> None:
+        nonlocal turns
+        beat(turns)
+        observer.progressed(turns / (len(asked.sizes) * len(asked.only) * ROUNDS), words)
+        turns += 1
+
+    tick("probes")
+    sides = build_sides(asked, group, operation, dtype)
+    found = Prober(group, asked.cell_seconds / 2).probe(sides, operation, dtype)
+    prediction = predict(found, group.hosts, asked.only, asked.sizes, asked.element)
+    observer.predicted(prediction)
+    measurer = Measurer(asked, group, Pattern(operation, dtype, group.rank, group.workers), tick)
+    right = True
+    for size in asked.sizes:
+        expected = {name: prediction.seconds[name][size] for name in asked.only}
+        cells = measurer.measure(size, list(sides.values()), expected)
+        observer.measured(cells)
+        right = right and all(cell.right for cell in cells)
+    return "done" if right else "wrong"
+
+
+@dataclass
+class _Trial:
+    """One side at one size, while it is measured."""
+
+    side: Side
+    length: int
+    calls: int = 0
+    times: list[float] = field(default_factory=list)
+    right: bool = True
+    begun: float = field(default_factory=time.time)
+
+    def run(self) -> None:
+        self.side.reduce(self.side.buffer[: self.length])
+
+
+class Measurer:
+    """Fills the table, a size at a time: checked first and last, timed in between. ``tick`` is called every turn."""
+
     def __init__(
-        self, asked: Request, room: BenchGroup, observer: BenchObserver, beat: Callable[[int], None]
+        self, asked: BenchRequest, group: BenchGroup, pattern: Pattern, tick: Callable[[str], None]
     ) -> None:
-        idle = left_out(asked, room.shm.party.teams)
-        self._asked = asked = replace(asked, what=tuple(name for name in asked.what if name not in idle))
-        if not asked.what:
-            raise UsageError(
-                f"{', '.join(idle)}: no two workers share memory here; choose --only ring, or start two on a host"
-            )
-        torch.set_num_threads(usual_threads())
-        self._room, self._observer, self._beat = room, observer, beat
-        self._dtype = getattr(torch, asked.dtype)
-        self._operation = find_operation(asked.op, self._dtype)
-        self._turns = 0
+        self._asked, self._group, self._pattern, self._tick = asked, group, pattern, tick
 
-    def go(self) -> Ending:
-        """Probe, predict, measure."""
-        asked, room = self._asked, self._room
-        self._observer.started(self._bench())
-        self._step("probes")
-        sides = build_sides(asked, room, self._operation, self._dtype)
-        found = self._probe(sides)
-        prediction = predict(found, room.hosts, asked.what, asked.sizes, asked.element)
-        self._observer.predicted(prediction)
-        pattern = Pattern(self._operation, self._dtype, room.rank, room.workers)
-        measurer = Measurer(asked, room, pattern, self._step)
-        right = True
-        for size in asked.sizes:
-            expected = {name: prediction.seconds[name][size] for name in asked.what}
-            cells = measurer.measure(size, list(sides.values()), expected)
-            self._observer.measured(cells)
-            right = right and all(cell.right for cell in cells)
-        return "done" if right else "wrong"
+    def measure(self, size: int, sides: Sequence[Side], predicted: Mapping[str, float]) -> list[Cell]:
+        """The cells of one size, in the order of the sides."""
+        trials = [_Trial(side, size // self._asked.element) for side in sides]
+        for trial in trials:
+            self._check(trial)
+            (once,) = timed(self._group, trial.run, 1)  # a warm-up too
+            trial.calls = self._asked.repeats or calls_within(self._asked.cell_seconds, once)
+        for turn in range(ROUNDS):
+            for trial in _rotated(trials, turn):
+                trial.times += timed(self._group, trial.run, share(trial.calls, turn, ROUNDS))
+                self._tick(trial.side.name)
+        for trial in trials:
+            self._check(trial)
+        return [self._cell(trial, size, predicted[trial.side.name]) for trial in trials]
 
-    def _probe(self, sides: dict[str, Side]) -> Found:
-        room, hosts = self._room, self._room.hosts
-        prober = Prober(room, self._operation, self._dtype, self._asked.cell_seconds / 2)
-        here = [rank for rank, host in enumerate(hosts) if host == hosts[room.rank]]
-        firsts = [hosts.index(host) for host in sorted(set(hosts))]
-        across = prober.exchange("across", firsts) if len(firsts) > 1 else None
-        inside = prober.exchange("inside", here) if max(Counter(hosts).values()) > 1 else None
-        reduce_seconds = prober.reducing()
-        shared = {
-            name: prober.shared(sides[name], _limit(name, room)) for name in (SHM, ELSEWHERE) if name in sides
-        }
-        return Found(
-            across=across,
-            inside=inside,
-            reduce_seconds=reduce_seconds,
-            shared=shared,
-            measured=tuple(prober.measured),
+    def _check(self, trial: _Trial) -> None:
+        """Reduce known values, and compare. Zeros afterwards: sums of sums would leave the numbers' range."""
+        part = trial.side.buffer[: trial.length]
+        self._pattern.fill(part)
+        trial.run()
+        trial.right = self._group.agree(self._pattern.holds(part)) and trial.right
+        part.zero_()
+
+    def _cell(self, trial: _Trial, size: int, predicted: float) -> Cell:
+        middle = median(trial.times)
+        low, high = quartiles(trial.times)
+        return Cell(
+            what=trial.side.name,
+            size=size,
+            median=middle,
+            low=low,
+            high=high,
+            repeats=len(trial.times),
+            algbw=algbw(size, middle),
+            busbw=busbw("all_reduce", size, middle, self._group.workers),
+            right=trial.right,
+            predicted=predicted,
+            measured_at=trial.begun,
         )
 
-    def _bench(self) -> Bench:
-        asked, room = self._asked, self._room
-        return Bench(
-            what=asked.what,
-            sizes=asked.sizes,
-            op=asked.op,
-            dtype=asked.dtype,
-            workers=room.workers,
-            hosts=tuple(Counter(room.hosts).values()),
-            repeats=asked.repeats,
-            cell_seconds=asked.cell_seconds,
-            threads=torch.get_num_threads(),
-            torch=str(torch.__version__),
-        )
 
-    def _step(self, words: str) -> None:
-        asked = self._asked
-        self._beat(self._turns)
-        done = self._turns / (len(asked.sizes) * len(asked.what) * ROUNDS)
-        self._observer.progressed(done, words)
-        self._turns += 1
-
-
-def _limit(name: str, room: BenchGroup) -> int:
-    """Bytes up to which a team all-reduces with one meeting."""
-    if room.workers > 2:
-        return ALL_READ_ALL
-    return IN_PLACE_FROM if name == SHM else PIECE
+def _rotated(trials: Sequence[_Trial], turn: int) -> list[_Trial]:
+    """Another order every turn, so that no side always follows the same one."""
+    order = [*trials[turn % len(trials) :], *trials[: turn % len(trials)]]
+    return order if turn % 2 else order[::-1]

@@ -32,7 +32,6 @@ from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
 from paceline.runtimes.threads import HostRoom
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.memory import Room
 from paceline.studies.predict.mixed import at_their_speeds, first_device, refuse_named
@@ -144,7 +143,7 @@ def _elsewhere(option: str, words: PredictRequest, question: Question, sheet: De
 def _check_ways(words: PredictRequest) -> None:
     """Refuse servers and collectives that none of the strategies would use."""
     built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
-    served = [isinstance(strategy, Served) for strategy in built]
+    served = [strategy.served for strategy in built]
     named = " ".join(words.strategies)
     if words.servers != 1 and not any(served):
         raise UsageError(
@@ -161,7 +160,7 @@ def _check_ways(words: PredictRequest) -> None:
 def _servers(words: PredictRequest, place: Place, profile: Profile | None) -> str:
     """Where servers are and how fast messages to them are encrypted, where there are servers."""
     built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
-    if not any(isinstance(strategy, Served) for strategy in built):
+    if not any(strategy.served for strategy in built):
         return ""
     measured = profile.cipher if profile else None
     rate = f"{show_rate(measured or CIPHER)} a process ({'measured' if measured else 'assumed'})"

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from paceline.costs.compression import Coded
-from paceline.strategies.base import Served
 from paceline.studies.predict.base import Bound, Where
 from paceline.studies.predict.extremes import mean_factor
 from paceline.studies.predict.few import (
@@ -65,7 +64,7 @@ def _gains(
         gains["compute"] -= gains["straggler"]
     if few.cipher:
         gains["encryption"] = now - step(with_cipher(few, 2.0))
-    if isinstance(few.strategy, Served):
+    if few.strategy.served:
         server = now - step(with_servers(few, 2.0))
         carried = gains.get("bandwidth", 0.0)
         if server >= SERVERS * carried:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from paceline.runtimes.virtual.folded import FoldedRun
-from paceline.strategies.base import Served, SyncPoint
-from paceline.strategies.consistency import Bound, Quorum
+from paceline.strategies.base import SyncPoint
+from paceline.strategies.consistency import Quorum, StalenessBound
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.events import settings_of, shape_of
 from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
@@ -18,7 +18,7 @@ def in_step(few: Few) -> bool:
     """Whether all workers of a kind do the same at the same time, so that one of them can stand for all."""
     if any(kind.host.comings_and_goings for kind in few.folding.kinds):
         return False
-    if not isinstance(few.strategy, Served):
+    if not few.strategy.served:
         # Between averages by the clock, workers that vary take different numbers of steps.
         return not few.jitter or few.strategy.sync_point is SyncPoint.EVERY_STEP
     # What a server spends on each message depends on how they come in, one by one.
@@ -27,7 +27,7 @@ def in_step(few: Few) -> bool:
 
 def waits_for_all(strategy: object) -> bool:
     """Whether its servers let nobody go on before all have handed in."""
-    return isinstance(strategy, ParameterServer) and strategy.rule in (Quorum(0), Bound(0))
+    return isinstance(strategy, ParameterServer) and strategy.rule in (Quorum(0), StalenessBound(0))
 
 
 def by_folding(few: Few) -> Parts:

@@ -8,7 +8,7 @@ from paceline.clusters.times import StepTimes
 from paceline.costs.compression import Coded
 from paceline.costs.devices.base import StepCost
 from paceline.costs.folded import Fold, Kind, Standing, fold, paces
-from paceline.strategies.base import Served, Strategy
+from paceline.strategies.base import Strategy
 from paceline.studies.predict.base import Setup, Where
 from paceline.studies.predict.events import build_strategy, step_times
 
@@ -76,7 +76,7 @@ def few_of(setup: Setup) -> Few:
     places: tuple[int, ...] = ()
     hosts: tuple[int, ...] = ()
     cluster = setup.cluster
-    if isinstance(strategy, Served):
+    if strategy.served:
         hosts = cluster.place_servers(setup.servers)
     folding = fold(cluster, set(hosts))
     if hosts:

@@ -8,7 +8,6 @@ from types import MappingProxyType
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served
 from paceline.studies.predict.base import Step, Where
 from paceline.studies.predict.model import ALIKE, Case
 from paceline.studies.predict.prediction import Bandwidth, Findings, Fitting, Gathering, Help, Knee, Limit
@@ -275,7 +274,7 @@ class Finder:
     def _gathering(self) -> Gathering | None:
         """Where everybody gets everybody's messages: from where on gradients as they are would be faster."""
         gathers = self._question.gathers
-        if gathers is None or isinstance(specs.build(self._strategy, STRATEGIES, "strategy"), Served):
+        if gathers is None or specs.build(self._strategy, STRATEGIES, "strategy").served:
             return None
         plain = Pricing(replace(self._question, model=gathers.plain, gathers=None))
         slower = None

@@ -3,12 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline import specs
 from paceline.clusters.cluster import Host
 from paceline.costs.trace.trace import Trace
 from paceline.runtimes.flat import CONTROL
-from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served
+from paceline.strategies import build_strategy
 from paceline.studies.predict.base import Setup
 from paceline.studies.predict.prediction import Memory
 
@@ -118,7 +116,7 @@ def _exchange(setup: Setup, room: Room, vector: float) -> float:
     if setup.cluster.workers == 1 and not _is_served(setup):
         return 0.0
     compression = setup.shape.compression
-    strategy = specs.build(setup.strategy, STRATEGIES, "strategy")
+    strategy = build_strategy(setup.strategy)
     piece = round(min(vector, float(getattr(strategy, "bucket", vector))))
     others = 0 if compression.sums else setup.cluster.workers - 1
     coded = compression.held(piece) + others * compression.message(piece, 1)
@@ -141,4 +139,4 @@ def _server(setup: Setup, trace: Trace) -> float | None:
 
 
 def _is_served(setup: Setup) -> bool:
-    return isinstance(specs.build(setup.strategy, STRATEGIES, "strategy"), Served)
+    return build_strategy(setup.strategy).served

@@ -12,8 +12,7 @@ from paceline.costs.devices.base import StepCost
 from paceline.costs.trace.trace import Trace
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served
-from paceline.strategies.periods import Seconds, Steps
+from paceline.strategies.local_sgd import StepPeriod, TimePeriod
 from paceline.studies.predict.base import Setup, Step, Where
 from paceline.studies.predict.closed import waits_for_all
 from paceline.studies.predict.few import Few, few_of, slower
@@ -130,7 +129,7 @@ class Modelled:
 
     def _few(self, case: Case) -> Few | None:
         """The kinds of hosts, found once: large clusters take their time. None where messages may be played."""
-        if isinstance(specs.build(case.strategy, STRATEGIES, "strategy"), Served):
+        if specs.build(case.strategy, STRATEGIES, "strategy").served:
             return None
         if case not in self._fews:
             self._fews[case] = few_of(self._setup(case))
@@ -138,7 +137,7 @@ class Modelled:
 
     def _setup(self, case: Case) -> Setup:
         cluster = changed(self.place.cluster(case.workers, self._meeting(case)), case)
-        if isinstance(specs.build(case.strategy, STRATEGIES, "strategy"), Served):
+        if specs.build(case.strategy, STRATEGIES, "strategy").served:
             cluster = replace(cluster, cipher=self.cipher / case.links)
         return Setup(
             strategy=case.strategy,
@@ -156,19 +155,19 @@ class Modelled:
         Those who meet wait for the slowest, which is measured where computing in company is.
         """
         strategy = specs.build(spec, STRATEGIES, "strategy")
-        loose = isinstance(strategy, Served) and not waits_for_all(strategy)
+        loose = strategy.served and not waits_for_all(strategy)
         return self.source.jitter if loose else 0.0
 
     def _meeting(self, case: Case) -> SyncPattern:
         strategy = specs.build(case.strategy, STRATEGIES, "strategy")
         cost = self.cost(case.batch)
         alone = cost.data + cost.compute
-        match getattr(strategy, "period", Steps(1)):
-            case Steps(count=count):
+        match getattr(strategy, "period", StepPeriod(1)):
+            case StepPeriod(count=count):
                 apart = count * alone
-            case Seconds(length=length):
+            case TimePeriod(length=length):
                 apart = max(length, alone)
-        return SyncPattern(isinstance(strategy, Served), apart)
+        return SyncPattern(strategy.served, apart)
 
     def _shape(self, batch: int) -> JobShape:
         trace = self.source.trace(batch)

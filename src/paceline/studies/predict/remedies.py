@@ -13,7 +13,6 @@ from paceline.errors import UsageError
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import STRATEGIES
 from paceline.strategies.all_reduce import AllReduceSGD
-from paceline.strategies.base import Served
 from paceline.studies.predict.model import Quality
 from paceline.studies.predict.modelled import Modelled
 from paceline.studies.predict.places import Alike
@@ -68,7 +67,7 @@ def find_remedies(
 def _settings(words: PredictRequest, question: Question, model: Modelled) -> Iterator[Remedy]:
     """Other ways to agree, of which a table of several strategies says enough itself."""
     built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
-    served = any(isinstance(strategy, Served) for strategy in built)
+    served = any(strategy.served for strategy in built)
     if served and 2 * words.servers <= MOST_SERVERS:
         yield _remedy("servers", str(2 * words.servers), replace(question, servers=2 * words.servers))
     codec = CODEC if isinstance(specs.build(model.codec, CODECS, "codec"), Identity) else "identity"

@@ -12,7 +12,7 @@ from math import inf, log2
 import torch
 
 from paceline.costs.folded import Folded
-from paceline.strategies.consistency import Bound
+from paceline.strategies.consistency import StalenessBound
 from paceline.strategies.messages import HEADER
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.closed import by_folding
@@ -148,7 +148,7 @@ def _staleness(few: Few) -> float:
     """By how many steps a worker may be ahead of the slowest."""
     assert isinstance(few.strategy, ParameterServer)
     rule = few.strategy.rule
-    return rule.staleness if isinstance(rule, Bound) else 0.0
+    return rule.staleness if isinstance(rule, StalenessBound) else 0.0
 
 
 def _held(few: Few, bound: float, workers: int) -> float:

@@ -15,7 +15,6 @@ from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.threads import HostRoom
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served
 from paceline.studies.predict.machine import MOST_HERE, Machine, Machines
 from paceline.studies.predict.places import Alike, Described, LinkNames, Place
 from paceline.studies.predict.question import MOST_WORKERS
@@ -174,7 +173,7 @@ def inside_name(words: PredictRequest) -> str | None:
 
 
 def _is_served(words: PredictRequest) -> bool:
-    return any(isinstance(specs.build(one, STRATEGIES, "strategy"), Served) for one in words.strategies)
+    return any(specs.build(one, STRATEGIES, "strategy").served for one in words.strategies)
 
 
 def _sheet(network: NetworkSheet) -> str:

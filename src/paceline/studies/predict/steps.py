@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from paceline.strategies.base import Served
-from paceline.strategies.consistency import Bound
+from paceline.strategies.consistency import StalenessBound
 from paceline.strategies.parameter_server import ParameterServer
 from paceline.studies.predict.base import Setup, Step
 from paceline.studies.predict.bound import find_bounds
@@ -48,14 +47,14 @@ def closed(few: Few) -> Parts | None:
     if in_step(few):
         if not few.jitter:
             return by_folding(few)
-        return by_arrivals(few) if isinstance(few.strategy, Served) else by_slowest(few)
-    spread_out = isinstance(few.strategy, ParameterServer) and isinstance(few.strategy.rule, Bound)
+        return by_arrivals(few) if few.strategy.served else by_slowest(few)
+    spread_out = isinstance(few.strategy, ParameterServer) and isinstance(few.strategy.rule, StalenessBound)
     comes_and_goes = any(kind.host.comings_and_goings for kind in few.folding.kinds)
     return by_capacity(few) if spread_out and not comes_and_goes else None
 
 
 def _is_simulated(few: Few) -> bool:
-    if not isinstance(few.strategy, Served) or (not few.jitter and waits_for_all(few.strategy)):
+    if not few.strategy.served or (not few.jitter and waits_for_all(few.strategy)):
         return False
     servers = len(few.places)
     return few.workers * servers <= (WITH_ONE if servers == 1 else WITH_SEVERAL)

@@ -7,8 +7,8 @@ from math import ceil
 from paceline.errors import UsageError
 from paceline.records.spans import StepRecord
 from paceline.runtimes.virtual.recorder import TotalsOnly
-from paceline.strategies.base import Served, Strategy
-from paceline.strategies.periods import Seconds, Steps
+from paceline.strategies.base import Strategy
+from paceline.strategies.local_sgd import StepPeriod, TimePeriod
 from paceline.studies.predict.parts import Noted, Parts, mean_step
 
 MOST = 1_000_000
@@ -59,7 +59,7 @@ class Pace:
 
     def long_run(self, simulated: Callable[[int], Weighted]) -> Parts:
         """The mean step once the run has found its pace; ``simulated`` runs so many steps a worker."""
-        if isinstance(self.strategy, Served):
+        if self.strategy.served:
             return self._settled(simulated)
         return mean_step(self.counted(simulated))
 
@@ -75,9 +75,9 @@ class Pace:
     def period(self) -> int:
         """Steps of a worker from one exchange to the next."""
         period = getattr(self.strategy, "period", None)
-        if isinstance(period, Steps):
+        if isinstance(period, StepPeriod):
             return period.count
-        if not isinstance(period, Seconds):
+        if not isinstance(period, TimePeriod):
             return 1
         if not self.alone > 0:
             raise UsageError(f"strategy {self.spec!r} never ends a period where a step takes no time")

@@ -160,7 +160,7 @@ class PredictRequest:
         A UsageError says which of them a strategy cannot do with.
         """
         built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in self.strategies]
-        least = 1 + max((getattr(strategy, "backup", 0) for strategy in built), default=0)
+        least = max((strategy.least_workers for strategy in built), default=1)
         if self.workers is not None:
             self._check_rounds(built, min((least, *self.workers)))
             return self.workers

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from paceline.clusters.cluster import Cluster
 from paceline.errors import UsageError
-from paceline.strategies.base import Served
 from paceline.studies.scenarios.answers import Balance, Crossover
 from paceline.studies.scenarios.run import make_plan, run_work
 from paceline.studies.scenarios.scenario import Scenario
@@ -56,7 +55,7 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
 def balance(work: Work, cluster: Cluster) -> Balance:
     """A round in the long run: the second one, for the first may begin otherwise."""
     plan = make_plan(replace(work, iterations=1), cluster)
-    if isinstance(plan.strategy, Served):
+    if plan.strategy.served:
         rounds = run_work(replace(work, iterations=2), cluster).rounds
         seconds = rounds[-1].seconds
     else:

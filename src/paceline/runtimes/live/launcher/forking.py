@@ -21,10 +21,10 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import NoReturn, Self
 
-from paceline.runtimes.live.guard import leave
 from paceline.runtimes import prctl
 from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
+from paceline.runtimes.live.worker.guard import leave
 
 Environ = Mapping[str, str]
 

@@ -90,9 +90,7 @@ class StallDetector:
             return Stall(self._stopped_at, self._stopped_at + self.limits.hang, progress.phase, True)
         if self._stopped_at is not None:
             self.restart(now)
-        since = max(
-            progress.since, self._counts_from, self._busy_at if progress.phase in _WRITING else 0.0
-        )
+        since = max(progress.since, self._counts_from, self._busy_at if progress.phase in _WRITING else 0.0)
         if not progress.since or now - since < self._limit(progress, alone):
             return None
         return Stall(since, self._until(progress, system, since), progress.phase, False)
@@ -105,7 +103,9 @@ class StallDetector:
         """When a process that stands still is ended."""
         if not progress.at or (system.disk and progress.phase in _WRITING):
             return _NEVER
-        if progress.phase == "evaluate" and progress.phase not in self._longest:  # it may compile the model again
+        if (
+            progress.phase == "evaluate" and progress.phase not in self._longest
+        ):  # it may compile the model again
             since = max(since, self._busy_at)
         return since + self.limits.hang
 

@@ -24,9 +24,9 @@ from paceline.runtimes.live.timeouts import (
     STORE_ANSWER,
     STORE_LINGERS,
 )
-from paceline.runtimes.live.wire import encoding
-from paceline.runtimes.live.wire.control import Died
-from paceline.runtimes.live.wire.tcp import connect
+from paceline.runtimes.live.wire.channel import connect
+from paceline.runtimes.live.wire.encoding import pack
+from paceline.runtimes.live.wire.messages import Died
 
 _ANSWER = timedelta(seconds=STORE_ANSWER)
 _POLL = 0.05
@@ -58,7 +58,9 @@ class Peers:
         if nodes > 1:
             beats = store.clone()
             beats.set_timeout(_ANSWER)
-            self._thread = threading.Thread(target=self._beat, args=(beats,), name="launcher-beat", daemon=True)
+            self._thread = threading.Thread(
+                target=self._beat, args=(beats,), name="launcher-beat", daemon=True
+            )
             self._thread.start()
 
     def post(self, failure: Failure) -> None:
@@ -106,7 +108,9 @@ class Peers:
     def lost_node(self) -> int | None:
         """A node whose launcher has been silent for too long, or None."""
         now, others = time.monotonic(), self._heard
-        if now - self._looked > self._silence / 2:  # this launcher was held up itself: it reads first what came
+        if (
+            now - self._looked > self._silence / 2
+        ):  # this launcher was held up itself: it reads first what came
             others.update({rank: max(heard, now) for rank, heard in others.items()})
         self._looked = now
         return next((rank for rank, heard in others.items() if heard < now - self._silence), None)
@@ -214,5 +218,5 @@ class DeathNotices:
     def _send(self, death: Died, endpoint: str) -> None:
         with suppress(OSError):
             channel = connect(endpoint, self._key, patience=DEATH_NOTICE)
-            channel.send(*encoding.pack(death), most=1)
+            channel.send(pack(death), most=1)
             channel.close()

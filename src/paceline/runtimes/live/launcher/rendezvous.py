@@ -112,7 +112,9 @@ class Rendezvous:
         try:
             self._check(msgspec.json.decode(self.store.get("started"), type=list[_Seat]))
         except (msgspec.MsgspecError, RecursionError):
-            raise RunFailed("another launcher tells nothing of itself; start the same version on every host") from None
+            raise RunFailed(
+                "another launcher tells nothing of itself; start the same version on every host"
+            ) from None
 
     def _await_all(self, deadline: float) -> None:
         nodes = self.plan.nodes
@@ -132,7 +134,9 @@ class Rendezvous:
         self.hosts = [printable(seat.host, 255) for seat in seats]
         mine = self.plan.node_rank
         if seats[mine].token != self._token:
-            raise UsageError(f"node rank {mine} was also given on {self.hosts[mine]}; give every host its own")
+            raise UsageError(
+                f"node rank {mine} was also given on {self.hosts[mine]}; give every host its own"
+            )
         for what, setting in (
             ("nodes", "the same number"),
             ("workers", "the same number"),

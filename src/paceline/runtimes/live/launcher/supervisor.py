@@ -101,7 +101,9 @@ class Supervisor:
         return None
 
     def silence_of(self, node: int) -> str:
-        return f"node rank {node} ({self.rendezvous.hosts[node]}) has not answered for {self.plan.silence:g} s"
+        return (
+            f"node rank {node} ({self.rendezvous.hosts[node]}) has not answered for {self.plan.silence:g} s"
+        )
 
     def join_command(self) -> list[str]:
         """How a worker of this host comes back to the run; its folder says so only where server 0 is."""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from paceline.errors import say_on_stderr
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.create import check_folder_name
 from paceline.records.files import write_json
@@ -19,18 +20,16 @@ from paceline.records.lock import RunLock
 from paceline.records.servers import ServerLog, ServerTotals, keep_entries, read_server_log
 from paceline.runtimes.config import new_identity, read_live
 from paceline.runtimes.live.addresses import own_address
-from paceline.runtimes.live.run_store import MemberStore, check_equal
-from paceline.errors import say_on_stderr
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.engine import Beating, Book, ServerEngine
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire.shape import Shape
 from paceline.runtimes.live.worker.run_folder import asked_for, check_owner, claim, describe_run
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
-from paceline.runtimes.part import ParameterShard
 from paceline.runtimes.prepare import prepare
+from paceline.runtimes.replica import ParameterShard
 from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Server
 
@@ -67,10 +66,9 @@ def run_server(
     torch.set_num_threads(options.threads)
     part = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
     store = MemberStore(place, timedelta(seconds=options.timeout))
-    shape = Shape(length=part.params.numel(), dtype=part.params.dtype)
     host = own_address(place.address, place.port) or place.address
     identity = read_live(resume).identity if resume else None
-    with ServerSocket(store.secret, host, shape, place.rank, place.servers) as socket:
+    with ServerSocket(store.secret, host, part.params, place.rank, place.servers) as socket:
         run, endpoints = _introduce(store, socket, place, _saved(resume, identity, place.rank))
         ours = asked_for(settings, name or "", resume, identity.run if identity else None)
         check_equal([run["asked"], ours])
@@ -86,7 +84,7 @@ def run_server(
             claim(folder, identity, describe)
         heartbeat.show(folder.path)
         me = Server(place.rank, place.servers, part.params, part.grad)
-        me.awaited = tuple(range(place.workers))
+        me.initial_workers = tuple(range(place.workers))
         with ExitStack() as stack:
             lock = stack.enter_context(RunLock.share(folder, place.node_rank))
             checkpoints = Checkpoints(folder, identity, settings.keep, "server")
@@ -152,8 +150,8 @@ def _book(
     if step is not None:
         tree = checkpoints.load(step, me.rank)
         part.load(tree["part"])
-        me.version, me.seen, me.met, entries = (
-            tree["server"][field] for field in ("version", "seen", "met", "entries")
+        me.version, me.seen, me.seen_at_sync, entries = (
+            tree["server"][field] for field in ("version", "seen", "seen_at_sync", "entries")
         )
         checkpoints.forget_after(step, me.rank)
     for sentence in keep_entries(path, entries):

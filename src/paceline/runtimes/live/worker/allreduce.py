@@ -12,12 +12,12 @@ from torch import Tensor
 
 from paceline.collectives.choose import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer
-from paceline.collectives.operations import OPERATIONS
 from paceline.collectives.over_torch import TorchTransport
 from paceline.collectives.pairs import swaps
 from paceline.collectives.pipeline import segments_for
 from paceline.collectives.schedule import Hosts, Schedule
 from paceline.collectives.traffic import ring_bytes, traffic_of_all
+from paceline.shm.operations import OPERATIONS
 
 
 class Pending(Protocol):

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
+from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.observer import Observer
 from paceline.runtimes.live.heartbeat import Phase
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.overlap import Overlap
-from paceline.runtimes.live.worker.post import NoPost, Post
 from paceline.runtimes.live.worker.recorder import Recorder
 from paceline.runtimes.live.worker.slowness import Slowness
 from paceline.runtimes.live.worker.stopping import Agreement
@@ -23,9 +23,9 @@ from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Broadcast,
+    BucketedMean,
     Clock,
     Gradient,
-    Mean,
     Peer,
     Receive,
     Send,
@@ -59,6 +59,30 @@ class Keeper(Protocol):
         """Write the model that counts."""
 
 
+class _EngineHooks(StepHooks):
+    """Times the phases of a step, reports liveness, and starts the reduction with the last backward."""
+
+    def __init__(
+        self, heartbeat: Beating, recorder: Recorder, slowness: Slowness, step: int, overlap: Overlap | None
+    ) -> None:
+        self._heartbeat, self._recorder, self._slowness = heartbeat, recorder, slowness
+        self._step, self._overlap = step, overlap
+
+    def begin(self, phase: StepPhase) -> None:
+        if phase == "forward":
+            self._slowness.begin(self._step)
+        self._heartbeat.enter(phase)
+
+    def end(self, phase: StepPhase) -> None:
+        if phase != "data":
+            self._slowness.stretch()
+        self._recorder.mark(phase)
+
+    def last_backward(self) -> None:
+        if self._overlap:
+            self._overlap.begin()
+
+
 class Engine:
     """Interprets one worker's effects and keeps ``me`` up to date."""
 
@@ -73,17 +97,17 @@ class Engine:
         observer: Observer,
         heartbeat: Beating,
         agreement: Agreement,
-        post: Post = NoPost(),  # noqa: B008  it holds nothing
+        leaving: Callable[[], bool] = lambda: False,
         slowness: Slowness | None = None,
         share_buffers: bool = False,
     ) -> None:
         """``share_buffers`` makes everybody's buffers rank 0's before each forward, as torch's DDP does."""
         self.me, self.replica, self.group, self.recorder = me, replica, group, recorder
         self.keeper, self.observer, self.heartbeat = keeper, observer, heartbeat
-        self._agreement, self._post = agreement, post
+        self._agreement, self._leaving = agreement, leaving
         self._slowness = slowness or Slowness()
         self._share_buffers = share_buffers and not group.alone and me.buffers.numel() > 0
-        self._overlaps: dict[Mean, Overlap] = {}
+        self._overlaps: dict[BucketedMean, Overlap] = {}
         self._loss = 0.0
         self._seen = me.seen
         self._do: dict[type, Callable[[Any], object]] = {
@@ -115,7 +139,7 @@ class Engine:
             if session.meeting and not in_meeting:
                 self._write_down()
             in_meeting = session.meeting
-            if type(effect) is Gradient and self._post.leaving():
+            if type(effect) is Gradient and self._leaving():
                 self._write_down()
                 return "left"
             answer = self._do[type(effect)](effect)
@@ -145,49 +169,18 @@ class Engine:
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap(effect.reduce)
-        self._compute(share, overlap)
+        hooks = _EngineHooks(self.heartbeat, recorder, self._slowness, me.clock, overlap)
+        loss = replica.gradient(me.clock, share, hooks)
+        self._loss = loss if me.samples else self._loss
+        self.heartbeat.enter("exchange")
         if overlap:
             self._reduce_gradient(overlap)
         elif effect.reduce:
             me.total_weight = me.samples
-        me.samples_apart += me.samples
+        me.samples_since_sync += me.samples
         recorder.count(me.samples)
 
-    def _compute(self, share: float, overlap: Overlap | None) -> None:
-        """Data, forward and backward of each mini-batch; a worker without samples has a gradient of zero.
-
-        Traffic overlaps with the last backward only: until then the gradients are not complete.
-        """
-        replica, samples, before = self.replica, self.me.samples, self.replica.loss_sum
-        batches, left = replica.batches(self.me.clock), samples
-        if not samples:
-            self._begin_backward(overlap)
-            self.recorder.mark("backward")
-        while left:
-            self.heartbeat.enter("data")
-            batch, count = next(batches)
-            self.recorder.mark("data")
-            self._slowness.begin(self.me.clock)
-            self.heartbeat.enter("forward")
-            loss = replica.forward(batch)
-            self._slowness.stretch()
-            self.recorder.mark("forward")
-            self._begin_backward(overlap if left == count else None, first=left == samples)
-            self.heartbeat.enter("backward")
-            replica.backward(loss, count, share * (count / samples))
-            left -= count
-            self._slowness.stretch()
-            self.recorder.mark("backward")
-        self._loss = (replica.loss_sum - before) / samples if samples else self._loss
-        self.heartbeat.enter("exchange")
-
-    def _begin_backward(self, overlap: Overlap | None, first: bool = True) -> None:
-        if first:
-            self.replica.flat.grad_storage.zero_()
-        if overlap:
-            overlap.begin()
-
-    def _overlap(self, mean: Mean | None) -> Overlap | None:
+    def _overlap(self, mean: BucketedMean | None) -> Overlap | None:
         if mean is None or self.group.alone:
             return None
         if mean not in self._overlaps:
@@ -233,11 +226,11 @@ class Engine:
         self.observer.stepped(progress, samples, self._loss, self.recorder.now)
 
     def _send(self, effect: Send) -> None:
-        self._post.send(effect.to.rank, effect.message)
+        self.group.send(effect.to.rank, effect.message)
         self.recorder.moved(message_bytes(effect.message), 0)
 
     def _receive(self, _: Receive) -> tuple[Peer, Any]:
-        server, message = self._post.receive()
+        server, message = self.group.receive()
         self.recorder.answered(getattr(message, "held", 0.0))
         self.recorder.moved(0, message_bytes(message))
         return Peer("server", server), message
@@ -263,7 +256,7 @@ class Engine:
             me.total_weight = message[0].item()
             tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
         if tensor is me.params:
-            me.samples_apart = 0
+            me.samples_since_sync = 0
 
     def _sum(self, tensor: Tensor) -> None:
         there = tensor.to(self.replica.device)

@@ -24,7 +24,6 @@ from paceline.runtimes.live.worker.checkpoint import load_shared, restore
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.drift import Alike, Replicas, Unlike
 from paceline.runtimes.live.worker.engine import Beating, Engine
-from paceline.runtimes.live.worker.post import NoPost, Post
 from paceline.runtimes.live.worker.recorder import Recorder
 from paceline.runtimes.live.worker.run_folder import FolderKeeper, Home, go_on, recorded_time
 from paceline.runtimes.live.worker.slowness import Slowness
@@ -35,7 +34,7 @@ from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Position, Session
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Worker, is_replicated
+from paceline.strategies.base import Worker
 
 
 def seed_device(device: torch.device, seed: int, rank: int) -> None:
@@ -68,10 +67,11 @@ class WorkerRun:
         self.ledger, self.begun = TimeLedger(), 0.0
         self.last_row: Row | None = None
         self.loads: list[HostLoad] = []
+        self.leaving: Callable[[], bool] = lambda: False
 
     def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         """Become the worker that was saved; nothing in the folder changes."""
-        replicated = is_replicated(self.prepared.strategy)
+        replicated = self.prepared.strategy.replicated
         step, tree = load_shared(folder, checkpoints, self.group, self.observer.noted, replicated=replicated)
         settings, last = self.prepared.settings, self.prepared.agenda.last
         restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
@@ -136,10 +136,6 @@ class WorkerRun:
             totals.get(rank, Totals()) for rank in range(max(totals) + 1)
         ]  # a rank may never have been used
 
-    def post(self) -> Post:
-        """The way to the servers."""
-        return NoPost()
-
     def keeper(self) -> FolderKeeper:
         """Who saves this worker."""
         settings = self.prepared.settings
@@ -168,7 +164,7 @@ class WorkerRun:
             observer=self.observer,
             heartbeat=self.heartbeat,
             agreement=agreed,
-            post=self.post(),
+            leaving=self.leaving,
             slowness=self._slowness(),
             share_buffers=settings.buffers == "rank0",
         )
@@ -192,7 +188,7 @@ class WorkerRun:
         return ending
 
     def _replicas(self) -> Replicas:
-        if self.group.alone or not is_replicated(self.prepared.strategy):
+        if self.group.alone or not self.prepared.strategy.replicated:
             return Unlike()
         return Alike(self.group, self.me)
 

@@ -19,11 +19,11 @@ from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity
 from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
-from paceline.records.tensorfile import write_tensors
+from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import Placement, new_identity, read_config, write_config
-from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.worker.checkpoint import snapshot
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.replica import Replica
@@ -224,7 +224,7 @@ class FolderKeeper:
             self._checkpoints.prune_gone(self.me.rank, members)
 
     def export(self, params: Tensor, buffers: Tensor) -> None:
-        """Write ``model.tensors``."""
+        """Write ``model.safetensors``."""
         if self._speaker.speaks:
             self.home.lock.check()
             write_tensors(self.home.folder.model, self.replica.export(params, buffers))

@@ -6,8 +6,10 @@ import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
-from paceline.records.tensorfile import _TYPES, DamagedFile, check_tensors, read_tensors, write_tensors
+from paceline.records.files import DamagedFile
+from paceline.records.tensors import _TYPES, check_tensors, read_tensors, write_tensors
 
 QUICK = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
@@ -34,7 +36,7 @@ def same(one, other) -> bool:
 
 @st.composite
 def tensors(draw) -> torch.Tensor:
-    dtype = draw(st.sampled_from(list(_TYPES.values())))
+    dtype = draw(st.sampled_from([*_TYPES, torch.complex128]))
     shape = draw(st.lists(st.integers(0, 3), max_size=3))
     torch.manual_seed(draw(st.integers(0, 99)))
     raw = torch.randint(0, 2 if dtype is torch.bool else 256, (*shape, dtype.itemsize), dtype=torch.uint8)
@@ -150,13 +152,20 @@ def test_arbitrary_bytes_are_never_read(data, tmp_path):
 
 def forged(header: bytes, data: bytes = b"") -> bytes:
     """A file with a right checksum and whatever header."""
-    rest = struct.pack("<QQ", 60 + len(header) + len(data), len(header)) + header + data
-    return struct.pack("<8sI32s", b"PACELINE", 2, hashlib.sha256(rest).digest()) + rest
+    whole = struct.pack("<Q", len(header)) + header + data
+    return whole.replace(b"0" * 64, hashlib.sha256(whole).hexdigest().encode(), 1)
+
+
+def described(tree: str, tensors: str = "", identity: str = "null") -> bytes:
+    metadata = {"paceline": "3", "sha256": "0" * 64, "identity": identity, "tree": tree}
+    return f'{{"__metadata__": {json.dumps(metadata)}{tensors}}}'.encode()
+
+
+BYTES = ', "a": {"dtype": "U8", "shape": [2], "data_offsets": [0, 2]}'
 
 
 def test_the_forger_writes_good_files_too(tmp_path):
-    header = json.dumps({"tree": {"tensor": 0}, "tensors": [["uint8", [2]]]}).encode()
-    (tmp_path / "file").write_bytes(forged(header, b"\1\2"))
+    (tmp_path / "file").write_bytes(forged(described('{"tensor": "a"}', BYTES), b"\1\2"))
     assert read_tensors(tmp_path / "file").tolist() == [1, 2]
 
 
@@ -168,40 +177,52 @@ def test_the_forger_writes_good_files_too(tmp_path):
         b"{}",
         b"\xff",
         b"[" * 100_000,
-        b'{"tree": 1, "tensors": [["float32", [1000000000000]]]}',
-        b'{"tree": 1, "tensors": [["float32", [0, 1000000000000000000000000]]]}',
-        b'{"tree": 1, "tensors": [["float32", [-1]]]}',
-        b'{"tree": 1, "tensors": [["float32", [1.5]]]}',
-        b'{"tree": 1, "tensors": [["object", [1]]]}',
-        b'{"tree": 1, "tensors": 5}',
-        b'{"tree": {"tensor": 0}, "tensors": []}',
-        b'{"tree": {"float": "zz"}, "tensors": []}',
-        b'{"tree": {"float": "00"}, "tensors": []}',
-        b'{"tree": {"dict": 1}, "tensors": []}',
-        b'{"tree": {"what": 1}, "tensors": []}',
-        b'{"tree": {}, "tensors": []}',
+        b'{"__metadata__": {}}',
+        described("1", BYTES.replace("[2]", "[1000000000000]")),
+        described("1", BYTES.replace("[2]", "[0, 1000000000000000000000000]")),
+        described("1", BYTES.replace("[2]", "[-2]")),
+        described("1", BYTES.replace("[2]", "[1.5]")),
+        described("1", BYTES.replace("U8", "OBJECT")),
+        described("1", BYTES.replace("[0, 2]", "[2, 0]")),
+        described("1", ', "a": 5'),
+        described("1", identity='{"run": "x"}'),
+        described('{"tensor": "a"}'),
+        described('{"float": "zz"}'),
+        described('{"float": "00"}'),
+        described('{"dict": 1}'),
+        described('{"what": 1}'),
+        described("{}"),
+        described("{"),
     ],
 )
 def test_a_header_with_a_right_checksum_is_not_believed_either(header, tmp_path):
-    (tmp_path / "file").write_bytes(forged(header))
+    data = b"\1\2" if b'"data_offsets": [0, 2]' in header else b""
+    (tmp_path / "file").write_bytes(forged(header, data))
     with pytest.raises(DamagedFile, match="makes no sense"):
         read_tensors(tmp_path / "file")
 
 
+def test_other_tools_read_the_file(tmp_path):
+    write_tensors(tmp_path / "file", {"layer.weight": torch.ones(2, 3), "state": {0: [torch.zeros(1)]}})
+    found = load_file(tmp_path / "file")
+    assert {name: tuple(tensor.shape) for name, tensor in found.items()} == {
+        "layer.weight": (2, 3),
+        "state/0/0": (1,),
+    }
+
+
 def test_a_header_longer_than_its_file_is_refused_before_it_is_read(tmp_path):
-    rest = struct.pack("<QQ", 60, 2**60)
-    (tmp_path / "file").write_bytes(
-        struct.pack("<8sI32s", b"PACELINE", 2, hashlib.sha256(rest).digest()) + rest
-    )
+    (tmp_path / "file").write_bytes(struct.pack("<Q", 2**60))
     with pytest.raises(DamagedFile):
         read_tensors(tmp_path / "file")
 
 
 def test_another_version_is_named(tmp_path):
-    write_tensors(tmp_path / "file", 1)
-    data = bytearray((tmp_path / "file").read_bytes())
-    for version, told in ((1, r"an older paceline \(up to 0.1\) wrote"), (3, "another paceline wrote")):
-        data[8] = version
-        (tmp_path / "file").write_bytes(data)
-        with pytest.raises(DamagedFile, match=f"{told}; this paceline reads version 2"):
-            read_tensors(tmp_path / "file")
+    (tmp_path / "file").write_bytes(forged(described("1").replace(b'"3"', b'"4"')))
+    with pytest.raises(
+        DamagedFile, match="of version 4, which another paceline wrote; this one reads version 3"
+    ):
+        read_tensors(tmp_path / "file")
+    (tmp_path / "file").write_bytes(b"PACELINE" + bytes(100))
+    with pytest.raises(DamagedFile, match=r"of an older paceline \(up to 0.1\)"):
+        read_tensors(tmp_path / "file")

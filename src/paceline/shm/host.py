@@ -1,11 +1,40 @@
-"""How much memory this process may still take: what the machine has free, and what its cgroups allow."""
+"""What this process knows of its host: the ids that tell hosts apart, and how much memory it may still take."""
 
+import os
+import socket
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
+from paceline.shm import futex
+
 MEMINFO, CGROUPS, CGROUP_ROOT = Path("/proc/meminfo"), Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _UNLIMITED = 2**63 - 1
+
+
+def machine_id() -> str:
+    """The same for all processes of a machine, in whichever container or network namespace, and for no others."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return socket.gethostname()
+
+
+def host_id() -> str:
+    """The same for all processes that no network lies between: one machine, and one network namespace on it."""
+    try:
+        network = str(Path("/proc/self/ns/net").stat().st_ino)
+    except OSError:
+        network = socket.gethostname()
+    return f"{machine_id()}/{network}"
+
+
+def sharing_id() -> str:
+    """The same for processes of one host that can also share memory and watch each other."""
+    if not futex.supported():
+        return host_id()
+    spaces = [str(Path("/proc/self/ns", kind).stat().st_ino) for kind in ("pid", "user")]
+    return "/".join([host_id(), *spaces, str(os.getuid())])
 
 
 def free_memory() -> int:

@@ -1,4 +1,4 @@
-"""What two tensors become: sum, mean, max, min, product, and the operations on bits."""
+"""Reduction operations: sum, mean, max, min, product, and those on bits, with what torch.distributed calls them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,8 +6,7 @@ from types import MappingProxyType
 
 import torch
 from torch import Tensor
-
-from paceline.errors import UsageError, unknown
+from torch.distributed import ReduceOp
 
 _INTEGERS = frozenset({torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64})
 _FLOATS = frozenset({torch.float16, torch.bfloat16, torch.float32, torch.float64})
@@ -21,6 +20,10 @@ _ORDERED = _INTEGERS | _FLOATS | _BOOL
 _BITS = _INTEGERS | _BOOL | _STORED
 
 
+class InvalidCall(ValueError):
+    """A call that cannot be carried out as it was made: the message names the value, the rule and the fix."""
+
+
 @dataclass(frozen=True, slots=True)
 class Operation:
     """How tensors of many ranks become one: what torch's own function makes of two, again and again.
@@ -32,11 +35,16 @@ class Operation:
     into: Callable[..., Tensor]
     """``into(left, right, out=target)`` makes the target, which may be one of them, the two combined."""
     types: frozenset[torch.dtype]
-    """The types that it works on."""
+    torch_op: ReduceOp.RedOpType
     averages: bool = False
     """Whether a sum is divided by the number of workers at the end."""
     by_order: bool = False
     """Whether the sign of a zero depends on the order of combining."""
+
+    @property
+    def combining_op(self) -> ReduceOp.RedOpType:
+        """What a backend does to combine; a mean is a sum that is divided afterwards, as Gloo has none."""
+        return ReduceOp.SUM if self.averages else self.torch_op
 
     def combine(self, mine: Tensor, other: Tensor) -> None:
         """Change the first, the target, into the two combined; the second stays as it is."""
@@ -53,35 +61,38 @@ class Operation:
         if self.by_order and tensor.is_floating_point():
             tensor.add_(0.0)
 
-    def check(self, dtype: torch.dtype) -> None:
-        """Refuse a type that has no such operation."""
-        if dtype not in self.types:
-            usable = ", ".join(name for name, operation in OPERATIONS.items() if dtype in operation.types)
-            fix = f"it has {usable}" if usable else "convert the tensor to float32 first"
-            raise UsageError(f"operation {self.name!r} does not work on {dtype}: {fix}")
-
 
 OPERATIONS: Mapping[str, Operation] = MappingProxyType(
     {
         operation.name: operation
         for operation in (
-            Operation("sum", torch.add, _NUMBERS),
-            Operation("mean", torch.add, _FLOATS | _COMPLEX, averages=True),
-            Operation("max", torch.maximum, _ORDERED, by_order=True),
-            Operation("min", torch.minimum, _ORDERED, by_order=True),
-            Operation("product", torch.mul, _NUMBERS),
-            Operation("and", torch.bitwise_and, _BITS),
-            Operation("or", torch.bitwise_or, _BITS),
-            Operation("xor", torch.bitwise_xor, _BITS),
+            Operation("sum", torch.add, _NUMBERS, ReduceOp.SUM),
+            Operation("mean", torch.add, _FLOATS | _COMPLEX, ReduceOp.AVG, averages=True),
+            Operation("max", torch.maximum, _ORDERED, ReduceOp.MAX, by_order=True),
+            Operation("min", torch.minimum, _ORDERED, ReduceOp.MIN, by_order=True),
+            Operation("product", torch.mul, _NUMBERS, ReduceOp.PRODUCT),
+            Operation("and", torch.bitwise_and, _BITS, ReduceOp.BAND),
+            Operation("or", torch.bitwise_or, _BITS, ReduceOp.BOR),
+            Operation("xor", torch.bitwise_xor, _BITS, ReduceOp.BXOR),
         )
     }
 )
 
 
 def find_operation(name: str, dtype: torch.dtype) -> Operation:
-    """The operation of that name, if there is one and tensors of this type have it."""
+    """The operation of that name, if there is one and tensors of this type have it; else raise ``InvalidCall``."""
     operation = OPERATIONS.get(name)
     if operation is None:
-        raise unknown("operation", name, OPERATIONS)
-    operation.check(dtype)
+        raise InvalidCall(f"unknown operation {name!r}; choose one of: {', '.join(OPERATIONS)}")
+    if dtype not in operation.types:
+        usable = ", ".join(other.name for other in OPERATIONS.values() if dtype in other.types)
+        fix = f"it has {usable}" if usable else "convert the tensor to float32 first"
+        raise InvalidCall(f"operation {name!r} does not work on {dtype}: {fix}")
     return operation
+
+
+def operation_name(op: object) -> str:
+    """Our name of an operation, given by name or as torch's ``ReduceOp``; of anything else, that as text."""
+    if isinstance(op, str):
+        return op
+    return next((name for name, known in OPERATIONS.items() if op == known.torch_op), str(op))

@@ -1,0 +1,228 @@
+"""Trees of tensors as safetensors files, which other tools read too: checked to the last byte, no pickle.
+
+The header's metadata holds the tree (where each tensor belongs, and all numbers and texts beside them), whose file it
+is, and the SHA-256 of the whole file with that digest written as zeros. safetensors' own writer replaces the file
+without syncing it and hides the number of an error, so files are written here; it reads them.
+"""
+
+import hashlib
+import json
+import struct
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from paceline.records.files import DamagedFile, from_document, replacing, to_document
+from paceline.records.identity import FileIdentity
+
+Tree = Any
+"""Dicts and lists of tensors, int, float, bool, str and None, in each other to any depth."""
+
+SUFFIX = ".safetensors"
+_VERSION = "3"
+_LENGTH = struct.Struct("<Q")
+_NO_DIGEST = "0" * 64
+_CHUNK = 1 << 20
+_NONSENSE = (
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    RecursionError,
+    struct.error,
+    SafetensorError,
+)
+"""What a header that was never written by us can lead to."""
+_TYPES = {
+    torch.bool: "BOOL",
+    torch.uint8: "U8",
+    torch.uint16: "U16",
+    torch.uint32: "U32",
+    torch.uint64: "U64",
+    torch.int8: "I8",
+    torch.int16: "I16",
+    torch.int32: "I32",
+    torch.int64: "I64",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float32: "F32",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+}
+
+
+def write_tensors(path: Path, tree: Tree, identity: FileIdentity | None = None) -> None:
+    """Write a tree, and whose it is; ``path`` then holds all of it or, after any error, what it held before.
+
+    Keys are strings or whole numbers, and are read back as strings; tuples are read back as lists. Tensors on
+    any device are read back on the CPU, each in its own memory.
+    """
+    assert sys.byteorder == "little"
+    tensors: dict[str, Tensor] = {}
+    metadata = {
+        "format": "pt",
+        "paceline": _VERSION,
+        "sha256": _NO_DIGEST,
+        "identity": json.dumps(to_document(identity)),
+        "tree": json.dumps(_encode(tree, "", tensors)),
+    }
+    header = _header(metadata, tensors)
+    digest = hashlib.sha256(header)
+    with replacing(path) as file:
+        file.write(header)
+        for tensor in tensors.values():
+            data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
+            digest.update(data)
+            file.write(data)
+        file.seek(header.index(_NO_DIGEST.encode()))
+        file.write(digest.hexdigest().encode())
+
+
+def read_tensors(path: Path, identity: FileIdentity | None = None) -> Tree:
+    """Read a tree back, bit for bit, or raise DamagedFile; where an ``identity`` is given, the file must have it."""
+    check_tensors(path, identity)
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
+            return _decode(json.loads(file.metadata()["tree"]), tensors)
+    except _NONSENSE as error:
+        raise DamagedFile(path, f"has a header that makes no sense ({error})") from error
+
+
+def check_tensors(path: Path, identity: FileIdentity | None = None) -> None:
+    """Raise DamagedFile unless every byte is as it was written, by the one who has this identity.
+
+    Nothing is kept in memory.
+    """
+    try:
+        metadata = _check_bytes(path)
+        found = from_document(json.loads(metadata["identity"]), FileIdentity | None)  # type: ignore[arg-type]
+    except _NONSENSE as error:
+        raise DamagedFile(path, f"has a header that makes no sense ({error})") from error
+    if identity is None or found == identity:
+        return
+    if found is None:
+        raise DamagedFile(path, f"says not to whom it belongs, and is not of {identity}")
+    other = "other settings" if str(found) == str(identity) else str(found)
+    raise DamagedFile(path, f"belongs to {other}, not to {identity}")
+
+
+def _header(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bytes:
+    described: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        described[name] = {
+            "dtype": _TYPES[tensor.dtype],
+            "shape": list(tensor.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors begin at a multiple of their width
+    return _LENGTH.pack(len(text)) + text
+
+
+def _check_bytes(path: Path) -> dict[str, str]:
+    """The metadata of a file that is as it was written."""
+    actual = path.stat().st_size
+    with path.open("rb") as file:
+        start = file.read(_LENGTH.size)
+        if start == b"PACELINE":
+            raise DamagedFile(
+                path, "is a tensor file of an older paceline (up to 0.1), which this one does not read"
+            )
+        if len(start) < _LENGTH.size or _LENGTH.unpack(start)[0] > actual - _LENGTH.size:
+            raise DamagedFile(path, f"is cut short, or its first bytes were altered: it holds {actual} bytes")
+        text = file.read(_LENGTH.unpack(start)[0])
+        header = json.loads(text)
+        metadata: dict[str, str] = header["__metadata__"]
+        if metadata["paceline"] != _VERSION:
+            raise DamagedFile(
+                path,
+                f"is a tensor file of version {metadata['paceline']}, which another paceline wrote; "
+                f"this one reads version {_VERSION}",
+            )
+        size = (
+            _LENGTH.size
+            + len(text)
+            + max((one["data_offsets"][1] for one in header.values() if "shape" in one), default=0)
+        )
+        if actual < size:
+            raise DamagedFile(path, f"is cut short, or was altered: it holds {actual} of {size} bytes")
+        written = metadata["sha256"]
+        digest = hashlib.sha256(start + text.replace(written.encode(), _NO_DIGEST.encode(), 1))
+        while chunk := file.read(_CHUNK):
+            digest.update(chunk)
+    if digest.hexdigest() != written or actual != size:
+        raise DamagedFile(path, "was altered: its checksum does not match")
+    return metadata
+
+
+def _encode(tree: Tree, name: str, tensors: dict[str, Tensor]) -> Any:
+    """The tree as JSON; its tensors are added to ``tensors`` by their paths in it."""
+    match tree:
+        case Tensor():
+            return _add(tree, name or "tensor", tensors)
+        case bool() | int() | str() | None:
+            return tree
+        case float():
+            return {"float": struct.pack("<d", tree).hex()}
+        case list() | tuple():
+            return [_encode(item, _below(name, str(place)), tensors) for place, item in enumerate(tree)]
+        case dict():
+            items = {_key(key, tree): item for key, item in tree.items()}
+            return {"dict": {key: _encode(item, _below(name, key), tensors) for key, item in items.items()}}
+    raise TypeError(f"a file of tensors cannot hold {tree!r}")
+
+
+def _add(tensor: Tensor, name: str, tensors: dict[str, Tensor]) -> dict[str, str]:
+    kind = "tensor"
+    if tensor.layout == torch.strided and tensor.dtype == torch.complex128:
+        kind, tensor = "complex", torch.view_as_real(tensor.resolve_conj())  # which the format does not know
+    if (
+        tensor.dtype not in _TYPES
+        or tensor.layout != torch.strided
+        or tensor.is_meta
+        or name == "__metadata__"
+    ):
+        raise TypeError(
+            f"a file of tensors cannot hold {name!r}, a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}"
+        )
+    tensors[name] = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    return {kind: name}
+
+
+def _below(name: str, key: str) -> str:
+    key = key.replace("~", "~0").replace("/", "~1") or "~2"
+    return f"{name}/{key}" if name else key
+
+
+def _key(key: object, tree: Mapping[Any, Any]) -> str:
+    if isinstance(key, bool) or not isinstance(key, str | int):
+        raise TypeError(f"a file of tensors cannot hold the key {key!r}: keys are strings or whole numbers")
+    if isinstance(key, int) and str(key) in tree:
+        raise TypeError(f"the keys {key} and '{key}' would become one in a file of tensors")
+    return str(key)
+
+
+def _decode(shape: Any, tensors: dict[str, Tensor]) -> Tree:
+    if isinstance(shape, list):
+        return [_decode(item, tensors) for item in shape]
+    if not isinstance(shape, dict):
+        return shape
+    ((kind, value),) = shape.items()
+    match kind:
+        case "float":
+            return struct.unpack("<d", bytes.fromhex(value))[0]
+        case "tensor":
+            return tensors[value]
+        case "complex":
+            return torch.view_as_complex(tensors[value])
+        case "dict":
+            return {key: _decode(item, tensors) for key, item in value.items()}
+    raise ValueError(f"there is no kind {kind!r}")
