@@ -18,17 +18,17 @@ import pytest
 import torch.distributed as dist
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from paceline.runtimes.live.checked import port_number, read_failure
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, Store
 
 from command import run_python
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live import store_server
-from paceline.runtimes.live.failures import Failure, lost_peer
-from paceline.runtimes.live.launcher import bulletin
+from paceline.runtimes.live.failures import Failure, read_failure
+from paceline.runtimes.live.launcher import peers
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.rendezvous import Rendezvous
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.run_store import RunStore, port_number
 from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret, store_key
 from paceline.runtimes.live.store_server import (
     LONGEST_KEY,
@@ -41,6 +41,7 @@ from paceline.runtimes.live.store_server import (
 )
 from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.listener import MOST_UNPROVEN
+from paceline.runtimes.live.worker.guard import lost_peer
 from ports import free_ports
 
 SECRET, OTHER = Secret(b"a secret of the tests"), Secret(b"another secret of them")
@@ -348,7 +349,7 @@ def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:
         raise ZeroDivisionError
     assert not agreed_folder(place.port).exists()
     with (
-        pytest.raises(UsageError, match="a run on 2 hosts needs --secret-file"),
+        pytest.raises(UsageError, match="a run on 2 hosts needs a secret file"),
         run_secret(ProcessInfo(nodes=2)),
     ):
         pass
@@ -358,19 +359,19 @@ def test_launchers_go_on_showing_that_they_are_there_after_the_store_was_full(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this failed, a store that is full for a moment would make this host count as lost."""
-    monkeypatch.setattr(bulletin, "_BEAT", 0.05)
-    store.set(bulletin.alive_key(0), "")
-    store.set(bulletin.alive_key(1), "")
+    monkeypatch.setattr(peers, "BEAT", 0.05)
+    store.set(peers.alive_key(0), "")
+    store.set(peers.alive_key(1), "")
     monkeypatch.setattr(store_server, "MOST_BYTES", 0)
-    board = bulletin.Bulletin(store, 0, 2, 20.0)
+    board = peers.Peers(store, 0, 2, 20.0)
     time.sleep(0.3)
-    assert store.get(bulletin.alive_key(0)) == b"", "there was no room"
+    assert store.get(peers.alive_key(0)) == b"", "there was no room"
     monkeypatch.setattr(store_server, "MOST_BYTES", 3000)
     deadline = time.monotonic() + 10
-    while not store.get(bulletin.alive_key(0)):
+    while not store.get(peers.alive_key(0)):
         assert time.monotonic() < deadline, "the beats have ended"
         time.sleep(0.02)
-    store.set(bulletin.alive_key(1), "left")
+    store.set(peers.alive_key(1), "left")
     board.leave()
 
 
@@ -380,17 +381,16 @@ def test_whoever_has_no_secret_cannot_take_a_seat() -> None:
 
     def start(name: str, node_rank: int, secret: Secret) -> None:
         try:
-            meeting = Rendezvous(
-                secret=secret,
+            plan = LaunchPlan(
                 address="127.0.0.1",
                 port=port,
                 node_rank=node_rank,
                 nodes=2,
                 workers=1,
                 wait=20.0,
-                silence=20.0,
-                say=said.append,
+                secret_file=Path("secret"),
             )
+            meeting = Rendezvous(plan, secret, said.append)
             meeting.gather()
             meeting.leave()
             ends[name] = "met"

@@ -162,9 +162,9 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.server.run import run_server
     from paceline.runtimes.live.signals import StopRequest
-    from paceline.runtimes.live.worker.guard import Ended
+    from paceline.runtimes.live.worker.guard import HasEnding
 
-    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
         return run_server(
             asked.settings(place.workers),
             options=asked.where.live(asked.resume),
@@ -187,7 +187,7 @@ def join(asked: Asked) -> int:
     from paceline.runtimes.live.process_info import ProcessInfo, host_name
     from paceline.runtimes.live.secret import Secret
     from paceline.runtimes.live.signals import StopRequest
-    from paceline.runtimes.live.worker.guard import Ended, run_guarded
+    from paceline.runtimes.live.worker.guard import HasEnding, run_guarded
 
     spare_compiler()
     _refuse_beside_join(asked)
@@ -196,7 +196,7 @@ def join(asked: Asked) -> int:
     live = asked.where.live(None)
     runs = asked.keep.runs or door.runs or asked.keep.parent
 
-    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
         from paceline.runtimes.live.worker.join import join_run
 
         return join_run(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.signals import StopRequest
-    from paceline.runtimes.live.worker.guard import Ended
+    from paceline.runtimes.live.worker.guard import HasEnding
     from paceline.studies.calibrate.links import ContentionFit
 
 
@@ -35,7 +35,7 @@ class LinksOutcome:
 
 
 def run_workers(
-    where: PlaceOptions, workers: int, work: "Callable[[ProcessInfo, Heartbeat, StopRequest], Ended]"
+    where: PlaceOptions, workers: int, work: "Callable[[ProcessInfo, Heartbeat, StopRequest], HasEnding]"
 ) -> int:
     """Be one worker where a launcher has set its variables, else start this command line as each worker."""
     from paceline.runtimes.live.process_info import ProcessInfo
@@ -57,7 +57,9 @@ def launch_workers(where: PlaceOptions, workers: int) -> int:
 
 
 def be_worker(
-    where: PlaceOptions, place: "ProcessInfo", work: "Callable[[ProcessInfo, Heartbeat, StopRequest], Ended]"
+    where: PlaceOptions,
+    place: "ProcessInfo",
+    work: "Callable[[ProcessInfo, Heartbeat, StopRequest], HasEnding]",
 ) -> int:
     from paceline.runtimes.live.worker.guard import run_guarded
 

@@ -24,7 +24,7 @@ from typing import NoReturn, Self
 from paceline.runtimes import prctl
 from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
-from paceline.runtimes.live.worker.guard import leave
+from paceline.runtimes.live.signals import leave
 
 Environ = Mapping[str, str]
 

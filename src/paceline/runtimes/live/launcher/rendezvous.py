@@ -123,7 +123,7 @@ class Rendezvous:
             ranks = ", ".join(map(str, missing))
             if time.monotonic() > deadline:
                 raise RunFailed(
-                    f"node rank {ranks} of {nodes} did not come {self._where}, within {self.plan.wait:g} s; start the "
+                    f"node rank {ranks} of {nodes} did not come to {self._where[3:]}, within {self.plan.wait:g} s; start the "
                     "same command as that node rank on its host"
                 )
             refused = f"; {refusals}" if self._server and (refusals := self._server.refusals()) else ""

@@ -1,6 +1,5 @@
 """The outermost layer of a worker or server process: whatever happens inside becomes an exit code and a note."""
 
-import atexit
 import errno
 import os
 import signal
@@ -10,7 +9,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Protocol
 
 import torch
 
@@ -21,7 +20,7 @@ from paceline.runtimes.live.heartbeat import Heartbeat, write_stack_when_asked
 from paceline.runtimes.live.launch_folder import LaunchFolder, read_servers
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem, local_servers
 from paceline.runtimes.live.safe_checkpoints import safe
-from paceline.runtimes.live.signals import StopRequest, die_with
+from paceline.runtimes.live.signals import StopRequest, die_with, leave
 from paceline.runtimes.live.timeouts import PATIENCE
 from paceline.runtimes.live.worker.server_client import Expelled, ServerLost
 from paceline.shm import PeerLost
@@ -70,18 +69,6 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
     if info.launch is not None:
         leave(code)
     return code
-
-
-def leave(code: int) -> NoReturn:
-    """End the process without taking torch apart, which costs a second and may stick after a failure.
-
-    Exit handlers run and the standard streams are flushed; other threads are not waited for.
-    """
-    atexit._run_exitfuncs()
-    for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError, ValueError):
-            stream.flush()
-    os._exit(code)
 
 
 def _run(info: ProcessInfo, work: Work) -> int:
