@@ -17,7 +17,7 @@ from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
 from paceline.runtimes.live.launcher.launch import launch
-from paceline.runtimes.live.launcher.peers import Peers
+from paceline.runtimes.live.launcher.peers import LauncherPeers
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.supervisor import Supervisor
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -224,7 +224,7 @@ def test_a_stop_that_nobody_asked_for_names_the_launcher_that_has_gone(tmp_path:
 
 def test_a_launcher_that_still_beats_has_not_gone() -> None:
     """If this failed, one that is slow to verify large checkpoints would be accused of the run's end."""
-    peers = Peers.__new__(Peers)
+    peers = LauncherPeers.__new__(LauncherPeers)
     peers._node_rank, peers._nodes = 0, 3
     peers._store = SimpleNamespace(set=lambda *_: None, peek=lambda _: None)  # type: ignore[assignment]
     peers._heard = {1: time.monotonic(), 2: time.monotonic() - 60}

@@ -35,7 +35,7 @@ from paceline.runtimes.live.store_server import (
     LONGEST_VALUE,
     Op,
     Refused,
-    Request,
+    StoreRequest,
     StoreServer,
     unpack_request,
 )
@@ -211,7 +211,7 @@ def test_malformed_requests_of_a_member_are_counted_and_survived(
 ) -> None:
     """If this failed, one bad frame would end the store and the run with it."""
     member = connect(f"tcp://127.0.0.1:{server.port}", store_key(SECRET))
-    good = Request(1, Op.SET, (b"k",), (b"v",)).pack()
+    good = StoreRequest(1, Op.SET, (b"k",), (b"v",)).pack()
     packed = msgspec.msgpack.encode
     bad = [b"", os.urandom(13), good[:-1], b"x" * 5000, packed([1, 99]), packed([1, Op.SET, [b"k"], []])]
     bad += [packed([1, Op.READ, [b"k"], [], float("nan")]), packed([1, Op.SET, ["k"], [1]])]
@@ -363,7 +363,7 @@ def test_launchers_go_on_showing_that_they_are_there_after_the_store_was_full(
     store.set(peers.alive_key(0), "")
     store.set(peers.alive_key(1), "")
     monkeypatch.setattr(store_server, "MOST_BYTES", 0)
-    board = peers.Peers(store, 0, 2, 20.0)
+    board = peers.LauncherPeers(store, 0, 2, 20.0)
     time.sleep(0.3)
     assert store.get(peers.alive_key(0)) == b"", "there was no room"
     monkeypatch.setattr(store_server, "MOST_BYTES", 3000)

@@ -242,7 +242,7 @@ def test_a_launcher_that_was_frozen_hears_the_other_hosts_first(monkeypatch: pyt
     """If this failed, the first look after a container was frozen would give up every other host."""
     clock = [100.0]
     monkeypatch.setattr(peers.time, "monotonic", lambda: clock[0])
-    board = object.__new__(peers.Peers)
+    board = object.__new__(peers.LauncherPeers)
     board._silence, board._looked, board._heard = 20.0, 100.0, {0: 100.0, 2: float("inf")}
     clock[0] = 400.0
     assert board.lost_node() is None

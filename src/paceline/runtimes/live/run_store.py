@@ -24,10 +24,10 @@ from paceline.runtimes.live.store_server import (
     LONGEST_WAIT,
     MOST_BYTES,
     STORE_CUT,
-    Answer,
     Op,
-    Request,
     Status,
+    StoreAnswer,
+    StoreRequest,
     StoreServer,
 )
 from paceline.runtimes.live.wire.channel import (
@@ -70,7 +70,7 @@ class RunStore(Store):
         self._channel: Channel | None = None
         self._lost = ""
         """Why the connection is lost, once it is."""
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[StoreAnswer] = deque()
         self._clones: list[RunStore] = []
 
     def reached(self, seconds: float) -> bool:
@@ -145,7 +145,7 @@ class RunStore(Store):
     ) -> tuple[Status, list[bytes]]:
         with self._lock:
             seconds = min(wait.total_seconds(), LONGEST_WAIT)
-            request = Request(
+            request = StoreRequest(
                 next(self._numbers),
                 op,
                 tuple(key.encode() for key in keys),
@@ -164,7 +164,7 @@ class RunStore(Store):
                 self._lost = str(error)
                 self._raise_lost()
 
-    def _answer(self, channel: Channel, request: Request, deadline: float) -> tuple[Status, list[bytes]]:
+    def _answer(self, channel: Channel, request: StoreRequest, deadline: float) -> tuple[Status, list[bytes]]:
         poller = select.poll()
         while True:
             while self._answers:
@@ -210,11 +210,11 @@ class RunStore(Store):
 
     def _announce(self, _: Channel, message: memoryview, __: int) -> Destination:
         def take() -> None:
-            self._answers.append(msgspec.msgpack.decode(message, type=Answer))
+            self._answers.append(msgspec.msgpack.decode(message, type=StoreAnswer))
 
         return Destination(None, take)
 
-    def _late(self, request: Request) -> dist.DistStoreError:
+    def _late(self, request: StoreRequest) -> dist.DistStoreError:
         return dist.DistStoreError(
             f"wait timeout: no answer to {_shown(request)} from the run's store at {self._address}, "
             f"port {self._port}"
@@ -227,7 +227,7 @@ class RunStore(Store):
         )
 
 
-def _shown(request: Request) -> str:
+def _shown(request: StoreRequest) -> str:
     return f"{request.op.name.lower()} {', '.join(key.decode() for key in request.keys[:3])}"
 
 

@@ -36,7 +36,7 @@ _LONGEST_NOTICE = 4096
 T = TypeVar("T")
 
 
-class Peers:
+class LauncherPeers:
     """The launchers of the other hosts: whether they are alive, what failed there, which checkpoints they have.
 
     A store that does not answer is no news and delays this launcher by at most ``STORE_ANSWER``.

@@ -16,7 +16,7 @@ import torch.distributed as dist
 
 from paceline.errors import RunFailed, UsageError, printable
 from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit, resolve
-from paceline.runtimes.live.launcher.peers import Peers, alive_key
+from paceline.runtimes.live.launcher.peers import LauncherPeers, alive_key
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
@@ -38,7 +38,7 @@ class _Seat:
 class Rendezvous:
     """The launchers of a run; ranks are as given, and a launcher that waits says for whom."""
 
-    peers: Peers
+    peers: LauncherPeers
     """The other launchers, once all are here."""
 
     def __init__(self, plan: LaunchPlan, secret: Secret, say: Callable[[str], None]) -> None:
@@ -75,7 +75,7 @@ class Rendezvous:
             self._say(
                 f"node rank {plan.node_rank} of {plan.nodes} has joined; the host at {self.address} reports on the run"
             )
-        self.peers = Peers(self.store, plan.node_rank, plan.nodes, plan.silence)
+        self.peers = LauncherPeers(self.store, plan.node_rank, plan.nodes, plan.silence)
 
     def leave(self) -> None:
         """Sign out, if this launcher ever signed in; say what the store has refused."""
@@ -123,8 +123,8 @@ class Rendezvous:
             ranks = ", ".join(map(str, missing))
             if time.monotonic() > deadline:
                 raise RunFailed(
-                    f"node rank {ranks} of {nodes} did not come to {self._where[3:]}, within {self.plan.wait:g} s; start the "
-                    "same command as that node rank on its host"
+                    f"node rank {ranks} of {nodes} did not come to {self._where[3:]}, within {self.plan.wait:g} s; "
+                    "start the same command as that node rank on its host"
                 )
             refused = f"; {refusals}" if self._server and (refusals := self._server.refusals()) else ""
             note.remind(f": node rank {ranks} of {nodes}{refused}")
