@@ -33,7 +33,7 @@ from paceline.runtimes.live.wire.messages import Hello, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.server_client import ServerClient
 from paceline.strategies.messages import Model, Push
-from paceline.studies.calibrate.messages import measure_cipher
+from paceline.studies.calibrate.measure import measure_cipher
 
 WORKERS = 2
 SIDES = ("rpc", "memory", "network")
@@ -184,7 +184,7 @@ def predicted(size: int) -> float:
     """Seconds that the server's process takes for all pushes and all answers, by the rate that calibrate measures."""
     fast = Link(bandwidth=1e12, latency=0.0)
     hosts = tuple(Host(name=name, link=fast, workers=name != "server") for name in ("server", "0", "1"))
-    cluster = Cluster(hosts=hosts, cipher=measure_cipher()).encrypted([0])
+    cluster = Cluster.of(hosts, cipher=measure_cipher()).encrypted([0])
     return 2 * WORKERS * size / cluster.hosts[0].link.bandwidth
 
 

@@ -4,22 +4,15 @@ If one of these fails, what a collective costs is not what carrying it out takes
 """
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from paceline.clusters.cluster import Cluster, Device, Host, Link
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.many import OUTLINES
-from paceline.collectives.pipeline import segments_for
-from paceline.collectives.schedule import Then
+from paceline.collectives import SCHEDULES, build_schedule, find_schedule
 from paceline.costs import schedules
 from paceline.costs.all_reduce import all_reduce_costs
-from paceline.costs.folded import Folded, fold
 from paceline.costs.played import play_seconds
 from paceline.costs.schedules import Timer
 from paceline.costs.topology import Topology
@@ -54,7 +47,7 @@ def uneven(kind: str, hosts: int) -> Topology:
             drawn.choice([0, 3e-10]),
         ),
     }[kind]
-    return Topology(Cluster(hosts=tuple(made(place) for place in range(hosts))))
+    return Topology(Cluster.of(tuple(made(place) for place in range(hosts))))
 
 
 KINDS = ("alike", "several a host", "a slow link", "one far away", "all different")
@@ -62,7 +55,7 @@ KINDS = ("alike", "several a host", "a slow link", "one far away", "all differen
 
 def executed(name: str, topology: Topology, size: int) -> float:
     schedule = build_schedule(name, topology.workers)
-    return play_seconds(schedule, topology, size, 4, segments_for(schedule, size))
+    return play_seconds(schedule, topology, size, 4, schedule.segments(size))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -81,15 +74,15 @@ def test_rings_cost_what_their_execution_takes(kind: str) -> None:
 def test_schedules_of_few_messages_cost_what_their_execution_takes(name: str, kind: str) -> None:
     for hosts in (2, 3, 5):
         topology = uneven(kind, hosts)
-        for costs in (all_reduce_costs(name, topology), all_reduce_costs(name, folded(topology.hosts))):
+        for costs in (all_reduce_costs(name, topology), all_reduce_costs(name, grouped(topology.hosts))):
             for size in SIZES[:2]:
                 found = costs.price(size, 4).seconds
                 assert found == pytest.approx(executed(name, topology, size), rel=1e-9)
 
 
-def folded(hosts: Sequence[Host]) -> Folded:
+def grouped(hosts: Sequence[Host]) -> Topology:
     named = (replace(one, name=f"h{place}") for place, one in enumerate(hosts))
-    return Folded(fold(Cluster(hosts=tuple(named))))
+    return Topology(Cluster.of(named), by_group=True)
 
 
 def test_schedules_of_many_messages_cost_what_their_execution_takes_in_nearly_all_cases() -> None:
@@ -99,7 +92,7 @@ def test_schedules_of_many_messages_cost_what_their_execution_takes_in_nearly_al
     for kind, hosts in zip(KINDS, (19, 6, 19, 16, 10), strict=True):
         topology = uneven(kind, hosts)
         for name in sorted({*SCHEDULES} - {"ring"}):
-            timer = Timer(OUTLINES[name], topology.rows)
+            timer = Timer(find_schedule(name), topology.rows)
             for size in SIZES[:2]:
                 found = timer.seconds(size, 4, timer.outline.segments(size))
                 errors.append(abs(found / executed(name, topology, size) - 1))
@@ -121,12 +114,12 @@ def test_a_large_ring_is_timed_on_fewer_hosts(name: str, monkeypatch: pytest.Mon
         "the last is half full": [host(0, workers=4)] * 200 + [host(0, workers=2)],
     }
     for hosts in clusters.values():
-        rows = folded(hosts).rows
+        rows = grouped(hosts).rows
         for size in SIZES:
             monkeypatch.setattr(schedules, "MOST_HOSTS", 10**6)
-            one_by_one = Timer(OUTLINES[name], rows).seconds(size, 4)
+            one_by_one = Timer(find_schedule(name), rows).seconds(size, 4)
             monkeypatch.setattr(schedules, "MOST_HOSTS", 150)
-            assert Timer(OUTLINES[name], rows).seconds(size, 4) == pytest.approx(one_by_one, rel=0.01)
+            assert Timer(find_schedule(name), rows).seconds(size, 4) == pytest.approx(one_by_one, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["butterfly", "halving-doubling", "one-to-all", "tree"])
@@ -134,25 +127,9 @@ def test_the_price_of_very_many_ranks_follows_from_that_of_fewer(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for ranks in (1024, 1500):
-        topology = folded([host(0)] * ranks)
+        topology = grouped([host(0)] * ranks)
         for size in SIZES:
             monkeypatch.setattr(schedules, "MOST_RANKS", 10**6)
             direct = all_reduce_costs(name, topology).price(size, 4).seconds
             monkeypatch.setattr(schedules, "MOST_RANKS", 512)
             assert all_reduce_costs(name, topology).price(size, 4).seconds == pytest.approx(direct, rel=0.1)
-
-
-@pytest.mark.parametrize("name", sorted(SCHEDULES))
-def test_the_arrays_are_the_schedules(name: str) -> None:
-    for hosts in ([0], [0, 1], [0, 0, 1, 1, 1, 2], [*range(11)], [0] * 8 + [1] * 3):
-        outline = OUTLINES[name](np.array(hosts))
-        schedule = build_schedule(name, hosts)
-        found = Counter()
-        for turn in outline.rounds:
-            for source, target in zip(turn.sources.tolist(), turn.targets.tolist(), strict=True):
-                found[source, target, turn.chunks, turn.reduces] += turn.times
-        sent = [one for turn in schedule.rounds for one in turn.transfers]
-        said = ((one.source, one.target, one.stop - one.start, one.then is Then.REDUCE) for one in sent)
-        assert found == Counter(said)
-        assert outline.chunks == schedule.chunks or not schedule.rounds
-        assert outline.segments(10**7) == segments_for(schedule, 10**7)

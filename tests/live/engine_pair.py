@@ -17,14 +17,14 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline import strategies
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
+from paceline.records.events import MetricsRow
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
-from paceline.records.observer import Silent
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.live.options import LiveOptions
@@ -75,7 +75,7 @@ def by_schedule(name: str) -> Settings:
     return replace(SETTINGS["cnn"], collective=name, strategy="all-reduce:bucket=20000,first_bucket=4000")
 
 
-class Pulse(Silent):
+class Pulse(Observer):
     """Counts steps, keeps what was noted, and can fail at a step."""
 
     def __init__(self, fail_at: int | None = None) -> None:
@@ -97,7 +97,7 @@ class Pulse(Silent):
     def noted(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Count now: when the run has ended, the other worker may have closed its connections already."""
         self.acknowledged = sum(now - self.sent_before.get(each, 0) for each, now in bytes_sent().items())
 

@@ -13,8 +13,7 @@ from paceline.cli.reshard import make_folder
 from paceline.cli.resuming import name_folder, repeated_settings
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
-from paceline.records.create import check_writable
-from paceline.records.folder import RunFolder
+from paceline.records.folder import RunFolder, check_writable
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.launcher.resharding import with_workers
@@ -135,9 +134,11 @@ def test_a_place_where_no_folder_can_be_made_is_refused_with_the_command_that_ma
 
 
 def test_the_command_that_resumes_a_resumed_run_repeats_how_long():
-    assert repeated_settings(RunOptions(epochs=40, target_accuracy=0.97), trust=True) == (
-        " --trust --epochs 40 --target-accuracy 0.97"
-    )
+    assert repeated_settings(RunOptions(epochs=40, target_accuracy=0.97), trust=True) == {
+        "trust": True,
+        "epochs": 40,
+        "target_accuracy": 0.97,
+    }
     folder = RunFolder(Path("runs/it"))
     assert name_folder(["train", "--resume", "latest", "-i", "3"], folder) == [
         *("train", "--resume", "runs/it", "-i", "3")

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.records.metrics import Row, Scores
-from paceline.records.observer import Silent, Started
-from paceline.records.spans import Totals
+from paceline.records.events import MetricsRow, Scores
+from paceline.records.files import from_document
+from paceline.records.observer import Observer, Started
+from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import SCHEMA, Summary
 from paceline.reports import meters
 from paceline.reports.progress import ConsoleObserver, JsonObserver, Tee, header
@@ -25,8 +26,8 @@ RUN = Started(
     folder="runs/x",
 )
 ROWS = [
-    Row(45, 1.0, Scores(1.7421, 0.901, {"accuracy": 0.8194}), 0.1, 0.4),
-    Row(90, 2.0, Scores(float("nan"), 0.1288, {"accuracy": 0.9639}), 0.1, 11.9),
+    MetricsRow(45, 1.0, Scores(1.7421, 0.901, {"accuracy": 0.8194}), 0.1, 0.4),
+    MetricsRow(90, 2.0, Scores(float("nan"), 0.1288, {"accuracy": 0.9639}), 0.1, 11.9),
 ]
 SUMMARY = Summary(
     name="digits",
@@ -57,8 +58,8 @@ def _a_plain_terminal(monkeypatch):
 
 
 def play(observer, monkeypatch, interval: float = 0.0) -> None:
-    monkeypatch.setattr(meters.Bar, "interval", interval)
-    monkeypatch.setattr(meters.Lines, "interval", interval)
+    monkeypatch.setattr(meters.ProgressBar, "interval", interval)
+    monkeypatch.setattr(meters.ProgressLines, "interval", interval)
     observer.started(RUN)
     for row in ROWS:
         observer.stepped(row.step, 64, 0.25, row.seconds)
@@ -147,13 +148,13 @@ def test_an_encoding_without_blocks_gets_ascii_bars(monkeypatch):
     observer = ConsoleObserver(out, io.StringIO())
     observer.started(RUN)
     totals = Totals(steps=90)
-    totals.typical["forward"] = 0.1
+    totals.typical = StepBreakdown(forward=0.1)
     observer.finished(replace(SUMMARY, totals=[totals]))
     assert b"forward            100.0  100 %  ########################" in raw.getvalue()
 
 
 def test_a_run_that_never_finishes_leaves_the_terminal_tidy(monkeypatch):
-    monkeypatch.setattr(meters.Bar, "interval", 0.0)
+    monkeypatch.setattr(meters.ProgressBar, "interval", 0.0)
     terminal = Terminal()
     observer = ConsoleObserver(terminal, terminal)
     observer.started(RUN)
@@ -189,7 +190,7 @@ def test_json_is_one_strict_document_with_settings_rows_and_summary(monkeypatch)
     assert [row["accuracy"] for row in document["rows"]] == [0.8194, 0.9639]
     assert [row["train_loss"] for row in document["rows"]] == [1.7421, None]
     assert document["summary"]["schema"] == SCHEMA
-    assert Summary.from_json(document["summary"]) == SUMMARY
+    assert from_document(document["summary"], Summary) == SUMMARY
     assert "50 %  1.0/2 epochs" in err.getvalue()
 
 
@@ -205,7 +206,7 @@ def test_nothing_is_printed_before_the_json_document():
 def test_everybody_is_told():
     streams = [io.StringIO(), io.StringIO()]
     tee = Tee(
-        [ConsoleObserver(streams[0], io.StringIO()), Silent(), JsonObserver({}, streams[1], io.StringIO())]
+        [ConsoleObserver(streams[0], io.StringIO()), Observer(), JsonObserver({}, streams[1], io.StringIO())]
     )
     tee.started(RUN)
     tee.stepped(45, 64, 0.25, 0.4)
@@ -231,7 +232,7 @@ def test_the_header_tells_batches_where_they_differ_and_where_a_run_goes_on():
 
 
 def test_a_run_of_steps_counts_steps_and_simulated_seconds_are_called_so(monkeypatch):
-    monkeypatch.setattr(meters.Lines, "interval", 0.0)
+    monkeypatch.setattr(meters.ProgressLines, "interval", 0.0)
     out, err = io.StringIO(), io.StringIO()
     observer = ConsoleObserver(out, err, clock="simulated")
     observer.started(replace(RUN, last_step=14500))
@@ -260,7 +261,7 @@ def test_a_reader_who_leaves_does_not_end_the_run():
 
 def test_the_header_tells_the_threads_of_a_worker_and_the_cores():
     """If this failed, nobody would see that one worker is compared with two on other terms."""
-    assert header(replace(RUN, threads=1, cores=2))[1] == "1 thread each of 2 cores; --threads N for more"
+    assert header(replace(RUN, threads=1, cores=2))[1] == "1 thread each of 2 cores"
     assert header(replace(RUN, threads=2, cores=2, batch_sizes=(8,)))[1] == "2 threads of 2 cores"
     assert not [line for line in header(RUN) if "thread" in line]
 

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 import paceline.shm  # noqa: F401  makes "shm" a backend that torch knows
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.errors import UsageError, unknown
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
@@ -60,8 +60,8 @@ class LiveOptions:
             )
         if self.hang_timeout is not None and not 0 < self.hang_timeout < self.timeout:
             raise UsageError(
-                f"a hang timeout of {self.hang_timeout:g} s must lie between 0 and the timeout of {self.timeout:g} s, or "
-                "the others give up before the process that hangs is named; lower it, or raise the timeout"
+                f"a hang timeout of {self.hang_timeout:g} s must lie between 0 and the timeout of {self.timeout:g} s, "
+                "or the others give up before the process that hangs is named; lower it, or raise the timeout"
             )
         if self.threads < 1:
             raise UsageError(f"{self.threads} threads cannot compute: a worker needs at least 1")

@@ -5,7 +5,7 @@ from functools import partial
 from math import inf
 
 from paceline.clusters.cluster import Cluster, Host
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.costs.all_reduce import AllReduceCosts, all_reduce_costs
 from paceline.costs.base import Costs
 from paceline.costs.compressed import Compressed
@@ -15,7 +15,7 @@ from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
 from paceline.jobs.job import Job, constant
 from paceline.jobs.sharding import Shards
-from paceline.records.metrics import Row
+from paceline.records.events import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.agenda import Triggers
@@ -73,7 +73,7 @@ class Run:
                 job, self.shards, cluster.workers, settings.seed, self.servers
             )
             self.learning_rate = real.learning_rate
-        self.rows: list[Row] = []
+        self.rows: list[MetricsRow] = []
         self.carrier: Carrier = NetworkMail
 
     def run(self) -> Summary:
@@ -178,7 +178,7 @@ class Run:
         node.dies = inf if host.dies is None else host.dies
         node.ends = min(node.dies, self.horizon * (1 + NEAR))
 
-    def _report(self, row: Row) -> None:
+    def _report(self, row: MetricsRow) -> None:
         """Every worker of a meeting tells the same; it is told on once, whoever of them is still there."""
         if not self.rows or self.rows[-1].step < row.step:
             self.rows.append(row)

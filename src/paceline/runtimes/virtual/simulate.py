@@ -7,7 +7,7 @@ from paceline.clusters.cluster import Cluster
 from paceline.costs.base import Costs
 from paceline.errors import UsageError
 from paceline.jobs.job import Job
-from paceline.records.observer import Observer, Silent
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.runtimes.prepare import check_buffers
 from paceline.runtimes.randomness import AllStreams, undisturbed
@@ -50,7 +50,7 @@ def simulate(
         costs,
         gradients,
         strategy,
-        observer or Silent(),
+        observer or Observer(),
         recorder or TotalsOnly(),
         name,
         folder,
@@ -84,18 +84,18 @@ def check(
         )
     check_buffers(settings, strategy)
     if not strategy.served:
-        _check_company(settings, cluster, horizon)
+        _check_churn(settings, cluster, horizon)
     elif not horizon > 0:
         raise UsageError(f"--horizon {horizon:g} is too short: give a time such as '0.6 s'")
 
 
-def _check_company(settings: Settings, cluster: Cluster, horizon: float) -> None:
+def _check_churn(settings: Settings, cluster: Cluster, horizon: float) -> None:
     """Refuse what needs servers that outlive a worker."""
     instead = "choose ps, ssp or async"
-    for host in cluster.hosts:
-        for setting in host.comings_and_goings:
+    for group in cluster.groups:
+        for setting in group.host.churn:
             raise UsageError(
-                f"{setting} of host {host.name!r}: strategy {settings.strategy!r} needs every worker at every "
+                f"{setting} of host {group.name(0)!r}: strategy {settings.strategy!r} needs every worker at every "
                 f"exchange, so none can come late or go early; leave it out, or {instead}"
             )
     if horizon < inf:

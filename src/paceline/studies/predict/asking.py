@@ -16,7 +16,7 @@ from paceline.clusters.devices import DEVICES, find_device
 from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile
 from paceline.codecs import CODECS
-from paceline.collectives.choose import NATIVE, check_collective
+from paceline.collectives import NATIVE, check_collective
 from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
 from paceline.costs.devices.fitted import read_fitted
 from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
@@ -169,7 +169,7 @@ def _servers(words: PredictRequest, place: Place, profile: Profile | None) -> st
 
 def _where(words: PredictRequest, place: Place) -> str:
     """On which hosts the servers are."""
-    if isinstance(place, Described) and any(host.servers for host in place.whole.hosts):
+    if isinstance(place, Described) and any(group.host.servers for group in place.whole.groups):
         hosts = place.whole.place_servers(words.servers)
         named = dict.fromkeys(place.whole.hosts[host].name for host in hosts)
         return f"servers are on {', '.join(named)}"
@@ -223,7 +223,7 @@ def _find_sheet(words: PredictRequest, place: Place) -> DeviceSheet | None:
 
 def _with_devices(words: PredictRequest, place: Place, source: Source, batch: int) -> Place:
     """Where a described cluster names devices of the catalogue, each is as fast as its sheet says."""
-    if not isinstance(place, Described) or not any(host.device.sheet for host in place.whole.hosts):
+    if not isinstance(place, Described) or not any(group.host.device.sheet for group in place.whole.groups):
         return place
     if not isinstance(source, Traced) or words.profile is not None:
         refuse_named(place.whole, "--times" if words.times is not None else "--profile")

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from paceline.clusters.cluster import Cluster
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.costs.devices.base import StepCost
 from paceline.runtimes.virtual.shape import JobShape
 

@@ -1,4 +1,4 @@
-"""A step by the closed path: one worker of each kind stands for all of its kind, so 100,000 cost what one costs."""
+"""A step by the closed path: one worker of each group stands for all of its group, so 100,000 cost what one costs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +16,7 @@ from paceline.studies.predict.window import Notes, Pace, Weighted
 
 def in_step(few: Few) -> bool:
     """Whether all workers of a kind do the same at the same time, so that one of them can stand for all."""
-    if any(kind.host.comings_and_goings for kind in few.folding.kinds):
+    if any(group.host.churn for group in few.cluster.groups):
         return False
     if not few.strategy.served:
         # Between averages by the clock, workers that vary take different numbers of steps.
@@ -87,7 +87,7 @@ def _simulation(few: Few) -> Callable[[int], Weighted]:
     def simulated(steps: int) -> Weighted:
         notes, settings = Notes(), settings_of(few.setup, len(few.paces), steps)
         shape = shape_of(few.setup, settings)
-        FoldedRun(settings, shape, few.folding, few.places, few.costs, few.strategy, notes).run()
-        return [(notes.steps[rank], kind.workers) for rank, kind in enumerate(few.kinds)]
+        FoldedRun(settings, shape, few.cluster, few.places, few.costs, few.strategy, notes).run()
+        return [(notes.steps[rank], group.workers) for rank, group in enumerate(few.groups)]
 
     return simulated

@@ -30,7 +30,7 @@ def by_events(setup: Setup) -> Parts:
         simulate(settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=notes)
         return [(notes.steps[rank], 1) for rank in range(cluster.workers)]
 
-    fastest = max(host.device.speed for host in cluster.hosts if host.workers)
+    fastest = max(group.host.device.speed for group in cluster.groups if group.workers)
     return Pace(
         strategy=strategy,
         spec=setup.strategy,

@@ -1,13 +1,13 @@
-"""A setup with its hosts folded into a few kinds, and what it would be with something better or worse."""
+"""A setup of a few groups of equal hosts, and what it would be with something better or worse."""
 
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.clusters.cluster import Cluster, Host, HostGroup, Link
 from paceline.clusters.times import StepTimes
 from paceline.costs.compression import Coded
 from paceline.costs.devices.base import StepCost
-from paceline.costs.folded import Fold, Kind, Standing, fold, paces
+from paceline.costs.given import StatedCosts
 from paceline.strategies.base import Strategy
 from paceline.studies.predict.base import Setup, Where
 from paceline.studies.predict.events import build_strategy, step_times
@@ -22,31 +22,28 @@ class Few:
     strategy: Strategy
     cost: StepCost
     jitter: float
-    described: Fold
-    """With links as they are described."""
+    described: Cluster
+    """With links as they are described; each server's host is a group of its own."""
     places: tuple[int, ...]
-    """The kinds of hosts on which the servers stand; each such kind is one host."""
+    """The groups of the servers' hosts."""
     paces: tuple[float, ...]
-    """How fast a worker of each kind computes; one for each kind with workers."""
+    """How fast a worker of each group computes; one for each group with workers."""
     updating: float = 1.0
     """How many times as long servers take for their updates."""
     cipher: float = 0.0
     """Bytes a second that a process encrypts, as a cluster's."""
 
     @cached_property
-    def folding(self) -> Fold:
+    def cluster(self) -> Cluster:
         """With links as messages find them: no faster than both ends encrypt where they go to servers."""
-        kinds = self.described.kinds
-        if not self.cipher:
-            return self.described
-        found = Cluster(hosts=tuple(kind.host for kind in kinds), cipher=self.cipher).encrypted(self.places)
-        pairs = zip(kinds, found.hosts, strict=True)
-        return replace(self.described, kinds=tuple(replace(kind, host=host) for kind, host in pairs))
+        counts = [group.count for group in self.described.groups]
+        hosts = [sum(counts[:place]) for place in self.places]
+        return replace(self.described, cipher=self.cipher).encrypted(hosts)
 
     @property
-    def kinds(self) -> list[Kind]:
+    def groups(self) -> list[HostGroup]:
         """Those with workers."""
-        return [kind for kind in self.folding.kinds if kind.workers]
+        return [group for group in self.cluster.groups if group.workers]
 
     @property
     def workers(self) -> int:
@@ -59,37 +56,38 @@ class Few:
         return step_times(self.cost, self.setup.cluster.times)
 
     @property
-    def costs(self) -> Standing:
-        """Of one worker a kind."""
-        return Standing(
+    def costs(self) -> StatedCosts:
+        """Of one worker a group."""
+        return StatedCosts(
             times=self.times,
             batch_sizes=(self.cost.samples,) * len(self.paces),
             speeds=self.paces,
-            workers=self.workers,
+            gradients=self.workers,
             updating=self.updating,
         )
 
 
 def few_of(setup: Setup) -> Few:
-    """Fold the setup's cluster."""
+    """Groups with workers or servers, each server's host by itself."""
     strategy = build_strategy(setup)
-    places: tuple[int, ...] = ()
-    hosts: tuple[int, ...] = ()
     cluster = setup.cluster
-    if strategy.served:
-        hosts = cluster.place_servers(setup.servers)
-    folding = fold(cluster, set(hosts))
-    if hosts:
-        kinds = {kind.place: number for number, kind in enumerate(folding.kinds)}
-        places = tuple(kinds[host] for host in hosts)
+    hosts = cluster.place_servers(setup.servers) if strategy.served else ()
+    apart = cluster.split(set(hosts))
+    places = tuple(map(apart.group_at, hosts))
+    kept = [index for index, group in enumerate(apart.groups) if group.workers or index in places]
+    described = replace(apart, groups=tuple(apart.groups[index] for index in kept))
     return Few(
         setup=setup,
         strategy=strategy,
         cost=setup.cost,
         jitter=setup.jitter,
-        described=folding,
-        places=places,
-        paces=paces(setup.cluster, folding),
+        described=described,
+        places=tuple(map(kept.index, places)),
+        paces=tuple(
+            group.host.device.speed / cluster.slowdown(group.host)
+            for group in described.groups
+            if group.workers
+        ),
         cipher=cluster.cipher if hosts else 0.0,
     )
 
@@ -112,14 +110,14 @@ def slower(cost: StepCost, factor: float) -> StepCost:
 
 def links_in_use(few: Few) -> tuple[Where, ...]:
     """Those that a step may cross."""
-    network: tuple[Where, ...] = ("network",) if sum(kind.hosts for kind in few.folding.kinds) > 1 else ()
-    shared = bool(few.places) or any(kind.host.workers > 1 for kind in few.folding.kinds)
+    network: tuple[Where, ...] = ("network",) if few.described.host_count > 1 else ()
+    shared = bool(few.places) or any(group.host.workers > 1 for group in few.described.groups)
     return (*network, "inside") if shared else network
 
 
 def with_links(few: Few, where: Where, bandwidth: float = 1.0, latency: float = 1.0) -> Few:
     """The links between hosts, or those inside, with so many times their bandwidth and latency."""
-    everywhere = range(len(few.described.kinds))
+    everywhere = range(len(few.described.groups))
     return _changed(few, everywhere, (where,), bandwidth, latency)
 
 
@@ -146,7 +144,7 @@ def with_servers(few: Few, factor: float) -> Few:
 
 def without_stragglers(few: Few) -> Few:
     """Everybody takes as long as workers do in the mean."""
-    workers = [kind.workers for kind in few.kinds]
+    workers = [group.workers for group in few.groups]
     mean = sum(many / pace for many, pace in zip(workers, few.paces, strict=True)) / sum(workers)
     return replace(few, jitter=0.0, paces=(1 / mean,) * len(few.paces))
 
@@ -164,8 +162,8 @@ def _changed(
             inside=better(host.inside) if "inside" in links else host.inside,
         )
 
-    kinds = tuple(
-        replace(kind, host=changed(kind.host)) if place in places else kind
-        for place, kind in enumerate(few.described.kinds)
+    groups = tuple(
+        replace(group, host=changed(group.host)) if place in places else group
+        for place, group in enumerate(few.described.groups)
     )
-    return replace(few, described=replace(few.described, kinds=kinds))
+    return replace(few, described=replace(few.described, groups=groups))

@@ -13,7 +13,7 @@ _AVERAGED = ("memory", "loopback")
 
 
 class Machine:
-    """One host: workers talk through its memory, with servers by messages, and compute in company."""
+    """One host: workers talk through its memory, with servers by messages, and contend for its cores."""
 
     def __init__(self, profile: Profile, backend: Backend = "shm", most: int = MOST_HERE) -> None:
         """``most`` is how many workers it has cores for, or was measured with."""
@@ -26,16 +26,16 @@ class Machine:
     def cluster(self, workers: int, meeting: SyncPattern) -> Cluster:
         """The machine with so many workers, as far as it was measured with as many."""
         link = _link(self.fit(workers, meeting.served))
-        company = self._profile.company_between(meeting.apart)
+        contention = self._profile.contention_between(meeting.apart)
         host = Host(
             name=self._profile.name,
             link=link,
             inside=link,
             workers=workers,
-            company=company,
+            contention=contention,
             backend=self._backend,
         )
-        return Cluster(hosts=(host,))
+        return Cluster.of([host])
 
     def fit(self, workers: int, served: bool) -> LinkFit | None:
         """What was measured of the way that these workers talk; the nearest to it where that was not."""
@@ -60,15 +60,15 @@ class Machines:
         """The links as measured with as many workers, or with the number next to it."""
         fit = self.fit(workers, meeting.served)
         inside = _link(_measured(self._profile, _AVERAGED, self._per_host))
-        alike = self._alike(_link(fit), inside, self._profile.company_between(meeting.apart))
+        alike = self._alike(_link(fit), inside, self._profile.contention_between(meeting.apart))
         return alike.cluster(workers)
 
     def fit(self, workers: int, served: bool) -> LinkFit | None:
         """What was measured of the network among so many workers; None where it was not."""
         return _measured(self._profile, ("wire", "network") if served else ("network",), workers)
 
-    def _alike_with(self, link: Link, inside: Link, company: tuple[float, ...]) -> Alike:
-        return Alike(link=link, per_host=self._per_host, inside=lambda _: inside, company=company)
+    def _alike_with(self, link: Link, inside: Link, contention: tuple[float, ...]) -> Alike:
+        return Alike(link=link, per_host=self._per_host, inside=lambda _: inside, contention=contention)
 
 
 def _measured(profile: Profile, names: tuple[str, ...], workers: int) -> LinkFit | None:

@@ -1,9 +1,10 @@
 """What a worker and a server hold in memory at the most, and whether there is room for it."""
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from paceline.clusters.cluster import Host
+from paceline.clusters.cluster import HostGroup
 from paceline.costs.trace.trace import Trace
 from paceline.runtimes.flat import CONTROL
 from paceline.strategies import build_strategy
@@ -43,13 +44,13 @@ class Room:
         return LOADED + KERNELS if self.shared else CONTEXT
 
 
-def room_of(host: Host, usual: Room) -> Room:
-    """That of a host's own device, where the cluster says what it is."""
-    device = host.device
+def room_of(group: HostGroup, usual: Room) -> Room:
+    """That of the device of a group's hosts, where the cluster says what it is."""
+    device = group.host.device
     if device.sheet is None and not device.memory:
         return usual
     shared = usual.shared if device.sheet is None else device.sheet.kind == "cpu"
-    name = f"host {host.name}" if shared else device.sheet.title if device.sheet else device.name
+    name = f"host {group.name(0)}" if shared else device.sheet.title if device.sheet else device.name
     return Room(name=name, size=device.memory or usual.size, shared=shared)
 
 
@@ -60,18 +61,15 @@ def predict_memory(setup: Setup, usual: Room, *, mixed: bool) -> Callable[[Trace
     optimizer's state stay as they are.
     """
     placed = setup.cluster.place_servers(setup.servers) if _is_served(setup) else ()
-    # There may be 100,000 hosts, and few kinds of them.
-    kinds = {
-        (id(host.device), host.workers, placed.count(index) if placed else 0): host
-        for index, host in enumerate(setup.cluster.hosts)
-        if host.workers
-    }
+    cluster = setup.cluster.split(set(placed))
+    servers = Counter(map(cluster.group_at, placed))
+    groups = [(group, servers[index]) for index, group in enumerate(cluster.groups) if group.workers]
 
     def needs(trace: Trace) -> Memory:
         server = _server(setup, trace)
         found = [
-            _on_host(setup, trace, room_of(host, usual), (host.workers, servers), server, mixed)
-            for (_, _, servers), host in kinds.items()
+            _on_host(setup, trace, room_of(group, usual), (group.host.workers, there), server, mixed)
+            for group, there in groups
         ]
         return min(found, key=lambda one: ((one.capacity or float("inf")) - one.needed, -one.needed))
 
@@ -120,7 +118,7 @@ def _exchange(setup: Setup, room: Room, vector: float) -> float:
     piece = round(min(vector, float(getattr(strategy, "bucket", vector))))
     others = 0 if compression.sums else setup.cluster.workers - 1
     coded = compression.held(piece) + others * compression.message(piece, 1)
-    apart = len(setup.cluster.hosts) > 1 and room.shared
+    apart = setup.cluster.host_count > 1 and room.shared
     return coded + (vector * (2 if _is_served(setup) else 1) if apart else 0.0)
 
 
@@ -133,7 +131,7 @@ def _server(setup: Setup, trace: Trace) -> float | None:
         return None
     vector, servers = _vector(trace), setup.servers
     part = (2 * vector + trace.optimizer) / servers
-    apart = len(setup.cluster.hosts) > 1
+    apart = setup.cluster.host_count > 1
     messages = 2 * setup.cluster.workers * vector / servers if apart else 0.0
     return LOADED + max(part + messages, 2.0 * vector) + trace.fixed
 

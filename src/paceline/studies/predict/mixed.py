@@ -13,7 +13,7 @@ Seconds = Callable[[DeviceSheet], float]
 
 def first_device(cluster: Cluster) -> DeviceSheet | None:
     """The device of the first worker, where the catalogue knows it."""
-    return next(host for host in cluster.hosts if host.workers).device.sheet
+    return next(group.host for group in cluster.groups if group.workers).device.sheet
 
 
 def at_their_speeds(cluster: Cluster, base: float, seconds: Seconds) -> Cluster:
@@ -31,14 +31,15 @@ def at_their_speeds(cluster: Cluster, base: float, seconds: Seconds) -> Cluster:
             known[sheet.name] = base / seconds(sheet)
         return replace(host, device=replace(host.device, speed=host.device.speed * known[sheet.name]))
 
-    return replace(cluster, hosts=tuple(map(faster, cluster.hosts)))
+    return cluster.map_hosts(faster)
 
 
 def refuse_named(cluster: Cluster, option: str) -> None:
     """Refuse names of devices where a measurement says how fast one computes."""
-    for host in cluster.hosts:
+    for group in cluster.groups:
+        host = group.host
         if host.workers and host.device.sheet is not None:
             raise UsageError(
-                f"{host.name} has device {host.device.name!r}, and {option} measured another; leave the names of "
+                f"{group.name(0)} has device {host.device.name!r}, and {option} measured another; leave the names of "
                 "devices out and state speeds, or use --device"
             )

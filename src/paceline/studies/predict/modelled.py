@@ -19,7 +19,7 @@ from paceline.studies.predict.few import Few, few_of, slower
 from paceline.studies.predict.layers import layer_table
 from paceline.studies.predict.memory import Room, predict_memory
 from paceline.studies.predict.model import Case
-from paceline.studies.predict.places import LinkNames, Place, SyncPattern, changed, changed_host
+from paceline.studies.predict.places import LinkNames, Place, SyncPattern, changed
 from paceline.studies.predict.prediction import Known, Layer, Memory, Wire
 from paceline.studies.predict.search import holds_up_to
 from paceline.studies.predict.sources import Source
@@ -152,7 +152,7 @@ class Modelled:
     def _drift(self, spec: str) -> float:
         """How workers vary who do not wait for all others: as in the record, or they would never fall out of step.
 
-        Those who meet wait for the slowest, which is measured where computing in company is.
+        Those who meet wait for the slowest, which is measured where contention is.
         """
         strategy = specs.build(spec, STRATEGIES, "strategy")
         loose = strategy.served and not waits_for_all(strategy)
@@ -195,8 +195,7 @@ class Modelled:
 
 def _elsewhere(few: Few, case: Case) -> Few:
     """The same in a better or worse world."""
-    kinds = tuple(replace(kind, host=changed_host(kind.host, case)) for kind in few.described.kinds)
-    return replace(few, described=replace(few.described, kinds=kinds), cost=slower(few.cost, case.compute))
+    return replace(few, described=changed(few.described, case), cost=slower(few.cost, case.compute))
 
 
 def _mini_batches(accumulate: int) -> str:

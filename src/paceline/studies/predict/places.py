@@ -2,9 +2,10 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import Protocol
 
-from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
+from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, HostGroup, Link
 from paceline.studies.predict.base import Where
 from paceline.studies.predict.model import Case, Quality
 from paceline.studies.predict.prediction import Wire
@@ -46,36 +47,31 @@ class Alike:
         most: int = MOST_WORKERS,
         inside: Callable[[int], Link] = lambda workers: MEMORY,  # noqa: ARG005
         device: Device = Device(),  # noqa: B008
-        company: tuple[float, ...] = (),
+        contention: tuple[float, ...] = (),
     ) -> None:
-        """``inside`` is what so many workers of a host share; ``company`` is as a host has it."""
+        """``inside`` is what so many workers of a host share; ``contention`` is as a host has it."""
         self.most = most
         self._link, self._per_host, self._inside = link, per_host, inside
-        self._device, self._company = device, company
-        self._full: list[Host] = []
+        self._device, self._contention = device, contention
 
     def hosts(self, workers: int) -> int:
         """The last one may be partly used."""
         return -(-workers // self._per_host)
 
     def cluster(self, workers: int, meeting: SyncPattern = SyncPattern()) -> Cluster:  # noqa: ARG002, B008
-        """Hosts that were made already are not made again: a hundred thousand take their time."""
         whole, rest = divmod(workers, self._per_host)
-        if len(self._full) < whole:
-            one = self._host(self._per_host)
-            more = range(len(self._full), whole)
-            self._full += [_copied(one, name=f"host-{index}") for index in more]
-        last = [_copied(self._host(rest), name=f"host-{whole}")] if rest else []
-        return Cluster(hosts=(*self._full[:whole], *last))
+        full = HostGroup(self._host("host" if whole > 1 else "host-0", self._per_host), whole)
+        last = HostGroup(self._host(f"host-{whole}", rest))
+        return Cluster(groups=tuple(group for group in (full, last) if group.workers))
 
-    def _host(self, workers: int) -> Host:
+    def _host(self, name: str, workers: int) -> Host:
         return Host(
-            name="host",
+            name=name,
             link=self._link,
             workers=workers,
             device=self._device,
             inside=self._inside(workers),
-            company=self._company,
+            contention=self._contention,
         )
 
 
@@ -88,28 +84,28 @@ class Described:
 
     def hosts(self, workers: int) -> int:
         """Those with workers among the first so many."""
-        return sum(1 for host in self.cluster(workers).hosts if host.workers)
+        return sum(group.count for group in self.cluster(workers).groups if group.workers)
 
     def cluster(self, workers: int, meeting: SyncPattern = SyncPattern()) -> Cluster:  # noqa: B008
         """Hosts in their order, the last one partly used; what only keeps servers is no part of it without them."""
-        kept, left = [], workers
-        for host in self.whole.hosts:
-            taken = min(left, host.workers)
-            if taken or (meeting.served and host.servers):
-                kept.append(replace(host, workers=taken))
-            left -= taken
-        return replace(self.whole, hosts=tuple(kept))
+        kept: list[HostGroup] = []
+        left = workers
+        for group in self.whole.groups:
+            full, rest = divmod(left, group.host.workers) if group.host.workers else (group.count, 0)
+            full = min(full, group.count)
+            cuts = (0, full, min(full + 1, group.count), group.count)
+            for (start, stop), each in zip(pairwise(cuts), (group.host.workers, rest, 0), strict=True):
+                if stop > start and (each or (meeting.served and group.host.servers)):
+                    part = group.part(start, stop)
+                    kept.append(replace(part, host=replace(part.host, workers=each)))
+            left = max(0, left - group.workers)
+        return replace(self.whole, groups=tuple(kept))
 
 
 def changed(cluster: Cluster, case: Case) -> Cluster:
     """The cluster with links as much better or worse as the case says."""
     if case == case.as_described:
         return cluster
-    return replace(cluster, hosts=tuple(changed_host(host, case) for host in cluster.hosts))
-
-
-def changed_host(host: Host, case: Case) -> Host:
-    """One host with such links."""
 
     def better(link: Link, than: Quality) -> Link:
         return Link(
@@ -117,18 +113,10 @@ def changed_host(host: Host, case: Case) -> Host:
             latency=link.latency * than.latency * case.links,
         )
 
-    return _copied(
-        host,
-        link=better(host.link, case.network),
-        inside=better(host.inside, case.inside),
-    )
+    def changed_host(host: Host) -> Host:
+        return replace(host, link=better(host.link, case.network), inside=better(host.inside, case.inside))
 
-
-def _copied(host: Host, **settings: object) -> Host:
-    """A copy without the checks, which the host has passed: ten times as quick, and there may be 100,000."""
-    copy = object.__new__(Host)
-    vars(copy).update(vars(host), **settings)
-    return copy
+    return cluster.map_hosts(changed_host)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,10 +131,10 @@ class LinkNames:
     def wire(self, cluster: Cluster, where: Where) -> Wire:
         """The slowest such link of a cluster, as 'paceline networks' has it."""
         if where == "network":
-            links = [host.link for host in cluster.hosts]
+            links = [group.host.link for group in cluster.groups]
             shares = [1] * len(links)
         else:
-            hosts = [host for host in cluster.hosts if host.workers]
+            hosts = [group.host for group in cluster.groups if group.workers]
             links = [host.inside for host in hosts]
             shares = [host.workers if self.own else 1 for host in hosts]
         rates = (link.bandwidth / share for link, share in zip(links, shares, strict=True))

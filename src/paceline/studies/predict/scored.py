@@ -47,7 +47,7 @@ def compare_parts(prediction: Step, folder: RunFolder) -> tuple[Scored, ...]:
 
 
 def _steps(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    steps = [record for record in records if not record.meeting]
+    steps = [record for record in records if record.is_step]
     return steps[max(1, int(WARM_UP * len(steps))) :]
 
 

@@ -11,7 +11,7 @@ from math import inf, log2
 
 import torch
 
-from paceline.costs.folded import Folded
+from paceline.costs.topology import Topology
 from paceline.strategies.consistency import StalenessBound
 from paceline.strategies.messages import HEADER
 from paceline.strategies.parameter_server import ParameterServer
@@ -51,12 +51,12 @@ def _carried(few: Few) -> float:
     A server's link is through when, after some worker has come, it and all who come later have been carried; the links
     of workers, when the last of all has sent its own; the memory of a server's host, when those on it have.
     """
-    topology, arrivals = Folded(few.folding), _arrivals(few)
+    topology, arrivals = Topology(few.cluster, by_group=True), _arrivals(few)
     left = torch.arange(few.workers, 0, -1, dtype=torch.float64) / few.workers
     out, inside, shared = (dict[int, float]() for _ in range(3))
-    for place, kind in enumerate(few.folding.kinds):
+    for place, kind in enumerate(few.cluster.groups):
         for server, size in zip(few.places, _pushes(few), strict=True):
-            crosses = topology.gather(place, server).crosses if kind.workers else {}
+            crosses = topology.to_server(place, server).crosses if kind.workers else {}
             for link, often in crosses.items():
                 near = {topology.out_of(place): out, topology.inside(place): inside}
                 found = near.get(link, shared)
@@ -71,10 +71,10 @@ def _carried(few: Few) -> float:
 def _computing(few: Few) -> dict[int, tuple[Lognormal, int]]:
     """How long workers of each kind compute, and how many they are; by the kind's place."""
     busy = few.cost.data + few.cost.forward + few.cost.backward
-    places = (place for place, kind in enumerate(few.folding.kinds) if kind.workers)
+    places = (place for place, kind in enumerate(few.cluster.groups) if kind.workers)
     return {
         place: (sum_of([busy / pace], few.jitter), kind.workers)
-        for place, pace, kind in zip(places, few.paces, few.kinds, strict=True)
+        for place, pace, kind in zip(places, few.paces, few.groups, strict=True)
     }
 
 
@@ -92,10 +92,10 @@ def _arrivals(few: Few) -> torch.Tensor:
 
 def by_capacity(few: Few) -> Parts:
     """Stale-synchronous and asynchronous training, where workers wait for few or for nobody."""
-    kinds = [place for place, kind in enumerate(few.folding.kinds) if kind.workers]
+    kinds = [place for place, kind in enumerate(few.cluster.groups) if kind.workers]
     paces = dict(zip(kinds, few.paces, strict=True))
     bound = _staleness(few)
-    held = {place: _held(few, bound, few.folding.kinds[place].workers) for place in kinds}
+    held = {place: _held(few, bound, few.cluster.groups[place].workers) for place in kinds}
     busy = few.cost.data + few.cost.forward + few.cost.backward
     alone = {place: 1 / (held[place] * busy / paces[place] + _exchange(few, place)) for place in kinds}
     rates = _rates(alone, _demands(few, kinds), together=bound < inf)
@@ -103,7 +103,7 @@ def by_capacity(few: Few) -> Parts:
         first = min(held[place] * busy / paces[place] for place in kinds)
         slowest_rate = 1 / _lock_step(few, paces, alone, first)
         rates = {place: min(rate, slowest_rate) for place, rate in rates.items()}
-    steps = {place: few.folding.kinds[place].workers * rates[place] for place in kinds}
+    steps = {place: few.cluster.groups[place].workers * rates[place] for place in kinds}
     total = sum(steps.values())
     step, own = few.workers / total, mean_factor(few.jitter)
     scale = own * sum(steps[place] / total / paces[place] for place in kinds)
@@ -204,13 +204,13 @@ def _exchange(few: Few, place: int) -> float:
 
 def _one_way(few: Few, place: int, sizes: list[int]) -> float:
     """How long messages of these sizes take to or from the servers."""
-    host = few.folding.kinds[place].host
+    host = few.cluster.groups[place].host
     near = far = slowest = latency = 0.0
     for size, server in zip(sizes, few.places, strict=True):
         if server == place:
             near += size
         else:
-            other = few.folding.kinds[server].host.link
+            other = few.cluster.groups[server].host.link
             far += size
             slowest = max(slowest, size / other.bandwidth)
             latency = max(latency, host.link.latency, other.latency)
@@ -221,8 +221,8 @@ def _one_way(few: Few, place: int, sizes: list[int]) -> float:
 
 def _demands(few: Few, kinds: list[int]) -> list[Demand]:
     """What all workers of each kind ask of every link and every server in one step."""
-    answers = {place: few.folding.kinds[place].workers * _answer(few) for place in kinds}
-    beside = any(few.folding.kinds[place].workers for place in few.places)
+    answers = {place: few.cluster.groups[place].workers * _answer(few) for place in kinds}
+    beside = any(few.cluster.groups[place].workers for place in few.places)
     longer = 1 + CROWDED * log2(len(few.places)) if beside else 1.0
     loads = _loads(few, kinds, _pushes(few), _models(few)).values()
     return [*({place: longer * busy for place, busy in load.items()} for load in loads), answers]
@@ -230,11 +230,11 @@ def _demands(few: Few, kinds: list[int]) -> list[Demand]:
 
 def _loads(few: Few, kinds: list[int], pushes: list[int], models: list[int]) -> dict[int, dict[int, float]]:
     """What they ask of each link, with messages to and from the servers of so many bytes."""
-    topology = Folded(few.folding)
+    topology = Topology(few.cluster, by_group=True)
     found: dict[int, dict[int, float]] = {}
     for place in kinds:
         for push, model, server in zip(pushes, models, few.places, strict=True):
-            ways = ((topology.gather(place, server), push), (topology.spread(server, place), model))
+            ways = ((topology.to_server(place, server), push), (topology.from_server(server, place), model))
             for way, size in ways:
                 for link, times in way.crosses.items():
                     demand = found.setdefault(link, {})

@@ -96,11 +96,11 @@ def _described(text: str) -> Standing:
 
 def _check_there_all_along(cluster: Cluster) -> None:
     """Refuse workers that come late or go early: there is no pace in the long run of who is not there."""
-    for host in cluster.hosts:
-        if words := ", ".join(host.comings_and_goings):
+    for group in cluster.groups:
+        if words := ", ".join(group.host.churn):
             raise UsageError(
-                f"--cluster {cluster.name}: workers of host {host.name!r} come or go ({words}), and what is predicted "
-                "is the pace of those who stay; leave that out, or use 'paceline simulate'"
+                f"--cluster {cluster.name}: workers of host {group.name(0)!r} come or go ({words}), and what is "
+                "predicted is the pace of those who stay; leave that out, or use 'paceline simulate'"
             )
 
 
@@ -143,7 +143,7 @@ def _named(words: PredictRequest, profile: Profile | None) -> Standing:
         per_host=per_host,
         most=per_host if alone else MOST_WORKERS,
         inside=lambda workers: MEMORY if inside is None else Link.of(inside, workers),
-        company=tuple(profile.company) if profile else (),
+        contention=tuple(profile.contention) if profile else (),
     )
     missing = "the profile has no links ('paceline calibrate --workers 2' adds them), so "
     assumed = "" if words.network else missing if profile else "--network is not given, so "

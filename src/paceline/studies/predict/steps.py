@@ -49,7 +49,7 @@ def closed(few: Few) -> Parts | None:
             return by_folding(few)
         return by_arrivals(few) if few.strategy.served else by_slowest(few)
     spread_out = isinstance(few.strategy, ParameterServer) and isinstance(few.strategy.rule, StalenessBound)
-    comes_and_goes = any(kind.host.comings_and_goings for kind in few.folding.kinds)
+    comes_and_goes = any(group.host.churn for group in few.cluster.groups)
     return by_capacity(few) if spread_out and not comes_and_goes else None
 
 

@@ -39,7 +39,7 @@ class Notes(TotalsOnly):
 
     def stepped(self, rank: int, record: StepRecord) -> None:
         """Keep a step."""
-        if not record.meeting:
+        if record.is_step:
             self.steps.setdefault(rank, []).append(Noted.of(record))
 
 
@@ -51,7 +51,7 @@ class Pace:
     spec: str
     """Its name, for people."""
     alone: float
-    """Seconds of the fastest worker's step without company."""
+    """Seconds of the fastest worker's step without contention."""
     workers: int
     """How many are simulated."""
     jitter: float = 0.0

@@ -70,10 +70,10 @@ def widen(cluster: Cluster, workers: int) -> Cluster:
     training = [host for host in cluster.hosts if host.workers]
     like = training[0]
     for host in training:
-        if replace(host, name=like.name) != like or host.workers > 1:
+        if host != like or host.workers > 1:
             raise UsageError(
                 f"host {host.name!r} has {host.workers} workers or differs from {like.name!r}; to try other numbers "
                 "of workers, all that train must be alike and have one worker each"
             )
-    copies = tuple(replace(like, name=f"{like.name}-{rank}") for rank in range(workers))
-    return replace(cluster, hosts=(*copies, *(host for host in cluster.hosts if not host.workers)))
+    copies = (replace(like, name=f"{like.name}-{rank}") for rank in range(workers))
+    return cluster.with_hosts([*copies, *(host for host in cluster.hosts if not host.workers)])

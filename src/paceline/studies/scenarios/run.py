@@ -143,7 +143,7 @@ def _deal(cluster: Cluster, steps: Sequence[int]) -> Cluster:
     for host in cluster.hosts:
         hosts.append(_taking(host, steps[rank : rank + host.workers]))
         rank += host.workers
-    return replace(cluster, hosts=tuple(hosts))
+    return cluster.with_hosts(hosts)
 
 
 def _taking(host: Host, steps: Sequence[int]) -> Host:

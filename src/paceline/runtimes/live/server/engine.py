@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
+from paceline.records.files import to_document
 from paceline.records.lock import RunLock
 from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated
 from paceline.runtimes.live.heartbeat import Phase
@@ -215,7 +216,7 @@ class ServerEngine:
                 self._end_collectives()
             case GetTotals():
                 self.book.totals.refused = dict(self.socket.refused)
-                self.socket.send(worker, TotalsReply(json.dumps(self.book.totals.to_json())))
+                self.socket.send(worker, TotalsReply(json.dumps(to_document(self.book.totals))))
             case Document():
                 self._circle.give(worker, Gift("words", message.document))
                 self._end_collectives()

@@ -2,18 +2,16 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 
 import torch
 
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.events import EventWriter, MetricsWriter
-from paceline.records.files import write_json
+from paceline.records.events import EventWriter, MetricsRow, append_metrics
+from paceline.records.files import from_document, to_document, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
 from paceline.records.load import HostLoad, usable_cores
-from paceline.records.metrics import Row
 from paceline.records.observer import Observer, Started
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
@@ -65,7 +63,7 @@ class WorkerRun:
         self.me.servers = prepared.servers
         self.position = Position()
         self.ledger, self.begun = TimeLedger(), 0.0
-        self.last_row: Row | None = None
+        self.last_row: MetricsRow | None = None
         self.loads: list[HostLoad] = []
         self.leaving: Callable[[], bool] = lambda: False
 
@@ -125,10 +123,10 @@ class WorkerRun:
 
     def _all_totals(self, load: HostLoad | None = None) -> list[Totals]:
         """Every worker's, at the place of its rank; of one that has gone, as far as it has recorded them here."""
-        mine = {"totals": asdict(self.ledger.totals()), "load": asdict(load) if load else None}
+        mine = {"totals": to_document(self.ledger.totals()), "load": to_document(load)}
         given = self.group.exchange({"rank": self.group.rank, **mine})
         self.loads = [HostLoad(**one["load"]) for one in given if one["load"]]
-        totals = {one["rank"]: Totals(**one["totals"]) for one in given}
+        totals = {one["rank"]: from_document(one["totals"], Totals) for one in given}
         gone = set(range(self.group.workers)) | set(self.folder.event_files())
         for rank in gone - set(totals):
             totals[rank] = recorded_time(self.folder, rank)[0].totals()
@@ -169,12 +167,11 @@ class WorkerRun:
             share_buffers=settings.buffers == "rank0",
         )
 
-        def report(row: Row) -> None:
+        def report(row: MetricsRow) -> None:
             self.last_row = row
             if self.observer.speaks:
                 self.home.lock.check()
-                with MetricsWriter(self.folder.metrics) as metrics:
-                    metrics.append(row)
+                append_metrics(self.folder.metrics, row)
             self.observer.evaluated(row)
 
         try:
@@ -201,7 +198,7 @@ class WorkerRun:
         self.me.now = self.begun
         self.group.minimum(torch.zeros(1))
 
-    def _session(self, engine: Engine, report: Callable[[Row], None]) -> Session:
+    def _session(self, engine: Engine, report: Callable[[MetricsRow], None]) -> Session:
         prepared = self.prepared
         return Session(
             strategy=prepared.strategy,

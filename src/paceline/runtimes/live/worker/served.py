@@ -9,7 +9,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.files import read_json
+from paceline.records.files import from_document, read_json
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.servers import ServerTotals
@@ -136,7 +136,7 @@ class ServedWorkerRun(WorkerRun):
 
     def server_totals(self) -> list[ServerTotals]:
         """As the servers tell them."""
-        return [ServerTotals.from_json(document) for document in self.line.server_totals()]
+        return [from_document(document, ServerTotals) for document in self.line.server_totals()]
 
 
 class ServedKeeper(FolderKeeper):

@@ -1,21 +1,22 @@
 """TensorBoard event files, for people who look at runs there."""
 
 import time
+from dataclasses import fields
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.records.events import MetricsRow
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
-from paceline.records.observer import Started
-from paceline.records.spans import KINDS
+from paceline.records.observer import Observer, Started
+from paceline.records.spans import StepBreakdown
 from paceline.records.summary import Summary
 
 POINTS = 200
 
 
-class TensorBoardObserver:
+class TensorBoardObserver(Observer):
     """Writes a run's scalars into its folder: losses, metrics, learning rate, samples/s, step times.
 
     The time of each point is the run's own, so simulated runs show simulated time on the relative axis.
@@ -35,7 +36,6 @@ class TensorBoardObserver:
         self._lengths: list[float] = []
 
     def started(self, run: Started) -> None:
-        """Open the files, and name the run."""
         assert run.folder, "a run without a folder has no place for event files"
         self._writer = _open(RunFolder(Path(run.folder)).tensorboard)
         self._begun = time.time() - run.seconds
@@ -60,7 +60,7 @@ class TensorBoardObserver:
         if progress >= self._next or time.monotonic() >= self._due:
             self._point(seconds)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Write the row's scores; the time that it took is in no rate and in no step."""
         if self._last:
             self._point(self._last[1])
@@ -73,23 +73,19 @@ class TensorBoardObserver:
         self._last, self._since = None, row.seconds
 
     def noted(self, sentence: str) -> None:
-        """Keep the sentence, once there is a file."""
         if self._writer:
             self._writer.add_text("notes", sentence, self._progress)
 
     def finished(self, summary: Summary) -> None:
-        """Write the parts of a typical step, in milliseconds, and close the files."""
         self._point(summary.seconds)
-        workers = [totals for totals in summary.totals if totals.steps]
-        for kind in KINDS if workers else ():
-            if kind in ("evaluate", "checkpoint"):  # which lie between steps
-                continue
-            mean = sum(totals.typical[kind] for totals in workers) / len(workers)
-            self._scalar(f"step_ms/{kind}", 1e3 * mean, summary.steps, summary.seconds)
+        workers = [totals.typical for totals in summary.totals if totals.steps]
+        for part in fields(StepBreakdown) if workers else ():
+            if part.name != "hidden":
+                mean = sum(getattr(step, part.name) for step in workers) / len(workers)
+                self._scalar(f"step_ms/{part.name}", 1e3 * mean, summary.steps, summary.seconds)
         self.close()
 
     def close(self) -> None:
-        """Close the files, if there are any."""
         if self._writer:
             self._writer.close()
 
@@ -115,7 +111,7 @@ def _open(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UsageError(
-            "--tensorboard needs the package tensorboard, which is not installed; "
+            "TensorBoard event files need the package tensorboard, which is not installed; "
             "install it with: pip install 'paceline[tensorboard]'"
         ) from error
     return SummaryWriter(str(folder), flush_secs=10)
