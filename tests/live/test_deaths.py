@@ -49,7 +49,7 @@ def test_silence_is_a_setting_and_a_death_is_told_at_once(start: Start) -> None:
         run.until_saved()
         (run.cwd / "gil-1").touch()
     strict.until_said(
-        r"rank 1 on \S+ is given up: it was silent for [2-4][.\d]* s, and --silence 2 allows less"
+        r"rank 1 on \S+ is given up: it was silent for [2-4][.\d]* s, longer than the 2 s allowed"
     )
     strict.until_said(
         r"rank 1 on \S+ was given up by the servers at step \d+: .*; the run goes on with the others\."
@@ -94,7 +94,7 @@ def test_what_happens_on_one_host_is_told_on_both_and_both_resume_after_ctrl_c(
     nodes[1].process.send_signal(signal.SIGINT)
     assert [node.ended() for node in nodes] == [130, 130]
     commands = [printed(node.text, "Resume") for node in nodes]
-    assert [command[command.index("-nr") + 1] for command in commands] == ["0", "1"]
+    assert [command[command.index("--node-rank") + 1] for command in commands] == ["0", "1"]
     for node in nodes:
         node.hurry()
     with ThreadPoolExecutor(2) as threads:
@@ -125,7 +125,7 @@ def test_a_death_that_is_told_just_before_the_launcher_ends_is_heard() -> None:
     secret = Secret(b"a secret of the tests")
     with ServerSocket(secret, "127.0.0.1", torch.empty(1), 0, 1) as server:
         notices = DeathNotices(secret)
-        notices.tell(1, 7, [server.endpoint])
+        notices.send(1, 7, [server.endpoint])
         notices.close()
         parcel = server.receive(5)
         assert parcel is not None, "the notice was dropped"

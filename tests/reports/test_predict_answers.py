@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.clusters.networks import find_network
+from paceline.clusters.catalogue import find_network
 from paceline.reports.predict.svg import picture
 from paceline.reports.predict.text import text_lines
 from paceline.studies.predict.asking import answer, ask

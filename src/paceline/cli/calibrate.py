@@ -16,7 +16,7 @@ from cyclopts import App, Group, Parameter
 from paceline.cli.options import whole
 from paceline.cli.place import PlaceOptions
 from paceline.cli.together import be_worker, launch_workers
-from paceline.clusters.profile_file import DEFAULT_PATH
+from paceline.clusters.profile import DEFAULT_PATH
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ _NEEDED = (
     "paceline.cli.train",
     "paceline.reports.progress",
     "paceline.reports.trace",
-    "paceline.runtimes.live.server.run",
+    "paceline.runtimes.live.server.start",
     "paceline.runtimes.live.worker.start",
 )
 _OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file")
@@ -160,7 +160,7 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     """A server's work."""
     from paceline.errors import say_on_stderr
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.server.run import run_server
+    from paceline.runtimes.live.server.start import run_server
     from paceline.runtimes.live.signals import StopRequest
     from paceline.runtimes.live.worker.guard import HasEnding
 
@@ -197,7 +197,8 @@ def join(asked: Asked) -> int:
     runs = asked.keep.runs or door.runs or asked.keep.parent
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
-        from paceline.runtimes.live.worker.join import join_run
+        from paceline.errors import say_on_stderr
+        from paceline.runtimes.live.worker.start import join_run
 
         return join_run(
             door.endpoint,
@@ -206,6 +207,7 @@ def join(asked: Asked) -> int:
             runs,
             heartbeat=heartbeat,
             stop_requested=stopping,
+            say=say_on_stderr,
             job=asked.options.job,
             trust=asked.trust,
         )

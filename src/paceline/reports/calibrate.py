@@ -8,11 +8,10 @@ from math import exp
 from pathlib import Path
 from typing import Any, TextIO
 
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import made_before, write_profile
+from paceline.clusters.profile import Profile, made_before, write_profile
 from paceline.reports.meters import Countdown, meter_for
-from paceline.reports.scenarios.told import exact_seconds
-from paceline.reports.scenarios.told import table as aligned
+from paceline.reports.scenarios.render import exact_seconds
+from paceline.reports.scenarios.render import table as aligned
 from paceline.reports.text import counted
 from paceline.studies.calibrate.device_fit import DeviceFit
 from paceline.studies.calibrate.link_fit import ContentionFit

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import torch
 
-from paceline.clusters.profile import DISTURBED, Profile
-from paceline.clusters.profile_file import DEFAULT_PATH
-from paceline.costs.devices.fitted import Fitted
+from paceline.clusters.profile import DEFAULT_PATH, DISTURBED, Profile
+from paceline.costs.fitted import FittedDevice
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import environment
 from paceline.records.load import LoadMeter, usable_cores
@@ -61,7 +60,7 @@ def calibrate_device(
     observer: CalibrationObserver | None = None,
     clock: Callable[[], float] = time.monotonic,
     busy: bool = False,
-) -> tuple[Fitted, DeviceFit]:
+) -> tuple[FittedDevice, DeviceFit]:
     """Measure for so many seconds, and fit; the fit itself takes a few seconds more.
 
     Sets torch's number of threads in this process and puts it back. Waits until nothing else computes, measures again
@@ -144,7 +143,7 @@ def check_out(out: Path) -> None:
         raise UsageError(f"{out} {what}; give the name of a file, for example {DEFAULT_PATH}")
 
 
-def make_profile(device: Fitted, threads: int, name: str | None = None, disturbed: str = "") -> Profile:
+def make_profile(device: FittedDevice, threads: int, name: str | None = None, disturbed: str = "") -> Profile:
     """A profile of the device alone, on this machine; ``disturbed`` says what else computed meanwhile."""
     here = environment()
     profile = Profile(

@@ -64,7 +64,7 @@ class BenchGroup:
 
     def align(self) -> None:
         """Return on all ranks as near to the same moment as possible."""
-        dist.barrier(self.shm if len(self.shm.party.teams) == 1 else None)
+        dist.barrier(self.shm if len(self.shm.comm.team_sizes) == 1 else None)
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
         """The longest of all ranks' times, one by one; raises BenchInterrupted on all if any was asked to stop."""

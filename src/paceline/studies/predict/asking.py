@@ -10,17 +10,15 @@ from types import MappingProxyType
 import torch
 
 from paceline import __version__, specs
-from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device
 from paceline.clusters.cluster import CIPHER
-from paceline.clusters.devices import DEVICES, find_device
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile
-from paceline.codecs import CODECS
+from paceline.clusters.profile import Profile, read_profile
+from paceline.codecs import build_codec
 from paceline.collectives import NATIVE, check_collective
-from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
-from paceline.costs.devices.fitted import read_fitted
-from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
+from paceline.costs.device import DeviceModel, accumulated, step_cost
+from paceline.costs.fitted import read_fitted
 from paceline.costs.recorded import recorded_jitter, typical_step
+from paceline.costs.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError
 from paceline.jobs.subject import Subject
@@ -118,7 +116,7 @@ def _roomier(words: PredictRequest, question: Question, sheet: DeviceSheet | Non
     narrow = _narrowest(sheet)
     if narrow is not None and not _is_mixed(words):
         yield _elsewhere("precision", replace(words, precision=narrow), question, sheet)
-    larger = (one for one in DEVICES.values() if one.kind == sheet.kind and one.memory > sheet.memory)
+    larger = (one for one in all_devices().values() if one.kind == sheet.kind and one.memory > sheet.memory)
     for other in sorted(larger, key=lambda one: one.memory) if words.memory is None else ():
         with suppress(UsageError):  # it has no matrix units for the asked precision
             yield _elsewhere("device", replace(words, device=other.name), question, other)
@@ -179,7 +177,7 @@ def _where(words: PredictRequest, place: Place) -> str:
 
 
 def _gathers(model: Modelled) -> Gathers | None:
-    if specs.build(model.codec, CODECS, "codec").sums:
+    if build_codec(model.codec).sums:
         return None
     return Gathers(codec=model.codec, plain=replace(model, codec="identity"))
 

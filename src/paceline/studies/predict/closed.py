@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from paceline.runtimes.virtual.folded import FoldedRun
+from paceline.runtimes.virtual.simulate import simulate
 from paceline.strategies.base import SyncPoint
 from paceline.strategies.consistency import Quorum, StalenessBound
 from paceline.strategies.parameter_server import ParameterServer
@@ -87,7 +87,16 @@ def _simulation(few: Few) -> Callable[[int], Weighted]:
     def simulated(steps: int) -> Weighted:
         notes, settings = Notes(), settings_of(few.setup, len(few.paces), steps)
         shape = shape_of(few.setup, settings)
-        FoldedRun(settings, shape, few.cluster, few.places, few.costs, few.strategy, notes).run()
+        simulate(
+            settings,
+            shape,
+            few.cluster,
+            few.costs,
+            gradients=False,
+            strategy=few.strategy,
+            recorder=notes,
+            server_groups=few.places,
+        )
         return [(notes.steps[rank], group.workers) for rank, group in enumerate(few.groups)]
 
     return simulated

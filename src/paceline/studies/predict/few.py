@@ -3,10 +3,9 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from paceline.clusters.cluster import Cluster, Host, HostGroup, Link
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import Cluster, Host, HostGroup, Link, StepTimes
 from paceline.costs.compression import Coded
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.given import StatedCosts
 from paceline.strategies.base import Strategy
 from paceline.studies.predict.base import Setup, Where

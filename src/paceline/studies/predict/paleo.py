@@ -2,8 +2,7 @@
 
 from dataclasses import replace
 
-from paceline.clusters.devices import find_device
-from paceline.clusters.networks import find_network
+from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.paleo.model import Paleo
 from paceline.costs.paleo.table import PaleoTable, as_paleo, paleo_table
 from paceline.costs.trace.tracer import trace

@@ -3,13 +3,10 @@
 from dataclasses import dataclass, replace
 
 from paceline import specs
-from paceline.clusters.catalogue import NetworkSheet
-from paceline.clusters.cluster import MEMORY, Cluster, Link
+from paceline.clusters.catalogue import NetworkSheet, find_device, find_network
+from paceline.clusters.cluster import MEMORY, Cluster, Link, StepTimes
 from paceline.clusters.description import read_cluster
-from paceline.clusters.devices import find_device
-from paceline.clusters.networks import find_network
 from paceline.clusters.profile import INSIDE, Profile
-from paceline.clusters.times import StepTimes
 from paceline.costs.recorded import check_alone
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder

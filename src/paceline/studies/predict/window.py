@@ -6,7 +6,7 @@ from math import ceil
 
 from paceline.errors import UsageError
 from paceline.records.spans import StepRecord
-from paceline.runtimes.virtual.recorder import TotalsOnly
+from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.strategies.base import Strategy
 from paceline.strategies.local_sgd import StepPeriod, TimePeriod
 from paceline.studies.predict.parts import Noted, Parts, mean_step
@@ -31,7 +31,7 @@ Weighted = Sequence[tuple[Sequence[Noted], int]]
 
 
 @dataclass
-class Notes(TotalsOnly):
+class Notes(SimulationRecorder):
     """Keeps what each step of each worker took; meetings are no steps."""
 
     detailed: bool = True

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from paceline.clusters.table import Reader
+from paceline.clusters.toml_reader import Reader
 from paceline.costs.paleo.table import PaleoTable
 from paceline.studies.predict.asking import answer
 from paceline.studies.predict.paleo import answer_by_paleo
