@@ -174,10 +174,10 @@ def links(
 def _train(runs: str, settings: Mapping[str, str]) -> "RunFolder":
     from paceline.errors import RunFailed
     from paceline.records.folder import RunFolder
-    from paceline.runtimes.live.launcher.launch import train_command
+    from paceline.runtimes.live.launcher.launch import paceline_command
 
     options = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", value)]
-    command = train_command(["train", *options, "--runs", runs, "--json"])
+    command = paceline_command(["train", *options, "--runs", runs, "--json"])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed(f"a training with {settings['workers']} workers failed: {done.stderr.strip()}")
