@@ -20,10 +20,10 @@ from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import import_paths, new_identity, read_live, write_config
-from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
+from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.live.wire.messages import Hello, Welcome
