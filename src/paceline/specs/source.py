@@ -19,7 +19,6 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import paceline
 from paceline.errors import UsageError, users_line
 from paceline.errors import describe as describe_error
 
@@ -100,8 +99,9 @@ def _lineage(path: str) -> Iterator[tuple[ast.ClassDef, Mapping[str, str]]]:
     assert files, f"{path} has no source"
     tree = _parse(files[-1], path)
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+    exports: Mapping[str, str] = importlib.import_module("paceline").EXPORTS
     names = {defined: f"{module}:{defined}" for defined in classes} | {
-        alias.name: f"{paceline.EXPORTS.get(alias.name, node.module)}:{alias.name}"
+        alias.name: f"{exports.get(alias.name, node.module)}:{alias.name}"
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "paceline"
         for alias in node.names
