@@ -9,7 +9,7 @@ import torch
 from command import run_json
 from paceline.cli.main import main
 from paceline.clusters.profile import DISTURBED, LinkFit, Profile, made_before, read_profile, write_profile
-from paceline.costs.devices.fitted import read_fitted
+from paceline.costs.fitted import read_fitted
 from paceline.errors import UsageError
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.studies.calibrate.link_fit import ContentionFit, add_contention

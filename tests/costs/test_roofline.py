@@ -8,9 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.clusters.catalogue import all_devices, find_device
-from paceline.costs.devices.base import step_cost
-from paceline.costs.devices.roofline import WIDTHS, Roofline
-from paceline.costs.devices.shares import fullness
+from paceline.costs.device import step_cost
+from paceline.costs.roofline import WIDTHS, Roofline, fullness
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
 from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError

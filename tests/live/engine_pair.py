@@ -27,11 +27,11 @@ from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
-from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
+from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES

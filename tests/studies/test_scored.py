@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.given import given_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder

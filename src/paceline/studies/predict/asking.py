@@ -13,12 +13,12 @@ from paceline import __version__, specs
 from paceline.clusters.catalogue import DeviceSheet, all_devices, find_device
 from paceline.clusters.cluster import CIPHER
 from paceline.clusters.profile import Profile, read_profile
-from paceline.codecs import CODECS
+from paceline.codecs import build_codec
 from paceline.collectives import NATIVE, check_collective
-from paceline.costs.devices.base import DeviceModel, accumulated, step_cost
-from paceline.costs.devices.fitted import read_fitted
-from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
+from paceline.costs.device import DeviceModel, accumulated, step_cost
+from paceline.costs.fitted import read_fitted
 from paceline.costs.recorded import recorded_jitter, typical_step
+from paceline.costs.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError
 from paceline.jobs.subject import Subject
@@ -177,7 +177,7 @@ def _where(words: PredictRequest, place: Place) -> str:
 
 
 def _gathers(model: Modelled) -> Gathers | None:
-    if specs.build(model.codec, CODECS, "codec").sums:
+    if build_codec(model.codec).sums:
         return None
     return Gathers(codec=model.codec, plain=replace(model, codec="identity"))
 

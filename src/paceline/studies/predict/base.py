@@ -5,7 +5,7 @@ from typing import Literal
 
 from paceline.clusters.cluster import Cluster
 from paceline.collectives import NATIVE
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.runtimes.virtual.shape import JobShape
 
 Bound = Literal["compute", "bandwidth", "latency", "encryption", "codec", "server", "straggler"]

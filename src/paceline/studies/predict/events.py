@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from paceline import specs
 from paceline.clusters.cluster import StepTimes
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.given import given_costs
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from paceline.clusters.cluster import Cluster, Host, HostGroup, Link, StepTimes
 from paceline.costs.compression import Coded
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.given import StatedCosts
 from paceline.strategies.base import Strategy
 from paceline.studies.predict.base import Setup, Where

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.studies.predict.base import Step, Where
 from paceline.studies.predict.prediction import Known, Layer, Memory, Wire
 

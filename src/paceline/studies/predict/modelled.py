@@ -5,10 +5,10 @@ from math import exp
 
 from paceline import specs
 from paceline.clusters.cluster import CIPHER
-from paceline.codecs import CODECS
-from paceline.codecs.identity import Identity
+from paceline.codecs import build_codec
+from paceline.codecs.base import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
@@ -184,7 +184,7 @@ class Modelled:
     def _compression(self, trace: Trace) -> Compression:
         """Traced once: it does not depend on the batch."""
         if not self._compressions:
-            codec = specs.build(self.codec, CODECS, "codec")
+            codec = build_codec(self.codec)
             shapes = [parameter.shape for parameter in trace.parameters]
             whole = isinstance(codec, Identity)
             self._compressions.append(

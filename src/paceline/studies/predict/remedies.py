@@ -6,8 +6,8 @@ from dataclasses import replace
 from paceline import specs
 from paceline.clusters.catalogue import DeviceSheet, find_network
 from paceline.clusters.profile import Profile
-from paceline.codecs import CODECS
-from paceline.codecs.identity import Identity
+from paceline.codecs import build_codec
+from paceline.codecs.base import Identity
 from paceline.errors import UsageError
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import STRATEGIES
@@ -69,7 +69,7 @@ def _settings(words: PredictRequest, question: Question, model: Modelled) -> Ite
     served = any(strategy.served for strategy in built)
     if served and 2 * words.servers <= MOST_SERVERS:
         yield _remedy("servers", str(2 * words.servers), replace(question, servers=2 * words.servers))
-    codec = CODEC if isinstance(specs.build(model.codec, CODECS, "codec"), Identity) else "identity"
+    codec = CODEC if isinstance(build_codec(model.codec), Identity) else "identity"
     yield _remedy("codec", codec, replace(question, model=replace(model, codec=codec), gathers=None))
     if not served and words.collective == "native":
         yield _remedy(

@@ -1,13 +1,13 @@
 """Where compute times come from, for each level of knowledge."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import exp
 from typing import Protocol
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import DISTURBED, Profile
-from paceline.costs.devices.base import DeviceModel, StepCost, accumulated, step_cost, within
+from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
@@ -78,7 +78,7 @@ class Traced:
 
     def timed(self, trace: Trace) -> Timed:
         """As the device has it."""
-        return within(self.device, trace).seconds
+        return self.device.within(trace).seconds
 
 
 def by_sheet(sheet: DeviceSheet, device: DeviceModel, batches: Batches, accumulate: int = 1) -> Traced:
@@ -152,7 +152,7 @@ class Recorded:
     def timed(self, trace: Trace) -> Timed:
         """Their parts of the measured phases."""
         modelled, measured = step_cost(trace, self.device), self.cost(trace.samples * self.accumulate)
-        device = within(self.device, trace)
+        device = self.device.within(trace)
 
         def seconds(operator: Operator) -> float:
             whole: float = getattr(modelled, operator.phase)
@@ -165,6 +165,10 @@ class Nominal:
     """A device of no name: some operations and some bytes a second, to divide a known time by."""
 
     spread = 0.0
+    unmeasured: Mapping[str, float] = {}
+
+    def within(self, trace: Trace) -> "Nominal":  # noqa: ARG002
+        return self
 
     def seconds(self, operator: Operator) -> float:
         """By operations and bytes."""

@@ -32,7 +32,7 @@ class Scenario:
         return read_cluster(str(self.path.parent / text) if text.endswith(".toml") else text)
 
     def answer(self) -> Any:
-        """Answer what is asked: a dataclass of ``records.answers``."""
+        """Answer what is asked: a dataclass of this package."""
         return specs.find(ASKS[self.ask])(self)
 
     def placed(self, mistake: UsageError) -> UsageError:

@@ -17,7 +17,7 @@ from paceline.records.lock import RunLock
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity
 from paceline.runtimes.live.addresses import own_address
-from paceline.runtimes.live.documents import Documents, check_equal
+from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRecords, ServerRun
 from paceline.runtimes.live.server.server_socket import ServerSocket
@@ -42,13 +42,13 @@ def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     shard = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
-    documents = Documents(place, timedelta(seconds=options.timeout))
+    store = MemberStore(place, timedelta(seconds=options.timeout))
     host = own_address(place.address, place.port) or place.address
     with (
-        ServerSocket(documents.secret, host, shard.params, place.rank, place.servers) as socket,
+        ServerSocket(store.secret, host, shard.params, place.rank, place.servers) as socket,
         ExitStack() as stack,
     ):
-        run, endpoints = _introduce(documents, socket, task)
+        run, endpoints = _introduce(store, socket, task)
         check_equal([run["asked"], task.asked()])
         folder, identity = _find_folder(task, run)
         task.heartbeat.show(folder.path)
@@ -61,7 +61,7 @@ def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -
         )
         task.before_hard_end(records.log.flush)
         if place.rank == 0:
-            stack.enter_context(invitation(folder, socket.endpoint, documents.secret, place.secret_file))
+            stack.enter_context(invitation(folder, socket.endpoint, store.secret, place.secret_file))
         described = {
             "settings": settings.to_json(),
             "name": run["name"],
@@ -97,10 +97,10 @@ def _saved_steps(task: ProcessTask) -> dict[str, Any]:
 
 
 def _introduce(
-    documents: Documents, socket: ServerSocket, task: ProcessTask
+    store: MemberStore, socket: ServerSocket, task: ProcessTask
 ) -> tuple[dict[str, Any], list[str]]:
     """Describe this server to the others; return the description of the run, and all servers' endpoints."""
-    store, place = documents.store, task.place
+    place = task.place
     store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, **_saved_steps(task)}))
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]

@@ -19,10 +19,10 @@ from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.runtimes.config import new_identity, write_config
-from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import job_roots
+from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.timeouts import KNOCK

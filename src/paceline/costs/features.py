@@ -24,11 +24,11 @@ CACHED = (18.0, 30.0)
 """Powers of two: a step that moves fewer bytes leaves all in some cache, one that moves more leaves nothing."""
 
 
-class Limits(NamedTuple):
+class DevicePeaks(NamedTuple):
     """What the device can do at best."""
 
     flops: float
-    """Floating-point operations a second."""
+    """Operations a second."""
     bandwidth: float
     """Bytes a second, of memory."""
 
@@ -57,7 +57,6 @@ def features(operator: Operator, moved: float) -> list[float]:
 
 
 def bytes_moved(operators: Iterable[Operator]) -> float:
-    """What a step reads and writes."""
     return float(sum(operator.read + operator.written for operator in operators))
 
 
@@ -94,13 +93,13 @@ def scales(kind: Kind) -> list[float]:
     return [6.0, *_SCALES.get(kind, [4.0, 4.0, 8.0, 3.0])]
 
 
-def at_best(operator: Operator, limits: Limits) -> float:
+def at_best(operator: Operator, peaks: DevicePeaks) -> float:
     """Seconds of computing, then of moving, then of the call, one after the other: a smooth roofline."""
     flops, moved = operator.flops, float(operator.read + operator.written)
     if isinstance(operator.shape, Convolution):
         flops *= inside(operator.shape)
         moved += 2 * weight_bytes(operator.shape)  # reordered for the kernel, which does not stream
-    return flops / limits.flops + moved / limits.bandwidth + CALL
+    return flops / peaks.flops + moved / peaks.bandwidth + CALL
 
 
 def inside(shape: Convolution) -> float:
@@ -168,7 +167,6 @@ def _convolution(shape: Convolution) -> list[float]:
 
 
 def weight_bytes(shape: Convolution) -> float:
-    """What a convolution's weights hold."""
     return 4.0 * shape.inputs * shape.outputs // shape.groups * shape.kernel_height * shape.kernel_width
 
 

@@ -1,3 +1,5 @@
+"""Codecs that send every number with fewer bits: a signed byte, or its sign."""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -9,6 +11,7 @@ from torch.nn.functional import pad
 from paceline.codecs.base import Message, elements
 
 LEVELS = 127
+BITS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,13 +41,37 @@ class Int8:
         return scales.view(-1), rounded.to(torch.int8).view(-1)[: flat.numel()]
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """Levels times their block's scale."""
         scales, levels = message
         blocks = pad(levels, (0, -levels.numel() % self.block)).view(-1, self.block)
         values = blocks.to(scales.dtype) * (scales.view(-1, 1) / LEVELS)
         return values.view(-1)[: prod(shape)].reshape(tuple(shape))
 
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
-        """A byte a number and a scale a block."""
         count = elements(shapes)
         return count + -(-count // self.block) * element
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """Send one bit a number, and the mean size of all (scaled signSGD; Karimireddy et al., 2019)."""
+
+    @property
+    def sums(self) -> bool:
+        return False
+
+    def encode(self, tensor: Tensor) -> Message:
+        """The mean of the absolute values, and the signs eight to a byte."""
+        flat = tensor.reshape(-1)
+        bits = pad((flat >= 0).to(torch.uint8), (0, -flat.numel() % BITS)).view(-1, BITS)
+        places = torch.arange(BITS, dtype=torch.uint8, device=flat.device)
+        return flat.abs().mean().view(1), (bits << places).sum(dim=1, dtype=torch.uint8)
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        """Plus or minus the mean."""
+        mean, packed = message
+        bits = (packed.view(-1, 1) >> torch.arange(BITS, dtype=torch.uint8, device=packed.device)) & 1
+        signs = bits.view(-1)[: prod(shape)].to(mean.dtype).mul_(2).sub_(1)
+        return (signs * mean).reshape(tuple(shape))
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
+        return -(-elements(shapes) // BITS) + element

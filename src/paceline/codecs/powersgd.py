@@ -1,3 +1,5 @@
+"""A codec that sends matrices as products of thin ones."""
+
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
@@ -9,8 +11,8 @@ from paceline.codecs.base import Message
 
 
 @dataclass(frozen=True, kw_only=True)
-class LowRank:
-    """Send a matrix as the product of two thin ones, by one step of power iteration (PowerSGD; Vogels et al., 2019)."""
+class PowerSGD:
+    """Send a matrix as the product of two thin ones, by one step of power iteration (Vogels et al., 2019)."""
 
     rank: int = 4
     """Columns of the thin matrices; fewer are fewer bytes and more error to feed back."""
@@ -34,26 +36,22 @@ class LowRank:
         return left, matrix.T @ left
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """Their product."""
         if len(message) == 1:
             return message[0].reshape(tuple(shape))
         left, right = message
         return (left @ right.T).reshape(tuple(shape))
 
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
-        """The rank times height and width of each matrix; vectors whole."""
-        return sum(self._numbers(shape) for shape in shapes) * element
+        return element * sum(
+            self.rank * (shape[0] + prod(shape[1:])) if self._is_thinner(shape) else prod(shape)
+            for shape in shapes
+        )
 
     def _is_thinner(self, shape: Sequence[int]) -> bool:
         if len(shape) < 2:
             return False
         height, width = shape[0], prod(shape[1:])
         return self.rank < min(height, width) and self.rank * (height + width) < height * width
-
-    def _numbers(self, shape: Sequence[int]) -> int:
-        if not self._is_thinner(shape):
-            return prod(shape)
-        return self.rank * (shape[0] + prod(shape[1:]))
 
 
 def _orthogonal(columns: Tensor) -> Tensor:

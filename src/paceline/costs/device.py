@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
@@ -15,20 +15,15 @@ class DeviceModel(Protocol):
     def spread(self) -> float:
         """Standard deviation of the logarithm of (measured / predicted) of a whole step, from its own residuals."""
 
-    def seconds(self, operator: Operator) -> float:
-        """How long one call takes, its overhead included; never less than the device's peak allows."""
-
-
-@runtime_checkable
-class Surrounded(Protocol):
-    """A device that knows how an operator's time depends on the step around it, and what it never measured of it."""
-
     @property
     def unmeasured(self) -> Mapping[str, float]:
-        """In the midst of a step: its operators that were never measured, and their share of the step's time."""
+        """Within a step: its operators that were never measured, and their share of the step's time."""
 
-    def within(self, trace: Trace) -> DeviceModel:
-        """The device in the midst of this step."""
+    def within(self, trace: Trace) -> "DeviceModel":
+        """The device in the midst of this step, where that makes a difference to it; else the device itself."""
+
+    def seconds(self, operator: Operator) -> float:
+        """How long one call takes, its overhead included; never less than the device's peak allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,20 +37,17 @@ class StepCost:
     ready: tuple[float, ...]
     """One a parameter, in the model's order: the part of backward after which its gradient is complete, 0 to 1."""
     spread: float
-    """As the device model's."""
     data: float = 0.0
-    """Getting the mini-batch."""
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     """Operators that the device model never saw, by name: their share of the step's time."""
 
     @property
     def compute(self) -> float:
-        """Forward, backward and apply."""
         return self.forward + self.backward + self.apply
 
 
 def accumulated(cost: StepCost, times: int) -> StepCost:
-    """A step of so many mini-batches, of which ``cost`` is one: only the last one's gradients are complete."""
+    """A step of ``times`` mini-batches, of which ``cost`` is one: only the last one's gradients are complete."""
     return replace(
         cost,
         samples=cost.samples * times,
@@ -66,14 +58,9 @@ def accumulated(cost: StepCost, times: int) -> StepCost:
     )
 
 
-def within(device: DeviceModel, trace: Trace) -> DeviceModel:
-    """The device in the midst of this step, where that makes a difference to it."""
-    return device.within(trace) if isinstance(device, Surrounded) else device
-
-
 def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
     """Price every operator of a trace."""
-    device = within(device, trace)
+    device = device.within(trace)
     backward = [device.seconds(operator) for operator in trace.backward]
     done = [0.0]
     for seconds in backward:
@@ -86,5 +73,5 @@ def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
         apply=sum(map(device.seconds, trace.apply)),
         ready=tuple(done[parameter.ready] / total for parameter in trace.parameters),
         spread=device.spread,
-        unmeasured=device.unmeasured if isinstance(device, Surrounded) else {},
+        unmeasured=device.unmeasured,
     )

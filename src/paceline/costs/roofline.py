@@ -1,12 +1,21 @@
-"""A device by its data sheet alone: an operator is bound by computing or by memory (Williams et al., 2009)."""
+"""A device by its data sheet alone: an operator is bound by computing or by memory (Williams et al., 2009).
+
+How much of a data sheet's peak an operator gets, by rule of thumb.
+
+Large matrix products reach 0.88 of a V100's plain peak, and 0.74 to 0.76 of the peak of its and an A100's matrix units,
+in the measurements of github.com/mli/transformers-benchmarks; Paleo (Qi et al., ICLR 2017) takes 0.62 for a K40;
+streaming kernels reach about 0.8 of a GPU's memory bandwidth and 0.7 of a CPU's. The rest is judgement, checked against
+NVIDIA's published training rates of ResNet-50. All of it is what a calibration replaces.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from math import log
+from typing import Literal
 
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.costs.devices.shares import SHARES, Share, fits_matrix_units, fullness
-from paceline.costs.trace.operator import Kind, Operator, Recurrence
+from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Recurrence, Shape
+from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError, unknown
 
 TORCH = "torch"
@@ -17,6 +26,81 @@ WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 
 _MATRIX: tuple[Kind, ...] = ("convolution", "product", "attention", "recurrence")
 _CORES_FOR_MEMORY = 4
 """A fourth of a CPU's cores can use all of its memory bandwidth, by rule of thumb."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakShare:
+    """Of what the data sheet promises, at large sizes: each above 0 and at most 1."""
+
+    compute: float
+    """Of the plain peak."""
+    memory: float
+    """Of the memory bandwidth."""
+    matrix: float = 1.0
+    """Of the peak of matrix units, for kinds that use them: harder to keep busy."""
+
+
+GPU: Mapping[Kind, PeakShare] = {
+    "convolution": PeakShare(0.75, 0.8, 0.5),
+    "product": PeakShare(0.88, 0.8, 0.75),
+    "attention": PeakShare(0.5, 0.7, 0.4),
+    "recurrence": PeakShare(0.5, 0.7, 0.4),
+    "norm": PeakShare(0.3, 0.6),
+    "pool": PeakShare(0.3, 0.5),
+    "elementwise": PeakShare(0.3, 0.8),
+    "reduction": PeakShare(0.3, 0.6),
+    "embedding": PeakShare(0.3, 0.4),
+    "copy": PeakShare(0.3, 0.8),
+    "optimizer": PeakShare(0.3, 0.8),
+}
+
+CPU: Mapping[Kind, PeakShare] = {
+    "convolution": PeakShare(0.6, 0.7),
+    "product": PeakShare(0.75, 0.7),
+    "attention": PeakShare(0.35, 0.6),
+    "recurrence": PeakShare(0.5, 0.6),
+    "norm": PeakShare(0.1, 0.5),
+    "pool": PeakShare(0.05, 0.4),
+    "elementwise": PeakShare(0.1, 0.7),
+    "reduction": PeakShare(0.1, 0.5),
+    "embedding": PeakShare(0.1, 0.3),
+    "copy": PeakShare(0.1, 0.7),
+    "optimizer": PeakShare(0.1, 0.7),
+}
+
+SHARES: Mapping[Literal["gpu", "cpu"], Mapping[Kind, PeakShare]] = {"gpu": GPU, "cpu": CPU}
+
+_HALF_WIDTH = 8
+"""Columns of a product that get half of what many columns get: tiles are about so wide, and padded."""
+_HALF_DEPTH = 32
+"""Likewise terms of each sum: loading and storing a tile takes as long as so many."""
+
+
+def fullness(shape: Shape) -> float:
+    """What is left of the share because a product is narrow or shallow: 1 for a large one, little if depthwise."""
+    match shape:
+        case Product():
+            width, depth = min(shape.m, shape.n), shape.k
+        case Convolution():
+            width = shape.outputs // shape.groups
+            depth = shape.inputs // shape.groups * shape.kernel_height * shape.kernel_width
+        case Recurrence():
+            width, depth = 4 * shape.hidden, shape.hidden
+        case _:
+            return 1.0
+    width, depth = max(width, 1), max(depth, 1)  # an empty product takes its overhead
+    return width / (width + _HALF_WIDTH) * depth / (depth + _HALF_DEPTH)
+
+
+def fits_matrix_units(shape: Shape) -> bool:
+    """Whether a product is wide enough for matrix units; depthwise convolutions are not."""
+    match shape:
+        case Product():
+            return min(shape.m, shape.n, shape.k) >= _HALF_WIDTH
+        case Convolution():
+            return shape.outputs // shape.groups >= _HALF_WIDTH
+        case _:
+            return True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -37,7 +121,7 @@ class Roofline:
     """Seconds a call: launching a kernel, dispatching an operator."""
     spread: float = log(1.5)
     """Data sheets say little: two thirds of predictions are taken to be within a factor of 1.5."""
-    shares: Mapping[Kind, Share] = field(default_factory=dict, hash=False)
+    shares: Mapping[Kind, PeakShare] = field(default_factory=dict, hash=False)
     """Instead of the usual ones of GPUs and CPUs, for the kinds that are in it."""
 
     def __post_init__(self) -> None:
@@ -51,15 +135,21 @@ class Roofline:
             )
         if self.threads and self.sheet.kind != "cpu":
             raise UsageError(
-                f"{self.threads} threads have no place on {self.sheet.name}, which is no CPU; leave --threads out"
+                f"{self.threads} threads have no place on {self.sheet.name}, which is no CPU; leave the threads out"
             )
         if not 0 <= self.threads <= self.sheet.cores:
             raise UsageError(
                 f"{self.threads} threads do not fit {self.sheet.name}: it must be 1 to {self.sheet.cores}, its cores"
             )
 
+    @property
+    def unmeasured(self) -> Mapping[str, float]:
+        return {}
+
+    def within(self, trace: Trace) -> "Roofline":  # noqa: ARG002
+        return self
+
     def seconds(self, operator: Operator) -> float:
-        """How long one call takes."""
         share = self.shares.get(operator.kind) or SHARES[self.sheet.kind][operator.kind]
         # Libraries choose the quicker way: matrix units that are no better on paper are harder to keep busy.
         rate = self._part * max(self.sheet.flops * share.compute, self._matrix_peak(operator) * share.matrix)
