@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paceline.cli.importing import spare_compiler
 from paceline.cli.options import KeepOptions, RunOptions, given_options
 from paceline.cli.place import WhereOptions
-from paceline.cli.resuming import resumed_settings
+from paceline.cli.resuming import check_code, resumed_settings
 from paceline.cli.served import ServedOptions
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
@@ -52,15 +52,17 @@ class Asked:
 
     def servers(self) -> int:
         """How many servers the run has."""
-        from paceline.runtimes.config import read_settings
-        from paceline.runtimes.prepare import check_servers, server_count
+        from paceline.runtimes.config import read_live
+        from paceline.runtimes.prepare import server_count
         from paceline.strategies import build_strategy
 
         # What is asked of single ranks can be read only when it is known how many train, and that depends on this.
         anybody = replace(self.options, batch_size=None, slow=None, slow_turns=None)
-        settings = read_settings(self.resume) if self.resume else anybody.settings(1)
+        if self.resume:
+            config = read_live(self.resume)
+            check_code(config, self.resume, trust=self.trust)
+        settings = config.settings if self.resume else anybody.settings(1)
         strategy = build_strategy(settings.strategy)
-        check_servers(settings, strategy)
         servers = server_count(settings, strategy)
         if servers and self.where.backend is not None:
             raise UsageError(
