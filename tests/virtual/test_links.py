@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.all_reduce import Native
+from paceline.costs.collectives import AllReduceCosts, Price, tree_broadcast
 from paceline.costs.network import Network
-from paceline.costs.prices import Price, tree_broadcast
 from paceline.costs.topology import Topology
 from paceline.runtimes.virtual.timeline import Timeline, run_transfers
 
@@ -17,7 +16,7 @@ MB = 1_000_000
 
 
 def ring_all_reduce(topology: Topology, size: int) -> Price:
-    return Native(topology).price(size, 4)
+    return AllReduceCosts("native", topology).price(size, 4)
 
 
 def cluster(*workers: int, bandwidth: float = 100e6, latency: float = 1e-3) -> Cluster:

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
 
+from paceline.costs.collectives import Price
 from paceline.costs.network import Network
-from paceline.costs.prices import Price
 
 Action = Callable[[float], None]
 """Called with the time at which it happens."""
