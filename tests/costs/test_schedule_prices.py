@@ -12,7 +12,7 @@ from paceline.collectives import SCHEDULES, build_schedule
 from paceline.collectives.schedule import pipelined
 from paceline.collectives.traffic import traffic_of_all
 from paceline.costs.collectives import AllReduceCosts
-from paceline.costs.network import Network
+from paceline.costs.network import FlowNetwork
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 from paceline.runtimes.virtual.timeline import Timeline, run_transfers
@@ -126,7 +126,7 @@ def test_flows_of_a_schedule_take_as_long_as_its_price(name) -> None:
     transfers = [(0.5, costs.price(size, 4)) for size in (MB, 3 * MB)]
     found: dict[bool, list] = {True: [], False: []}
     for disturbed, intervals in found.items():
-        timeline = Timeline(Network(topology.capacities))
+        timeline = Timeline(FlowNetwork(topology.capacities))
         if disturbed:  # an event in the middle that does nothing: the transfers must go the long way
             timeline.at(0.51, lambda _: None)
         run_transfers(timeline, transfers, intervals.extend)

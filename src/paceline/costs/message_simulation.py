@@ -12,7 +12,7 @@ from itertools import count
 
 from paceline.collectives.execute import PlannedReceive, RankPlan, plan_rank
 from paceline.collectives.schedule import Schedule, pipelined
-from paceline.costs.network import Network
+from paceline.costs.network import FlowNetwork
 from paceline.costs.topology import Topology
 
 
@@ -56,7 +56,7 @@ class _MessageSimulation:
         self._topology, self._element = topology, element
         self._ranks = [_Rank(plan) for plan in plans]
         self._pairs: dict[tuple[int, int], _Pair] = {}
-        self._network = Network(topology.capacities)
+        self._network = FlowNetwork(topology.capacities)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._now = 0.0

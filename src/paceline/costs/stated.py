@@ -22,7 +22,7 @@ class Costs(Protocol):
 
     @property
     def steady(self) -> bool:
-        """Whether a step takes as long as the one before, so that prices may be asked for once."""
+        """Whether every step takes as long as the one before, so that it is priced once."""
 
     def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:
         """Data, forward and backward of one mini-batch."""
@@ -31,16 +31,16 @@ class Costs(Protocol):
         """The optimizer's step."""
 
     def evaluate(self, rank: int, samples: int) -> float:
-        """Scoring so many samples."""
+        """Evaluating ``samples``."""
 
     def checkpoint(self, rank: int, size: int) -> float:
-        """Writing a checkpoint of so many bytes."""
+        """Writing a checkpoint of ``size`` bytes."""
 
     def serve(self, rank: int, size: int) -> float:
-        """What a server spends on a message of so many bytes before it goes on."""
+        """What a server spends on a message of ``size`` bytes before it goes on."""
 
     def update(self, rank: int, share: float, gradients: int) -> float:
-        """A server brings so many gradients together and takes the optimizer's step on its share of the parameters."""
+        """A server adds ``gradients`` up and takes the optimizer's step on its ``share`` of the parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,11 +81,10 @@ class StatedCosts:
 
     @property
     def steady(self) -> bool:
-        """Whether there is no jitter, and nobody is slow only in turns."""
+        """Whether there is no jitter, and no rank is slow only in turns."""
         return self.times.jitter == 0 and not (self.turns and self.slow)
 
     def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:
-        """The stated parts, in proportion to the samples."""
         scale = self._scale(rank, step) * samples / self.batch_sizes[rank]
         slowed = self.slow.get(rank, 1.0) if takes_turn(rank, step, self.turns) else 1.0
         compute = scale * slowed

@@ -8,7 +8,7 @@ from math import inf
 from paceline.clusters.cluster import Cluster
 from paceline.collectives import NATIVE
 from paceline.costs.collectives import AllReduceCosts
-from paceline.costs.network import Network
+from paceline.costs.network import FlowNetwork
 from paceline.costs.stated import Costs
 from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
@@ -73,7 +73,7 @@ class Simulation:
         if gradients and isinstance(job, Job):
             self.compute = RealCompute(job, self.shards, workers, settings.seed, servers)
         self._rows: list[MetricsRow] = []
-        self.timeline = Timeline(Network(self.topology.capacities))
+        self.timeline = Timeline(FlowNetwork(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]
         self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(hosts)]
         self.ready: deque[Node] = deque()
