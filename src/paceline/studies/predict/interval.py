@@ -5,19 +5,20 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from paceline.costs.trace.kinds import KINDS, kind_of
-from paceline.studies.predict.base import Step
 from paceline.studies.predict.model import Case
+from paceline.studies.predict.prediction import PredictedStep
+from paceline.studies.predict.setup import Change
 
 NORMAL = 1.2815515655446004
-"""Four fifths of a normal distribution lie within so many standard deviations."""
+"""80 % of a normal distribution lie within so many standard deviations."""
 
 FOREIGN = 20.0
-"""An operator that was never measured and of which nobody knows what it does may take so many times as long as guessed:
-its guess is that of one pass over its memory, and a series, a transform or a decomposition takes many."""
+"""An operator of an unknown kind that was never measured may take so many times as long as guessed: the guess is one
+pass over its memory, and a series, a transform or a decomposition takes many."""
 
 
 def guessed_share(unmeasured: Mapping[str, float]) -> float:
-    """The part of computing, as guessed, in operators that have no measured relative."""
+    """The share of computing, as guessed, in operators that have no measured relative."""
     names = {name: name.partition(" ")[0] for name in unmeasured}
     known = {name for name, one in names.items() if one in KINDS or kind_of(one) != "elementwise"}
     return sum(share for name, share in unmeasured.items() if name not in known)
@@ -35,10 +36,10 @@ def interval(
     links_spread: float,
     longer: float = 1.0,
 ) -> tuple[float, float]:
-    """The step time below which one in ten lies, and the one above which one in ten does.
+    """The 10th and the 90th percentile of the step time.
 
     Two independent errors, each a factor with a lognormal distribution: one on all of computing, one on all
-    transfers. The step is worked out with each at its own tenths, so what hides behind backward counts as it
+    transfers. The step is worked out with each at its own percentiles, so what hides behind backward counts as it
     really does, and the two deviations are added as squares. The interval always holds the step itself. Upwards,
     computing may also take ``longer`` times as long by what was guessed.
     """
@@ -47,25 +48,25 @@ def interval(
         return middle, middle
     edges = []
     for side in (-NORMAL, NORMAL):
-        compute = seconds(replace(case, compute=case.compute * _factor(side, compute_spread, longer)))
-        links = seconds(replace(case, links=case.links * math.exp(side * links_spread)))
-        away = math.hypot(*(_logarithm(moved, middle, side) for moved in (compute, links)))
+        compute = Change(compute=_factor(side, compute_spread, longer))
+        links = Change(transfers=math.exp(side * links_spread))
+        moved = (seconds(replace(case, change=change)) for change in (compute, links))
+        away = math.hypot(*(_logarithm(one, middle, side) for one in moved))
         edges.append(middle * math.exp(math.copysign(away, side)))
     return edges[0], edges[1]
 
 
 def interval_by_parts(
-    step: Step, compute_spread: float, links_spread: float, longer: float = 1.0
+    step: PredictedStep, compute_spread: float, links_spread: float, longer: float = 1.0
 ) -> tuple[float, float]:
-    """The same from the step's parts alone: computing moves its part of the step, the links theirs and waiting."""
-    compute = step.data + step.forward + step.backward + step.apply
-    links = step.communicate + step.wait
+    """The same from the breakdown alone: computing moves its part of the step, the links theirs and waiting."""
+    links = step.breakdown.communicate + step.breakdown.wait
     edges = []
     for side in (-NORMAL, NORMAL):
-        parts = ((compute, compute_spread, longer), (links, links_spread, 1.0))
-        moves = (part * (_factor(side, *doubt) - 1) / step.step for part, *doubt in parts)
+        parts = ((step.breakdown.compute, compute_spread, longer), (links, links_spread, 1.0))
+        moves = (part * (_factor(side, *doubt) - 1) / step.seconds for part, *doubt in parts)
         away = math.hypot(*(math.log1p(move) for move in moves))
-        edges.append(step.step * math.exp(math.copysign(away, side)))
+        edges.append(step.seconds * math.exp(math.copysign(away, side)))
     return edges[0], edges[1]
 
 

@@ -1,95 +1,327 @@
-"""What the study asks of a cost model: the step of one case."""
+"""What the study asks of a cost model, and Paceline's own: traced compute on a device, the strategy's program on links."""
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import exp
+from typing import Protocol, Self
 
+import torch
+
+from paceline import specs
+from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.cluster import CIPHER
+from paceline.clusters.devices import find_device
+from paceline.clusters.profile import Profile
+from paceline.clusters.profile_file import read_profile
+from paceline.codecs import CODECS
+from paceline.codecs.identity import Identity
+from paceline.costs.compression import Compression, Whole, compression_of
 from paceline.costs.devices.base import StepCost
-from paceline.studies.predict.base import Step, Where
-from paceline.studies.predict.prediction import Known, Layer, Memory, Wire
-
-ALIKE = "all-reduce"
-"""The strategy by which one worker alone is told: it has nobody to talk to."""
-
-
-@dataclass(frozen=True)
-class Quality:
-    """A link beside the one that was described: so many times its bandwidth, so many times its latency."""
-
-    bandwidth: float = 1.0
-    latency: float = 1.0
+from paceline.costs.trace.trace import Trace
+from paceline.costs.trace.tracer import trace
+from paceline.jobs.subject import Subject
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Strategy
+from paceline.studies.predict.compute import (
+    ComputeTimes,
+    faster_precision,
+    find_compute,
+    find_subject,
+    is_mixed,
+    precision_words,
+)
+from paceline.studies.predict.memory import MemorySize, find_memory, predict_memory
+from paceline.studies.predict.observe import observe
+from paceline.studies.predict.placement import Placement, SyncPattern, at_their_speeds, find_placement, first_device
+from paceline.studies.predict.prediction import Basis, Memory, ModuleCost, PredictedStep, Where, Wire
+from paceline.studies.predict.request import USUAL_BATCH, PredictRequest
+from paceline.studies.predict.search import holds_up_to
+from paceline.studies.predict.setup import AS_DESCRIBED, Change, Setup, apply_change
+from paceline.studies.predict.step import explain_step, predict_step
+from paceline.studies.predict.traces import BatchTraces, module_costs
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One row's question, and how much better or worse the world is than described."""
+    """One strategy with one number of workers, and how the world differs from what is described."""
 
     strategy: str
     workers: int
     batch: int
     """Samples of the worker that has most of them."""
-    total: int
+    samples: int
     """Samples of all workers in one step."""
     servers: int = 1
     jitter: float = 0.0
-    compute: float = 1.0
-    """Computing takes so many times as long."""
-    links: float = 1.0
-    """Every transfer takes so many times as long: bandwidth, latency and encryption are that much worse."""
-    network: Quality = Quality()
-    """Of the network between hosts."""
-    inside: Quality = Quality()
-    """Of what connects the workers of a host."""
-
-    @property
-    def as_described(self) -> "Case":
-        """The same in a world that is as it was described."""
-        return replace(self, compute=1.0, links=1.0, network=Quality(), inside=Quality())
+    change: Change = AS_DESCRIBED
 
     def with_link(self, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Case":
-        """The same with one of the two links so many times as good, or as bad."""
-        quality = Quality(bandwidth, latency)
-        return replace(self, network=quality) if where == "network" else replace(self, inside=quality)
+        """The same with so many times the bandwidth and the latency of one link."""
+        return replace(self, change=Change(link=where, bandwidth=bandwidth, latency=latency))
 
 
 class CostModel(Protocol):
-    """A way to price cases: Paceline's own, or another to compare it with."""
+    """Prices cases: Paceline's model, or Paleo's."""
+
+    name: str
+    title: str
+    """What is trained."""
+    strategies: tuple[str, ...]
+    """What its cases are of: strategies, or Paleo's schemes."""
+    explains: bool
+    """Whether it knows what bounds a step, so that findings follow."""
+    batch: int
+    """Samples a worker and step, or of all workers together in strong scaling."""
+    accumulate: int
+    """Mini-batches that these are."""
+    epoch_samples: int | None
+    """Samples of an epoch, where that is known."""
+    most: int
+    """The largest number of workers that it can be asked about."""
+    jitter: float
+    """That of the described cluster."""
+    links_spread: float
+    """Standard deviation of the logarithm of (real / predicted) time of a transfer."""
 
     @property
-    def name(self) -> str:
-        """As ``--cost-model`` has it."""
+    def basis(self) -> Basis: ...
 
-    @property
-    def known(self) -> Known:
-        """What it rests on."""
+    def step(self, case: Case) -> PredictedStep:
+        """Without what bounds it; ``rate`` counts ``workers`` times ``batch`` samples."""
 
-    @property
-    def links_spread(self) -> float:
-        """Standard deviation of the logarithm of (real / predicted) time of a transfer."""
-
-    @property
-    def most(self) -> int:
-        """The largest number of workers that it can be asked about."""
-
-    def wire(self, case: Case, where: Where) -> Wire:
-        """The link that a case's steps cross there, for people."""
-
-    def hosts(self, workers: int) -> int:
-        """How many hosts so many workers stand on."""
+    def explain(self, case: Case) -> PredictedStep:
+        """The same with what bounds it."""
 
     def cost(self, batch: int) -> StepCost:
         """A worker's step without communication."""
 
-    def parameters(self) -> int:
-        """Elements of all trainable parameters."""
+    def parameters(self) -> int: ...
 
-    def layers(self, batch: int) -> tuple[Layer, ...]:
-        """Where a worker's step goes, module by module."""
+    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
+        """Where a worker's step goes."""
 
     def memory(self, case: Case) -> Memory | None:
-        """What a worker of a case holds at the most; None where the model does not know."""
+        """What a worker holds at the most; None where the model does not predict it."""
 
-    def step(self, case: Case) -> Step:
-        """The step of a case; ``rate`` counts ``workers`` times ``batch`` samples, and ``bound`` is not looked for."""
+    def hosts(self, workers: int) -> int:
+        """How many hosts these are on."""
 
-    def explained(self, case: Case) -> Step:
-        """The same with what bounds it."""
+    def wire(self, case: Case, where: Where) -> Wire:
+        """The link that a case's steps cross there."""
+
+    def changed(self, request: PredictRequest) -> Self:
+        """The model of another request."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PacelineModel:
+    """Compute times, hosts and links of one request."""
+
+    request: PredictRequest
+    subject: Subject
+    profile: Profile | None
+    sheet: DeviceSheet | None
+    compute: ComputeTimes
+    placement: Placement
+    memory_size: MemorySize
+    """The memory of a worker whose host does not say what memory it has."""
+    costs: dict[int, StepCost] = field(default_factory=dict)
+    """Of ``compute``, by batch: shared by models that have the same."""
+    name: str = "paceline"
+    explains: bool = True
+    _memories: dict[Case, Memory] = field(default_factory=dict, init=False)
+
+    @property
+    def title(self) -> str:
+        return self.subject.name
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        return self.request.strategies
+
+    @property
+    def batch(self) -> int:
+        """As measured, or mini-batches as 'paceline train' has them."""
+        if self.request.batch_size is None and self.compute.typical is not None:
+            return self.compute.typical.samples
+        return (self.request.batch_size or USUAL_BATCH) * self.accumulate
+
+    @property
+    def accumulate(self) -> int:
+        return self.compute.accumulate
+
+    @property
+    def epoch_samples(self) -> int | None:
+        return self.subject.train_samples if self.request.samples is None else self.request.samples
+
+    @property
+    def most(self) -> int:
+        return self.placement.most
+
+    @property
+    def jitter(self) -> float:
+        return self.placement.jitter if self.request.jitter is None else self.request.jitter
+
+    @property
+    def links_spread(self) -> float:
+        return self.placement.spread
+
+    @cached_property
+    def basis(self) -> Basis:
+        times = self.accumulate
+        return Basis(
+            level=self.compute.level,
+            compute=self.compute.words + (f"; {times} mini-batches a step" if times > 1 else ""),
+            links=self.placement.words,
+            interval=f"{self.compute.doubt}; transfers likewise {exp(self.links_spread):.3g}",
+            precision=precision_words(self.request, self.sheet, self.subject),
+            faster_precision=faster_precision(self.request, self.sheet, self.compute, self.batch),
+        )
+
+    def step(self, case: Case) -> PredictedStep:
+        return predict_step(self.setup(case))
+
+    def explain(self, case: Case) -> PredictedStep:
+        return explain_step(self.setup(case))
+
+    def cost(self, batch: int) -> StepCost:
+        if batch not in self.costs:
+            self.costs[batch] = self.compute.cost(batch)
+        return self.costs[batch]
+
+    def parameters(self) -> int:
+        return self.compute.trace(next(iter(self.costs))).size
+
+    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
+        traced = self.compute.trace(batch)
+        return module_costs(traced, self.compute.timed(traced), self.accumulate)
+
+    def memory(self, case: Case) -> Memory:
+        """By the trace; where it does not fit, also the largest batch that does."""
+        if case not in self._memories:
+            self._memories[case] = self._memory(case)
+        return self._memories[case]
+
+    def _memory(self, case: Case) -> Memory:
+        setup = self.setup(replace(case, change=AS_DESCRIBED))
+        needed = predict_memory(setup, self.memory_size, mixed=is_mixed(self.request))
+
+        def needs(batch: int) -> Memory:
+            return needed(self.compute.trace(batch))
+
+        found = needs(case.batch)
+        if found.fits:
+            return found
+        smaller = case.batch - 1
+        largest = holds_up_to(lambda batch: needs(batch).fits, smaller).workers if smaller else 0
+        largest -= largest % self.accumulate
+        return replace(found, largest=largest, least=None if largest else needs(1).needed)
+
+    def hosts(self, workers: int) -> int:
+        return self.placement.hosts(workers)
+
+    def wire(self, case: Case, where: Where) -> Wire:
+        return self.placement.wire(self.setup(case).cluster, where)
+
+    def changed(self, request: PredictRequest) -> "PacelineModel":
+        return find_model(request, like=self)
+
+    def setup(self, case: Case) -> Setup:
+        strategy: Strategy = specs.build(case.strategy, STRATEGIES, "strategy")
+        cost = self.cost(case.batch)
+        pattern = SyncPattern(strategy.served, self._apart(strategy, cost))
+        cluster = self.placement.cluster(case.workers, pattern)
+        if strategy.served:
+            measured = self.profile.cipher if self.profile else None
+            cluster = replace(cluster, cipher=measured or CIPHER)
+        setup = Setup(
+            strategy=case.strategy,
+            cluster=cluster,
+            cost=cost,
+            shape=self._shape(case.batch),
+            collective=self.request.collective,
+            servers=case.servers,
+            jitter=case.jitter or self._drift(strategy),
+        )
+        return apply_change(setup, case.change)
+
+    def _drift(self, strategy: Strategy) -> float:
+        """The recorded jitter, for workers that do not wait for all others: without it they would stay in step.
+
+        For workers that wait for all, the wait is part of the measured contention.
+        """
+        return self.compute.jitter if strategy.served and strategy.staleness_bound != 0 else 0.0
+
+    def _apart(self, strategy: Strategy, cost: StepCost) -> float:
+        """Seconds that a worker computes between two exchanges."""
+        alone = cost.data + cost.compute
+        if strategy.served or self.profile is None:  # only a measured machine depends on it
+            return alone
+        return observe(strategy, 2, alone).cycle * alone
+
+    def _shape(self, batch: int) -> JobShape:
+        traced = self.compute.trace(batch)
+        return JobShape(
+            name=traced.name,
+            parameters=tuple(parameter.elements for parameter in traced.parameters),
+            dtype=traced.dtype,
+            buffers=traced.buffers,
+            train_samples=1,
+            test_samples=1,
+            compression=self._compression,
+        )
+
+    @cached_property
+    def _compression(self) -> Compression:
+        codec = specs.build(self.request.codec, CODECS, "codec")
+        if isinstance(codec, Identity):
+            return Whole()
+        traced = self.compute.trace(next(iter(self.costs)))
+        shapes = [parameter.shape for parameter in traced.parameters]
+        return compression_of(codec, shapes, traced.dtype, self.compute.timed(traced))
+
+
+def find_model(request: PredictRequest, like: PacelineModel | None = None) -> PacelineModel:
+    """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same."""
+    profile = _find_profile(request) if like is None else like.profile
+    placement = find_placement(request, profile)
+    subject = find_subject(request) if like is None else like.subject
+    if request.times is None:  # a run says itself how it was trained
+        narrow = subject.precision != "fp32" and request.precision is None and request.device is not None
+        request = replace(
+            request,
+            accumulate=request.accumulate or subject.accumulate,
+            precision=subject.precision if narrow else request.precision,
+        )
+    sheet = _find_sheet(request, placement)
+    if like is not None and (sheet, request.precision) == (like.sheet, like.request.precision):
+        compute, costs = like.compute, like.costs
+    else:
+        traces = BatchTraces(lambda samples: trace(subject, samples)) if like is None else like.compute.traces
+        compute, costs = find_compute(request, subject, profile, sheet, traces), {}
+    model = PacelineModel(
+        request=request,
+        subject=subject,
+        profile=profile,
+        sheet=sheet,
+        compute=compute,
+        placement=placement,
+        memory_size=find_memory(request, profile, sheet),
+        costs=costs,
+    )
+    placed = at_their_speeds(request, placement, compute, model.batch)
+    return model if placed is placement else replace(model, placement=placed)
+
+
+def _find_profile(request: PredictRequest) -> Profile | None:
+    return None if request.profile is None else read_profile(request.profile, str(torch.__version__))
+
+
+def _find_sheet(request: PredictRequest, placement: Placement) -> DeviceSheet | None:
+    """The device that times are for: the named one, or that of the cluster's first worker."""
+    if request.device is not None:
+        return find_device(request.device)
+    measured = request.profile is not None or request.times is not None
+    return None if placement.described is None or measured else first_device(placement.described)
+
