@@ -110,7 +110,7 @@ class Records:
             wrong += _disorder("metrics", [row["step"] for row in rows], None)
         for folder in self.folders if "events" not in damaged else []:
             for rank, path in folder.event_files().items():
-                steps = [line["step"] for line in _lines(path) if not line.get("meeting")]
+                steps = [line["step"] for line in _lines(path) if line.get("is_step", True)]
                 expected = self.scenario.steps if self.scenario.deterministic else None
                 wrong += _disorder(f"events of rank {rank}", steps, expected)
         return wrong

@@ -1,4 +1,4 @@
-"""This machine, calibrated with several workers: company, links inside it, and shaped ones between its namespaces.
+"""This machine, calibrated with several workers: contention, links inside it, and shaped ones between its namespaces.
 
 As a command it is one worker of such a calibration: ``_machine.py 1.9`` where workers in namespaces of one machine
 compute 1.9 times as long together.
@@ -44,17 +44,17 @@ def calibrate(
         machine={},
         device={},
         links=tuple(link for found in here.values() for link in found["links"]),
-        company=(1.0, *(here[count]["long"] if count in here else 1.0 for count in every)),
-        company_short=(1.0, *(here[count]["short"] if count in here else 1.0 for count in every)),
+        contention=(1.0, *(here[count]["long"] if count in here else 1.0 for count in every)),
+        contention_short=(1.0, *(here[count]["short"] if count in here else 1.0 for count in every)),
     )
     links: list[LinkFit] = []
     for rate, count in sorted(networks):
-        links += _apart(rate, count, profile.company_between(USUAL)[count - 1])
+        links += _apart(rate, count, profile.contention_between(USUAL)[count - 1])
     return replace(profile, links=(*profile.links, *links, *_messages(profile, sorted(served))))
 
 
 def _here(count: int) -> dict[str, Any]:
-    """Shared memory, the loopback and company, each the middle of several launches."""
+    """Shared memory, the loopback and contention, each the middle of several launches."""
     print(f"calibrating with {count} workers", file=sys.stderr)
     launcher = ["-m", "torch.distributed.run", "--nproc-per-node", str(count)]
     command = [sys.executable, *launcher, __file__, "1"]
@@ -119,7 +119,7 @@ class Namespaces:
         link = Link(bandwidth=fit.bandwidth, latency=fit.latency)
         hosts = [Host(name=f"host-{number}", link=link) for number in range(workers)]
         keeper = [Host(name="keeper", link=link, workers=0, servers=1)] if meeting.served else []
-        return Cluster(hosts=(*hosts, *keeper), company=self._profile.company_between(meeting.apart))
+        return Cluster.of((*hosts, *keeper), contention=self._profile.contention_between(meeting.apart))
 
 
 def probe(beside: float) -> None:

@@ -1,9 +1,10 @@
 """A live run with a server under siege: 1,000 hostile store values and 10,000 hostile frames, no effect but a count.
 
-Values come over connections of their own: as a client of torch's TCPStore would set them, by ZeroMQ without keys and
-with wrong ones. Frames are noise over plain TCP, requests with a wrong key, and, with the right key, requests that are
-malformed. Quiet and besieged stretches of the same run take turns. Exits with 1 if the run ends, writes elsewhere,
-shows a stranger's text, grows, or takes less than 70 % of its quiet steps; the besiegers compute on the same machine.
+Values come over connections of their own: as a client of torch's TCPStore would set them, by our own protocol without
+a handshake and with a wrong key. Frames are noise over plain TCP, requests with a wrong key, and, with the right key,
+requests that are malformed. Quiet and besieged stretches of the same run take turns. Exits with 1 if the run ends,
+writes elsewhere, shows a stranger's text, grows, or takes less than 70 % of its quiet steps; the besiegers compute on
+the same machine.
 """
 
 import argparse
@@ -19,19 +20,17 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import psutil
-import zmq
 
 from _fault_hosts import local_rank
-from paceline.runtimes.live.secret import Keys, Secret, member_keys, store_keys, wire_key
-from paceline.runtimes.live.store_requests import Op, Request
-from paceline.runtimes.live.wire.channel import PROLOGUE
+from paceline.runtimes.live.secret import Secret, store_key, wire_key
+from paceline.runtimes.live.store_server import Op, Request
+from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.noise import Handshake
-from paceline.runtimes.live.worker.links import call
 
 VALUES, FRAMES = 1_000, 10_000
 LEAST_RATE, MOST_GROWTH = 0.7, 64 * 2**20
@@ -51,8 +50,7 @@ class Siege:
 
     def __init__(self, store: int, server: int, secret: Secret, stretches: int, per_second: float) -> None:
         self._ports, self._stretches, self._per_second = (store, server), stretches, per_second
-        self._right = {store: (store_keys(secret).public, member_keys(secret))}
-        self._server, self._wire_key = server, wire_key(secret)
+        self._keys = {store: store_key(secret), server: wire_key(secret)}
         self._random = random.Random(0)
         self.values = self.frames = self.malformed = 0
         self.connections = dict.fromkeys(self._ports, 0)
@@ -79,9 +77,9 @@ class Siege:
         if how == 0:
             self._plain(port, _as_tcp_store(key, value))
             return
-        keys = None if how == 1 else (zmq.curve_keypair()[0], Keys(*zmq.curve_keypair()))
-        with zmq.Context() as context:
-            self._send(context, port, keys, [Request(1, Op.SET, 0.0, (key,), (value,)).pack()])
+        request = Request(1, Op.SET, (key,), (value,)).pack()
+        greeting = b"" if how == 1 else Handshake(bytes(32), PROLOGUE).write_first()
+        self._plain(port, PROLOGUE + greeting + request)
 
     def _noise(self, port: int, frames: int) -> None:
         for _ in range(frames):
@@ -91,39 +89,18 @@ class Siege:
             self._plain(port, self._random.randbytes(self._random.randrange(1, 2000)))
 
     def _wrong_key(self, port: int, frames: int) -> None:
-        with zmq.Context() as context:
-            for _ in range(frames // 10):
-                self.connections[port] += 1
-                self._pace(10)
-                if port == self._server:
-                    self._plain(port, PROLOGUE + Handshake(bytes(32), PROLOGUE).write_first() + bytes(280))
-                else:
-                    wrong = (self._right[port][0], Keys(*zmq.curve_keypair()))
-                    self._send(context, port, wrong, [self._random.randbytes(40).split(b"x")] * 10)
-                self.frames += 10
+        for _ in range(frames // 10):
+            self.connections[port] += 1
+            self._pace(10)
+            self._plain(port, PROLOGUE + Handshake(bytes(32), PROLOGUE).write_first() + bytes(280))
+            self.frames += 10
 
     def _malformed(self, port: int, frames: int) -> None:
-        if port == self._server:
-            self._malformed_messages(frames)
-            return
-        good = Request(1, Op.SET, 0.0, (b"k",), (b"v",)).pack()
-        with zmq.Context() as context, context.socket(zmq.DEALER) as member:
-            member.curve_serverkey = self._right[port][0]
-            member.curve_publickey, member.curve_secretkey = self._right[port][1]
-            member.linger = 5_000
-            member.connect(f"tcp://127.0.0.1:{port}")
-            for number in range(frames):
-                noise = self._random.randbytes(self._random.randrange(0, 60))
-                member.send_multipart([[noise], [noise, *good], good[:2], [*good, noise]][number % 4])
-                self.frames, self.malformed = self.frames + 1, self.malformed + 1
-                if number % 50 == 0:
-                    self._pace(50)
-
-    def _malformed_messages(self, frames: int) -> None:
-        channel = call(f"tcp://127.0.0.1:{self._server}", self._wire_key)
+        channel = connect(f"tcp://127.0.0.1:{port}", self._keys[port])
+        bodies = 2 if port == self._ports[1] else 1
         for number in range(frames):
             noise = self._random.randbytes(self._random.randrange(0, 60))
-            channel.send(noise, memoryview(noise * (number % 2)), 1, patience=10.0)
+            channel.send(Packet(noise, memoryview(noise * (number % bodies))), 1, patience=10.0)
             self.frames, self.malformed = self.frames + 1, self.malformed + 1
             if number % 50 == 0:
                 self._pace(50)
@@ -132,26 +109,6 @@ class Siege:
     def _plain(self, port: int, data: bytes) -> None:
         with suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=2) as stranger:
             stranger.sendall(data)
-
-    def _send(
-        self,
-        context: "zmq.Context[zmq.Socket[bytes]]",
-        port: int,
-        keys: tuple[bytes, Keys] | None,
-        messages: Sequence[list[bytes]],
-    ) -> None:
-        with context.socket(zmq.DEALER) as stranger:
-            stranger.linger, stranger.sndtimeo, stranger.reconnect_ivl = 0, 100, -1
-            if keys is not None:
-                stranger.curve_serverkey = keys[0]
-                stranger.curve_publickey, stranger.curve_secretkey = keys[1]
-            gone = stranger.get_monitor_socket(zmq.EVENT_DISCONNECTED | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL)
-            stranger.connect(f"tcp://127.0.0.1:{port}")
-            for message in messages:
-                with suppress(zmq.Again):
-                    stranger.send_multipart(message, zmq.NOBLOCK)
-            gone.poll(1_000)
-            stranger.disable_monitor()
 
 
 def _as_tcp_store(key: bytes, value: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """The step of 2 and 3 workers, predicted from a few steps of one worker and this machine's profile. Needs root.
 
-First the machine is calibrated with two and three workers: computing in company, shared memory, the loopback, messages
+First the machine is calibrated with two and three workers: contention, shared memory, the loopback, messages
 to a server, and each shaped link; none of it knows the jobs. Then all cells have their turns, in several rounds: a job
 trains for some seconds on one worker; a few of its cells are predicted from the last such runs and the profile, each
 prediction is written down with the time, and only then the cell is measured. A cell's error is that of the median of

@@ -29,10 +29,9 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire.control import Hello, Welcome
-from paceline.runtimes.live.wire.memory import SharedFlat
-from paceline.runtimes.live.wire.shape import Shape
-from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
+from paceline.runtimes.live.wire.messages import Hello, Welcome
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.server_client import ServerClient
 from paceline.strategies.messages import Model, Push
 from paceline.studies.calibrate.messages import measure_cipher
 
@@ -63,7 +62,7 @@ def welcome(socket: ServerSocket, shared: bool) -> None:
         parcel = socket.receive(60)
         assert parcel is not None
         rank = parcel.message.rank
-        socket.bind(parcel.channel, rank)
+        socket.bind(parcel, rank)
         assert socket.attach(rank, parcel.message) is shared
         socket.send(rank, Welcome(rank, shared, ""))
 
@@ -73,11 +72,11 @@ def serve(socket: ServerSocket, params: Tensor, pushes: int) -> None:
         parcel = socket.receive(60)
         assert parcel is not None
         params.add_(parcel.message.grad)
-        assert socket.send(parcel.worker, Model(params, version, 0, 0, 0.0))
+        assert socket.send(parcel.sender, Model(params, version, 0, 0, 0.0))
 
 
 def server(store: Store, elements: int, rounds: int, repeats: int) -> None:
-    secret, shape = Secret.new(), Shape(length=elements, dtype=torch.float32)
+    secret, shape = Secret.new(), torch.empty(elements)
     Kept.params = torch.zeros(elements)
     params = {side: torch.zeros(elements) for side in SIDES[1:]}
     sockets = {side: ServerSocket(secret, "127.0.0.1", shape, 0, 1) for side in SIDES[1:]}
@@ -106,10 +105,10 @@ def greet(secret: Secret, endpoint: str, rank: int, elements: int, shared: bool)
         memory.zeros(CONTROL + elements, torch.float32, torch.device("cpu"))[CONTROL:] for _ in range(2)
     )
     grad.fill_(1)
-    sockets = WorkerSockets(secret, [endpoint], memory)
+    sockets = ServerClient(secret, [endpoint], memory)
     sockets.send(0, memory.hello(rank) if shared else Hello(rank))
     assert isinstance(sockets.receive(60).message, Welcome)
-    memory.publish_over()
+    memory.seal()
 
     def exchange() -> Tensor:
         sockets.send(0, Push(grad, 0, 0, 1))
@@ -185,7 +184,7 @@ def predicted(size: int) -> float:
     """Seconds that the server's process takes for all pushes and all answers, by the rate that calibrate measures."""
     fast = Link(bandwidth=1e12, latency=0.0)
     hosts = tuple(Host(name=name, link=fast, workers=name != "server") for name in ("server", "0", "1"))
-    cluster = Cluster(hosts=hosts, cipher=measure_cipher()).encrypted([0])
+    cluster = Cluster.of(hosts, cipher=measure_cipher()).encrypted([0])
     return 2 * WORKERS * size / cluster.hosts[0].link.bandwidth
 
 

@@ -118,7 +118,7 @@ MISTAKES = {
     "simulate --cluster 'hosts=2,latency=5 parsec'": "5 parsec",
     "simulate --cluster hosts=2": "forward",
     "simulate --cluster nowhere.toml": "nowhere.toml",
-    "simulate --cluster hosts=4 --workers 2": "contradicts the cluster",
+    "simulate --cluster hosts=4 --workers 2": "contradict the cluster",
     "simulate --no-gradients --target-accuracy 0.9": "without gradients",
     "simulate --target-accuracy 0.9 --evaluate-every never": "contradict each other",
     "simulate --slow 5=2": "there is no rank 5",

@@ -27,7 +27,7 @@ PROFILE = Profile(
     machine={"threads": 1},
     device={"spread": 0.1},
     links=(LinkFit(name="memory", bandwidth=4e9, latency=2e-5, spread=0.1, points=9),),
-    company=(1.0, 1.2),
+    contention=(1.0, 1.2),
 )
 
 
@@ -173,7 +173,7 @@ def test_a_corrected_profile_keeps_all_but_its_device(tmp_path, capsys):
     ]
     base, out = tmp_path / "base.json", tmp_path / "out.json"
     given = replace(
-        PROFILE, machine={"threads": 4096}, device=plain_device().to_json(), company_short=(1.0, 1.3)
+        PROFILE, machine={"threads": 4096}, device=plain_device().to_json(), contention_short=(1.0, 1.3)
     )
     write_profile(given, base)
     told = ("--record", run, "--profile", str(base), "--out", str(out))
@@ -217,11 +217,11 @@ def test_a_profile_of_another_torch_is_refused(tmp_path):
     ("text", "words"),
     [
         ("", "not JSON"),
-        ('{"schema": 3, "name": "he', "not JSON"),
+        ('{"schema": 4, "name": "he', "not JSON"),
         ("[1, 2]", "no profile"),
-        ('{"schema": 3}', "'links' is missing"),
+        ('{"schema": 4}', "'links' is missing"),
         ('{"schema": 7}', "schema 7"),
-        ('{"schema": 1}', "schema 1, and this paceline reads schema 3"),
+        ('{"schema": 1}', "schema 1, and this paceline reads schema 4"),
         ('{"schema": ' + "1" * 5000 + "}", "not JSON"),
         ("\x00\xff", "not JSON"),
     ],
@@ -246,13 +246,13 @@ def test_what_is_no_profile_is_refused(tmp_path, text, words):
         lambda d: d["links"][0].update(workers=2.5),
         lambda d: d["links"][0].update(workers=0),
         lambda d: d["links"][0].update(points=True),
-        lambda d: d.update(company=["1.0", "1.2"]),
-        lambda d: d.update(company="12"),
-        lambda d: d.update(company=[1, 10**400]),
+        lambda d: d.update(contention=["1.0", "1.2"]),
+        lambda d: d.update(contention="12"),
+        lambda d: d.update(contention=[1, 10**400]),
         lambda d: d.update(versions={"torch": 2}),
         lambda d: d.update(turns=[1.0]),
         lambda d: d["links"][0].update(colour="red"),
-        lambda d: d.update(company=[1.0, -2.0]),
+        lambda d: d.update(contention=[1.0, -2.0]),
         lambda d: d.update(device=[1]),
         lambda d: d.update(surprise=1),
         lambda d: d.update(name=3),
@@ -273,11 +273,11 @@ def test_what_several_workers_found_takes_the_place_of_what_as_many_found_before
     found = ContentionFit(workers=4, short=2.6, long=2.2, links=(link,))
     profile = add_together(PROFILE, found)
     assert profile.links == (*PROFILE.links, link)
-    assert profile.company == pytest.approx((1.0, 1.2, 1.7, 2.2)), "three workers lie between two and four"
-    assert profile.company_short[0] == 1.0
-    assert profile.company_short[3] == 2.6
+    assert profile.contention == pytest.approx((1.0, 1.2, 1.7, 2.2)), "three workers lie between two and four"
+    assert profile.contention_short[0] == 1.0
+    assert profile.contention_short[3] == 2.6
     again = add_together(profile, replace(found, long=2.4))
     assert again.links == profile.links
-    assert again.company[3] == 2.4
+    assert again.contention[3] == 2.4
     network = replace(found, links=(replace(link, name="network"),), long=9.9)
-    assert add_together(PROFILE, network).company == PROFILE.company, "across hosts nobody shares cores"
+    assert add_together(PROFILE, network).contention == PROFILE.contention, "across hosts nobody shares cores"

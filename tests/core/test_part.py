@@ -12,7 +12,7 @@ from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.replica import ParameterShard, Replica, check_divisible
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 
 CPU = torch.device("cpu")
 
@@ -32,7 +32,7 @@ def test_parts_together_step_as_a_worker_does(servers: int, optimizer: str) -> N
     for epoch in range(4):
         torch.manual_seed(epoch)
         replica.flat.grad.copy_(torch.randn_like(replica.flat.grad))
-        for part, grad in zip(keepers, parts(replica.flat.grad, servers), strict=True):
+        for part, grad in zip(keepers, server_slices(replica.flat.grad, servers), strict=True):
             part.grad.copy_(grad)
             part.apply(epoch)
         replica.apply(epoch)

@@ -6,8 +6,7 @@ from paceline.cli.main import COMMANDS
 from paceline.errors import UsageError
 from paceline.specs import build, describe, list_command, show, split
 from paceline.strategies import STRATEGIES
-from paceline.strategies.local_sgd import LocalSGD
-from paceline.strategies.periods import Seconds, Steps
+from paceline.strategies.local_sgd import LocalSGD, StepPeriod, TimePeriod
 
 
 def make(text):
@@ -15,8 +14,8 @@ def make(text):
 
 
 def test_settings_reach_the_strategy():
-    assert make("local-sgd:period=4") == LocalSGD(period=Steps(4))
-    assert make("local-sgd:period=0.5s") == LocalSGD(period=Seconds(0.5))
+    assert make("local-sgd:period=4") == LocalSGD(period=StepPeriod(4))
+    assert make("local-sgd:period=0.5s") == LocalSGD(period=TimePeriod(0.5))
     assert make("all-reduce:bucket=1MiB,first-bucket=2 kB").first_bucket == 2000
 
 

@@ -59,7 +59,7 @@ def profile(threads: int) -> Profile:
         machine={"threads": threads, "usable_cores": 2},
         device=plain_device().to_json(),
         links=(memory,),
-        company=(1.0, 1.2) if threads == 1 else (),
+        contention=(1.0, 1.2) if threads == 1 else (),
     )
 
 

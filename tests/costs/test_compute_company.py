@@ -2,8 +2,7 @@
 
 import pytest
 
-from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.clusters.company import company_factor
+from paceline.clusters.cluster import Cluster, Host, Link, contention_factor
 from paceline.clusters.description import read_cluster
 from paceline.costs.all_reduce import predict_all_reduce
 from paceline.costs.given import given_costs
@@ -19,38 +18,38 @@ def gradient_seconds(cluster: Cluster) -> float:
 
 def test_a_host_counts_its_own_workers_and_a_cluster_all() -> None:
     """Two machines with two workers each slow each other down in pairs; two namespaces of one machine all four."""
-    company = (1.0, 1.5, 2.0, 3.0)
-    apart = Cluster(hosts=tuple(Host(name=n, link=LINK, workers=2, company=company) for n in "ab"))
-    one = Cluster(hosts=tuple(Host(name=n, link=LINK, workers=2) for n in "ab"), company=company)
-    assert apart.slowdown(0) == 1.5
-    assert one.slowdown(1) == 3.0
+    contention = (1.0, 1.5, 2.0, 3.0)
+    apart = Cluster.of(tuple(Host(name=n, link=LINK, workers=2, contention=contention) for n in "ab"))
+    one = Cluster.of(tuple(Host(name=n, link=LINK, workers=2) for n in "ab"), contention=contention)
+    assert apart.slowdown(apart.hosts[0]) == 1.5
+    assert one.slowdown(one.hosts[1]) == 3.0
 
 
 @pytest.mark.parametrize(("workers", "factor"), [(1, 1.0), (2, 1.4), (3, 2.1), (5, 3.5)])
 def test_beyond_what_is_known_it_goes_on_as_before(workers: int, factor: float) -> None:
     """Else a prediction for more workers than were calibrated would be that of as many as were."""
-    assert company_factor((1.0, 1.4, 2.1), workers) == pytest.approx(factor)
+    assert contention_factor((1.0, 1.4, 2.1), workers) == pytest.approx(factor)
 
 
 def test_the_parts_of_a_step_take_as_much_longer(tmp_path) -> None:
     """Inline for a host, in a file also for the whole cluster."""
-    assert gradient_seconds(read_cluster(f"workers=2,company=1/1.5,{TIMES}")) == pytest.approx(1.5 * 7e-3)
+    assert gradient_seconds(read_cluster(f"workers=2,contention=1/1.5,{TIMES}")) == pytest.approx(1.5 * 7e-3)
     file = tmp_path / "namespaces.toml"
     times = "\n".join(f'{part.replace("=", " = ")}"'.replace("= ", '= "') for part in TIMES.split(","))
-    file.write_text(f"company = [1, 1.5, 2]\n[times]\n{times}\n[[hosts]]\ncount = 3\n")
+    file.write_text(f"contention = [1, 1.5, 2]\n[times]\n{times}\n[[hosts]]\ncount = 3\n")
     assert gradient_seconds(read_cluster(str(file))) == pytest.approx(2 * 7e-3)
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("company=1.2/1.4", "begins with 1.2"),
-        ("company=1/0.9", "has 0.9"),
-        ("company=1/x", "list of numbers"),
+        ("contention=1.2/1.4", "begins with 1.2"),
+        ("contention=1/0.9", "has 0.9"),
+        ("contention=1/x", "list of numbers"),
     ],
 )
 def test_factors_that_cannot_be_are_refused(text: str, says: str) -> None:
-    """A worker alone is the measure, and company helps nobody."""
+    """A worker alone is the measure, and contention helps nobody."""
     with pytest.raises(UsageError, match=says):
         read_cluster(f"workers=2,{text},{TIMES}")
 

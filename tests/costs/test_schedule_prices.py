@@ -27,7 +27,7 @@ def host(name: str, workers: int = 1, mbs: float = 100, latency: float = 1e-3, r
 
 
 def places(*hosts: Host) -> Topology:
-    return Topology(Cluster(hosts=hosts))
+    return Topology(Cluster.of(hosts))
 
 
 def price(name: str, topology: Topology, size: int):

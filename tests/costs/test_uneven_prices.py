@@ -19,7 +19,6 @@ from paceline.collectives.pipeline import segments_for
 from paceline.collectives.schedule import Then
 from paceline.costs import schedules
 from paceline.costs.all_reduce import all_reduce_costs
-from paceline.costs.folded import Folded, fold
 from paceline.costs.played import play_seconds
 from paceline.costs.schedules import Timer
 from paceline.costs.topology import Topology
@@ -54,7 +53,7 @@ def uneven(kind: str, hosts: int) -> Topology:
             drawn.choice([0, 3e-10]),
         ),
     }[kind]
-    return Topology(Cluster(hosts=tuple(made(place) for place in range(hosts))))
+    return Topology(Cluster.of(tuple(made(place) for place in range(hosts))))
 
 
 KINDS = ("alike", "several a host", "a slow link", "one far away", "all different")
@@ -81,15 +80,15 @@ def test_rings_cost_what_their_execution_takes(kind: str) -> None:
 def test_schedules_of_few_messages_cost_what_their_execution_takes(name: str, kind: str) -> None:
     for hosts in (2, 3, 5):
         topology = uneven(kind, hosts)
-        for costs in (all_reduce_costs(name, topology), all_reduce_costs(name, folded(topology.hosts))):
+        for costs in (all_reduce_costs(name, topology), all_reduce_costs(name, grouped(topology.hosts))):
             for size in SIZES[:2]:
                 found = costs.price(size, 4).seconds
                 assert found == pytest.approx(executed(name, topology, size), rel=1e-9)
 
 
-def folded(hosts: Sequence[Host]) -> Folded:
+def grouped(hosts: Sequence[Host]) -> Topology:
     named = (replace(one, name=f"h{place}") for place, one in enumerate(hosts))
-    return Folded(fold(Cluster(hosts=tuple(named))))
+    return Topology(Cluster.of(named), by_group=True)
 
 
 def test_schedules_of_many_messages_cost_what_their_execution_takes_in_nearly_all_cases() -> None:
@@ -121,7 +120,7 @@ def test_a_large_ring_is_timed_on_fewer_hosts(name: str, monkeypatch: pytest.Mon
         "the last is half full": [host(0, workers=4)] * 200 + [host(0, workers=2)],
     }
     for hosts in clusters.values():
-        rows = folded(hosts).rows
+        rows = grouped(hosts).rows
         for size in SIZES:
             monkeypatch.setattr(schedules, "MOST_HOSTS", 10**6)
             one_by_one = Timer(OUTLINES[name], rows).seconds(size, 4)
@@ -134,7 +133,7 @@ def test_the_price_of_very_many_ranks_follows_from_that_of_fewer(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for ranks in (1024, 1500):
-        topology = folded([host(0)] * ranks)
+        topology = grouped([host(0)] * ranks)
         for size in SIZES:
             monkeypatch.setattr(schedules, "MOST_RANKS", 10**6)
             direct = all_reduce_costs(name, topology).price(size, 4).seconds

@@ -1,13 +1,13 @@
 """What the page on the parameter server shows must be what the program does."""
 
-import json
 import re
 from pathlib import Path
 
 import pytest
 
 from paceline import specs
-from paceline.records.servers import entry_from_json, entry_to_json
+from paceline.records.lines import encode_line
+from paceline.records.servers import read_server_log
 from paceline.strategies import STRATEGIES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "parameter-server.md").read_text()
@@ -25,7 +25,10 @@ def test_the_page_names_every_dial():
         specs.build(f"async:{dial}=true", STRATEGIES, "strategy")
 
 
-def test_the_lines_of_a_log_on_the_page_are_read_and_written_so():
+def test_the_lines_of_a_log_on_the_page_are_read_and_written_so(tmp_path):
     (block,) = re.findall(r"```json\n(.*?)```", PAGE, re.S)
-    lines = [json.loads(line) for line in block.splitlines()]
-    assert [entry_to_json(entry_from_json(line)) for line in lines] == lines
+    (tmp_path / "server-0.jsonl").write_text(block)
+    assert (
+        "".join(encode_line(entry).decode() for entry in read_server_log(tmp_path / "server-0.jsonl"))
+        == block
+    )

@@ -8,10 +8,9 @@ import torch
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire.control import Hello, Welcome
-from paceline.runtimes.live.wire.memory import SharedFlat
-from paceline.runtimes.live.wire.shape import Shape
-from paceline.runtimes.live.worker.worker_sockets import ServerLost, WorkerSockets
+from paceline.runtimes.live.wire.messages import Hello, Welcome
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.server_client import ServerClient, ServerLost
 from paceline.strategies.messages import Model, Push
 
 SECRET, LENGTH = Secret(b"a secret of the tests"), 100_000
@@ -24,7 +23,7 @@ def say(line: str) -> None:
 
 def serve(address: str) -> None:
     """Answer one worker, and say when it has been silent for three seconds."""
-    with ServerSocket(SECRET, address, Shape(length=LENGTH, dtype=torch.float32), 0, 1) as server:
+    with ServerSocket(SECRET, address, torch.empty(LENGTH), 0, 1) as server:
         say(server.endpoint)
         known = False
         while True:
@@ -34,7 +33,7 @@ def serve(address: str) -> None:
                 return
             if parcel is not None and isinstance(parcel.message, Hello):
                 known = True
-                server.bind(parcel.channel, 0)
+                server.bind(parcel, 0)
                 server.send(0, Welcome(0, False, ""))
             elif parcel is not None:
                 server.send(0, Model(parcel.message.grad + 1, 0, 0, 0, 0.0))
@@ -46,11 +45,11 @@ def work(endpoint: str) -> None:
     params, grad = (
         memory.zeros(CONTROL + LENGTH, torch.float32, torch.device("cpu"))[CONTROL:] for _ in "12"
     )
-    memory.publish_over()
-    with WorkerSockets(SECRET, [endpoint], memory) as sockets:
+    memory.seal()
+    with ServerClient(SECRET, [endpoint], memory) as sockets:
         sockets.send(0, Hello(0))
         sockets.receive(10)
-        sockets.begin_pulse(0)
+        sockets.start_heartbeat(0)
         sockets.send(0, Push(grad, 0, 0, 1))
         sockets.receive(10)
         assert torch.equal(params, grad + 1)

@@ -14,7 +14,7 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.wire.control import Welcome
+from paceline.runtimes.live.wire.messages import Welcome
 from paceline.runtimes.live.worker import join as joining
 from paceline.runtimes.settings import Settings
 

@@ -16,17 +16,17 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+from paceline import strategies
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Silent
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
-from paceline.runtimes import prepare
 from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -97,7 +97,7 @@ class Pulse(Silent):
     def noted(self, sentence: str) -> None:
         self.notes.append(sentence)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Count now: when the run has ended, the other worker may have closed its connections already."""
         self.acknowledged = sum(now - self.sent_before.get(each, 0) for each, now in bytes_sent().items())
 
@@ -256,7 +256,7 @@ def add_baton() -> None:
     module = types.ModuleType("shown_in_the_docs")
     sys.modules[module.__name__] = module
     exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)
-    prepare.STRATEGIES = {**STRATEGIES, "baton": "shown_in_the_docs:Baton"}
+    strategies.STRATEGIES = {**STRATEGIES, "baton": "shown_in_the_docs:Baton"}
 
 
 if __name__ == "__main__":

@@ -11,8 +11,11 @@ import time
 from contextlib import suppress
 from datetime import timedelta
 
-import zmq
 from torch.distributed import DistError, TCPStore
+
+from paceline.runtimes.live.store_server import Op, Request
+from paceline.runtimes.live.wire.channel import PROLOGUE, connect
+from paceline.runtimes.live.wire.noise import NotGenuine
 
 TEXT = "\x1b[31mthe stranger was here\x1b[0m"
 FAILURE = {"rank": 0, "role": "server", "host": TEXT, "kind": "error", "message": TEXT, "step": 1, "at": 1.0}
@@ -24,8 +27,6 @@ KEYS = {
     "served/run": json.dumps({"name": "/stranger", "asked": {}, "begun": 0.0, "step": None}),
 }
 """What would end a run, or lead it astray."""
-SET = struct.pack("<IBd", 1, 1, 0.0)
-"""A request to the run's store, well formed."""
 BIG = 16 * 2**20
 PUSHES = 24
 HELD = 1500
@@ -55,18 +56,19 @@ def by_socket(address: str, port: int) -> None:
                 stranger.sendall(bytes(2**20))
 
 
-def by_zmq(address: str, port: int, *, curve: bool) -> None:
-    """As a client of the store that has everything but the secret."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger, dealer.reconnect_ivl = 0, -1
-        if curve:
-            dealer.curve_serverkey = zmq.curve_keypair()[0]
-            dealer.curve_publickey, dealer.curve_secretkey = zmq.curve_keypair()
-        dealer.connect(f"tcp://{address}:{port}")
-        for key, value in KEYS.items():
-            with suppress(zmq.Again):
-                dealer.send_multipart([SET, key.encode(), value.encode()], zmq.NOBLOCK)
-        assert not dealer.poll(300), "a stranger was answered"
+def by_protocol(address: str, port: int, *, guess: bool) -> None:
+    """As a client of the store that has everything but the secret: without a handshake, or with a guessed key."""
+    requests = [Request(1, Op.SET, (key.encode(),), (value.encode(),)).pack() for key, value in KEYS.items()]
+    if guess:
+        try:
+            connect(f"tcp://{address}:{port}", os.urandom(32), patience=1.0)
+        except NotGenuine:
+            return
+        raise AssertionError("a stranger was let in")
+    with socket.create_connection((address, port), timeout=2) as stranger:
+        stranger.sendall(PROLOGUE + b"".join(requests))
+        answer = stranger.recv(4096)
+        assert b"another secret" in answer or not answer, "a stranger was answered"
 
 
 def knock(address: str, ports: list[int]) -> None:
@@ -79,8 +81,8 @@ def knock(address: str, ports: list[int]) -> None:
     for thread in threads:
         thread.start()
     for port in ports:
-        for curve in (False, True):
-            by_zmq(address, port, curve=curve)
+        for guess in (False, True):
+            by_protocol(address, port, guess=guess)
     for thread in threads:
         thread.join(8)
 

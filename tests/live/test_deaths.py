@@ -17,8 +17,7 @@ from paceline.runtimes.live.launcher.death_notices import DeathNotices
 from paceline.runtimes.live.safe_checkpoints import complete_steps
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire.control import Died
-from paceline.runtimes.live.wire.shape import Shape
+from paceline.runtimes.live.wire.messages import Died
 from ports import free_ports
 
 Start = Callable[..., Faulty]
@@ -64,7 +63,7 @@ def test_silence_is_a_setting_and_a_death_is_told_at_once(start: Start) -> None:
     patient.until_said(r"rank 1 on \S+ died at step \d+")
     patient.hurry()
     assert patient.ended() == 0, patient.text
-    (left,) = [one for one in entries(patient) if one.get("kind") == "Left" and one.get("how") == "died"]
+    (left,) = [one for one in entries(patient) if one.get("kind") == "Leave" and one.get("how") == "died"]
     last = max(one["at"] for one in entries(patient) if one.get("worker") == 1 and one is not left)
     assert left["worker"] == 1
     assert left["at"] - last < 1.0, "the others stand at their bound for as long"
@@ -124,7 +123,7 @@ def test_a_host_that_was_given_up_is_told_how_to_join_the_run_that_goes_on(
 def test_a_death_that_is_told_just_before_the_launcher_ends_is_heard() -> None:
     """If this failed, the servers would wait for the last worker of a host until its silence tells."""
     secret = Secret(b"a secret of the tests")
-    with ServerSocket(secret, "127.0.0.1", Shape(length=1, dtype=torch.float32), 0, 1) as server:
+    with ServerSocket(secret, "127.0.0.1", torch.empty(1), 0, 1) as server:
         notices = DeathNotices(secret)
         notices.tell(1, 7, [server.endpoint])
         notices.close()

@@ -16,8 +16,10 @@ from command import start_python
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.jobs.sharding import Shards
 from paceline.records.events import read_events
+from paceline.records.files import from_document
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
+from paceline.records.spans import Totals
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.options import LiveOptions
@@ -116,7 +118,7 @@ def test_replicas_are_equal_to_the_last_bit(out: Path, name: str, step: int) -> 
 def test_local_sgd_replicas_differ_in_a_round_and_not_after_it(out: Path) -> None:
     first, second = (last(out, "period", rank, 30)["replica"]["params"] for rank in range(2))
     assert not torch.equal(first, second), "step 30 lies in a round of 7, and the workers saw other samples"
-    assert [last(out, "period", rank, 30)["worker"]["samples_apart"] for rank in range(2)] == [16, 16]
+    assert [last(out, "period", rank, 30)["worker"]["samples_since_sync"] for rank in range(2)] == [16, 16]
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -146,9 +148,9 @@ def test_totals_are_the_sum_of_the_events(out: Path) -> None:
         assert added.sent == totals["sent"]
         assert added.seconds == pytest.approx(totals["seconds"], abs=1e-6)
         assert added.warm_up_steps == totals["warm_up_steps"] == 2, "the run was killed once, and resumed"
-        assert sum(added.typical.values()) == pytest.approx(sum(totals["typical"].values()), abs=1e-6)
-        parts = ("step_seconds", "warm_up_seconds", "outside")
-        whole = sum(sum(totals[part].values()) for part in parts)
+        told = from_document(totals, Totals)
+        assert added.typical.total == pytest.approx(told.typical.total, abs=1e-6)
+        whole = told.in_steps.total + told.in_warm_up.total + sum(told.outside.values())
         assert whole == pytest.approx(sum(totals["seconds"].values())), "no time disappears"
         assert whole == pytest.approx(json.loads(run.summary.read_text())["seconds"], abs=0.1)
 
@@ -197,7 +199,7 @@ def test_a_slow_worker_makes_the_other_wait(out: Path) -> None:
 
 
 def test_traffic_runs_behind_a_slow_backward(out: Path) -> None:
-    assert facts(out, "slowed")["totals"][1]["hidden"] > 0
+    assert facts(out, "slowed")["totals"][1]["typical"]["hidden"] > 0
 
 
 def test_a_vote_to_stop_stops_all_at_the_same_step_and_a_damaged_file_is_refused_by_name(out: Path) -> None:
@@ -224,7 +226,7 @@ def test_what_comes_before_the_first_step_is_on_the_disk_before_the_second(out: 
 
 def test_a_worker_without_samples_still_takes_a_step(out: Path) -> None:
     for rank in range(2):
-        steps = [record for record in read_events(run_of(out, "leftover").events(rank)) if not record.meeting]
+        steps = [record for record in read_events(run_of(out, "leftover").events(rank)) if record.is_step]
         assert [record.step for record in steps] == list(range(1, 10))
         assert facts(out, "leftover")["totals"][rank]["steps"] == 9
 

@@ -34,7 +34,7 @@ from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.replica import stream_seed
 from paceline.runtimes.session import Save
 from paceline.runtimes.settings import Every, Settings
-from paceline.strategies.effects import Mean
+from paceline.strategies.effects import BucketedMean
 
 
 class Done:
@@ -168,14 +168,14 @@ def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Cl
     assert [(record.step, record.samples) for record in written] == [(21, 8)]
 
 
-def overlap_of(model: nn.Module, mean: Mean) -> tuple[Overlap, ScriptedGroup, Any]:
+def overlap_of(model: nn.Module, mean: BucketedMean) -> tuple[Overlap, ScriptedGroup, Any]:
     flat, group = flatten_parameters(model), ScriptedGroup()
     return Overlap(flat, mean, group, Slowness(1.0)), group, flat
 
 
 def test_buckets_go_out_in_the_order_of_the_plan_and_the_control_elements_with_the_last() -> None:
     model = nn.Sequential(nn.Linear(12, 16), nn.ReLU(), nn.Linear(16, 4))
-    overlap, group, flat = overlap_of(model, Mean(first_bucket=1, bucket=1))
+    overlap, group, flat = overlap_of(model, BucketedMean(first_bucket=1, bucket=1))
     overlap.begin()
     model(torch.ones(2, 12)).sum().backward()
     assert group.sums == [4, 64, 16], "all but the last start while backward runs"
@@ -186,7 +186,7 @@ def test_buckets_go_out_in_the_order_of_the_plan_and_the_control_elements_with_t
 
 def test_a_parameter_that_backward_does_not_reach_holds_nobody_up() -> None:
     model = Partial()
-    overlap, group, flat = overlap_of(model, Mean(first_bucket=1, bucket=1))
+    overlap, group, flat = overlap_of(model, BucketedMean(first_bucket=1, bucket=1))
     for _ in range(2):
         group.sums.clear()
         overlap.begin()
@@ -198,7 +198,7 @@ def test_a_parameter_that_backward_does_not_reach_holds_nobody_up() -> None:
 
 def test_one_bucket_needs_no_hook() -> None:
     model = nn.Linear(3, 2)
-    overlap, group, _ = overlap_of(model, Mean())
+    overlap, group, _ = overlap_of(model, BucketedMean())
     assert all(parameter._post_accumulate_grad_hooks is None for parameter in model.parameters())
     overlap.begin()
     overlap.finish()

@@ -55,9 +55,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
     """If this failed, the store of another run would be joined, or torch would print a page."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(
-            UsageError, match=f"port {port} on 127.0.0.1 is in use; choose another with --port"
-        ):
+        with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use; choose another port"):
             Launch(nodes=2, address="127.0.0.1", port=port, secret_file=FILE).meeting(lambda _: None, SECRET)
 
 

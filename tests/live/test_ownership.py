@@ -85,7 +85,7 @@ def test_a_worker_of_servers_whose_file_is_lost_records_no_step_twice(tmp_path):
     (run / "checkpoints" / last / "rank-1.safetensors").unlink()
     run_paceline("train", "--resume", str(run), "-i", "50", cwd=tmp_path)
     lines = map(json.loads, (run / "events" / "rank-1.jsonl").read_text().splitlines())
-    steps = [line["step"] for line in lines if not line.get("meeting")]
+    steps = [line["step"] for line in lines if line.get("is_step", True)]
     assert steps == list(range(1, 51))
 
 

@@ -4,14 +4,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from paceline.records.files import DamagedFile
+from paceline.errors import UsageError
+from paceline.records.files import DamagedFile, from_document, to_document, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.servers import (
     AppliedGradient,
-    Coming,
     Damaged,
     Entry,
-    Going,
+    MembershipChange,
     Received,
     ServerLog,
     ServerTotals,
@@ -20,7 +20,7 @@ from paceline.records.servers import (
     keep_entries,
     read_server_log,
 )
-from paceline.records.summary import Summary
+from paceline.records.summary import Summary, read_summary
 
 TIMES = st.floats(0, 1e6).map(lambda seconds: round(seconds, 9))
 COUNTS = st.integers(0, 10**9)
@@ -29,13 +29,13 @@ PUSHES = st.builds(
     Received, at=TIMES, worker=RANKS, kind=st.just("Push"), clock=COUNTS, version=COUNTS, depth=COUNTS
 )
 WORDS = st.builds(
-    Received, at=TIMES, worker=RANKS, kind=st.sampled_from(["Join", "Rest", "Pull"]), depth=COUNTS
+    Received, at=TIMES, worker=RANKS, kind=st.sampled_from(["Join", "Pause", "Pull"]), depth=COUNTS
 )
 GOODBYES = st.builds(
     Received,
     at=TIMES,
     worker=RANKS,
-    kind=st.just("Left"),
+    kind=st.just("Leave"),
     clock=COUNTS,
     depth=COUNTS,
     how=st.sampled_from(["finished", "left", "died"]),
@@ -71,12 +71,12 @@ def test_a_log_is_read_back_entry_by_entry(entries, tmp_path):
 @given(entries=ENTRIES)
 def test_totals_survive_json_where_keys_become_text(entries):
     totals = totals_of(entries)
-    assert ServerTotals.from_json(json.loads(json.dumps(totals.to_json()))) == totals
+    assert from_document(json.loads(json.dumps(to_document(totals))), ServerTotals) == totals
 
 
 def test_a_resumed_run_keeps_the_entries_up_to_its_checkpoint_and_adds_to_them(tmp_path):
     path = RunFolder(tmp_path).server_events(0)
-    entries = [Received(at=0.1 * n, worker=n % 2, kind="Rest", depth=1) for n in range(5)]
+    entries = [Received(at=0.1 * n, worker=n % 2, kind="Pause", depth=1) for n in range(5)]
     write(path, entries)
     with path.open("a") as file:
         file.write('{"at":0.6,"torn')
@@ -107,7 +107,7 @@ def test_a_damaged_entry_keeps_its_place_so_that_a_run_can_resume_twice(tmp_path
 )
 def test_a_damaged_line_is_named(line, tmp_path):
     path = tmp_path / "server-0.jsonl"
-    path.write_text(f'{{"at":0.5,"tick":true}}\n{line}\n')
+    path.write_text(f'{{"entry":"ticked","at":0.5}}\n{line}\n')
     with pytest.raises(DamagedFile, match="line 2 is not an entry of a server"):
         list(read_server_log(path))
 
@@ -121,13 +121,16 @@ def test_totals_tell_who_came_late_and_who_went_and_how_many_were_left():
         Received(0.3, 2, "Join", depth=1),
         Received(0.4, 1, "Push", clock=0, version=0, depth=1),
         Updated(0.4, 2, (AppliedGradient(1, 0, 0, 1, 32),)),
-        Received(0.5, 1, "Left", clock=1, depth=1, how="died"),
+        Received(0.5, 1, "Leave", clock=1, depth=1, how="died"),
         Received(0.6, 0, "Push", clock=1, version=1, depth=3),
-        Received(0.9, 0, "Left", clock=2, depth=1, how="finished"),
+        Received(0.9, 0, "Leave", clock=2, depth=1, how="finished"),
     ]
     totals = totals_of(entries)
-    assert totals.joined == [Coming(worker=2, at=0.3, present=3)]
-    assert totals.left == [Going(1, 0.5, "died", 1, 2), Going(0, 0.9, "finished", 2, 1)]
+    assert totals.changes == [
+        MembershipChange(2, 0.3, "joined", 0, 3),
+        MembershipChange(1, 0.5, "died", 1, 2),
+        MembershipChange(0, 0.9, "finished", 2, 1),
+    ]
     assert (totals.updates, totals.pushes, totals.used, totals.staleness) == (2, 3, 2, {0: 1, 1: 1})
     assert (totals.depth_sum, totals.depth_max, totals.messages) == (11, 3, 8)
 
@@ -138,15 +141,15 @@ def test_a_worker_that_joins_again_after_a_resume_is_not_late_and_one_that_was_g
             Received(0.0, 0, "Join"),
             Updated(0.2, 1, ()),
             Received(0.3, 0, "Join"),
-            Received(0.5, 0, "Left", clock=1, how="died"),
+            Received(0.5, 0, "Leave", clock=1, how="died"),
             Received(0.6, 0, "Push", clock=1, version=1),
         ]
     )
-    assert totals.joined == [Coming(worker=0, at=0.6, present=1)]
+    assert totals.changes[-1] == MembershipChange(0, 0.6, "joined", 0, 1)
     assert totals.present == [0]
 
 
-def test_a_summary_keeps_its_servers_and_one_written_before_there_were_any_is_read():
+def test_a_summary_is_read_back_and_that_of_another_version_is_refused(tmp_path):
     summary = Summary(
         name="r",
         runtime="live",
@@ -161,7 +164,9 @@ def test_a_summary_keeps_its_servers_and_one_written_before_there_were_any_is_re
             totals_of([Received(0.0, 0, "Join", depth=1), Updated(0.2, 1, (AppliedGradient(0, 0, 0, 3, 8),))])
         ],
     )
-    document = json.loads(json.dumps(summary.to_json()))
-    assert Summary.from_json(document) == summary
-    del document["servers"]
-    assert Summary.from_json(document).servers == []
+    folder = RunFolder(tmp_path)
+    write_json(folder.summary, summary.to_json())
+    assert read_summary(folder) == summary
+    write_json(folder.summary, {**summary.to_json(), "schema": 1})
+    with pytest.raises(UsageError, match="of schema 1, made by an older version of paceline"):
+        read_summary(folder)

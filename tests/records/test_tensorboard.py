@@ -4,9 +4,9 @@ from dataclasses import replace
 import pytest
 
 from paceline.errors import UsageError
-from paceline.records.metrics import Row, Scores
+from paceline.records.metrics import MetricsRow, Scores
 from paceline.records.observer import Started
-from paceline.records.spans import Totals
+from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import Summary
 from paceline.records.tensorboard import TensorBoardObserver
 
@@ -29,10 +29,10 @@ def test_the_scalars_are_read_back_by_tensorboard_itself(tmp_path):
     observer.started(replace(STARTED, folder=str(tmp_path)))
     observer.stepped(1, 64, 2.0, 0.5)
     observer.stepped(2, 64, 1.0, 1.0)
-    observer.evaluated(Row(2, 0.2, Scores(1.5, 1.25, {"accuracy": 0.75}), 0.1, 1.5))
+    observer.evaluated(MetricsRow(2, 0.2, Scores(1.5, 1.25, {"accuracy": 0.75}), 0.1, 1.5))
     observer.noted("a sentence")
     totals = Totals(steps=2, samples=64)
-    totals.typical["forward"] = 0.25
+    totals.typical = StepBreakdown(forward=0.25)
     summary = Summary(
         name="digits",
         runtime="live",
@@ -76,7 +76,7 @@ def test_step_times_are_a_series_over_the_run_without_evaluations(tmp_path):
         observer.stepped(step, 64, 2.0, now)
         if step % 100 == 0:
             now += 5.0
-            observer.evaluated(Row(step, 0.2, Scores(1.5, 1.25, {}), 0.1, now))
+            observer.evaluated(MetricsRow(step, 0.2, Scores(1.5, 1.25, {}), 0.1, now))
     observer.close()
     events = EventAccumulator(str(tmp_path / "tensorboard"))
     events.Reload()

@@ -6,9 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.records.metrics import Row, Scores
+from paceline.records.files import from_document
+from paceline.records.metrics import MetricsRow, Scores
 from paceline.records.observer import Silent, Started
-from paceline.records.spans import Totals
+from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import SCHEMA, Summary
 from paceline.reports import meters
 from paceline.reports.progress import ConsoleObserver, JsonObserver, Tee, header
@@ -25,8 +26,8 @@ RUN = Started(
     folder="runs/x",
 )
 ROWS = [
-    Row(45, 1.0, Scores(1.7421, 0.901, {"accuracy": 0.8194}), 0.1, 0.4),
-    Row(90, 2.0, Scores(float("nan"), 0.1288, {"accuracy": 0.9639}), 0.1, 11.9),
+    MetricsRow(45, 1.0, Scores(1.7421, 0.901, {"accuracy": 0.8194}), 0.1, 0.4),
+    MetricsRow(90, 2.0, Scores(float("nan"), 0.1288, {"accuracy": 0.9639}), 0.1, 11.9),
 ]
 SUMMARY = Summary(
     name="digits",
@@ -147,7 +148,7 @@ def test_an_encoding_without_blocks_gets_ascii_bars(monkeypatch):
     observer = ConsoleObserver(out, io.StringIO())
     observer.started(RUN)
     totals = Totals(steps=90)
-    totals.typical["forward"] = 0.1
+    totals.typical = StepBreakdown(forward=0.1)
     observer.finished(replace(SUMMARY, totals=[totals]))
     assert b"forward            100.0  100 %  ########################" in raw.getvalue()
 
@@ -189,7 +190,7 @@ def test_json_is_one_strict_document_with_settings_rows_and_summary(monkeypatch)
     assert [row["accuracy"] for row in document["rows"]] == [0.8194, 0.9639]
     assert [row["train_loss"] for row in document["rows"]] == [1.7421, None]
     assert document["summary"]["schema"] == SCHEMA
-    assert Summary.from_json(document["summary"]) == SUMMARY
+    assert from_document(document["summary"], Summary) == SUMMARY
     assert "50 %  1.0/2 epochs" in err.getvalue()
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.records.ledger import TimeLedger
-from paceline.records.servers import Coming, Going, ServerTotals
+from paceline.records.servers import MembershipChange, ServerTotals
 from paceline.records.spans import KINDS, Totals
 from paceline.records.summary import Summary
 from paceline.reports.staleness import ROWS, histogram
@@ -59,11 +59,11 @@ def test_an_asynchronous_run_tells_staleness_who_waited_and_who_died():
         depth_sum=1518,
         depth_max=4,
         refused={"wrong key": 3, "frame too large": 1},
-        joined=[Coming(2, 3.1, 3)],
-        left=[
-            Going(1, 8.25, "died", 812, 2),
-            Going(2, 9.0, "left", 20, 1),
-            Going(0, 10.0, "finished", 900, 0),
+        changes=[
+            MembershipChange(2, 3.1, "joined", 0, 3),
+            MembershipChange(1, 8.25, "died", 812, 2),
+            MembershipChange(2, 9.0, "left", 20, 1),
+            MembershipChange(0, 10.0, "finished", 900, 0),
         ],
     )
     assert served([worker(800, 5.6, wait=4.4), worker(200, 10.0)], keeper) == [
@@ -130,8 +130,8 @@ def test_of_many_workers_the_fastest_the_slowest_and_the_one_that_waited_longest
 
 
 def test_a_crowd_that_comes_and_goes_is_counted_and_not_listed():
-    many = [Coming(rank, 1.0 + rank, 2 + rank) for rank in range(20)]
-    lines = served([worker(50, 1.0)] * 2, server({0: 100}, joined=many))
+    many = [MembershipChange(rank, 1.0 + rank, "joined", 0, 2 + rank) for rank in range(20)]
+    lines = served([worker(50, 1.0)] * 2, server({0: 100}, changes=many))
     assert lines[-1] == "and 12 more who joined, left or died"
     assert sum("joined after" in line for line in lines) == 8
 

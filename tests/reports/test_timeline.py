@@ -131,8 +131,8 @@ def test_one_who_reads_what_another_wrote_and_one_who_dies():
         *arrival(2.0, 1, 0, 0, update=2),
         push(3.0, 0, 1, 2),  # it was held at the bound until the other had come
         Ticked(3.5),
-        Received(4.0, 1, "Left", clock=1, how="died"),
-        Received(5.0, 0, "Left", clock=1, how="finished"),
+        Received(4.0, 1, "Leave", clock=1, how="died"),
+        Received(5.0, 0, "Leave", clock=1, how="finished"),
     ]
     assert [line.split(maxsplit=2)[1:] for line in timeline_text(entries).splitlines()[3:-2]] == [
         ["0", "update 1, computed on version 0, staleness 0"],
@@ -147,7 +147,7 @@ def test_after_a_meeting_a_worker_reads_anew():
     entries: list[Entry] = [
         Received(0.0, 0, "Join"),
         *arrival(1.0, 0, 0, 0, update=1),
-        Received(1.0, 0, "Rest"),
+        Received(1.0, 0, "Pause"),
         Received(1.0, 1, "Join"),
         *arrival(2.0, 1, 0, 1, update=2),
         Received(3.0, 0, "Pull"),

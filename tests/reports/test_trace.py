@@ -3,9 +3,9 @@ import json
 
 import pytest
 
-from paceline.records.events import EventWriter, MetricsWriter
+from paceline.records.events import EventWriter, append_metrics
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row, Scores
+from paceline.records.metrics import MetricsRow, Scores
 from paceline.records.servers import AppliedGradient, Received, ServerLog, Ticked, Updated
 from paceline.records.spans import Span, StepRecord
 from paceline.reports.trace import write_trace
@@ -16,7 +16,7 @@ def record_run(folder: RunFolder) -> None:
         with EventWriter(folder.events(rank)) as writer:
             spans = [Span("forward", 0.001, 0.002), Span("backward", 0.003, 0.004)]
             writer.append(StepRecord(1, 32, spans, [Span("communicate", 0.004, 0.002)], sent=8, received=8))
-            writer.append(StepRecord(1, 0, [Span("evaluate", 0.007, 0.1)], meeting=True))
+            writer.append(StepRecord(1, 0, [Span("evaluate", 0.007, 0.1)], is_step=False))
 
 
 def test_each_worker_has_a_track_for_its_steps_and_one_for_hidden_traffic(tmp_path):
@@ -39,7 +39,7 @@ def test_each_worker_has_a_track_for_its_steps_and_one_for_hidden_traffic(tmp_pa
         (0, "evaluate", 7000.0, 100000.0),
     ]
     assert all(e["args"]["step"] == 1 for e in events if e["ph"] == "X")
-    assert [e["name"] for e in events if e["args"].get("meeting") and e["pid"] == 0] == ["evaluate"]
+    assert [e["name"] for e in events if e["args"].get("is_step") is False and e["pid"] == 0] == ["evaluate"]
 
 
 def test_the_same_record_gives_the_same_bytes(tmp_path):
@@ -71,7 +71,7 @@ def test_a_server_is_a_process_of_its_own_with_its_updates_and_its_workers(tmp_p
             Received(0.01, 1, "Push", clock=0, version=0, depth=1),
             Updated(0.011, 1, (AppliedGradient(1, 0, 0, 0, 32),)),
             Ticked(0.02),
-            Received(0.03, 1, "Left", clock=1, depth=1, how="died"),
+            Received(0.03, 1, "Leave", clock=1, depth=1, how="died"),
         ):
             log.append(entry)
     events = json.loads(gzip.decompress(write_trace(folder).read_bytes()))["traceEvents"]
@@ -119,9 +119,8 @@ def test_names_are_kinds_that_can_be_added_up(tmp_path):
 def test_counters_follow_the_run(tmp_path):
     folder = RunFolder(tmp_path)
     record_run(folder)
-    with MetricsWriter(folder.metrics) as metrics:
-        metrics.append(Row(1, 0.5, Scores(2.0, 1.5, {}), 0.1, 0.1))
-        metrics.append(Row(2, 1.0, Scores(float("nan"), 1.0, {}), 0.1, 0.105))
+    append_metrics(folder.metrics, MetricsRow(1, 0.5, Scores(2.0, 1.5, {}), 0.1, 0.1))
+    append_metrics(folder.metrics, MetricsRow(2, 1.0, Scores(float("nan"), 1.0, {}), 0.1, 0.105))
     workers = [{"pid": 70 + rank, "cpu_percent": 90.0 + rank, "memory_bytes": 1000 + rank} for rank in (0, 1)]
     sample = {"time": 0.05, "cpu_percent": 55.0, "workers": workers}
     folder.system.write_text("".join(json.dumps({**sample, "time": at}) + "\n" for at in (0.05, 99.0)))

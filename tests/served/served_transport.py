@@ -9,10 +9,10 @@ from torch import Tensor
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire.control import Hello, Welcome
-from paceline.runtimes.live.wire.memory import SharedFlat
-from paceline.runtimes.live.wire.shape import Shape, span_of
-from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
+from paceline.runtimes.live.wire.messages import Hello, Welcome
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.server_client import ServerClient
+from paceline.strategies.base import server_slices
 
 SECRET = Secret(b"a secret of the tests")
 LENGTH = 300_001
@@ -20,8 +20,8 @@ LENGTH = 300_001
 
 
 def a_server(length: int = LENGTH, rank: int = 0, servers: int = 1) -> ServerSocket:
-    part = span_of(length, servers, rank).length
-    return ServerSocket(SECRET, "127.0.0.1", Shape(length=part, dtype=torch.float32), rank, servers)
+    part = server_slices(torch.empty(length), servers)[rank].numel()
+    return ServerSocket(SECRET, "127.0.0.1", torch.empty(part), rank, servers)
 
 
 def flat_memory(length: int = LENGTH) -> tuple[SharedFlat, Tensor, Tensor]:
@@ -34,19 +34,19 @@ def flat_memory(length: int = LENGTH) -> tuple[SharedFlat, Tensor, Tensor]:
 @contextmanager
 def a_worker(
     *servers: ServerSocket, rank: int = 0, shared: bool = False
-) -> Iterator[tuple[WorkerSockets, Tensor, Tensor]]:
+) -> Iterator[tuple[ServerClient, Tensor, Tensor]]:
     """A worker that all servers know, its parameters and its gradients."""
     memory, params, grad = flat_memory()
     try:
-        with WorkerSockets(SECRET, [server.endpoint for server in servers], memory) as sockets:
+        with ServerClient(SECRET, [server.endpoint for server in servers], memory) as sockets:
             for number, server in enumerate(servers):
                 sockets.send(number, memory.hello(rank) if shared else Hello(rank))
                 parcel = server.receive(5)
                 assert parcel is not None
-                server.bind(parcel.channel, rank)
+                server.bind(parcel, rank)
                 assert server.attach(rank, parcel.message) is shared
                 server.send(rank, Welcome(rank, shared, ""))
                 assert sockets.receive(5).message == Welcome(rank, shared, "")
             yield sockets, params, grad
     finally:
-        memory.publish_over()
+        memory.seal()

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.secret import Secret, member_keys, store_keys, wire_key
+from paceline.runtimes.live.secret import Secret, store_key, wire_key
 
 
 def test_a_secret_survives_its_file_and_gives_the_same_keys(tmp_path: Path) -> None:
@@ -13,16 +13,15 @@ def test_a_secret_survives_its_file_and_gives_the_same_keys(tmp_path: Path) -> N
     secret.write(tmp_path / "secret")
     again = Secret.read(tmp_path / "secret")
     assert again == secret
-    assert store_keys(again) == store_keys(secret)
+    assert store_key(again) == store_key(secret)
     assert wire_key(again) == wire_key(secret)
     assert (tmp_path / "secret").stat().st_mode & 0o777 == 0o600
 
 
-def test_keys_differ_by_role_and_by_secret() -> None:
-    """A member with the store's key could pose as it; runs with one key would take each other's workers."""
+def test_keys_differ_by_use_and_by_secret() -> None:
+    """If this failed, a server could pose as the store, or runs would take each other's workers."""
     one, other = Secret.new(), Secret.new()
-    pairs = [store_keys(one), member_keys(one), store_keys(other), member_keys(other)]
-    assert len({*(key for pair in pairs for key in pair), wire_key(one), wire_key(other)}) == 10
+    assert len({store_key(one), wire_key(one), store_key(other), wire_key(other)}) == 4
 
 
 def test_a_file_is_never_overwritten(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ import pytest
 
 from command import local_rank, run_json, run_paceline, start_python
 from paceline.cli.main import main
+from paceline.records.files import from_document
 from paceline.records.folder import RunFolder
 from paceline.records.servers import ServerTotals
 from paceline.records.tensors import read_tensors
@@ -121,10 +122,12 @@ def test_strangers_and_a_death_do_not_end_a_run(tmp_path, start):
     seen = rows(folder)
     wait_until(lambda: rows(folder) > seen + 2, run, "training after the death")
     assert run.stop() == 130
-    (totals,) = [ServerTotals.from_json(one) for one in json.loads(folder.summary.read_text())["servers"]]
-    assert [(one.worker, one.how) for one in totals.left] == [(1, "died")]
+    (totals,) = [
+        from_document(one, ServerTotals) for one in json.loads(folder.summary.read_text())["servers"]
+    ]
+    assert [(one.worker, one.how) for one in totals.changes] == [(1, "died")]
     told = re.findall(r"rank 1 on \S+ died at step (\d+)", run.text)
-    assert told == [str(totals.left[0].clock)], "the launcher and the servers name one step for one death"
+    assert told == [str(totals.changes[0].clock)], "the launcher and the servers name one step for one death"
     assert sum(totals.refused.values()) >= 9, totals.refused
     assert totals.used == totals.pushes
     assert "the run goes on with the others" in run.text
@@ -143,9 +146,9 @@ def test_a_worker_that_joined_may_leave_again(tmp_path, start):
     wait_until(lambda: rows(folder) > seen + 2, run, "training without the newcomer")
     assert run.stop() == 130
     for one in json.loads(folder.summary.read_text())["servers"]:
-        totals = ServerTotals.from_json(one)
-        assert [(going.worker, going.how) for going in totals.left] == [(1, "left")]
-        assert totals.left[0].clock > 0
+        totals = from_document(one, ServerTotals)
+        assert [(going.worker, going.how) for going in totals.changes] == [(1, "joined"), (1, "left")]
+        assert totals.changes[-1].clock > 0
 
 
 def test_the_first_worker_may_die_too(tmp_path, start):

@@ -10,24 +10,24 @@ import torch
 from served_transport import flat_memory
 
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.live.wire.control import Hello
-from paceline.runtimes.live.wire.encoding import Refused
-from paceline.runtimes.live.wire.memory import SharedFlat, attach
-from paceline.runtimes.live.wire.shape import Shape, span_of
+from paceline.runtimes.live.wire.encoding import MessageRefused
+from paceline.runtimes.live.wire.messages import Hello
+from paceline.runtimes.live.wire.shared_flat import SharedFlat, attach
 from paceline.shm import segment
+from paceline.strategies.base import server_slices
 
 CPU = torch.device("cpu")
 CLONE_NEWNET = 0x40000000
 
 
-def shape(length: int) -> Shape:
-    return Shape(length=length, dtype=torch.float32)
+def shard(length: int) -> torch.Tensor:
+    return torch.empty(length, device="meta")
 
 
 def test_both_ends_see_the_same_memory() -> None:
     memory, params, grad = flat_memory(1000)
-    mapped = attach(memory.hello(0), shape(1000), 0, 1)
-    memory.publish_over()
+    mapped = attach(memory.hello(0), shard(1000), 0, 1)
+    memory.seal()
     assert mapped is not None
     grad.copy_(torch.arange(1000.0))
     offset = memory.find(grad)
@@ -42,18 +42,20 @@ def test_both_ends_see_the_same_memory() -> None:
 def test_every_server_writes_its_own_part(length: int, servers: int) -> None:
     memory, params, _ = flat_memory(length)
     for rank in range(servers):
-        own = span_of(length, servers, rank).length
-        mapped = attach(memory.hello(0), shape(own), rank, servers)
+        own = server_slices(torch.empty(length), servers)[rank].numel()
+        mapped = attach(memory.hello(0), shard(own), rank, servers)
         assert mapped is not None
         mapped.deposit(torch.full((own,), float(rank + 1)))
-    memory.publish_over()
-    want = torch.cat([torch.full((span_of(length, servers, r).length,), r + 1.0) for r in range(servers)])
+    memory.seal()
+    want = torch.cat(
+        [part.fill_(r + 1) for r, part in enumerate(server_slices(torch.empty(length), servers))]
+    )
     assert torch.equal(params, want)
 
 
 def test_only_what_lies_in_the_memory_is_found() -> None:
     memory, params, grad = flat_memory(100)
-    memory.publish_over()
+    memory.seal()
     start = memory.find(params)
     assert start is not None
     assert memory.find(params[10:]) == start + 40
@@ -65,12 +67,12 @@ def test_only_what_lies_in_the_memory_is_found() -> None:
 def test_a_place_outside_of_the_memory_is_refused(offset: int) -> None:
     """A server that trusted the offset would read its own memory as a gradient."""
     memory, *_ = flat_memory(100)
-    mapped = attach(memory.hello(0), shape(100), 0, 1)
-    memory.publish_over()
+    mapped = attach(memory.hello(0), shard(100), 0, 1)
+    memory.seal()
     assert mapped is not None
-    with pytest.raises(Refused, match="outside of the shared memory"):
+    with pytest.raises(MessageRefused, match="outside of the shared memory"):
         mapped.view(offset, 100, torch.float32)
-    with pytest.raises(Refused, match="wrong type"):
+    with pytest.raises(MessageRefused, match="wrong type"):
         mapped.view(0, 100, torch.float64)
 
 
@@ -78,18 +80,18 @@ def test_memory_that_is_not_the_workers_is_not_mapped() -> None:
     """On another host the process means nothing, or another one."""
     memory, *_ = flat_memory(100)
     hello = memory.hello(0)
-    assert attach(hello, shape(100), 0, 1) is not None
-    assert attach(replace(hello, token="00" * 32), shape(100), 0, 1) is None, "another token"
-    assert attach(replace(hello, token="no hex"), shape(100), 0, 1) is None
-    assert attach(replace(hello, token=""), shape(100), 0, 1) is None
-    assert attach(hello, shape(99), 0, 1) is None, "another model"
-    assert attach(hello, shape(100), 0, 2) is None, "another number of servers"
-    assert attach(hello, Shape(length=100, dtype=torch.float64), 0, 1) is None
-    assert attach(Hello(0), shape(100), 0, 1) is None
-    assert attach(replace(hello, process=2**40), shape(100), 0, 1) is None
-    assert attach(replace(hello, descriptor=2**40), shape(100), 0, 1) is None
-    memory.publish_over()
-    assert attach(hello, shape(100), 0, 1) is None, "it is closed"
+    assert attach(hello, shard(100), 0, 1) is not None
+    assert attach(replace(hello, token="00" * 32), shard(100), 0, 1) is None, "another token"
+    assert attach(replace(hello, token="no hex"), shard(100), 0, 1) is None
+    assert attach(replace(hello, token=""), shard(100), 0, 1) is None
+    assert attach(hello, shard(99), 0, 1) is None, "another model"
+    assert attach(hello, shard(100), 0, 2) is None, "another number of servers"
+    assert attach(hello, torch.empty(100, dtype=torch.float64), 0, 1) is None
+    assert attach(Hello(0), shard(100), 0, 1) is None
+    assert attach(replace(hello, process=2**40), shard(100), 0, 1) is None
+    assert attach(replace(hello, descriptor=2**40), shard(100), 0, 1) is None
+    memory.seal()
+    assert attach(hello, shard(100), 0, 1) is None, "it is closed"
 
 
 @pytest.mark.parametrize("size", [0, 1, 5000, 2**40])
@@ -97,8 +99,8 @@ def test_a_worker_that_lies_about_its_memorys_size_is_not_believed(size: int) ->
     """Touching memory behind a file's end kills a process with SIGBUS."""
     memory, *_ = flat_memory(100)
     length = max(0, size // 4 - CONTROL)
-    assert attach(replace(memory.hello(0), size=size), shape(length), 0, 1) is None
-    memory.publish_over()
+    assert attach(replace(memory.hello(0), size=size), shard(length), 0, 1) is None
+    memory.seal()
 
 
 def test_what_another_process_has_open_is_not_written_to(tmp_path: Path) -> None:
@@ -107,9 +109,9 @@ def test_what_another_process_has_open_is_not_written_to(tmp_path: Path) -> None
     file = tmp_path / "thesis"
     file.write_bytes(b"x" * 3 * 4096)
     with file.open("r+b") as opened:
-        assert attach(replace(memory.hello(0), descriptor=opened.fileno()), shape(100), 0, 1) is None
+        assert attach(replace(memory.hello(0), descriptor=opened.fileno()), shard(100), 0, 1) is None
     assert file.read_bytes() == b"x" * 3 * 4096
-    memory.publish_over()
+    memory.seal()
 
 
 def attached_by_another(hello: Hello, unshared: int) -> int:
@@ -117,7 +119,7 @@ def attached_by_another(hello: Hello, unshared: int) -> int:
     if (process := os.fork()) == 0:
         if unshared and ctypes.CDLL(None).unshare(unshared):
             os._exit(2)
-        os._exit(attach(hello, shape(100), 0, 1) is not None)
+        os._exit(attach(hello, shard(100), 0, 1) is not None)
     return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
 
 
@@ -126,7 +128,7 @@ def test_a_worker_across_a_network_talks_over_it() -> None:
     memory, *_ = flat_memory(100)
     assert attached_by_another(memory.hello(0), 0) == 1
     found = attached_by_another(memory.hello(0), CLONE_NEWNET)
-    memory.publish_over()
+    memory.seal()
     if found == 2:
         pytest.skip("a network namespace needs root")
     assert found == 0
@@ -137,7 +139,7 @@ def test_without_room_it_is_the_workers_own_memory(monkeypatch: pytest.MonkeyPat
     memory, params, _ = flat_memory(10)
     assert (memory.hello(3), params.numel()) == (Hello(3), 10)
     assert "sharing memory needs" in memory.why
-    memory.publish_over()
+    memory.seal()
 
 
 def test_parameters_elsewhere_than_in_the_cpus_memory_are_not_shared() -> None:

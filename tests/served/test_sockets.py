@@ -11,13 +11,12 @@ from served_transport import LENGTH, SECRET, a_server, a_worker, flat_memory
 from paceline.errors import UsageError
 from paceline.runtimes.live.failures import lost_peer
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.server.server_socket import WAITING, ServerSocket
-from paceline.runtimes.live.wire.control import Contribution, Hello, Kept, Refusal, Result, Words
-from paceline.runtimes.live.wire.encoding import STOP
-from paceline.runtimes.live.wire.memory import SharedFlat
-from paceline.runtimes.live.worker.worker_sockets import ServerLost, WorkerSockets
-from paceline.strategies.base import parts
-from paceline.strategies.messages import Join, Model, Pull, Push, Rest
+from paceline.runtimes.live.server.server_socket import MAX_WAITING, ServerSocket
+from paceline.runtimes.live.wire.messages import Contribution, Document, Hello, Refusal, Result, ShardSaved
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.server_client import ServerClient, ServerLost
+from paceline.strategies.base import server_slices
+from paceline.strategies.messages import Join, Model, Pause, Pull, Push
 
 
 @pytest.mark.parametrize("shared", [True, False])
@@ -25,17 +24,17 @@ def test_gradients_and_models_arrive_the_same_through_memory_and_network(shared:
     with a_server() as server, a_worker(server, shared=shared) as (worker, params, grad):
         for step in range(3):
             grad.copy_(torch.arange(LENGTH) * 0.5 + step)
-            worker.send(0, Push(grad, step, step, 32), STOP)
+            worker.send(0, Push(grad, step, step, 32))
             parcel = server.receive(5)
             assert parcel is not None
-            assert (parcel.worker, parcel.flags, parcel.depth) == (0, STOP, 1)
+            assert (parcel.sender, parcel.stop, parcel.depth) == (0, False, 1)
             assert torch.equal(parcel.message.grad, grad)
             model = torch.arange(LENGTH) * 0.25 - step
             assert server.send(0, Model(model, step, 1, 2, 0.5))
             kept = model.clone()
             model.zero_()  # a server may change what it has sent at once
             arrival = worker.receive(5)
-            assert (arrival.server, arrival.flags) == (0, 0)
+            assert (arrival.sender, arrival.stop) == (0, False)
             assert arrival.message.params.data_ptr() == params.data_ptr(), "received by way of a copy"
             assert torch.equal(params, kept)
 
@@ -45,14 +44,14 @@ def test_each_server_has_its_part() -> None:
         for shared in (True, False):
             with a_worker(first, second, shared=shared) as (worker, params, grad):
                 grad.copy_(torch.arange(LENGTH))
-                for number, part in enumerate(parts(grad, 2)):
+                for number, part in enumerate(server_slices(grad, 2)):
                     worker.send(number, Push(part, 0, 0, 1))
                 for number, server in enumerate([first, second]):
                     parcel = server.receive(5)
                     assert parcel is not None
-                    assert torch.equal(parcel.message.grad, parts(grad, 2)[number])
+                    assert torch.equal(parcel.message.grad, server_slices(grad, 2)[number])
                     server.send(0, Model(parcel.message.grad + 1, 0, 0, 0, 0.0))
-                assert {worker.receive(5).server for _ in range(2)} == {0, 1}
+                assert {worker.receive(5).sender for _ in range(2)} == {0, 1}
                 assert torch.equal(params, grad + 1)
             first.forget(0)
             second.forget(0)
@@ -65,9 +64,9 @@ def test_other_messages_travel_beside() -> None:
         parcel = server.receive(5)
         assert parcel is not None
         assert torch.equal(parcel.message.tensor, buffers)
-        server.send(0, Result("0", buffers * 2), STOP)
+        server.send(0, Result("0", buffers * 2), stop=True)
         arrival = worker.receive(5)
-        assert arrival.flags == STOP
+        assert arrival.stop
         assert torch.equal(arrival.message.tensor, buffers * 2)
         assert params.eq(0).all(), "a result of a collective must not land in the parameters"
 
@@ -75,8 +74,8 @@ def test_other_messages_travel_beside() -> None:
 def test_the_depth_counts_what_waits() -> None:
     with a_server() as server, a_worker(server) as (one, _, grad), a_worker(server, rank=1) as (other, *_):
         one.send(0, Push(grad, 0, 0, 1))
-        other.send(0, Rest())
-        other.send(0, Words("x"))
+        other.send(0, Pause())
+        other.send(0, Document("x"))
         assert server.receive(5) is not None
         time.sleep(0.3)
         parcels = [server.receive(1), server.receive(1)]
@@ -87,8 +86,8 @@ def test_the_depth_counts_what_waits() -> None:
 def test_a_worker_that_is_not_known_is_told_so() -> None:
     """Without an answer it would wait until its patience ends, and nobody would know why."""
     memory, _, grad = flat_memory()
-    memory.publish_over()
-    with a_server() as server, WorkerSockets(SECRET, [server.endpoint], memory) as worker:
+    memory.seal()
+    with a_server() as server, ServerClient(SECRET, [server.endpoint], memory) as worker:
         for message in (Push(grad, 0, 0, 1), Join(), Pull()):
             worker.send(0, message)
             assert server.receive(0.3) is None
@@ -98,29 +97,29 @@ def test_a_worker_that_is_not_known_is_told_so() -> None:
 
 def test_a_worker_that_was_given_up_is_not_known_any_more() -> None:
     with a_server() as server, a_worker(server) as (worker, *_):
-        worker.send(0, Rest())
+        worker.send(0, Pause())
         worker.send(0, Pull())
         assert server.receive(5) is not None
         time.sleep(0.2)
         server.heard(0)
         server.forget(0)
         assert server.receive(0.2) is None, "what it had said before was kept"
-        assert not server.send(0, Kept(1))
+        assert not server.send(0, ShardSaved(1))
         with pytest.raises(KeyError):
             server.heard(0)
 
 
 def test_a_flood_is_bounded_and_the_others_are_served() -> None:
     with a_server() as server, a_worker(server) as (loud, _, grad), a_worker(server, rank=1) as (calm, *_):
-        for clock in range(4 * WAITING):
+        for clock in range(4 * MAX_WAITING):
             loud.send(0, Push(grad, clock, 0, 1))
             server.heard(0)
-        calm.send(0, Rest())
+        calm.send(0, Pause())
         parcels = []
-        while len(parcels) < 2 * WAITING and (parcel := server.receive(0.5)) is not None:
+        while len(parcels) < 2 * MAX_WAITING and (parcel := server.receive(0.5)) is not None:
             parcels.append(parcel)
-        assert any(parcel.worker == 1 for parcel in parcels)
-        assert max(parcel.depth for parcel in parcels) <= WAITING + 1
+        assert any(parcel.sender == 1 for parcel in parcels)
+        assert max(parcel.depth for parcel in parcels) <= MAX_WAITING + 1
         assert server.refused["too many"] > 0
 
 
@@ -138,29 +137,29 @@ def test_a_server_never_waits_for_a_worker_that_does_not_read() -> None:
 def test_a_worker_is_heard_while_it_lives() -> None:
     with a_server() as server:
         with a_worker(server) as (worker, *_):
-            worker.begin_pulse(0)
+            worker.start_heartbeat(0)
             time.sleep(1.2)  # busy with other things
             assert time.monotonic() - server.heard(0) < 1
         time.sleep(0.2)
         server.heard(0)
         time.sleep(1.2)
         assert time.monotonic() - server.heard(0) > 1
-        assert not server.send(0, Kept(1)), "its connection is gone"
+        assert not server.send(0, ShardSaved(1)), "its connection is gone"
 
 
 def test_a_server_that_ends_is_lost_after_its_last_words() -> None:
     server = a_server()
     with a_worker(server) as (worker, *_):
-        server.send(0, Kept(7))
+        server.send(0, ShardSaved(7))
         server.close()
-        assert worker.receive(5).message == Kept(7)
+        assert worker.receive(5).message == ShardSaved(7)
         began = time.monotonic()
         with pytest.raises(ServerLost, match=r"server 0 at tcp://127.0.0.1:\d+ is lost") as lost:
             worker.receive(30)
         assert time.monotonic() - began < 5
         assert lost_peer(lost.value)
         with pytest.raises(ServerLost):
-            worker.send(0, Rest())
+            worker.send(0, Pause())
 
 
 KILLED = """
@@ -181,7 +180,7 @@ def test_a_killed_server_is_lost_in_seconds() -> None:
     try:
         assert process.stdout is not None
         endpoint = process.stdout.readline().strip()
-        with WorkerSockets(SECRET, [endpoint], SharedFlat("test")) as worker:
+        with ServerClient(SECRET, [endpoint], SharedFlat("test")) as worker:
             worker.send(0, Hello(0))
             assert process.stdout.readline() == "heard\n"
             process.kill()
@@ -202,9 +201,9 @@ def test_nobody_answering_is_a_timeout() -> None:
 def test_a_wrong_secret_is_the_users_mistake() -> None:
     with a_server() as server:
         with pytest.raises(
-            UsageError, match="does not take this worker's secret; give the same --secret-file"
+            UsageError, match="does not accept this worker's secret; give the same secret file"
         ):
-            WorkerSockets(Secret.new(), [server.endpoint], SharedFlat("test"))
+            ServerClient(Secret.new(), [server.endpoint], SharedFlat("test"))
         until = time.monotonic() + 5
         while not server.refused["wrong key"] and time.monotonic() < until:
             time.sleep(0.01)
@@ -213,14 +212,13 @@ def test_a_wrong_secret_is_the_users_mistake() -> None:
 
 def test_a_server_listens_on_other_addresses_too() -> None:
     """On loopback of the new protocol, and on no address that is not asked for."""
-    from paceline.runtimes.live.wire.shape import Shape
 
-    with ServerSocket(SECRET, "::1", Shape(length=1, dtype=torch.float32), 0, 1) as server:
+    with ServerSocket(SECRET, "::1", torch.empty(1), 0, 1) as server:
         assert server.endpoint.startswith("tcp://[::1]:")
-        with WorkerSockets(SECRET, [server.endpoint], SharedFlat("test")) as worker:
+        with ServerClient(SECRET, [server.endpoint], SharedFlat("test")) as worker:
             worker.send(0, Hello(-1))
             parcel = server.receive(5)
             assert parcel is not None
-            assert (parcel.worker, parcel.message.rank) == (-1, -1)
-            server.reply(parcel.channel, Refusal("full"))
+            assert (parcel.sender, parcel.message.rank) == (-1, -1)
+            server.reply(parcel, Refusal("full"))
             assert worker.receive(5).message == Refusal("full")

@@ -15,9 +15,7 @@ from served_transport import LENGTH, SECRET, a_server, a_worker
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.secret import wire_key
-from paceline.runtimes.live.served.authenticator import MOST_UNPROVEN
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire import encoding as wire
 from paceline.runtimes.live.wire import listener
 from paceline.runtimes.live.wire.channel import (
     NOTHING,
@@ -26,11 +24,15 @@ from paceline.runtimes.live.wire.channel import (
     RECORD,
     REFUSED,
     Channel,
+    Packet,
+    connect,
     drop_all,
 )
-from paceline.runtimes.live.wire.control import Hello
+from paceline.runtimes.live.wire.encoding import pack
+from paceline.runtimes.live.wire.listener import MOST_UNPROVEN
+from paceline.runtimes.live.wire.messages import Hello
 from paceline.runtimes.live.wire.noise import MESSAGE, Handshake
-from paceline.runtimes.live.worker.links import Link, call
+from paceline.runtimes.live.worker.server_client import ServerConnection
 from paceline.strategies.messages import Join, Model, Push
 
 
@@ -44,7 +46,7 @@ def working(server: ServerSocket) -> Any:
             worker.send(0, Push(grad, 1, 1, 1))
             parcel = server.receive(5)
             assert parcel is not None
-            assert parcel.worker == 0
+            assert parcel.sender == 0
             assert torch.equal(parcel.message.grad, grad)
             server.send(0, Model(grad * 2, 1, 1, 1, 0.0))
             worker.receive(5)
@@ -129,7 +131,7 @@ def test_a_worker_of_another_version_hears_so() -> None:
         with pytest.raises(
             UsageError, match=r"server 3 at .* runs another version of paceline; install the same"
         ):
-            Link(3, endpoint, bytes(32), drop_all, NOTHING)
+            ServerConnection(3, endpoint).connect(bytes(32), drop_all, NOTHING)
         thread.join()
 
 
@@ -142,7 +144,7 @@ def test_what_was_recorded_from_a_member_opens_nothing() -> None:
             member.sendall(first)
             handshake.read_second(member.recv(MESSAGE))
             sealing, _ = handshake.split()
-            recorded = b"".join(map(sealing.seal, (b"", struct.pack("<IQ", 5, 0), b"hello")))
+            recorded = b"".join(map(sealing.seal, (b"", struct.pack("<IQ", 5, 0), b"\6\0lo!")))
             member.sendall(recorded)
             until(lambda: server.refused["malformed"] == 1, work)
         with reach(server) as stranger:
@@ -161,7 +163,7 @@ def test_records_cannot_be_tampered_with(how: str) -> None:
         handshake.read_second(member.recv(MESSAGE))
         sealing, _ = handshake.split()
         proof = sealing.seal(b"")
-        records = [sealing.seal(part) for _ in "12" for part in (struct.pack("<IQ", 5, 0), b"hello")]
+        records = [sealing.seal(part) for _ in "12" for part in (struct.pack("<IQ", 5, 0), b"\6\0lo!")]
         member.sendall(proof + records[0] + records[1])
         until(lambda: server.refused["malformed"] == 1, work)
         bad = {
@@ -191,11 +193,11 @@ def test_connections_that_prove_nothing_are_bounded() -> None:
 
 def test_a_member_that_is_late_to_speak_is_a_member(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, a worker would lose its first server while it waits for its second."""
-    monkeypatch.setattr(listener, "HANDSHAKE", 300)
+    monkeypatch.setattr(listener, "HANDSHAKE", 0.3)
     with a_server() as server:
-        channel = call(server.endpoint, wire_key(SECRET))
+        channel = connect(server.endpoint, wire_key(SECRET))
         time.sleep(1)
-        channel.send(*wire.pack(Hello(7)), most=1)
+        channel.send(pack(Hello(7)), most=1)
         parcel = server.receive(5)
         assert parcel is not None
         assert parcel.message == Hello(7)
@@ -212,7 +214,7 @@ def test_strangers_do_not_shut_a_member_out_between_its_two_messages() -> None:
         strangers = [reach(server) for _ in range(MOST_UNPROVEN + 20)]
         try:
             until(lambda: server.refused["stranger"] >= 20, lambda: time.sleep(0.05))
-            hello = wire.pack(Hello(7)).header
+            hello = pack(Hello(7)).header
             sealing, _ = handshake.split()
             member.sendall(b"".join(map(sealing.seal, (b"", struct.pack("<IQ", len(hello), 0), hello))))
             parcel = server.receive(5)
@@ -225,43 +227,43 @@ def test_strangers_do_not_shut_a_member_out_between_its_two_messages() -> None:
 
 def member_of(server: ServerSocket) -> Channel:
     """A connection with the secret that the server knows as worker 7."""
-    channel = call(server.endpoint, wire_key(SECRET))
-    channel.send(*wire.pack(Hello(7)), most=1)
+    channel = connect(server.endpoint, wire_key(SECRET))
+    channel.send(pack(Hello(7)), most=1)
     parcel = server.receive(5)
     assert parcel is not None
-    server.bind(parcel.channel, 7)
+    server.bind(parcel, 7)
     return channel
 
 
-def good_push() -> wire.Packet:
-    return wire.pack(Push(torch.zeros(LENGTH), 0, 0, 1))
+def good_push() -> Packet:
+    return pack(Push(torch.zeros(LENGTH), 0, 0, 1))
 
 
 @pytest.mark.parametrize(
     ("packet", "reason"),
     [
         ((b"", memoryview(b"")), "malformed"),
-        ((os.urandom(100), memoryview(b"")), "malformed"),
+        ((b"\1\0" + os.urandom(100), memoryview(b"")), "malformed"),
         ((good_push().header[:20], good_push().body), "malformed"),
         ((good_push().header, good_push().body[:-1]), "wrong length"),
         ((good_push().header, memoryview(bytes(LENGTH * 4 + 1))), "wrong length"),
-        (wire.pack(Push(torch.zeros(LENGTH + 1), 0, 0, 1)), "wrong length"),
-        (wire.pack(Push(torch.zeros(LENGTH, dtype=torch.float64), 0, 0, 1)), "wrong type"),
-        (wire.pack(Push(torch.zeros(LENGTH), 0, 0, 1), place=lambda _: 4096), "no shared memory"),
-        (wire.pack(Model(torch.zeros(LENGTH), 0, 0, 0, 0.0)), "unexpected kind"),
-        (wire.pack(Push(torch.zeros(LENGTH), -5, 0, 1)), "out of range"),
+        (pack(Push(torch.zeros(LENGTH + 1), 0, 0, 1)), "wrong length"),
+        (pack(Push(torch.zeros(LENGTH, dtype=torch.float64), 0, 0, 1)), "wrong type"),
+        (pack(Push(torch.zeros(LENGTH), 0, 0, 1), find=lambda _: 4096), "no shared memory"),
+        (pack(Model(torch.zeros(LENGTH), 0, 0, 0, 0.0)), "unexpected kind"),
+        (pack(Push(torch.zeros(LENGTH), -5, 0, 1)), "out of range"),
     ],
 )
 def test_messages_that_do_not_fit_are_refused_even_from_a_member(packet: Any, reason: str) -> None:
     with a_server() as server, working(server) as work:
         member = member_of(server)
-        member.send(*packet, most=1, patience=5)
+        member.send(Packet(*packet), most=1, patience=5)
         until(lambda: server.refused[reason] > 0, work)
         assert server.refused == {reason: 1}
-        member.send(*wire.pack(Join()), most=1)
+        member.send(pack(Join()), most=1)
         parcel = server.receive(5)
         assert parcel is not None
-        assert (parcel.worker, parcel.message) == (7, Join()), "it may still do better"
+        assert (parcel.sender, parcel.message) == (7, Join()), "it may still do better"
         member.close()
 
 
@@ -269,8 +271,8 @@ def test_a_message_that_is_far_too_large_ends_its_connection_before_it_takes_mem
     with a_server(length=RECORD) as server:
         member = member_of(server)
         with pytest.raises(OSError):  # noqa: PT011
-            member.send(b"", memoryview(bytes(2**30)), most=1, patience=5)
-        assert not server.reply(server._callers[7].channel, Join())
+            member.send(Packet(b"", memoryview(bytes(2**30))), most=1, patience=5)
+        assert not server.send(7, Model(torch.zeros(1), 0, 0, 0, 0.0))
         member.close()
 
 
@@ -279,7 +281,7 @@ def test_noise_in_parallel_does_not_stop_the_work() -> None:
     with a_server() as server, working(server) as work:
         member = member_of(server)
         for _ in range(300):
-            member.send(os.urandom(50), memoryview(b""), most=1, patience=5)
+            member.send(Packet(b"\0\0" + os.urandom(50), memoryview(b"")), most=1, patience=5)
         until(lambda: server.refused["malformed"] >= 300, work)
         assert server.refused == {"malformed": 300}
         member.close()

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from paceline.records.servers import AppliedGradient
-from paceline.strategies.base import Server, Worker, parts
+from paceline.strategies.base import Server, Worker, server_slices
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
@@ -20,7 +20,7 @@ from paceline.strategies.effects import (
     Receive,
     Send,
 )
-from paceline.strategies.messages import Left, Model
+from paceline.strategies.messages import Leave, Model
 
 SAMPLES = 2
 """In every mini-batch."""
@@ -52,9 +52,9 @@ class Hand:
         self._inbox: dict[int, deque[Any]] = {}
         self._programs: dict[int, Program] = {}
         self._receiving: set[int] = set()
-        vectors = parts(torch.zeros(size), servers)
+        vectors = server_slices(torch.zeros(size), servers)
         self.servers = [
-            Server(rank, servers, part.clone(), part.clone(), awaited=tuple(range(awaited)))
+            Server(rank, servers, part.clone(), part.clone(), initial_workers=tuple(range(awaited)))
             for rank, part in enumerate(vectors)
         ]
         self._served = [strategy.server(server) for server in self.servers]
@@ -89,7 +89,7 @@ class Hand:
         self.computing.discard(rank)
         self._receiving.discard(rank)
         for server in range(len(self.servers)):
-            self._post(Peer("worker", rank), Peer("server", server), Left(me.clock))
+            self._post(Peer("worker", rank), Peer("server", server), Leave(me.clock))
 
     def waiting(self) -> list[tuple[Peer, Peer]]:
         """The ways on which a message waits, in a fixed order."""
@@ -105,7 +105,7 @@ class Hand:
                 self._wake(receiver.rank)
             return
         self._serve(receiver.rank, (sender, message))
-        if isinstance(message, Left) and receiver.rank == 0:
+        if isinstance(message, Leave) and receiver.rank == 0:
             self.members.discard(sender.rank)
             self._given.pop(sender.rank, None)
             self._collect()
@@ -137,7 +137,9 @@ class Hand:
                     if rank == 0:
                         self.applied.append(credits)
                 case Send(to, Model() as model):
-                    copy = Model(model.params.clone(), model.version, model.seen, model.met, model.held)
+                    copy = Model(
+                        model.params.clone(), model.version, model.seen, model.seen_at_sync, model.held
+                    )
                     self.answers.append((rank, to.rank, copy))
                     self._post(Peer("server", rank), to, copy)
                     if rank == 0:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.strategies.consistency import Bound, Gate, Quorum, Rule
+from paceline.strategies.consistency import ConsistencyRule, Gate, Quorum, StalenessBound
 
 CREW = 5
 MOVES = {
@@ -23,7 +23,7 @@ MOVES = {
 }
 """What a worker may do next, by where it is; a lost one was given up by the server and does not know it."""
 
-bounds = st.sampled_from([0, 1, 3, inf]).map(Bound)
+bounds = st.sampled_from([0, 1, 3, inf]).map(StalenessBound)
 rules = st.one_of(bounds, st.integers(0, CREW).map(Quorum))
 moves = st.lists(st.tuples(st.integers(0, CREW - 1), st.integers(0, 3)), min_size=1, max_size=60)
 founders = st.sets(st.integers(0, CREW - 1))
@@ -47,7 +47,7 @@ class Worker:
 class Book:
     """The slow and obvious reference: the definitions of the papers, looked up anew for everybody."""
 
-    rule: Rule
+    rule: ConsistencyRule
     awaited: set[int]
     workers: dict[int, Worker] = field(default_factory=lambda: {rank: Worker() for rank in range(CREW)})
 
@@ -93,7 +93,7 @@ class Book:
         worker.place = after[what]
 
     def may_go_on(self, rank: int) -> bool:
-        if isinstance(self.rule, Bound):
+        if isinstance(self.rule, StalenessBound):
             return all(self.workers[rank].clock - other <= self.rule.staleness for other in self.clocks())
         assert isinstance(self.rule, Quorum)
         missing = len(self.at("computes"))
@@ -113,7 +113,7 @@ class Book:
 
 
 def do(gate: Gate, rank: int, what: str) -> None:
-    act = {"join": gate.join, "hand in": gate.hand_in, "rest": gate.rest, "wake": gate.wake}
+    act = {"join": gate.join, "hand in": gate.push, "rest": gate.pause, "wake": gate.resume}
     act.get(what, gate.leave)(rank)
 
 
@@ -126,7 +126,7 @@ class Turn(NamedTuple):
     expected: list[int]
 
 
-def play(rule: Rule, awaited: set[int], script: list[tuple[int, int]]) -> Iterator[Turn]:
+def play(rule: ConsistencyRule, awaited: set[int], script: list[tuple[int, int]]) -> Iterator[Turn]:
     """Any legal interleaving, move by move, with those who were let pass after each."""
     gate, book = Gate(rule, awaited), Book(rule, set(awaited))
     for rank, choice in script:
@@ -135,46 +135,46 @@ def play(rule: Rule, awaited: set[int], script: list[tuple[int, int]]) -> Iterat
         do(gate, rank, what)
         book.move(rank, what)
         before = book.copy()
-        yield Turn(gate, book, before, gate.let_pass(), book.passing([rank] if what == "wake" else []))
+        yield Turn(gate, book, before, gate.proceeding(), book.passing([rank] if what == "wake" else []))
 
 
 @given(rules, founders, moves)
 def test_who_passes_is_what_the_definitions_say(
-    rule: Rule, awaited: set[int], script: list[tuple[int, int]]
+    rule: ConsistencyRule, awaited: set[int], script: list[tuple[int, int]]
 ) -> None:
     for turn in play(rule, awaited, script):
         assert turn.passed == turn.expected
-        assert turn.gate.let_pass() == [], "nobody is named twice, and nobody was forgotten"
-        counted = {rank: one.clock for rank, one in turn.gate.workers.items() if not one.rests}
+        assert turn.gate.proceeding() == [], "nobody is named twice, and nobody was forgotten"
+        counted = {rank: one.clock for rank, one in turn.gate.workers.items() if not one.paused}
         assert counted == {rank: turn.book.workers[rank].clock for rank in turn.book.at("computes", "waits")}
 
 
 @given(bounds, moves)
 def test_nobody_runs_ahead_of_the_bound_and_nobody_waits_without_need(
-    rule: Bound, script: list[tuple[int, int]]
+    rule: StalenessBound, script: list[tuple[int, int]]
 ) -> None:
     for turn in play(rule, set(), script):
-        clocks = {rank: one.clock for rank, one in turn.gate.workers.items() if not one.rests}
+        clocks = {rank: one.clock for rank, one in turn.gate.workers.items() if not one.paused}
         for rank in turn.before.at("waits"):
             ahead = clocks[rank] - min(clocks.values())
             assert (ahead <= rule.staleness) == (rank in turn.passed)
 
 
 @given(rules, moves)
-def test_who_leaves_or_rests_holds_nobody_back(rule: Rule, script: list[tuple[int, int]]) -> None:
+def test_who_leaves_or_rests_holds_nobody_back(rule: ConsistencyRule, script: list[tuple[int, int]]) -> None:
     *_, turn = play(rule, set(), script)
     for waiting in turn.book.at("waits", "coming"):
         for away in ("rest", "leave") if waiting in turn.book.at("waits") else ("leave",):
             alone, passed = deepcopy(turn.gate), set[int]()
             for other in set(range(CREW)) - {waiting}:
                 do(alone, other, away if other in turn.book.at("computes", "rests") else "leave")
-                passed.update(alone.let_pass())
+                passed.update(alone.proceeding())
             assert waiting in passed
 
 
 @given(rules, moves)
 def test_a_newcomer_neither_lowers_the_slowest_clock_nor_holds_back_a_round_that_is_whole(
-    rule: Rule, script: list[tuple[int, int]]
+    rule: ConsistencyRule, script: list[tuple[int, int]]
 ) -> None:
     for turn in play(rule, set(), script):
         without = turn.before.copy()
@@ -191,62 +191,62 @@ def test_a_round_is_over_when_all_but_the_back_up_workers_have_handed_in(backup:
     gate = Gate(Quorum(backup))
     for rank in range(3):
         gate.join(rank)
-        assert gate.let_pass() == [rank]
+        assert gate.proceeding() == [rank]
     for _ in range(2):
         for rank in range(2 - backup):
-            gate.hand_in(rank)
-            assert gate.let_pass() == []
-        gate.hand_in(2 - backup)
-        assert gate.let_pass() == list(range(3 - backup))
+            gate.push(rank)
+            assert gate.proceeding() == []
+        gate.push(2 - backup)
+        assert gate.proceeding() == list(range(3 - backup))
 
 
 def test_an_excused_worker_is_not_counted_among_those_who_have_handed_in() -> None:
     gate = Gate(Quorum(1))
     for rank in range(3):
         gate.join(rank)
-    gate.let_pass()
-    gate.hand_in(0)
-    assert gate.let_pass() == []
-    gate.hand_in(2)
-    gate.excuse(2)
-    assert gate.let_pass() == [2]
-    gate.hand_in(1)
-    assert gate.let_pass() == [0, 1]
+    gate.proceeding()
+    gate.push(0)
+    assert gate.proceeding() == []
+    gate.push(2)
+    gate.release(2)
+    assert gate.proceeding() == [2]
+    gate.push(1)
+    assert gate.proceeding() == [0, 1]
 
 
 def test_a_newcomer_stays_out_until_a_meeting_is_over_for_all() -> None:
     gate = Gate(Quorum(0))
     gate.join(0)
     gate.join(1)
-    assert gate.let_pass() == [0, 1]
-    gate.rest(0)
-    gate.rest(1)
+    assert gate.proceeding() == [0, 1]
+    gate.pause(0)
+    gate.pause(1)
     gate.join(2)
-    assert gate.let_pass() == []
-    gate.wake(0)
-    gate.wake(1)
-    assert gate.let_pass() == [0, 1], "these may still evaluate or save, and do not know the newcomer"
-    gate.hand_in(0)
-    assert gate.let_pass() == []
-    gate.hand_in(1)
-    assert gate.let_pass() == [0, 1, 2]
+    assert gate.proceeding() == []
+    gate.resume(0)
+    gate.resume(1)
+    assert gate.proceeding() == [0, 1], "these may still evaluate or save, and do not know the newcomer"
+    gate.push(0)
+    assert gate.proceeding() == []
+    gate.push(1)
+    assert gate.proceeding() == [0, 1, 2]
 
 
 def test_those_who_begin_a_run_begin_together_or_without_whom_has_died() -> None:
-    gate = Gate(Bound(0), awaited=(0, 1, 2))
+    gate = Gate(StalenessBound(0), initial_workers=(0, 1, 2))
     gate.join(0)
     gate.join(2)
-    assert gate.let_pass() == []
+    assert gate.proceeding() == []
     gate.leave(1)
-    assert gate.let_pass() == [0, 2]
+    assert gate.proceeding() == [0, 2]
     gate.join(1)
-    assert gate.let_pass() == [1], "one that comes late after all is a newcomer as any other"
+    assert gate.proceeding() == [1], "one that comes late after all is a newcomer as any other"
 
 
 def test_whom_another_gate_has_let_in_passes_although_others_meet() -> None:
-    gate = Gate(Quorum(0), awaited=(0,))
+    gate = Gate(Quorum(0), initial_workers=(0,))
     gate.enter(0)
-    assert gate.let_pass() == [0]
-    gate.rest(0)
+    assert gate.proceeding() == [0]
+    gate.pause(0)
     gate.enter(1)
-    assert gate.let_pass() == [1]
+    assert gate.proceeding() == [1]

@@ -148,8 +148,8 @@ def test_a_meeting_finds_all_that_has_come_in_the_model() -> None:
     (used,) = hand.applied
     assert len(used) == 4
     assert all(torch.equal(me.params, hand.servers[0].params) for me in hand.workers.values())
-    assert {(me.seen, me.met) for me in hand.workers.values()} == {(4 * SAMPLES, 4 * SAMPLES)}
-    assert hand.answers[CREW + 4][2].met == 4 * SAMPLES, "the first to be answered knows it as well"
+    assert {(me.seen, me.seen_at_sync) for me in hand.workers.values()} == {(4 * SAMPLES, 4 * SAMPLES)}
+    assert hand.answers[CREW + 4][2].seen_at_sync == 4 * SAMPLES, "the first to be answered knows it as well"
 
 
 @pytest.mark.parametrize("strategy", [Synchronous(), StaleSynchronous(staleness=1)])
@@ -297,7 +297,7 @@ def appointments(period: int) -> Callable[[Hand, Worker], Program]:
         effect = next(program)
         while True:
             if isinstance(effect, Gradient):
-                met = max(met, me.met)
+                met = max(met, me.seen_at_sync)
                 if me.seen // period > met // period:
                     params = yield from hand.strategy.central(me)
                     assert torch.equal(params, torch.cat([server.params for server in hand.servers]))

@@ -30,7 +30,7 @@ def make_setup(
     hosts = tuple(
         Host(name=f"h{place}", link=link, workers=size, device=device) for place, size in enumerate(sizes)
     )
-    return Setup(strategy=strategy, cluster=Cluster(hosts=hosts), cost=cost, shape=shape, **changes)
+    return Setup(strategy=strategy, cluster=Cluster.of(hosts), cost=cost, shape=shape, **changes)
 
 
 def with_link(setup: Setup, link: Link) -> Setup:
@@ -39,4 +39,4 @@ def with_link(setup: Setup, link: Link) -> Setup:
     changed = (
         [replace(hosts[0], inside=link)] if len(hosts) == 1 else [replace(host, link=link) for host in hosts]
     )
-    return replace(setup, cluster=replace(setup.cluster, hosts=tuple(changed)))
+    return replace(setup, cluster=setup.cluster.with_hosts(changed))

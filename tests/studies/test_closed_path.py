@@ -10,7 +10,6 @@ from predict_setups import LINK, make_setup
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.collectives.algorithms import SCHEDULES
 from paceline.costs.all_reduce import all_reduce_costs
-from paceline.costs.folded import Folded, fold
 from paceline.costs.topology import Topology
 from paceline.studies.predict.closed import by_folding, by_slowest, in_step
 from paceline.studies.predict.events import by_events
@@ -52,11 +51,11 @@ def test_hosts_of_several_kinds_and_a_server_of_its_own() -> None:
         Host(name=f"again-{place}", link=LINK, workers=2, device=Device(speed=2.0)) for place in range(2)
     ]
     hosts += [Host(name="server", link=LINK, workers=0, servers=1)]
-    cluster = Cluster(hosts=tuple(hosts), company=(1.0, 1.1))
+    cluster = Cluster.of(hosts, contention=(1.0, 1.1))
     for strategy in ("all-reduce", "local-sgd:period=2", "ps"):
         setup = replace(make_setup(1, strategy), cluster=cluster)
         few = few_of(setup)
-        assert len(few.folding.kinds) == (3 if strategy == "ps" else 2)
+        assert len(few.cluster.groups) == (4 if strategy == "ps" else 3)
         assert_equal(by_folding(few), by_events(setup))
 
 
@@ -71,9 +70,9 @@ def test_schedules_cost_the_same_in_bulk(collective: str) -> None:
         ]
         if workers % per_host:
             hosts.append(Host(name="last", link=slow, workers=workers % per_host, device=Device()))
-        cluster = Cluster(hosts=tuple(hosts))
+        cluster = Cluster.of(hosts)
         one_by_one = all_reduce_costs(collective, Topology(cluster))
-        bulk = all_reduce_costs(collective, Folded(fold(cluster)))
+        bulk = all_reduce_costs(collective, Topology(cluster, by_group=True))
         for size in (4, 4_000, 50_000_004):
             assert bulk.price(size, 4).seconds == pytest.approx(one_by_one.price(size, 4).seconds, rel=1e-9)
         mean = sum(sent for sent, _ in one_by_one.traffic(4_000, 4)) / workers
@@ -132,7 +131,7 @@ def with_servers(workers: int, strategy: str, servers: int, gbit: float, jitter:
     if not apart:
         return setup
     more = (Host(name=f"server-{rank}", link=link, workers=0, servers=1) for rank in range(servers))
-    return replace(setup, cluster=replace(setup.cluster, hosts=(*setup.cluster.hosts, *more)))
+    return replace(setup, cluster=setup.cluster.with_hosts((*setup.cluster.hosts, *more)))
 
 
 @pytest.mark.parametrize(
@@ -193,7 +192,7 @@ def test_rounds_with_servers_wait_for_a_slow_worker_among_many(jitter: float) ->
             replace(host, device=Device(speed=0.5 if place >= 12 - slow else 1.0))
             for place, host in enumerate(even.cluster.hosts)
         ]
-        setup = replace(even, cluster=replace(even.cluster, hosts=tuple(hosts)))
+        setup = replace(even, cluster=even.cluster.with_hosts(hosts))
         found, expected = by_arrivals(few_of(setup)), by_events(setup)
         assert found.step == pytest.approx(expected.step, rel=0.02)
         assert found.rate == pytest.approx(expected.rate, rel=0.02)
@@ -227,7 +226,7 @@ def test_who_is_held_together_with_slow_workers_waits_for_them(slow: int, bandwi
         replace(host, device=Device(speed=0.5 if place >= 24 - slow else 1.0))
         for place, host in enumerate(even.cluster.hosts)
     ]
-    setup = replace(even, cluster=replace(even.cluster, hosts=tuple(hosts)))
+    setup = replace(even, cluster=even.cluster.with_hosts(hosts))
     found, expected = by_capacity(few_of(setup)), by_events(setup)
     assert found.step == pytest.approx(expected.step, rel=0.08)
     for part in ("communicate", "wait"):
@@ -237,7 +236,7 @@ def test_who_is_held_together_with_slow_workers_waits_for_them(slow: int, bandwi
 def test_who_comes_late_or_varies_by_the_clock_is_not_stood_for() -> None:
     late = make_setup(2, "ps")
     first, second = late.cluster.hosts
-    cluster = replace(late.cluster, hosts=(first, replace(second, start=1.0)))
+    cluster = late.cluster.with_hosts((first, replace(second, start=1.0)))
     assert not in_step(few_of(replace(late, cluster=cluster)))
     assert not in_step(few_of(make_setup(2, "local-sgd:period=1s", jitter=0.1)))
     assert not in_step(few_of(make_setup(2, "ps:backup=1")))

@@ -10,7 +10,7 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import SLICE, LinkFit, Profile
 from paceline.costs.all_reduce import predict_all_reduce
 from paceline.errors import UsageError
-from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link, fit_wire
+from paceline.studies.calibrate.link_fit import Point, fit_contention, fit_link, fit_wire
 from paceline.studies.calibrate.together import add_links
 from paceline.studies.collectives.probe import AlphaBeta
 
@@ -20,8 +20,8 @@ LINK = Link(latency=3e-4, bandwidth=2e9)
 
 def points(way: str, hosts: tuple[int, ...], link: Link = LINK) -> list[Point]:
     """What the model itself would have measured."""
-    cluster = Cluster(
-        hosts=tuple(
+    cluster = Cluster.of(
+        tuple(
             Host(
                 name=str(host),
                 link=link,
@@ -91,13 +91,13 @@ def profile(**more: object) -> Profile:
 
 def test_company_lies_between_what_was_measured() -> None:
     """Who meets often is slowed down more, up to a point; who meets seldom loses some slices at each meeting."""
-    known = profile(company=(1.0, 1.2, 1.8), company_short=(1.0, 1.4, 2.6))
-    assert known.company_between(0.0) == pytest.approx((1.0, 1.4, 2.6))
-    assert known.company_between(1e6) == pytest.approx((1.0, 1.2, 1.8))
-    assert known.company_between(SLICE) == pytest.approx((1.0, 1.3, 2.2))
-    lost = [apart * (known.company_between(apart)[2] - 1.8) for apart in (1.0, 2.0)]
+    known = profile(contention=(1.0, 1.2, 1.8), contention_short=(1.0, 1.4, 2.6))
+    assert known.contention_between(0.0) == pytest.approx((1.0, 1.4, 2.6))
+    assert known.contention_between(1e6) == pytest.approx((1.0, 1.2, 1.8))
+    assert known.contention_between(SLICE) == pytest.approx((1.0, 1.3, 2.2))
+    lost = [apart * (known.contention_between(apart)[2] - 1.8) for apart in (1.0, 2.0)]
     assert lost[0] == pytest.approx(lost[1], rel=1e-2)
-    assert profile(company=(1.0, 1.5)).company_between(0.01) == (1.0, 1.5)
+    assert profile(contention=(1.0, 1.5)).contention_between(0.01) == (1.0, 1.5)
 
 
 def test_a_link_is_that_of_as_many_workers() -> None:
@@ -140,8 +140,8 @@ def test_a_network_may_be_slower_in_a_step_than_its_wire() -> None:
 
 def test_company_is_fitted_to_all_networks() -> None:
     """The fit gives back what made its points; company that seems to help is noise."""
-    known = profile(company=(1.0, 1.8), company_short=(1.0, 3.0))
-    points = [(t, known.company_between(t)[1]) for t in (1e-3, 4e-3, 2e-2, 0.3)]
-    assert fit_company(points) == pytest.approx((3.0, 1.8))
-    assert fit_company([(1e-3, 0.9), (1.0, 0.8)]) == (1.0, 1.0)
-    assert fit_company([(1e-3, 1.2), (1.0, 1.4)])[0] == fit_company([(1e-3, 1.2), (1.0, 1.4)])[1] > 1
+    known = profile(contention=(1.0, 1.8), contention_short=(1.0, 3.0))
+    points = [(t, known.contention_between(t)[1]) for t in (1e-3, 4e-3, 2e-2, 0.3)]
+    assert fit_contention(points) == pytest.approx((3.0, 1.8))
+    assert fit_contention([(1e-3, 0.9), (1.0, 0.8)]) == (1.0, 1.0)
+    assert fit_contention([(1e-3, 1.2), (1.0, 1.4)])[0] == fit_contention([(1e-3, 1.2), (1.0, 1.4)])[1] > 1

@@ -16,12 +16,12 @@ COMPANY = 1.5
 TIMES = "data=0.1 ms,forward=1 ms,backward=2 ms,apply=0.2 ms"
 
 
-def profile(*company: float) -> Profile:
-    return Profile(name="here", made="now", versions={}, machine={}, device={}, company=company)
+def profile(*contention: float) -> Profile:
+    return Profile(name="here", made="now", versions={}, machine={}, device={}, contention=contention)
 
 
 def simulated(runs: Path, words: tuple[str, ...], workers: int) -> RunFolder:
-    """A training on a host with a stated link inside, whose workers compute longer in company."""
+    """A training on a host with a stated link inside, whose workers compute longer in contention."""
     speed = 1.0 if workers == 1 else 1 / COMPANY
     host = f"hosts=1,workers={workers},inside-latency=0.3 ms,inside-bandwidth=2 GB/s,speed={speed}"
     steps = words.index("--iterations") + 1

@@ -67,7 +67,7 @@ def test_what_bounds_a_step() -> None:
     assert predict_step(make_setup(1000, link=fast, jitter=1.0)).bound == "straggler"
     uneven = make_setup(8, link=fast)
     hosts = (replace(uneven.cluster.hosts[0], device=Device(speed=0.1)), *uneven.cluster.hosts[1:])
-    assert predict_step(replace(uneven, cluster=replace(uneven.cluster, hosts=hosts))).bound == "straggler"
+    assert predict_step(replace(uneven, cluster=uneven.cluster.with_hosts(hosts))).bound == "straggler"
 
 
 def test_a_hundred_thousand_workers_take_no_time() -> None:

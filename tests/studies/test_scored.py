@@ -21,7 +21,7 @@ from paceline.studies.predict.steps import predict_step
 LINK = Link(bandwidth=1e9, latency=1e-4)
 SETUP = Setup(
     strategy="all-reduce",
-    cluster=Cluster(hosts=tuple(Host(name=name, link=LINK) for name in "ab")),
+    cluster=Cluster.of(tuple(Host(name=name, link=LINK) for name in "ab")),
     cost=StepCost(
         samples=8, data=1e-3, forward=4e-3, backward=8e-3, apply=2e-3, ready=(1.0, 0.6, 0.2), spread=0.0
     ),

@@ -250,8 +250,8 @@ def test_hosts_whose_workers_come_late_or_go_early(tmp_path: Path) -> None:
         *read_cluster("hosts=2,start=150 ms,steps=3,dies=2 s").hosts,
     ):
         assert (host.start, host.steps, host.dies) == (0.15, 3, 2.0)
-        assert host.comings_and_goings == ["start", "steps", "dies"]
-    assert read_cluster(str(path)).hosts[0].comings_and_goings == []
+        assert host.churn == ["start", "steps", "dies"]
+    assert read_cluster(str(path)).hosts[0].churn == []
 
 
 def test_missing_file_is_named() -> None:
@@ -260,9 +260,9 @@ def test_missing_file_is_named() -> None:
 
 
 def test_a_number_of_workers_that_is_not_the_clusters_is_refused() -> None:
-    cluster = Cluster(hosts=(Host(name="a", link=DEFAULT_LINK, workers=3),))
+    cluster = Cluster.of((Host(name="a", link=DEFAULT_LINK, workers=3),))
     cluster.check_workers(3)
-    with pytest.raises(UsageError, match="--workers 2 contradicts the cluster, which has 3"):
+    with pytest.raises(UsageError, match="2 workers contradict the cluster, which has 3"):
         cluster.check_workers(2)
 
 

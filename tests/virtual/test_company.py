@@ -3,6 +3,7 @@
 import random
 from collections import Counter
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from virtual_helpers import StepTimes, make_cluster, make_job, time_only, with_gradients
@@ -22,7 +23,7 @@ def cores(*starts: float, steps: int | None = None) -> Cluster:
         Host(name=f"core-{rank}", link=INSTANT, inside=INSTANT, start=start, steps=steps)
         for rank, start in enumerate(starts)
     ]
-    return Cluster(hosts=tuple(hosts), times=StepTimes(forward=0.05, backward=0.15))
+    return Cluster.of(hosts, times=StepTimes(forward=0.05, backward=0.15))
 
 
 def updates(log: list[Entry]) -> list[Updated]:
@@ -50,9 +51,9 @@ def test_asynchronous_cores_for_the_whole_horizon() -> None:
 def test_whoever_has_taken_its_steps_leaves_and_holds_nobody_back() -> None:
     cluster = make_cluster(3)
     hosts = (replace(cluster.hosts[0], steps=2), *cluster.hosts[1:])
-    summary, kept = time_only(replace(cluster, hosts=hosts), strategy_name="ps", iterations=6)
+    summary, kept = time_only(cluster.with_hosts(hosts), strategy_name="ps", iterations=6)
     assert [total.steps for total in summary.totals] == [2, 8, 8]  # together they do what all were to do
-    assert [(one.worker, one.how) for one in summary.servers[0].left] == [
+    assert [(one.worker, one.how) for one in summary.servers[0].changes] == [
         (0, "left"),
         (1, "finished"),
         (2, "finished"),
@@ -62,7 +63,7 @@ def test_whoever_has_taken_its_steps_leaves_and_holds_nobody_back() -> None:
 
 def test_the_run_is_over_when_everybody_has_left_and_failed_when_everybody_has_died() -> None:
     cluster = make_cluster(2)
-    gone = [replace(cluster, hosts=tuple(replace(host, **how) for host in cluster.hosts)) for how in (
+    gone = [cluster.map_hosts(partial(replace, **how)) for how in (
         {"steps": 3},
         {"dies": 5.0},
     )]  # fmt: skip
@@ -75,7 +76,7 @@ def test_the_run_is_over_when_everybody_has_left_and_failed_when_everybody_has_d
 @pytest.mark.parametrize("how", [{"start": 1.0}, {"steps": 2}, {"dies": 3.0}])
 def test_a_strategy_that_needs_everybody_refuses_to_lose_anybody(how: dict) -> None:
     cluster = make_cluster(2)
-    cluster = replace(cluster, hosts=(cluster.hosts[0], replace(cluster.hosts[1], **how)))
+    cluster = cluster.with_hosts((cluster.hosts[0], replace(cluster.hosts[1], **how)))
     (setting,) = how
     with pytest.raises(
         UsageError, match=rf"{setting} of host 'h1': strategy 'all-reduce' needs every worker.*ssp"
@@ -92,7 +93,7 @@ def test_waiting_for_others_is_waiting_and_the_way_to_the_server_is_not() -> Non
     """The slow worker never waits for another; the fast one waits as long as the slow one computes longer."""
     cluster = make_cluster(2, bandwidth=10e3, latency=0.1)
     keeper = replace(cluster.hosts[0], name="keeper", workers=0, servers=1)
-    cluster = replace(cluster, hosts=(*cluster.hosts, keeper))
+    cluster = cluster.with_hosts((*cluster.hosts, keeper))
     summary, _ = time_only(cluster, strategy_name="ps", iterations=10, slow={1: 3.0})
     fast, slow = (total.seconds for total in summary.totals)
     assert fast["wait"] - slow["wait"] == pytest.approx(10 * 2 * 3.0, rel=0.02)
@@ -111,8 +112,8 @@ def company(draw: random.Random) -> Cluster:
             dies = draw.choice([None, None, start + draw.uniform(0.1, 60)])
             host = replace(host, start=start, dies=dies, steps=draw.choice([None, None, draw.randint(1, 8)]))
         hosts.append(host)
-    return Cluster(
-        hosts=tuple(hosts), times=StepTimes(forward=1.0, backward=2.0, apply=0.1, serve=0.01, jitter=0.7)
+    return Cluster.of(
+        tuple(hosts), times=StepTimes(forward=1.0, backward=2.0, apply=0.1, serve=0.01, jitter=0.7)
     )
 
 
@@ -158,7 +159,7 @@ def check_bound(log: list[Entry], staleness: int, founders: set[int]) -> None:
         if not isinstance(entry, Received):
             continue
         worker = entry.worker
-        if entry.kind in ("Join", "Left"):
+        if entry.kind in ("Join", "Leave"):
             founders.discard(worker)
             clocks.pop(worker, None)
             for group in (coming, resting, meeting, may_go):
@@ -170,7 +171,7 @@ def check_bound(log: list[Entry], staleness: int, founders: set[int]) -> None:
             may_go.discard(worker)
             meeting.discard(worker)
             clocks[worker] += 1
-        elif entry.kind == "Rest":
+        elif entry.kind == "Pause":
             resting.add(worker)
             meeting.add(worker)
         elif entry.kind == "Pull":

@@ -23,8 +23,8 @@ def ring_all_reduce(topology: Topology, size: int) -> Price:
 def cluster(*workers: int, bandwidth: float = 100e6, latency: float = 1e-3) -> Cluster:
     inside = Link(bandwidth=1e9, latency=1e-4)
     link = Link(bandwidth=bandwidth, latency=latency)
-    return Cluster(
-        hosts=tuple(Host(name=f"h{i}", link=link, workers=n, inside=inside) for i, n in enumerate(workers))
+    return Cluster.of(
+        tuple(Host(name=f"h{i}", link=link, workers=n, inside=inside) for i, n in enumerate(workers))
     )
 
 
@@ -138,7 +138,7 @@ def test_workers_of_one_host_share_its_memory_and_meet_twice() -> None:
 def test_ring_is_as_slow_as_its_slowest_edge_but_waits_for_its_latency_only_where_it_must() -> None:
     hosts = cluster(1, 1, 1).hosts
     slow = Host(name="slow", link=Link(bandwidth=10e6, latency=5e-3), workers=1)
-    price = ring_all_reduce(Topology(Cluster(hosts=(*hosts, slow))), 8 * MB)
+    price = ring_all_reduce(Topology(Cluster.of((*hosts, slow))), 8 * MB)
     # Six messages of 2 MB through 10 MB/s one behind the other; a message's delay passes while the one before it
     # is on its way, except that what comes in through one slow edge leaves through the other.
     assert 6 * 0.2 + 5e-3 < price.seconds < 6 * (5e-3 + 0.2)
@@ -180,7 +180,7 @@ def test_flows_take_as_long_as_the_closed_form(workers, pricer) -> None:
 def test_a_collective_shares_with_a_message() -> None:
     topology = Topology(cluster(1, 1, latency=0.0))
     timeline, found, ends = Timeline(Network(topology.capacities)), [], []
-    way = topology.way(0, 1)
+    way = topology.between(0, 1)
     # The ring moves 1 MB over each link at 50 MB/s while the message of 1 MB does the same.
     timeline.at(0.0, lambda now: timeline.network.start(now, MB, way.crosses, ends.append))
     run_transfers(timeline, [(0.0, ring_all_reduce(topology, MB))], found.extend)

@@ -13,7 +13,7 @@ from paceline.costs.given import given_costs
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
-from paceline.strategies.base import Server, SyncPoint, Worker, parts
+from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, server_slices
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
@@ -24,7 +24,7 @@ from paceline.strategies.effects import (
     Receive,
     Send,
 )
-from paceline.strategies.messages import HEADER, Left
+from paceline.strategies.messages import HEADER, Leave
 
 RATE = 0.1
 
@@ -42,7 +42,7 @@ class Model:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Served:
+class Served(Strategy):
     """What the two below share: each server keeps an equal part of the parameters."""
 
     sync_point = SyncPoint.EVERY_STEP
@@ -50,11 +50,11 @@ class Served:
     def worker(self, me: Worker) -> Program:
         while True:
             yield Gradient()
-            for rank, part in enumerate(parts(me.grad, me.servers)):
+            for rank, part in enumerate(server_slices(me.grad, me.servers)):
                 yield Send(Peer("server", rank), Push(part, me.clock))
             for _ in range(me.servers):
                 _, model = yield Receive()
-                parts(me.params, me.servers)[model.shard].copy_(model.part)
+                server_slices(me.params, me.servers)[model.shard].copy_(model.part)
             me.grad.zero_()
             yield Apply()  # a step of zero: counts the clock
 
@@ -80,12 +80,12 @@ class Synchronous(Served):
     """The mean of all workers' gradients, then an answer to all."""
 
     def server(self, me: Server) -> Program:
-        workers, left = len(me.awaited), list[int]()
+        workers, left = len(me.initial_workers), list[int]()
         while len(left) < workers:
             pushed = {}
             while len(pushed) < workers and len(left) < workers:
                 sender, message = yield Receive()
-                if isinstance(message, Left):
+                if isinstance(message, Leave):
                     left.append(message.clock)
                 else:
                     pushed[sender] = message.part
@@ -106,7 +106,7 @@ def with_server(workers: int, servers: int = 1, **changes) -> Cluster:
     link = Link(bandwidth=100e3, latency=0.01)
     hosts = [Host(name=f"w{rank}", link=link) for rank in range(workers)]
     keepers = [Host(name=f"s{rank}", link=link, workers=0, servers=1) for rank in range(servers)]
-    return Cluster(hosts=(*hosts, *keepers), times=replace(TIMES, **changes))
+    return Cluster.of((*hosts, *keepers), times=replace(TIMES, **changes))
 
 
 def test_one_worker_and_a_server_by_hand() -> None:
@@ -173,7 +173,7 @@ def test_asynchronous_training_depends_on_the_times_alone(servers: int) -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Chatter:
+class Chatter(Strategy):
     """Worker 0 sends numbered messages of different sizes to worker 1, changing the tensor as it goes."""
 
     sync_point = SyncPoint.EVERY_STEP
@@ -207,7 +207,7 @@ def test_messages_of_one_sender_keep_their_order_and_their_contents() -> None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Broken:
+class Broken(Strategy):
     """Worker 1 does something else than the others."""
 
     effect: str = "receive"
@@ -258,7 +258,7 @@ def dying(cluster: Cluster, rank: int, time: float) -> Cluster:
     """The cluster, in which one host's worker dies at a time."""
     hosts = list(cluster.hosts)
     hosts[rank] = replace(hosts[rank], dies=time)
-    return replace(cluster, hosts=tuple(hosts))
+    return cluster.with_hosts(hosts)
 
 
 def test_the_others_go_on_when_a_worker_of_an_asynchronous_run_dies() -> None:
@@ -288,9 +288,7 @@ class Both(Asynchronous):
 
 def test_a_collective_and_a_message_share_the_senders_link() -> None:
     cluster = with_server(2)
-    still = replace(
-        cluster, hosts=tuple(replace(h, link=replace(h.link, latency=0.0)) for h in cluster.hosts)
-    )
+    still = cluster.with_hosts(replace(h, link=replace(h.link, latency=0.0)) for h in cluster.hosts)
     summary, kept = time_only(still, SHAPE, strategy=Both(), iterations=1)
     # Both leave worker 0 at 50 kB/s and have almost the same size; worker 1 ends with the collective.
     step = next(record for record in kept.records[1] if record.samples)
@@ -314,9 +312,9 @@ def test_who_comes_after_the_end_does_not_carry_the_run_on(start: float) -> None
     cluster = make_cluster(3, latency=0.001)
     hosts = (*cluster.hosts[:2], replace(cluster.hosts[2], start=start))
     alone, _ = time_only(make_cluster(2, latency=0.001), strategy_name="async", iterations=10)
-    summary, _ = time_only(replace(cluster, hosts=hosts), strategy_name="async", iterations=7)
+    summary, _ = time_only(cluster.with_hosts(hosts), strategy_name="async", iterations=7)
     assert summary.ending == "budget"
     assert summary.seconds < alone.seconds + 5
     if start > summary.seconds:
         assert summary.totals[2].steps == 0
-        assert [one.worker for one in summary.servers[0].left] == [0, 1]
+        assert [one.worker for one in summary.servers[0].changes] == [0, 1]

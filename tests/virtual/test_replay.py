@@ -5,6 +5,7 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from test_company import company
@@ -15,12 +16,13 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
-from paceline.records.servers import Received, Updated, entry_from_json, entry_to_json
+from paceline.records.servers import Received, Updated
 from paceline.records.tensors import read_tensors, write_tensors
 from paceline.runtimes.agenda import Triggers
-from paceline.runtimes.prepare import Prepared, build_strategy
+from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.replay import Recording, read_recording, replay
+from paceline.strategies import build_strategy
 
 SPECS = ("async", "ssp:staleness=1", "ps:backup=1", "async:every=2.5,damped=true")
 JITTER = StepTimes(forward=1.0, backward=2.0, apply=0.1, serve=0.05, jitter=0.8)
@@ -31,7 +33,7 @@ def uneven() -> Cluster:
     link = Link(bandwidth=20e3, latency=0.05)
     lives = ({}, {"dies": 21.0}, {"start": 8.0}, {"start": 12.0, "steps": 3}, {})
     hosts = tuple(Host(name=f"h{rank}", link=link, **life) for rank, life in enumerate(lives))
-    return Cluster(hosts=hosts, times=JITTER)
+    return Cluster.of(hosts, times=JITTER)
 
 
 def recorded(
@@ -43,8 +45,7 @@ def recorded(
     founders = tuple(
         rank for rank, host in enumerate(cluster.place_workers()) if not cluster.hosts[host].start
     )
-    # As they are written and read again.
-    logs = {rank: [entry_from_json(entry_to_json(entry)) for entry in log] for rank, log in kept.logs.items()}
+    logs = {rank: list(log) for rank, log in kept.logs.items()}
     recording = Recording(
         folder=RunFolder(Path("recorded")),
         settings=settings,
@@ -62,7 +63,7 @@ def repeated(recording: Recording) -> KeptRecords:
     prepared = Prepared(
         settings=settings,
         job=job,
-        strategy=build_strategy(settings),
+        strategy=build_strategy(settings.strategy),
         shards=shards,
         agenda=Triggers(settings, shards.steps_per_epoch),
         servers=settings.servers,
@@ -113,14 +114,18 @@ def test_a_forged_log_is_noticed_at_the_first_update_that_differs(spec: str) -> 
     recording, _, _ = recorded(uneven(), spec)
     log = list(recording.logs[0])
     place, update = [(place, entry) for place, entry in enumerate(log) if isinstance(entry, Updated)][5]
-    log[place] = replace(update, used=(update.used[0]._replace(staleness=7), *update.used[1:]))
+    log[place] = msgspec.structs.replace(
+        update, used=(update.used[0]._replace(staleness=7), *update.used[1:])
+    )
     with pytest.raises(RunFailed, match=rf"update {update.version} of server 0 .*staleness 7"):
         repeated(replace(recording, logs={0: log}))
     log[place : place + 1] = []
     with pytest.raises(RunFailed, match=f"update {update.version} of server 0"):
         repeated(replace(recording, logs={0: log}))
     forged = [
-        replace(entry, clock=99) if isinstance(entry, Received) and entry.kind == "Push" else entry
+        msgspec.structs.replace(entry, clock=99)
+        if isinstance(entry, Received) and entry.kind == "Push"
+        else entry
         for entry in recording.logs[0]
     ]
     with pytest.raises(RunFailed, match=r"a Push of worker . at clock 99 on version 0 next .*does not come"):

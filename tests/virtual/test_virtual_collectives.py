@@ -20,8 +20,8 @@ from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.shape import JobShape
 
-UNEVEN = Cluster(
-    hosts=(
+UNEVEN = Cluster.of(
+    (
         Host(name="a", workers=3, link=Link(bandwidth=1e6, latency=1e-3), device=Device(reduce_seconds=1e-6)),
         Host(name="b", workers=1, link=Link(bandwidth=3e5, latency=1e-2)),
         Host(name="c", workers=2, link=Link(bandwidth=1e6, latency=1e-3)),
@@ -43,7 +43,7 @@ def test_spans_are_the_schedules_price_and_bytes_its_traffic(name, strategy) -> 
     assert len(waves.rounds) > len(schedule.rounds) or name == "ring"
     seconds = all_reduce_costs(name, topology).price(size, 4).seconds
     for rank in range(6):
-        steps = [record for record in kept.records[rank] if not record.meeting]
+        steps = [record for record in kept.records[rank] if record.is_step]
         spans = [span.length for step in steps for span in step.spans if span.kind == "communicate"]
         assert spans == pytest.approx([seconds] * 2)
         assert [(step.sent, step.received) for step in steps] == [schedule_bytes(waves, size, rank, 4)] * 2

@@ -12,7 +12,7 @@ from paceline.clusters.times import StepTimes
 from paceline.costs.given import given_costs
 from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Silent
 from paceline.records.servers import Entry
 from paceline.records.spans import StepRecord
@@ -77,7 +77,7 @@ def make_cluster(
 ) -> Cluster:
     link = Link(bandwidth=bandwidth, latency=latency)
     hosts = [Host(name=f"h{i}", link=link, workers=per_host) for i in range(workers // per_host)]
-    return Cluster(hosts=tuple(hosts), times=times)
+    return Cluster.of(hosts, times=times)
 
 
 @dataclass
@@ -86,14 +86,14 @@ class Kept(Silent):
 
     detailed: bool = True
     records: dict[int, list[StepRecord]] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[MetricsRow] = field(default_factory=list)
     model: dict[str, Tensor] | None = None
     logs: dict[int, list[Entry]] = field(default_factory=dict)
 
     def served(self, rank: int, entry: Entry) -> None:
         self.logs.setdefault(rank, []).append(entry)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         self.rows.append(row)
 
     def exported(self, state) -> None:

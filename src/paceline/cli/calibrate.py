@@ -54,7 +54,7 @@ def calibrate(
     Runs random networks of many shapes for a few minutes, times every operator in its place, and fits how its time
     depends on its sizes. Waits up to a minute until nothing else computes, measures again what was disturbed, and ends
     with exit code 1 if that goes on. The profile holds for workers with as many threads. With --workers 2 or more, on
-    one host or several, links and what computing in company costs are measured afterwards. A record of a real run can
+    one host or several, links and what contention costs are measured afterwards. A record of a real run can
     correct a profile as well; and a table of measured epochs says how the rest of it would look.
 
     Parameters

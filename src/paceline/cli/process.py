@@ -53,12 +53,13 @@ class Asked:
     def servers(self) -> int:
         """How many servers the run has."""
         from paceline.runtimes.config import read_settings
-        from paceline.runtimes.prepare import build_strategy, check_servers, server_count
+        from paceline.runtimes.prepare import check_servers, server_count
+        from paceline.strategies import build_strategy
 
         # What is asked of single ranks can be read only when it is known how many train, and that depends on this.
         anybody = replace(self.options, batch_size=None, slow=None, slow_turns=None)
         settings = read_settings(self.resume) if self.resume else anybody.settings(1)
-        strategy = build_strategy(settings)
+        strategy = build_strategy(settings.strategy)
         check_servers(settings, strategy)
         servers = server_count(settings, strategy)
         if servers and self.where.backend is not None:

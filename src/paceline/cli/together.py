@@ -1,4 +1,4 @@
-"""``paceline calibrate --workers N``: what links and company are like with several workers."""
+"""``paceline calibrate --workers N``: what links and contention are like with several workers."""
 
 import json
 import subprocess
@@ -128,8 +128,8 @@ def _found(workers: int, path: Path) -> "ContentionFit":
     profile = read_profile(path)
     return ContentionFit(
         workers=workers,
-        short=profile.company_short[workers - 1],
-        long=profile.company[workers - 1],
+        short=profile.contention_short[workers - 1],
+        long=profile.contention[workers - 1],
         links=tuple(link for link in profile.links if link.workers == workers),
     )
 

@@ -1,13 +1,13 @@
-"""Where a training runs: hosts, what computes on them and what connects them."""
+"""Where a training runs: groups of equal hosts, what computes on them and what connects them."""
 
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice, pairwise
 from typing import Any, Literal, Self
 
 from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
-from paceline.clusters.company import check_company, company_factor
 from paceline.clusters.times import StepTimes
 from paceline.errors import UsageError
 from paceline.units import show_rate, show_seconds
@@ -22,24 +22,27 @@ class Device:
 
     name: str = "device"
     speed: float = 1.0
-    """2 computes in half the given times, 0.5 in twice."""
+    """2 computes in half the stated times, 0.5 in twice."""
     reduce_seconds: float = 0.0
-    """Seconds a byte to combine what a collective brings with what is held; 0 where nobody says."""
+    """Seconds a byte to combine what a collective brings with what is held; 0 where it is not stated."""
     sheet: DeviceSheet | None = None
-    """What the catalogue knows of it."""
     memory: float = 0.0
-    """Bytes that it has, for each worker of a GPU and for all of a host that share a CPU; 0 where nobody says."""
+    """Bytes, of each worker of a GPU and of all workers of a host that share a CPU; 0 where it is not stated."""
 
     def __post_init__(self) -> None:
         if not 0 < self.speed < float("inf"):
-            raise UsageError(f"a speed of {self.speed:g} cannot be: it must be more than 0, for example 1.0")
+            raise UsageError(
+                f"a speed of {self.speed:g} is impossible: it must be more than 0, for example 1.0"
+            )
         if not 0 <= self.reduce_seconds < float("inf"):
-            raise UsageError(f"{self.reduce_seconds:g} seconds a byte cannot be: reducing takes 0 s or more")
+            raise UsageError(
+                f"{self.reduce_seconds:g} seconds a byte is impossible: reducing takes 0 s or more"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What connects: the same rate in both directions at once, and a delay a message."""
+    """The same bandwidth in both directions at once, and a latency for each message."""
 
     bandwidth: float
     """Bytes a second, each way."""
@@ -48,9 +51,9 @@ class Link:
 
     def __post_init__(self) -> None:
         if not 0 < self.bandwidth < float("inf"):
-            raise UsageError(f"a bandwidth of {self.bandwidth:g} B/s cannot be: it must be more than 0")
+            raise UsageError(f"a bandwidth of {self.bandwidth:g} B/s is impossible: it must be more than 0")
         if not 0 <= self.latency < float("inf"):
-            raise UsageError(f"a latency of {self.latency:g} s cannot be: it must be 0 or more")
+            raise UsageError(f"a latency of {self.latency:g} s is impossible: it must be 0 or more")
 
     @classmethod
     def of(cls, sheet: NetworkSheet, devices: int = 1) -> Self:
@@ -68,41 +71,69 @@ moves about 4 GB/s in all, however many workers share it."""
 
 
 CIPHER = 2e9
-"""Bytes a second that one process seals and sends, or receives and opens, where nobody has measured it: AES-GCM and the
-system's copies take about 0.5 ns a byte on a core of a server of today."""
+"""Bytes a second that one process encrypts and sends, or receives and decrypts, unless it was measured: AES-GCM and the
+system's copies take about 0.5 ns a byte on a core of a present-day server."""
+
+
+def check_contention(factors: Sequence[float], where: str) -> None:
+    """``where`` names the host or the cluster."""
+    if not factors:
+        return
+    if factors[0] != 1:
+        raise UsageError(
+            f"contention of {where} begins with {factors[0]:g}: the first factor is that of one worker alone, 1"
+        )
+    if not all(1 <= factor < float("inf") for factor in factors):
+        raise UsageError(
+            f"contention of {where} has {min(factors):g}: workers that share a host never compute faster; write 1 or "
+            "more for each"
+        )
+
+
+def contention_factor(factors: Sequence[float], workers: int) -> float:
+    """How many times as long computing takes with ``workers`` at it; 1 where nothing is stated.
+
+    Beyond the numbers that are known, the slope of the last two goes on.
+    """
+    if not factors or workers < 1:
+        return 1.0
+    if workers <= len(factors):
+        return factors[workers - 1]
+    slope = factors[-1] - factors[-2] if len(factors) > 1 else 0.0
+    return factors[-1] + max(0.0, slope) * (workers - len(factors))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """A machine with its workers, all alike, and its link to the other hosts."""
+    """A machine with its workers, all alike, and its link to the other hosts. Hosts may be equal under two names."""
 
-    name: str
+    name: str = field(compare=False)
     link: Link
     workers: int = 1
     servers: int = 0
-    """How many servers may stand here; where no host says so, they are spread over all hosts."""
+    """How many servers may run here; where no host states any, they are spread over all hosts."""
     device: Device = Device()
     inside: Link = MEMORY
-    """What the processes on this host talk through; they share its bandwidth."""
+    """What the processes on this host communicate through; they share its bandwidth."""
     start: float = 0.0
-    """When its workers begin, in seconds; those who come late join a run that goes on."""
+    """When its workers begin, in seconds; later ones join a run under way."""
     steps: int | None = None
-    """After how many steps its workers leave; None stays to the end."""
+    """After how many steps its workers leave; None: they stay to the end."""
     dies: float | None = None
-    """When its workers die, in seconds; None is never."""
-    company: tuple[float, ...] = ()
+    """When its workers die, in seconds; None: never."""
+    contention: tuple[float, ...] = ()
     """How many times as long computing takes with 1, 2, 3... of its workers at it; the first is 1."""
     backend: Backend = "shm"
     """How its workers all-reduce among themselves: in shared memory, or by Gloo through what is inside."""
 
     def __post_init__(self) -> None:
-        check_company(self.company, f"host {self.name!r}")
+        check_contention(self.contention, f"host {self.name!r}")
         for what, count in (("workers", self.workers), ("servers", self.servers)):
             if count < 0:
-                raise UsageError(f"{count} {what} on host {self.name!r} cannot be: it must be 0 or more")
+                raise UsageError(f"{count} {what} on host {self.name!r} is impossible: it must be 0 or more")
         if not 0 <= self.start < float("inf"):
             raise UsageError(
-                f"start = {self.start:g} s on host {self.name!r} cannot be: it must be 0 s or more"
+                f"start = {self.start:g} s on host {self.name!r} is impossible: it must be 0 s or more"
             )
         if self.steps is not None and self.steps < 1:
             raise UsageError(
@@ -110,100 +141,179 @@ class Host:
             )
         if self.dies is not None and not self.start < self.dies < float("inf"):
             raise UsageError(
-                f"dies = {self.dies:g} s on host {self.name!r} cannot be: "
+                f"dies = {self.dies:g} s on host {self.name!r} is impossible: "
                 f"it must be after its start at {self.start:g} s"
             )
 
     @property
-    def comings_and_goings(self) -> list[str]:
-        """The settings by which its workers come late or go early, as a description names them."""
+    def churn(self) -> list[str]:
+        """The settings by which its workers join late or leave early, as a description names them."""
         given = {"start": self.start > 0, "steps": self.steps is not None, "dies": self.dies is not None}
         return [name for name, there in given.items() if there]
 
 
+@dataclass(frozen=True)
+class HostGroup:
+    """``count`` equal hosts in a row."""
+
+    host: Host
+    count: int = 1
+    names: tuple[str, ...] = field(default=(), compare=False)
+    """Of each host; where empty, several are called ``name-0``, ``name-1``..., counted from ``first``."""
+    first: int = field(default=0, compare=False)
+
+    @property
+    def workers(self) -> int:
+        """Of all these hosts."""
+        return self.count * self.host.workers
+
+    def name(self, index: int) -> str:
+        if self.names:
+            return self.names[index]
+        return self.host.name if self.count == 1 else f"{self.host.name}-{self.first + index}"
+
+    def part(self, start: int, stop: int) -> "HostGroup":
+        if stop - start == 1:
+            return HostGroup(replace(self.host, name=self.name(start)))
+        return HostGroup(self.host, stop - start, self.names[start:stop], self.first + start)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Cluster:
-    """Hosts behind a switch that is never the bottleneck; ranks fill the hosts in order."""
+    """Hosts behind a switch that is never the bottleneck; ranks fill the hosts in order.
 
-    hosts: tuple[Host, ...]
+    A host is known by its place in the order of all hosts.
+    """
+
+    groups: tuple[HostGroup, ...]
     times: StepTimes = StepTimes()
     """How long a step takes here, as far as the description says so."""
     name: str = "cluster"
-    company: tuple[float, ...] = ()
+    contention: tuple[float, ...] = ()
     """As a host's, for all workers together: of hosts that are one machine, such as containers or namespaces."""
     cipher: float = 0.0
-    """Bytes a second, each way, that one process can encrypt: messages to servers on other hosts are. 0 where links are
-    as fast as they are described, whoever talks."""
+    """Bytes a second, each way, that one process can encrypt: messages to servers on other hosts are. 0 where
+    encryption never slows a link down."""
 
     def __post_init__(self) -> None:
-        check_company(self.company, "the cluster")
-        if not self.hosts:
+        check_contention(self.contention, "the cluster")
+        if not self.groups:
             raise UsageError("0 hosts are no cluster: hosts must be at least 1")
-        names = [host.name for host in self.hosts]
-        if len(set(names)) < len(names):
-            twice = next(name for name in names if names.count(name) > 1)
-            raise UsageError(f"two hosts are called {twice!r}; every host needs a name of its own")
         if self.workers < 1:
             raise UsageError("0 workers cannot train: at least one host must have workers")
 
+    @classmethod
+    def of(cls, hosts: Iterable[Host], **settings: Any) -> Self:
+        """Put equal neighbours into groups; every host keeps its name."""
+        return cls(groups=_grouped(hosts), **settings)
+
+    def with_hosts(self, hosts: Iterable[Host]) -> Self:
+        return replace(self, groups=_grouped(hosts))
+
+    def map_hosts(self, change: Callable[[Host], Host]) -> Self:
+        """Every host as ``change`` makes it, which is called once a group."""
+        return replace(self, groups=tuple(replace(group, host=change(group.host)) for group in self.groups))
+
+    @cached_property
+    def hosts(self) -> tuple[Host, ...]:
+        """Host by host; for clusters that are small enough to enumerate."""
+        return tuple(
+            replace(group.host, name=group.name(index))
+            for group in self.groups
+            for index in range(group.count)
+        )
+
+    @cached_property
+    def host_count(self) -> int:
+        return sum(group.count for group in self.groups)
+
     @cached_property
     def workers(self) -> int:
-        """How many workers train here."""
-        return sum(host.workers for host in self.hosts)
+        return sum(group.workers for group in self.groups)
 
-    def slowdown(self, host: int) -> float:
-        """How many times as long a worker of a host computes because of all who share its machine."""
-        one = self.hosts[host]
-        others = company_factor(self.company, self.workers) if self.company else 1.0
-        return company_factor(one.company, one.workers) * others
+    def slowdown(self, host: Host) -> float:
+        """How many times as long a worker of a host computes because others share its machine."""
+        return contention_factor(host.contention, host.workers) * contention_factor(
+            self.contention, self.workers
+        )
 
     def check_workers(self, workers: int) -> None:
-        """Refuse a number of workers that is not this cluster's."""
         if workers != self.workers:
             raise UsageError(
-                f"--workers {workers} contradicts the cluster, which has {self.workers} "
-                f"({len(self.hosts)} hosts); leave --workers out or change the cluster"
+                f"{workers} workers contradict the cluster, which has {self.workers} on {self.host_count} hosts; "
+                "leave the number of workers out or change the cluster"
             )
 
     def place_workers(self) -> tuple[int, ...]:
-        """The host of every worker rank, by index into ``hosts``."""
+        """The host of every worker rank."""
         return tuple(index for index, host in enumerate(self.hosts) for _ in range(host.workers))
 
     def place_servers(self, servers: int) -> tuple[int, ...]:
         """The host of every server rank: the places that hosts offer, in order; else one host after another."""
-        offered = [index for index, host in enumerate(self.hosts) for _ in range(host.servers)]
-        if offered and len(offered) < servers:
+        offered = sum(group.count * group.host.servers for group in self.groups)
+        if offered and offered < servers:
             raise UsageError(
-                f"{servers} servers do not fit: the cluster's hosts offer {len(offered)} places; "
+                f"{servers} servers do not fit: the cluster's hosts offer {offered} places; "
                 f"offer more, or none to spread the servers over all hosts"
             )
-        places: Sequence[int] = offered or range(len(self.hosts))
-        return tuple(places[rank % len(places)] for rank in range(servers))
+        if not offered:
+            return tuple(rank % self.host_count for rank in range(servers))
+        each = (group.host.servers for group in self.groups for _ in range(group.count))
+        return tuple(islice((index for index, count in enumerate(each) for _ in range(count)), servers))
+
+    def split(self, places: Collection[int]) -> Self:
+        """The same cluster in which each of these hosts is a group of its own."""
+        found: list[HostGroup] = []
+        first = 0
+        for group in self.groups:
+            here = {place - first for place in places if first <= place < first + group.count}
+            cuts = sorted({0, group.count, *here, *(place + 1 for place in here)})
+            found += [group.part(start, stop) for start, stop in pairwise(cuts)] if here else [group]
+            first += group.count
+        return replace(self, groups=tuple(found))
+
+    def group_at(self, place: int) -> int:
+        """The index of the group of a host."""
+        for index, group in enumerate(self.groups):
+            if place < group.count:
+                return index
+            place -= group.count
+        raise IndexError(place)
 
     def encrypted(self, servers: Sequence[int]) -> Self:
         """The links as messages to servers on these hosts find them: no faster than both ends encrypt.
 
-        A message is sealed record by record while the one before is sent, so the slower of both counts. Each worker
+        A message is encrypted record by record while the one before is sent, so the slower of both counts. Each worker
         and each server encrypts on a core of its own.
         """
         if not self.cipher:
             return self
-        stand = Counter(servers)
-        ends = [max(host.workers, stand[place], 1) for place, host in enumerate(self.hosts)]
-        hosts = [
-            replace(host, link=replace(host.link, bandwidth=many * self.cipher))
-            if host.link.bandwidth > many * self.cipher
-            else host
-            for many, host in zip(ends, self.hosts, strict=True)
-        ]
-        return replace(self, hosts=tuple(hosts))
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain document, in SI units."""
-        return asdict(self)
+        apart = self.split(set(servers))
+        placed = Counter(apart.group_at(place) for place in servers)
+        found = []
+        for index, group in enumerate(apart.groups):
+            host, most = group.host, max(group.host.workers, placed[index], 1) * self.cipher
+            if host.link.bandwidth > most:
+                host = replace(host, link=replace(host.link, bandwidth=most))
+            found.append(replace(group, host=host))
+        return replace(self, groups=tuple(found))
 
     def __str__(self) -> str:
-        links = {str(host.link) for host in self.hosts}
+        links = {str(group.host.link) for group in self.groups}
         link = links.pop() if len(links) == 1 else "several links"
-        many = "s" if len(self.hosts) > 1 else ""
-        return f"{len(self.hosts)} host{many}, {self.workers} workers, {link}"
+        many = "s" if self.host_count > 1 else ""
+        return f"{self.host_count} host{many}, {self.workers} workers, {link}"
+
+
+def _grouped(hosts: Iterable[Host]) -> tuple[HostGroup, ...]:
+    runs: list[list[Host]] = []
+    names: set[str] = set()
+    for host in hosts:
+        if host.name in names:
+            raise UsageError(f"two hosts are called {host.name!r}; every host needs a name of its own")
+        names.add(host.name)
+        if runs and runs[-1][0] == host:
+            runs[-1].append(host)
+        else:
+            runs.append([host])
+    return tuple(HostGroup(run[0], len(run), tuple(host.name for host in run)) for run in runs)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator
 from math import inf
 from pathlib import Path
 
-from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
+from paceline.clusters.cluster import MEMORY, Cluster, Host, HostGroup, Link
 from paceline.clusters.hardware import read_device, read_link
 from paceline.clusters.table import Reader
 from paceline.clusters.times import StepTimes
@@ -19,7 +19,7 @@ MOST_HOSTS = 1_000_000
 _TIMES = ("data", "forward", "backward", "apply", "evaluate", "checkpoint", "serve", "aggregate", "jitter")
 _HOST = (
     *("hosts", "workers", "speed", "device", "network", "bandwidth", "latency", "servers", "reduce"),
-    *("start", "steps", "dies", "company", "backend", "memory"),
+    *("start", "steps", "dies", "contention", "backend", "memory"),
 )
 _INSIDE = ("inside-network", "inside-bandwidth", "inside-latency")
 
@@ -61,9 +61,9 @@ def cluster_of(reader: Reader, name: str) -> Cluster:
     """The cluster that a file's tables describe; keys that nobody has asked for by now are refused."""
     name = reader.word("name", name)
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
-    company = reader.numbers("company")
+    contention = reader.numbers("contention")
     reader.finish()
-    return _build(name, inside, times, hosts, count="count", company=company)
+    return _build(name, inside, times, hosts, count="count", contention=contention)
 
 
 def _read_inline(text: str) -> Cluster:
@@ -106,24 +106,27 @@ def _build(
     times: Reader,
     hosts: Iterable[Reader],
     count: str,
-    company: tuple[float, ...] = (),
+    contention: tuple[float, ...] = (),
 ) -> Cluster:
     read_link(inside, MEMORY)  # a mistake in it is told even where no host reads it
     stated = _read_times(times)
-    found = tuple(host for reader in hosts for host in _read_hosts(reader, inside, count))
+    found = tuple(_read_group(reader, inside, count) for reader in hosts)
     try:
-        return Cluster(hosts=found, times=stated, name=name, company=company)
+        _check_names(found)
+        return Cluster(groups=found, times=stated, name=name, contention=contention)
     except UsageError as mistake:
         raise UsageError(f"{inside.where}: {mistake}") from mistake
 
 
-def _read_hosts(reader: Reader, inside: Reader, count: str) -> Iterator[Host]:
+def _read_group(reader: Reader, inside: Reader, count: str) -> HostGroup:
     """The hosts that one table describes; ``count`` is the key that says how many."""
-    number = reader.whole(count, 1, least=1, most=MOST_HOSTS)
-    stem = reader.word("name", "host")
-    names = reader.words("names", [f"{stem}-{index}" for index in range(number)] if number > 1 else [stem])
-    if count in reader.values and len(names) != number:
-        raise reader.wrong("names", names, f"there must be as many as {count} says, {number}")
+    number, name, names = (
+        reader.whole(count, 1, least=1, most=MOST_HOSTS),
+        reader.word("name", "host"),
+        tuple(reader.words("names", [])),
+    )
+    if count in reader.values and names and len(names) != number:
+        raise reader.wrong("names", list(names), f"there must be as many as {count} says, {number}")
     workers, servers = (
         reader.whole(key, usual, most=MOST_HOSTS) for key, usual in (("workers", 1), ("servers", 0))
     )
@@ -132,28 +135,36 @@ def _read_hosts(reader: Reader, inside: Reader, count: str) -> Iterator[Host]:
         reader.seconds("start", 0.0),
         reader.whole("steps", 0, least=1 if "steps" in reader.values else 0),
     )
-    dies, company = reader.seconds("dies", inf), reader.numbers("company")
+    dies, contention = reader.seconds("dies", inf), reader.numbers("contention")
     backend = reader.word("backend", "shm")
     if backend not in ("shm", "gloo"):
         raise reader.wrong("backend", backend, "it must be shm or gloo")
     link = read_link(reader, DEFAULT_LINK)
     try:
-        for name in names:
-            yield Host(
-                name=name,
-                link=link,
-                workers=workers,
-                servers=servers,
-                device=device,
-                inside=within,
-                start=start,
-                steps=steps or None,
-                dies=dies if dies < inf else None,
-                company=company,
-                backend="gloo" if backend == "gloo" else "shm",
-            )
+        host = Host(
+            name=names[0] if names else name,
+            link=link,
+            workers=workers,
+            servers=servers,
+            device=device,
+            inside=within,
+            start=start,
+            steps=steps or None,
+            dies=dies if dies < inf else None,
+            contention=contention,
+            backend="gloo" if backend == "gloo" else "shm",
+        )
     except UsageError as mistake:
         raise UsageError(f"{reader.spot()}: {mistake}") from mistake
+    return HostGroup(host, len(names) or number, names)
+
+
+def _check_names(groups: Iterable[HostGroup]) -> None:
+    names: set[str] = set()
+    for name in (group.name(index) for group in groups for index in range(group.count)):
+        if name in names:
+            raise UsageError(f"two hosts are called {name!r}; every host needs a name of its own")
+        names.add(name)
 
 
 def _read_times(reader: Reader) -> StepTimes:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-SCHEMA = 3
+SCHEMA = 4
 
 DISTURBED = "disturbed"
 """What ``machine`` of a profile holds where something else computed while it was measured: a sentence."""
@@ -57,19 +57,19 @@ class Profile:
     """CPU or GPU by name, cores, threads a worker; and what disturbed the measurement, where anything did."""
     device: Mapping[str, Any]
     links: tuple[LinkFit, ...] = ()
-    company: tuple[float, ...] = ()
+    contention: tuple[float, ...] = ()
     """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
-    company_short: tuple[float, ...] = ()
+    contention_short: tuple[float, ...] = ()
     """The same where they meet again after a moment: cores that are shared are then shared unevenly."""
     cipher: float | None = None
     """Bytes a second, each way, that one process encrypts; None in a profile that is older than the measurement."""
 
-    def company_between(self, apart: float) -> tuple[float, ...]:
+    def contention_between(self, apart: float) -> tuple[float, ...]:
         """How many times as long computing takes with 1, 2, 3... workers who meet after so many seconds of it."""
-        if len(self.company_short) != len(self.company):
-            return self.company
+        if len(self.contention_short) != len(self.contention):
+            return self.contention
         part = moment(apart)
-        pairs = zip(self.company_short, self.company, strict=True)
+        pairs = zip(self.contention_short, self.contention, strict=True)
         return tuple(long + (short - long) * part for short, long in pairs)
 
     def link(self, name: str, workers: int) -> LinkFit | None:

@@ -82,7 +82,7 @@ def _document(path: Path) -> dict[str, Any]:
 def _profile(document: Mapping[str, Any]) -> Profile:
     known = {key: value for key, value in document.items() if key != "schema"}
     known["links"] = tuple(LinkFit(**link) for link in document["links"])
-    for name in ("company", "company_short"):
+    for name in ("contention", "contention_short"):
         if name in known:
             if not isinstance(known[name], list):
                 raise TypeError(f"{name!r} must be a list")

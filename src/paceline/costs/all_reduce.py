@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Protocol
 
-from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
+from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, HostGroup, Link
 from paceline.collectives import many as outlines
 from paceline.collectives.choose import NATIVE, build_schedule, check_collective
 from paceline.collectives.pairs import swaps
@@ -72,7 +72,7 @@ class Scheduled:
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
         """That of its transfers; the mean of all ranks where one stands for others, for they differ."""
-        if self._topology.folded:
+        if self._topology.by_group:
             return [(self._prices.mean_traffic(size),) * 2] * len(self._topology.workers)
         schedule = self._schedule()
         return traffic_of_all(schedule, size, element, segments_for(schedule, size))
@@ -101,9 +101,5 @@ def uniform_cluster(
     ``inside`` connects the workers of a host, who share its bandwidth; a single host uses only that.
     """
     device = Device(reduce_seconds=reduce_seconds)
-    return Cluster(
-        hosts=tuple(
-            Host(name=f"host-{index}", link=link, workers=per_host, inside=inside, device=device)
-            for index in range(hosts)
-        )
-    )
+    host = Host(name="host", link=link, workers=per_host, inside=inside, device=device)
+    return Cluster(groups=(HostGroup(host, hosts),))

@@ -23,13 +23,17 @@ class StatedCosts:
     batch_sizes: tuple[int, ...]
     """One a worker; what the times are stated for."""
     speeds: tuple[float, ...]
-    """One a worker: its device's, as much lower as company makes it."""
+    """One a worker: its device's, as much lower as contention makes it."""
     slow: Mapping[int, float] = field(default_factory=dict)
     """Rank to factor, for those that compute more slowly than their device would."""
     turns: int = 0
     """Steps for which these are slow before they are not for as many; 0 is always."""
     seed: int = 0
     """Decides the jitter, where there is any."""
+    gradients: int | None = None
+    """Gradients of an update, where a rank stands for several workers; None: as many as arrive."""
+    updating: float = 1.0
+    """How many times as long servers take for an update; lower is faster."""
     forward: float = field(init=False)
     backward: float = field(init=False)
 
@@ -73,7 +77,8 @@ class StatedCosts:
 
     def update(self, rank: int, share: float, gradients: int) -> float:  # noqa: ARG002
         """Each gradient as stated, and a worker's own step on a device of speed 1, in proportion to the share."""
-        return (self.times.apply + self.times.aggregate * gradients) * share
+        brought = gradients if self.gradients is None else self.gradients
+        return self.updating * (self.times.apply + self.times.aggregate * brought) * share
 
     def _scale(self, rank: int, step: int) -> float:
         if not self.times.jitter:
@@ -84,9 +89,9 @@ class StatedCosts:
 def given_costs(
     cluster: Cluster, batch_sizes: Sequence[int], slow: Mapping[int, float], seed: int = 0, turns: int = 0
 ) -> StatedCosts:
-    """The times that the cluster's description states, for the devices that its workers have and the company there."""
-    paces = [host.device.speed / cluster.slowdown(index) for index, host in enumerate(cluster.hosts)]
-    speeds = tuple(paces[index] for index in cluster.place_workers())
+    """The times that the cluster states, on its workers' devices and with their contention."""
+    paces = ((host.device.speed / cluster.slowdown(host), host.workers) for host in cluster.hosts)
+    speeds = tuple(pace for pace, workers in paces for _ in range(workers))
     return StatedCosts(
         times=cluster.times,
         batch_sizes=tuple(batch_sizes),

@@ -117,7 +117,7 @@ class _Play:
         """A message that both ends have asked for needs its latency, hidden where another is still passing."""
         while pair.sent and pair.awaited:
             message = (pair.sent.popleft(), pair.awaited.popleft())
-            way = self._topology.way(self._topology.workers[source], self._topology.workers[target])
+            way = self._topology.between(self._topology.workers[source], self._topology.workers[target])
 
             def ready(message: tuple[int, Callable[[], None]] = message) -> None:
                 pair.ready.append(message)
@@ -130,7 +130,7 @@ class _Play:
             return
         size, arrive = pair.ready.popleft()
         pair.busy = True
-        way = self._topology.way(self._topology.workers[source], self._topology.workers[target])
+        way = self._topology.between(self._topology.workers[source], self._topology.workers[target])
 
         def done(now: float) -> None:
             self._now = now

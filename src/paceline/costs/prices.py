@@ -1,6 +1,6 @@
 """What a collective costs: stages, one after the other, each a delay and bytes over some links at once.
 
-Alone on the network a price is a number of seconds; in company its stages run as flows among the others.
+Alone on the network a price is a number of seconds; among other traffic its stages run as flows.
 """
 
 from collections.abc import Callable, Mapping, Sequence

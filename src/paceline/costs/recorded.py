@@ -47,7 +47,7 @@ def check_alone(folder: RunFolder) -> None:
     workers = len(folder.event_files()) if folder.path.is_dir() else 0
     if workers > 1:
         raise UsageError(
-            f"{folder.path} is a run of {workers} workers, whose steps are longer by each other's company; give the "
+            f"{folder.path} is a run of {workers} workers, which slow each other down on one host; give the "
             "folder of a run of one worker ('paceline train --workers 1')"
         )
 
@@ -55,7 +55,7 @@ def check_alone(folder: RunFolder) -> None:
 def recorded_jitter(folder: RunFolder) -> float:
     """By how much the recorded worker's steps vary, as ``StepTimes.jitter`` has it: by the middle half of them."""
     records = list(read_events(next(iter(folder.event_files().values()))))
-    times = [_length(r, "forward") + _length(r, "backward") for r in records if not r.meeting and r.samples]
+    times = [_length(r, "forward") + _length(r, "backward") for r in records if r.is_step and r.samples]
     logs = [log(time) for time in times[1:] if time > 0]
     if len(logs) < 4:
         return 0.0
@@ -69,7 +69,7 @@ def usual_pace(folder: RunFolder, together: int = 1) -> float:
     Looked at are means of so many steps in a row, as many as make a period or take turns, all with whole mini-batches;
     the usual one of them counts.
     """
-    records = [record for record in read_events(folder.events(0)) if not record.meeting]
+    records = [record for record in read_events(folder.events(0)) if record.is_step]
     whole = max(record.samples for record in records)
     paces = []
     for first in range(max(2, len(records) // 10), len(records) - together, together):
@@ -84,7 +84,7 @@ def usual_pace(folder: RunFolder, together: int = 1) -> float:
 
 
 def _typical(records: list[StepRecord]) -> Typical | None:
-    steps = [record for record in records if not record.meeting and not record.warm_up]
+    steps = [record for record in records if record.is_step and not record.warm_up]
     samples = max((record.samples for record in steps), default=0)
     if not samples:
         return None
@@ -93,8 +93,8 @@ def _typical(records: list[StepRecord]) -> Typical | None:
         if record.samples == samples:
             ledger.add(record)
     usual = ledger.totals().typical
-    parts = {part: usual[part] for part in PARTS}
-    parts["data"] += usual["other"]
+    parts = {part: getattr(usual, part) for part in PARTS}
+    parts["data"] += usual.other
     checkpoint = _usual(_length(record, "checkpoint") for record in records)
     return Typical(StepTimes(**parts, checkpoint=checkpoint), samples)
 

@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from paceline.collectives.many import Messages, Outline, Ranks
-from paceline.costs.topology import Row
+from paceline.costs.topology import HostRow
 
 Numbers = npt.NDArray[np.float64]
 
@@ -18,9 +18,9 @@ Counts = tuple[tuple[int, int], ...]
 """Hosts in the order of ranks: so many in a row that have so many workers each."""
 
 
-def counts_of(rows: Sequence[Row]) -> Counts:
+def counts_of(rows: Sequence[HostRow]) -> Counts:
     """All of a cluster that decides who sends to whom, over which links."""
-    return tuple((row.many, row.host.workers) for row in rows)
+    return tuple((row.hosts, row.host.workers) for row in rows)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,11 +62,11 @@ class Links:
     """Seconds a byte, of each rank."""
 
     @classmethod
-    def of(cls, rows: Sequence[Row]) -> "Links":
+    def of(cls, rows: Sequence[HostRow]) -> "Links":
         """Of these hosts, in the order of ranks."""
 
         def each(values: Iterator[float]) -> Numbers:
-            return np.repeat(np.fromiter(values, float), [row.many for row in rows])
+            return np.repeat(np.fromiter(values, float), [row.hosts for row in rows])
 
         def three(out: Numbers, inside: Numbers) -> Numbers:
             return np.concatenate([out, out, inside])

@@ -8,20 +8,19 @@ links shared equally among messages that wait for the same (``rounds.paces``): a
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import cached_property, lru_cache
 from math import ceil, inf, log2
 
 import numpy as np
 
-from paceline.clusters.cluster import Cluster
+from paceline.clusters.cluster import Cluster, HostGroup
 from paceline.collectives.choose import build_schedule
 from paceline.collectives.many import OUTLINES, Outline, Ranks
 from paceline.collectives.part import RankPlan
 from paceline.costs.played import parts_of, play_parts
 from paceline.costs.prices import FREE, Price, Stage
 from paceline.costs.rounds import Links, Numbers, Wave, carried, counts_of, outline_of, plan
-from paceline.costs.topology import Row, Topology
+from paceline.costs.topology import HostRow, Topology
 
 PLAYED = 256
 """Messages up to which a schedule is played."""
@@ -76,11 +75,9 @@ class SchedulePrices:
 
 
 @lru_cache(maxsize=1024)
-def _played(collective: str, rows: tuple[Row, ...], size: int, element: int, segments: int) -> float:
+def _played(collective: str, rows: tuple[HostRow, ...], size: int, element: int, segments: int) -> float:
     """Message by message, with every host by itself."""
-    every = (row.host for row in rows for _ in range(row.many))
-    hosts = tuple(replace(host, name=str(place)) for place, host in enumerate(every))
-    topology = Topology(Cluster(hosts=hosts))
+    topology = Topology(Cluster(groups=tuple(HostGroup(row.host, row.hosts) for row in rows)))
     parts = _parts(collective, tuple(topology.workers), size // element, segments)
     return play_parts(parts, topology, element)
 
@@ -92,10 +89,10 @@ def _parts(collective: str, hosts: tuple[int, ...], length: int, segments: int) 
 
 
 def _extrapolated(
-    collective: str, rows: tuple[Row, ...], workers: int, size: int, element: int, segments: int
+    collective: str, rows: tuple[HostRow, ...], workers: int, size: int, element: int, segments: int
 ) -> float:
     """From two smaller clusters: a master's price grows with the ranks, all others' with their logarithm."""
-    hosts = sum(row.many for row in rows)
+    hosts = sum(row.hosts for row in rows)
     counts, prices, halvings = [], [], ceil(log2(workers / MOST_RANKS))
     for times in (halvings + 1, halvings):
         timer = timer_for(OUTLINES[collective], tuple(thinned(rows, hosts >> times)))
@@ -107,7 +104,9 @@ def _extrapolated(
 
 
 @lru_cache(maxsize=64)
-def timer_for(outline: Callable[[Ranks], Outline], rows: tuple[Row, ...], *, hides: bool = False) -> "Timer":
+def timer_for(
+    outline: Callable[[Ranks], Outline], rows: tuple[HostRow, ...], *, hides: bool = False
+) -> "Timer":
     """The same timer for the same schedule on the same links: it knows what it was asked before."""
     return Timer(outline, rows, hides=hides)
 
@@ -116,17 +115,17 @@ class Timer:
     """The recurrence, for one schedule on one cluster."""
 
     def __init__(
-        self, outline: Callable[[Ranks], Outline], rows: Sequence[Row], *, hides: bool = False
+        self, outline: Callable[[Ranks], Outline], rows: Sequence[HostRow], *, hides: bool = False
     ) -> None:
         """``hides`` is of a backend that reduces one piece of a message while the next one travels."""
         self._hides, self._rows = hides, rows
         self.outline = outline_of(outline, counts_of(rows))
-        hosts = sum(row.many for row in rows)
+        hosts = sum(row.hosts for row in rows)
         self._each = 1.0
         if self.outline.circles and hosts > MOST_HOSTS:
             self._rows = thinned(rows, MOST_HOSTS)
             self.outline = outline_of(outline, counts_of(rows), counts_of(self._rows))
-            self._each = hosts / sum(row.many for row in self._rows)
+            self._each = hosts / sum(row.hosts for row in self._rows)
         self._counts = counts_of(self._rows)
         self._known: dict[tuple[int, int], float] = {}
 
@@ -162,9 +161,9 @@ class Timer:
         numbers, first = (Topology.out_of, Topology.into, Topology.inside), 0
         load, busiest = carried(self.outline, self._counts), dict[int, float]()
         for row in self._rows:
-            mine = load[:, first : first + row.many]
-            first += row.many
-            last = min(row.many, len(row.places)) - 1
+            mine = load[:, first : first + row.hosts]
+            first += row.hosts
+            last = min(row.hosts, len(row.places)) - 1
             # The last host that the topology tells apart stands for all that follow.
             each = np.column_stack([mine[:, :last], mine[:, last:].max(axis=1)])
             for number, chunks in zip(numbers, each.tolist(), strict=True):
@@ -278,12 +277,12 @@ def _grown(before: State, after: State) -> float | None:
     return high if high - low <= NEAR * float(after[0].max()) else None
 
 
-def thinned(rows: Sequence[Row], most: int) -> list[Row]:
+def thinned(rows: Sequence[HostRow], most: int) -> list[HostRow]:
     """About so many hosts instead of all; where a row cannot be made as much shorter, its latencies count in part."""
-    hosts = sum(row.many for row in rows)
-    counts = [max(1, round(row.many * most / hosts)) for row in rows]
+    hosts = sum(row.hosts for row in rows)
+    counts = [max(1, round(row.hosts * most / hosts)) for row in rows]
     factor = hosts / sum(counts)
     return [
-        row._replace(many=count, part=row.many / (count * factor))
+        row._replace(hosts=count, part=row.hosts / (count * factor))
         for row, count in zip(rows, counts, strict=True)
     ]

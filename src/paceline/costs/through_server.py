@@ -15,8 +15,8 @@ def through_server(topology: Topology, workers: Sequence[int], server: int, size
     """
     if not size:
         return FREE
-    there = [topology.gather(host, server) for host in workers]
-    back = [topology.spread(server, host) for host in workers]
+    there = [topology.to_server(host, server) for host in workers]
+    back = [topology.from_server(server, host) for host in workers]
     stages = []
     for ways in (there, back):
         crosses: Counter[int] = Counter()

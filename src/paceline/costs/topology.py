@@ -1,13 +1,11 @@
-"""The cluster's links as the network model numbers them, and the ways through them."""
+"""The cluster's links as the network model numbers them, and the routes through them."""
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from paceline.clusters.cluster import Cluster, Device, Host
-from paceline.clusters.company import company_factor
+from paceline.clusters.cluster import Cluster, Device, Host, HostGroup, contention_factor
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,49 +13,54 @@ class Route:
     """From one process to another: the links it takes and how long the first byte needs."""
 
     crosses: Mapping[int, int]
+    """Link to how many such messages it carries at once."""
     latency: float
 
 
-class Row(NamedTuple):
-    """So many hosts in a row that are alike, as far as a collective can tell."""
+class HostRow(NamedTuple):
+    """Hosts in the order of ranks that a collective cannot tell apart."""
 
     host: Host
-    """One of them, as ``seen`` has it."""
-    many: int
+    """One of them, reduced by ``priced_as`` to what a price depends on."""
+    hosts: int
     places: range
-    """Which hosts of the topology they are; a single one where it stands for all of them."""
+    """Where their links are; a single place where it stands for all of them."""
     part: float = 1.0
     """The part of its latency with which each counts for what passes through."""
 
 
 class Topology:
-    """Three links a host: out of it, into it, and inside it."""
+    """Three links a place: out of a host, into it, and inside it.
 
-    folded = False
-    """Whether a host may stand for others."""
+    Either every host is a place and every worker a rank; or, ``by_group``, every group of equal hosts is one place with
+    one rank. What one worker of a group does all do at the same time: its messages cross a link that they share as
+    often as there are workers of the group.
+    """
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.hosts = cluster.hosts
-        self.workers: Sequence[int] = cluster.place_workers()
-        """The host of each worker."""
+    def __init__(self, cluster: Cluster, *, by_group: bool = False) -> None:
+        self.by_group = by_group
+        self.groups: Sequence[HostGroup] = (
+            cluster.groups if by_group else [HostGroup(host) for host in cluster.hosts]
+        )
+        self.hosts = tuple(group.host for group in self.groups)
+        ranks = (min(1, host.workers) if by_group else host.workers for host in self.hosts)
+        self.workers: Sequence[int] = tuple(place for place, many in enumerate(ranks) for _ in range(many))
+        """The place of each rank."""
+        self.count = cluster.workers
+        """All workers, also those that others stand for."""
         self.capacities: list[float] = []
-        for host in cluster.hosts:
+        for host in self.hosts:
             self.capacities += [host.link.bandwidth, host.link.bandwidth, host.inside.bandwidth]
-
-    @property
-    def count(self) -> int:
-        """How many workers there are."""
-        return len(self.workers)
 
     @cached_property
     def members(self) -> Mapping[int, int]:
-        """How many workers each host has that has any; their ranks follow each other."""
-        return Counter(self.workers)
+        """How many workers a host at each place has, where it has any; their ranks follow each other."""
+        return {place: host.workers for place, host in enumerate(self.hosts) if host.workers}
 
-    @property
+    @cached_property
     def inhabited(self) -> int:
         """How many hosts have workers."""
-        return len(self.members)
+        return sum(self.groups[place].count for place in self.members)
 
     @property
     def shares_memory(self) -> bool:
@@ -70,62 +73,73 @@ class Topology:
         if self.inhabited > 1:
             return True
         host = self.hosts[self.workers[0]]
-        return company_factor(host.company, host.workers) == 1
+        return contention_factor(host.contention, host.workers) == 1
 
     @cached_property
     def slowest_reduce(self) -> float:
         """The most seconds a byte that a worker takes to combine what it receives with what it holds."""
-        return max(self.hosts[host].device.reduce_seconds for host in self.members)
+        return max(self.hosts[place].device.reduce_seconds for place in self.members)
 
     @cached_property
-    def rows(self) -> Sequence[Row]:
+    def rows(self) -> Sequence[HostRow]:
         """The hosts that have workers, in the order of ranks."""
-        found: list[Row] = []
+        found: list[HostRow] = []
         for place in self.members:
-            host = seen(self.hosts[place])
-            last = found[-1] if found else None
+            host, count = priced_as(self.hosts[place]), self.groups[place].count
+            last = found[-1] if found and not self.by_group else None
             if last is not None and last.places.stop == place and last.host == host:
-                found[-1] = last._replace(many=last.many + 1, places=range(last.places.start, place + 1))
+                found[-1] = last._replace(hosts=last.hosts + 1, places=range(last.places.start, place + 1))
             else:
-                found.append(Row(host, 1, range(place, place + 1)))
+                found.append(HostRow(host, count, range(place, place + 1)))
         return found
 
     @staticmethod
-    def out_of(host: int) -> int:
+    def out_of(place: int) -> int:
         """The link from a host to the switch."""
-        return 3 * host
+        return 3 * place
 
     @staticmethod
-    def into(host: int) -> int:
+    def into(place: int) -> int:
         """The link from the switch to a host."""
-        return 3 * host + 1
+        return 3 * place + 1
 
     @staticmethod
-    def inside(host: int) -> int:
+    def inside(place: int) -> int:
         """What the processes of a host share."""
-        return 3 * host + 2
+        return 3 * place + 2
 
     def reduce_seconds(self, rank: int) -> float:
         """Seconds a byte that a worker takes to combine what it receives with what it holds."""
         return self.hosts[self.workers[rank]].device.reduce_seconds
 
-    def way(self, source: int, target: int) -> Route:
-        """From a process on one host to a process on another, or on the same."""
+    def to_server(self, source: int, target: int) -> Route:
+        """From a worker, and all that it stands for, to a server, whose host is a place of its own."""
+        return self._route(source, target, *self._stands_for(source))
+
+    def from_server(self, source: int, target: int) -> Route:
+        """From a server to a worker and all that it stands for."""
+        each, all_of_them = self._stands_for(target)
+        return self._route(source, target, all_of_them, each)
+
+    def between(self, source: int, target: int) -> Route:
+        """From one process to one other."""
+        assert not self.by_group, "which worker of a group sends to which of another is not known"
+        return self._route(source, target, 1, 1)
+
+    def _stands_for(self, place: int) -> tuple[int, int]:
+        """Workers of one host, and of all hosts, that a rank at a place stands for."""
+        group = self.groups[place]
+        return (group.host.workers, group.workers) if self.by_group else (1, 1)
+
+    def _route(self, source: int, target: int, leaving: int, entering: int) -> Route:
+        """With so many messages on the link out of the source's host, and on that into the target's."""
         if source == target:
-            return Route({self.inside(source): 1}, self.hosts[source].inside.latency)
+            return Route({self.inside(source): min(leaving, entering)}, self.hosts[source].inside.latency)
         latency = max(self.hosts[source].link.latency, self.hosts[target].link.latency)
-        return Route({self.out_of(source): 1, self.into(target): 1}, latency)
-
-    def gather(self, source: int, target: int) -> Route:
-        """From a worker's host to a server's."""
-        return self.way(source, target)
-
-    def spread(self, source: int, target: int) -> Route:
-        """From a server's host to a worker's."""
-        return self.way(source, target)
+        return Route({self.out_of(source): leaving, self.into(target): entering}, latency)
 
 
-def seen(host: Host) -> Host:
+def priced_as(host: Host) -> Host:
     """All of a host that a collective's price depends on."""
     device = Device(reduce_seconds=host.device.reduce_seconds)
     return Host(name="", link=host.link, inside=host.inside, workers=host.workers, device=device)

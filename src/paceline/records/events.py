@@ -1,47 +1,42 @@
-"""``events/rank-N.jsonl`` and ``metrics.jsonl``: one line a step or meeting, one line an evaluation."""
+"""``events/rank-N.jsonl`` and ``metrics.jsonl``: a line a step or what lies between two, a line an evaluation."""
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-from paceline.records.files import DamagedFile, finite
-from paceline.records.lines import LineWriter, encode, read_lines, repair
-from paceline.records.metrics import Row
-from paceline.records.spans import Span, StepRecord
+from paceline.records.files import DamagedFile
+from paceline.records.lines import LineWriter, read_lines, repair
+from paceline.records.metrics import MetricsRow
+from paceline.records.spans import StepRecord
 
 _AT_ONCE = 4096
-"""Records that are kept before they are written: some 5 MB, and 40 ms of writing now and then."""
+"""Records that are kept before they are written: some 5 MB, and 10 ms of writing now and then."""
+
+_Line = dict[str, float | None]
+"""A row of metrics as it is written; null stands for a number that is not finite."""
 
 
 class EventWriter(LineWriter[StepRecord]):
-    """Writes one worker's records; times are rounded to a nanosecond."""
-
     def __init__(self, path: Path) -> None:
-        super().__init__(path, _event_line, _AT_ONCE)
+        super().__init__(path, _AT_ONCE)
 
 
-class MetricsWriter(LineWriter[Row]):
-    """Writes one row an evaluation, at once, so that others can follow a run."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, _metrics_line, at_once=1)
+def append_metrics(path: Path, row: MetricsRow) -> None:
+    """Add a row, at once, so that others can follow a run."""
+    with LineWriter[dict[str, float]](path, at_once=1) as lines:
+        lines.append(row.to_json())
 
 
 def read_events(path: Path) -> Iterator[StepRecord]:
     """One worker's records in order; a line torn by a crash is skipped, a damaged one is named."""
-    for number, line in enumerate(read_lines(path), start=1):
-        try:
-            yield StepRecord.from_json(line)
-        except (KeyError, TypeError) as error:
-            raise DamagedFile(path, f"is damaged: line {number} is not a record of a step") from error
+    return read_lines(path, StepRecord, "a record of a step")
 
 
-def read_metrics(path: Path) -> Iterator[Row]:
+def read_metrics(path: Path) -> Iterator[MetricsRow]:
     """The rows in order, read as ``read_events`` reads."""
-    for number, line in enumerate(read_lines(path), start=1):
+    for number, line in enumerate(read_lines(path, _Line, "a row of metrics"), start=1):
         try:
-            yield Row.from_json(line)
-        except (KeyError, TypeError) as error:
+            yield MetricsRow.from_json(line)
+        except KeyError as error:
             raise DamagedFile(path, f"is damaged: line {number} is not a row of metrics") from error
 
 
@@ -52,53 +47,17 @@ def truncate_events(path: Path, step: int) -> list[str]:
     """
     last = 0
 
-    def keep(_: int, document: dict[str, Any]) -> bool:
+    def keep(_: int, record: StepRecord) -> bool:
         nonlocal last
-        record = StepRecord.from_json(document)
-        record.check()
         last = record.step
         return last <= step
 
-    def stand_in(_: int) -> str:
-        return _event_line(StepRecord(step=last, meeting=True, damaged=1)) if last <= step else ""
+    def stand_in(_: int) -> StepRecord | None:
+        return StepRecord(step=last, is_step=False, damaged=1) if last <= step else None
 
-    return repair(path, keep, stand_in)
+    return repair(path, StepRecord, keep, stand_in)
 
 
 def truncate_metrics(path: Path, step: int) -> list[str]:
     """Drop the rows beyond a step, and damaged ones, for a run that goes on from there; see ``repair``."""
-
-    def keep(_: int, document: dict[str, Any]) -> bool:
-        row = Row.from_json(document)
-        numbers = (
-            row.epoch,
-            row.learning_rate,
-            row.seconds,
-            row.scores.train_loss,
-            row.scores.test_loss or 0.0,
-        )
-        if not all(isinstance(number, float | int) for number in (*numbers, *row.scores.metrics.values())):
-            raise TypeError("not a row of metrics")
-        return row.step <= step
-
-    return repair(path, keep, lambda _: "")
-
-
-def _event_line(record: StepRecord) -> str:
-    """The text of ``StepRecord.to_json``, at more than twice its speed."""
-    hidden = f'"hidden":[{_spans(record.hidden)}],' if record.hidden else ""
-    meeting = ',"meeting":true' if record.meeting else ""
-    warm_up = ',"warm_up":true' if record.warm_up else ""
-    damaged = f',"damaged":{record.damaged}' if record.damaged else ""
-    return (
-        f'{{"step":{record.step},"samples":{record.samples},"spans":[{_spans(record.spans)}],'
-        f'{hidden}"sent":{record.sent},"received":{record.received}{meeting}{warm_up}{damaged}}}'
-    )
-
-
-def _spans(spans: list[Span]) -> str:
-    return ",".join([f'["{kind}",{start:.9f},{length:.9f}]' for kind, start, length in spans])
-
-
-def _metrics_line(row: Row) -> str:
-    return encode(finite(row.to_json()))
+    return repair(path, _Line, lambda _, line: MetricsRow.from_json(line).step <= step, lambda _: None)

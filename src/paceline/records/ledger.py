@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import floor, log2
 
-from paceline.records.spans import KINDS, StepRecord, Totals
+from paceline.records.spans import KINDS, StepBreakdown, StepRecord, Totals
 
 PLACE = {kind: place for place, kind in enumerate(KINDS)}
 COMPUTING = slice(PLACE["data"], PLACE["backward"] + 1)
@@ -29,7 +29,7 @@ class TimeLedger:
         self.starting = True
         """Whether what comes next, up to a step, belongs to the start; set again where a run resumes."""
         self._classes: dict[int, dict[int, _Class]] = {}
-        self._warm_up = [0.0] * WIDTH
+        self._warm_up = [0.0] * (WIDTH + 1)
         self._sums = [0.0] * WIDTH
         self._outside: dict[str, float] = {}
         self._totals = Totals()
@@ -41,12 +41,11 @@ class TimeLedger:
             seconds[PLACE[kind]] += length
         hidden = sum([span.length for span in record.hidden])
         self._totals.damaged += record.damaged
-        if record.meeting:
-            self.add_outside(seconds, record.sent, record.received)
+        traffic = record.sent, record.received
+        if record.is_step:
+            self.add_step(seconds, hidden, *traffic, record.samples, warm_up=record.warm_up)
         else:
-            self.add_step(
-                seconds, hidden, record.sent, record.received, record.samples, warm_up=record.warm_up
-            )
+            self.add_outside(seconds, *traffic)
 
     def add_step(
         self,
@@ -65,12 +64,11 @@ class TimeLedger:
         totals.step_sent += sent
         totals.sent += sent
         totals.received += received
-        totals.hidden += hidden
         self.starting = False
         if warm_up:
             totals.warm_up_steps += 1
             totals.warm_up_samples += samples
-            self._warm_up = [one + more for one, more in zip(self._warm_up, seconds, strict=True)]
+            self._warm_up = [one + more for one, more in zip(self._warm_up, [*seconds, hidden], strict=True)]
             return
         exchanged = (sent + received).bit_length()
         if exchanged not in self._classes:
@@ -108,15 +106,14 @@ class TimeLedger:
         many, *steps = [sum(column) for column in zip(*every, strict=True)] or [0.0] * (WIDTH + 2)
         counted = self._totals
         typical = self._typical() if many else [one / max(1, counted.steps) for one in self._warm_up]
-        sums = zip(steps[:WIDTH], self._warm_up, self._sums, strict=True)
+        sums = zip(steps[:WIDTH], self._warm_up[:WIDTH], self._sums, strict=True)
         return replace(
             counted,
-            seconds=_by_kind([sum(three) for three in sums]),
-            step_seconds=_by_kind(steps),
-            warm_up_seconds=_by_kind(self._warm_up),
+            seconds=dict(zip(KINDS, map(sum, sums), strict=True)),
+            in_steps=_breakdown(steps),
+            in_warm_up=_breakdown(self._warm_up),
             outside=dict(self._outside),
-            typical=_by_kind(typical),
-            typical_hidden=typical[WIDTH] if many else counted.hidden / max(1, counted.steps),
+            typical=_breakdown(typical),
         )
 
     def _typical(self) -> list[float]:
@@ -140,5 +137,7 @@ class TimeLedger:
         return [one / many for one in found]
 
 
-def _by_kind(values: Sequence[float]) -> dict[str, float]:
-    return dict(zip(KINDS, values, strict=False))
+def _breakdown(seconds: Sequence[float]) -> StepBreakdown:
+    """Of seconds by kind, in the order of KINDS, and then the hidden ones."""
+    data, forward, backward, communicate, wait, apply, *others, hidden = seconds
+    return StepBreakdown(data, forward, backward, communicate, wait, apply, sum(others), hidden)

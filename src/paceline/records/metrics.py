@@ -29,7 +29,7 @@ class Scores:
 
 
 @dataclass(frozen=True)
-class Row:
+class MetricsRow:
     """One evaluation: when, and how good the model that counts was."""
 
     step: int
@@ -54,13 +54,9 @@ class Row:
     @classmethod
     def from_json(cls, line: Mapping[str, Any]) -> Self:
         """Read what ``to_json`` gave; null, which stands for a number that is not finite, becomes nan."""
-        values: dict[str, Any] = {
-            key: float("nan") if value is None else value for key, value in line.items()
-        }
-        step, epoch, rate, seconds = (
-            values.pop(key) for key in ("step", "epoch", "learning_rate", "seconds")
+        values = {key: float("nan") if value is None else value for key, value in line.items()}
+        step, epoch, rate, seconds, train_loss = (
+            values.pop(key) for key in ("step", "epoch", "learning_rate", "seconds", "train_loss")
         )
-        scores = Scores(
-            train_loss=values.pop("train_loss"), test_loss=values.pop("test_loss", None), metrics=values
-        )
-        return cls(step=step, epoch=epoch, scores=scores, learning_rate=rate, seconds=seconds)
+        scores = Scores(train_loss=train_loss, test_loss=values.pop("test_loss", None), metrics=values)
+        return cls(step=int(step), epoch=epoch, scores=scores, learning_rate=rate, seconds=seconds)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.summary import Summary
 
 
@@ -46,7 +46,7 @@ class Observer(Protocol):
         Called in the training loop: must return within microseconds.
         """
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """After every evaluation."""
 
     def noted(self, sentence: str) -> None:
@@ -68,7 +68,7 @@ class Silent:
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
         """Say nothing."""
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Say nothing."""
 
     def noted(self, sentence: str) -> None:

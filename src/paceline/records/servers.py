@@ -1,12 +1,13 @@
 """What a server received and did, in order: the record of staleness, and what a replay follows."""
 
-from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import NamedTuple
 
-from paceline.records.files import DamagedFile
-from paceline.records.lines import LineWriter, encode, read_lines, repair
+import msgspec
+
+from paceline.records.lines import LineWriter, read_lines, repair
 from paceline.units import show_seconds
 
 _AT_ONCE = 1024
@@ -26,170 +27,91 @@ class AppliedGradient(NamedTuple):
     samples: int
 
 
-@dataclass(frozen=True, slots=True)
-class Received:
-    """A message was taken in."""
-
+class _Entry(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="entry", tag=str.lower):
     at: float
     """Seconds since the run began."""
+
+
+class Received(_Entry, frozen=True):
+    """A message was taken in."""
+
     worker: int
     kind: str
-    """The message's name: Join, Push, Rest, Pull or Left."""
+    """The message's name: Join, Push, Pause, Pull or Leave."""
     clock: int = -1
     version: int = -1
     depth: int = 0
     """Messages that were waiting when this one was taken, itself included."""
     how: str = ""
-    """Of Left: "finished", "left" or "died"."""
+    """Of Leave: "finished", "left" or "died"."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ticked:
+class Ticked(_Entry, frozen=True):
     """A time for which the server had waited came before a message did."""
 
-    at: float
 
-
-@dataclass(frozen=True, slots=True)
-class Updated:
+class Updated(_Entry, frozen=True):
     """The parameters were changed."""
 
-    at: float
     version: int
     """Updates so far, this one included."""
     used: tuple[AppliedGradient, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Damaged:
+class Damaged(_Entry, frozen=True):
     """A line could not be read when the run resumed; this stands in its place, so that lines keep their numbers."""
-
-    at: float
-    """When the entry before it was."""
 
 
 Entry = Received | Ticked | Updated | Damaged
-
-
-def entry_to_json(entry: Entry) -> dict[str, Any]:
-    """One line of ``events/server-N.jsonl``; ``entry_from_json`` reads it."""
-    match entry:
-        case Updated():
-            return {
-                "at": round(entry.at, 9),
-                "update": entry.version,
-                "of": [list(one) for one in entry.used],
-            }
-        case Ticked():
-            return {"at": round(entry.at, 9), "tick": True}
-        case Damaged():
-            return {"at": round(entry.at, 9), "damaged": True}
-    line: dict[str, Any] = {"at": round(entry.at, 9), "kind": entry.kind, "worker": entry.worker}
-    if entry.kind == "Push":
-        line |= {"clock": entry.clock, "version": entry.version}
-    if entry.how:
-        line |= {"clock": entry.clock, "how": entry.how}
-    return line | {"depth": entry.depth}
-
-
-def entry_from_json(line: Mapping[str, Any]) -> Entry:
-    """Read what ``entry_to_json`` wrote."""
-    if "update" in line:
-        return Updated(line["at"], line["update"], tuple(AppliedGradient(*one) for one in line["of"]))
-    if "tick" in line:
-        return Ticked(line["at"])
-    if "damaged" in line:
-        return Damaged(line["at"])
-    return Received(**line)
+_AnyEntry: type[Entry] = Entry  # type: ignore[assignment]  # which msgspec takes for a type
 
 
 class ServerLog(LineWriter[Entry]):
     """Writes ``events/server-N.jsonl``; ``keep_entries`` cuts it where a run resumes."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, _line, _AT_ONCE)
+        super().__init__(path, _AT_ONCE)
 
 
 def read_server_log(path: Path) -> Iterator[Entry]:
     """One server's entries in order; a line torn by a crash is skipped, a damaged one is named."""
-    for number, line in enumerate(read_lines(path), start=1):
-        try:
-            yield entry_from_json(line)
-        except (KeyError, TypeError) as error:
-            raise DamagedFile(path, f"is damaged: line {number} is not an entry of a server") from error
+    return read_lines(path, _AnyEntry, "an entry of a server")
 
 
 def keep_entries(path: Path, count: int) -> list[str]:
-    """Keep so many entries, for a run that goes on from where there were so many; see ``repair``."""
+    """Keep the first ``count`` entries, for a run that goes on from there; see ``repair``."""
     at = 0.0
 
-    def keep(number: int, document: dict[str, Any]) -> bool:
+    def keep(number: int, entry: Entry) -> bool:
         nonlocal at
-        entry = entry_from_json(document)
-        _check(entry)
         at = entry.at
         return number <= count
 
-    def stand_in(number: int) -> str:
-        return _line(Damaged(at)) if number <= count else ""
+    def stand_in(number: int) -> Entry | None:
+        return Damaged(at) if number <= count else None
 
-    return repair(path, keep, stand_in)
-
-
-def _check(entry: Entry) -> None:
-    """Raise TypeError unless every field is of its kind."""
-    match entry:
-        case Updated():
-            numbers: tuple[Any, ...] = (entry.version, *(number for used in entry.used for number in used))
-        case Received():
-            numbers = (entry.worker, entry.clock, entry.version, entry.depth)
-            if not (isinstance(entry.kind, str) and isinstance(entry.how, str)):
-                raise TypeError("not an entry of a server")
-        case _:
-            numbers = ()
-    if not (isinstance(entry.at, float | int) and all(type(number) is int for number in numbers)):
-        raise TypeError("not an entry of a server")
+    return repair(path, _AnyEntry, keep, stand_in)
 
 
-def _line(entry: Entry) -> str:
-    return encode(entry_to_json(entry))
-
-
-class Coming(NamedTuple):
-    """A worker came after the first update."""
-
-    worker: int
-    at: float
-    """Seconds since the run began."""
-    present: int
-    """Workers from then on, this one included."""
-
-    def __str__(self) -> str:
-        return f"rank {self.worker} joined after {show_seconds(self.at)}; {_goes_on(self.present)}"
-
-
-class Going(NamedTuple):
-    """A worker was there no more."""
+class MembershipChange(NamedTuple):
+    """A worker joined after the first update, or was there no more."""
 
     worker: int
     at: float
     """Seconds since the run began."""
     how: str
-    """"finished", "left" or "died"."""
+    """"joined", "finished", "left" or "died"."""
     clock: int
-    """Steps that it had finished."""
+    """Steps that it had finished; 0 for one that joined."""
     present: int
-    """Workers that went on."""
+    """Workers from then on."""
 
     def __str__(self) -> str:
-        when = f"after {show_seconds(self.at)}, at step {self.clock:,}"
-        return f"rank {self.worker} {self.how} {when}; {_goes_on(self.present)}"
-
-
-def _goes_on(present: int) -> str:
-    if not present:
-        return "no worker was left"
-    return f"the run went on with {present:,} worker{'s' if present > 1 else ''}"
+        when = f"after {show_seconds(self.at)}" + (
+            f", at step {self.clock:,}" if self.how != "joined" else ""
+        )
+        workers = f"the run went on with {self.present:,} worker{'s' if self.present > 1 else ''}"
+        return f"rank {self.worker} {self.how} {when}; {workers if self.present else 'no worker was left'}"
 
 
 @dataclass(slots=True)
@@ -207,8 +129,7 @@ class ServerTotals:
     depth_max: int = 0
     """The most messages that waited at once."""
     messages: int = 0
-    joined: list[Coming] = field(default_factory=list)
-    left: list[Going] = field(default_factory=list)
+    changes: list[MembershipChange] = field(default_factory=list)
     present: list[int] = field(default_factory=list)
     """The workers that are there."""
     refused: dict[str, int] = field(default_factory=dict)
@@ -234,26 +155,14 @@ class ServerTotals:
                 self.damaged += 1
 
     def _attend(self, entry: Received) -> None:
-        """Keep the list of workers; one that was given up comes back with whatever it says next."""
-        if entry.kind == "Left":
-            if entry.worker in self.present:
-                self.present.remove(entry.worker)
-                going = Going(entry.worker, entry.at, entry.how, entry.clock, len(self.present))
-                self.left.append(going)
-        elif entry.worker not in self.present:
+        """Keep the list of workers; one that was given up comes back with whatever it sends next."""
+        how = ""
+        if entry.kind == "Leave" and entry.worker in self.present:
+            self.present.remove(entry.worker)
+            how = entry.how
+        elif entry.kind != "Leave" and entry.worker not in self.present:
             self.present.append(entry.worker)
-            if self.updates:
-                self.joined.append(Coming(entry.worker, entry.at, len(self.present)))
-
-    def to_json(self) -> dict[str, Any]:
-        """A plain document; JSON makes text of the keys of ``staleness``."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` gave, also after it has been JSON."""
-        values = dict(document)
-        values["staleness"] = {int(key): count for key, count in values["staleness"].items()}
-        values["joined"] = [Coming(*one) for one in values["joined"]]
-        values["left"] = [Going(*one) for one in values["left"]]
-        return cls(**values)
+            how = "joined" if self.updates else ""
+        if how:
+            clock = 0 if how == "joined" else entry.clock
+            self.changes.append(MembershipChange(entry.worker, entry.at, how, clock, len(self.present)))

@@ -1,16 +1,16 @@
 """A whole run in one small document."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self
+from dataclasses import dataclass, field
+from typing import Any
 
-from paceline.records.files import DamagedFile, read_json
+from paceline.errors import UsageError
+from paceline.records.files import DamagedFile, read_document, to_document
 from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad, disturbance
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 @dataclass(kw_only=True)
@@ -62,25 +62,20 @@ class Summary:
     @property
     def _reached(self) -> str:
         came = f"it was {self.final['accuracy']:.4f} " if "accuracy" in self.final else ""
-        return f"{came}after epoch {self.epochs:.4g}; train for longer, or with another --lr"
+        return f"{came}after epoch {self.epochs:.4g}; train for longer, or with another learning rate"
 
     def to_json(self) -> dict[str, Any]:
-        """The document, with its schema number."""
-        return {"schema": SCHEMA, **asdict(self), "notes": self.notes}
+        return {"schema": SCHEMA, **to_document(self), "notes": self.notes}
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` wrote, also before there were servers and loads."""
-        values = {key: value for key, value in document.items() if key not in ("schema", "notes")}
-        values["loads"] = [HostLoad(**load) for load in values.get("loads", [])]
-        values["totals"] = [Totals(**totals) for totals in values["totals"]]
-        values["servers"] = [ServerTotals.from_json(totals) for totals in values.get("servers", [])]
-        return cls(**values)
+
+def read_summary(folder: RunFolder) -> Summary:
+    """What ``to_json`` gave; DamagedFile or UsageError where it is something else."""
+    return read_document(folder.summary, Summary, what="the summary of a run", schema=SCHEMA)
 
 
 def recorded_loads(folder: RunFolder) -> list[HostLoad]:
     """What else computed during a run; nothing where its summary is not there, or another version wrote it."""
     try:
-        return Summary.from_json(read_json(folder.summary)).loads
-    except (OSError, DamagedFile, LookupError, TypeError, ValueError, AttributeError):
+        return read_summary(folder).loads
+    except (OSError, DamagedFile, UsageError):
         return []

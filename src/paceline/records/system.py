@@ -4,12 +4,11 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, NamedTuple, Self
 
 import psutil
 
-from paceline.records.lines import LineWriter, encode
+from paceline.records.lines import LineWriter
 from paceline.records.load import HostLoad, LoadMeter
 
 
@@ -61,9 +60,7 @@ class SystemSampler:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join()
         self.load = self._meter.load()
@@ -87,7 +84,7 @@ class SystemSampler:
     def _run(self) -> None:
         psutil.cpu_percent()  # psutil measures from the last call of the same thread
         try:
-            with LineWriter[dict[str, Any]](self.path, encode, at_once=1) as lines:
+            with LineWriter[dict[str, Any]](self.path, at_once=1) as lines:
                 over = False
                 while not over:
                     over = self._over.wait(self.interval)

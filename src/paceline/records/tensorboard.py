@@ -1,15 +1,16 @@
 """TensorBoard event files, for people who look at runs there."""
 
 import time
+from dataclasses import fields
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Started
-from paceline.records.spans import KINDS
+from paceline.records.spans import StepBreakdown
 from paceline.records.summary import Summary
 
 POINTS = 200
@@ -60,7 +61,7 @@ class TensorBoardObserver:
         if progress >= self._next or time.monotonic() >= self._due:
             self._point(seconds)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Write the row's scores; the time that it took is in no rate and in no step."""
         if self._last:
             self._point(self._last[1])
@@ -80,12 +81,11 @@ class TensorBoardObserver:
     def finished(self, summary: Summary) -> None:
         """Write the parts of a typical step, in milliseconds, and close the files."""
         self._point(summary.seconds)
-        workers = [totals for totals in summary.totals if totals.steps]
-        for kind in KINDS if workers else ():
-            if kind in ("evaluate", "checkpoint"):  # which lie between steps
-                continue
-            mean = sum(totals.typical[kind] for totals in workers) / len(workers)
-            self._scalar(f"step_ms/{kind}", 1e3 * mean, summary.steps, summary.seconds)
+        workers = [totals.typical for totals in summary.totals if totals.steps]
+        for part in fields(StepBreakdown) if workers else ():
+            if part.name != "hidden":
+                mean = sum(getattr(step, part.name) for step in workers) / len(workers)
+                self._scalar(f"step_ms/{part.name}", 1e3 * mean, summary.steps, summary.seconds)
         self.close()
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ def _open(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise UsageError(
-            "--tensorboard needs the package tensorboard, which is not installed; "
+            "TensorBoard event files need the package tensorboard, which is not installed; "
             "install it with: pip install 'paceline[tensorboard]'"
         ) from error
     return SummaryWriter(str(folder), flush_secs=10)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from paceline.records.files import finite
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
 from paceline.reports.meters import Bar, Lines, Pace, meter_for
@@ -46,7 +46,7 @@ class ConsoleObserver:
         assert self._pace
         self._pace.count(progress, samples, loss, seconds)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Print the row."""
         for line in self._table.lines(row):
             self._print(line)
@@ -93,7 +93,7 @@ class JsonObserver:
         self._settings = dict(settings)
         self._out = out or sys.stdout
         self._meter = Lines(err or sys.stderr)
-        self._rows: list[Row] = []
+        self._rows: list[MetricsRow] = []
         self._run: Started | None = None
         self._pace: Pace | None = None
 
@@ -106,7 +106,7 @@ class JsonObserver:
         assert self._pace
         self._pace.count(progress, samples, loss, seconds)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Remember the row."""
         self._rows.append(row)
 
@@ -148,7 +148,7 @@ class Tee:
         for observer in self._observers:
             observer.stepped(progress, samples, loss, seconds)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Tell all."""
         for observer in self._observers:
             observer.evaluated(row)

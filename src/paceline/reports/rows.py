@@ -1,6 +1,6 @@
 """The table of evaluations, a line at a time as they come."""
 
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.reports.text import figure
 
 
@@ -12,7 +12,7 @@ class RowTable:
         """Whose seconds they are: "wall" or "simulated"."""
         self._titles: list[str] = []
 
-    def lines(self, row: Row) -> list[str]:
+    def lines(self, row: MetricsRow) -> list[str]:
         """The row's line, below the header if it is the first."""
         scores = row.scores
         cells = {

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import count, pairwise
 
-from paceline.records.servers import Coming, Going, ServerTotals
+from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
 from paceline.records.summary import Summary
 from paceline.reports.text import bar, counted, rounded_to_add_up
@@ -130,7 +130,7 @@ def _share_waited(totals: Totals) -> float:
 
 def _compute(totals: Totals) -> float:
     """Seconds of a typical step that are the worker's own."""
-    return sum(totals.typical[kind] for kind in ("data", "forward", "backward"))
+    return totals.typical.compute - totals.typical.apply
 
 
 def _time(seconds: float) -> str:
@@ -169,8 +169,7 @@ def _counts(servers: Sequence[ServerTotals]) -> list[str]:
 
 def _changes(server: ServerTotals) -> list[str]:
     """Who joined late, left or died, in order of time."""
-    gone = [one for one in server.left if one.how != "finished"]
-    changes: list[Coming | Going] = sorted([*server.joined, *gone], key=lambda one: one.at)
+    changes = [one for one in server.changes if one.how != "finished"]
     lines = [str(one) for one in changes[:CHANGES]]
     if len(changes) > CHANGES:
         lines.append(f"and {len(changes) - CHANGES:,} more who joined, left or died")

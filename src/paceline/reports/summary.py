@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from textwrap import wrap
 
-from paceline.records.spans import Totals
+from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import Summary
 from paceline.reports.staleness import served_lines
 from paceline.reports.text import bar, counted, percent, rounded_to_add_up
@@ -20,7 +20,6 @@ PARTS = {
 }
 """The kinds of time that a step is made of; evaluations and checkpoints lie between steps."""
 
-COMPUTE = ("data", "forward", "backward", "apply")
 EXCHANGE = ("communicate", "wait")
 UNEVEN = 1.3
 """How much longer the slowest worker computes than the fastest before both are shown."""
@@ -46,7 +45,7 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
 
     Where steps are not ``timed``, as in a replay, nothing is said of where their time went.
     """
-    workers = [Worker.of(rank, totals) for rank, totals in enumerate(summary.totals) if totals.steps]
+    workers = [WorkerSteps.of(rank, totals) for rank, totals in enumerate(summary.totals) if totals.steps]
     lines = [_answer(summary, workers) + (f"; {folder}" if folder else "")]
     if workers and timed:
         lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
@@ -62,48 +61,36 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
 
 
 @dataclass(frozen=True)
-class Worker:
-    """One worker's typical step."""
+class WorkerSteps:
+    """What the steps of one worker took."""
 
     rank: int
-    parts: tuple[float, ...]
-    """Seconds, in the order of PARTS."""
-    mean: tuple[float, ...]
-    """The same of the mean step; the first step of a process is not in it unless there is no other."""
+    typical: StepBreakdown
+    mean: StepBreakdown
+    """The first step of a process is not in it unless there is no other."""
     totals: Totals
 
     @classmethod
-    def of(cls, rank: int, totals: Totals) -> "Worker":
+    def of(cls, rank: int, totals: Totals) -> "WorkerSteps":
         """Read the totals of a worker that has finished a step."""
         later = totals.steps - totals.warm_up_steps
-        sums = totals.step_seconds if later else totals.warm_up_seconds
-        mean = tuple(sums[kind] / (later or totals.steps) for kind in PARTS)
-        return cls(rank, tuple(totals.typical[kind] for kind in PARTS), mean, totals)
+        mean = totals.in_steps * (1 / later) if later else totals.in_warm_up * (1 / totals.steps)
+        return cls(rank, totals.typical, mean, totals)
 
     @property
     def exchanges(self) -> bool:
-        """Whether any time of a step goes to the other workers."""
-        return any(
-            kind in EXCHANGE and (part or mean)
-            for kind, part, mean in zip(PARTS, self.parts, self.mean, strict=True)
-        )
-
-    @property
-    def compute(self) -> float:
-        """Seconds of the typical step that are the worker's own."""
-        return sum(self.totals.typical[kind] for kind in COMPUTE)
+        return any(getattr(one, kind) for one in (self.typical, self.mean) for kind in EXCHANGE)
 
     @property
     def samples_per_second(self) -> float:
         """While it trains: neither the first step of a process nor what lies outside of steps counts."""
-        totals, training = self.totals, sum(self.totals.step_seconds.values())
-        if not training:
-            training = sum(totals.warm_up_seconds.values())
-            return totals.samples / training if training else 0.0
-        return (totals.samples - totals.warm_up_samples) / training
+        totals = self.totals
+        if totals.in_steps.total:
+            return (totals.samples - totals.warm_up_samples) / totals.in_steps.total
+        return totals.samples / totals.in_warm_up.total if totals.in_warm_up.total else 0.0
 
 
-def _answer(summary: Summary, workers: list[Worker]) -> str:
+def _answer(summary: Summary, workers: list[WorkerSteps]) -> str:
     simulated = "simulated: " if summary.runtime == "virtual" else ""
     took = show_seconds(summary.seconds)
     if summary.ending in ("interrupted", "failed"):
@@ -119,7 +106,7 @@ def _answer(summary: Summary, workers: list[Worker]) -> str:
     steps = f"{simulated}{counted(summary.steps, 'step')} in {took}"
     if not workers:
         return steps
-    return f"{steps}, {show_seconds(sum(sum(worker.parts) for worker in workers) / len(workers))} a step"
+    return f"{steps}, {show_seconds(_mean([worker.typical for worker in workers]).total)} a step"
 
 
 def _accuracy(summary: Summary, took: str) -> str:
@@ -131,41 +118,41 @@ def _accuracy(summary: Summary, took: str) -> str:
     return f"reached {accuracy} in {took} ({percent(summary.target)} after {show_seconds(summary.target_seconds)})"
 
 
-def _table(workers: list[Worker], blocks: bool) -> list[str]:
+def _table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
     """The typical step in parts that add up; the mean one, the fastest and the slowest worker where they differ."""
-    typical = _mean([worker.parts for worker in workers])
-    mean = _mean([worker.mean for worker in workers])
-    step = sum(typical)
-    digits = _digits(1e3 * step)
-    columns = [_milliseconds(typical, digits), [f"{share:.0f} %" for share in _percents(typical)]]
+    typical, mean = (_mean([getattr(worker, which) for worker in workers]) for which in ("typical", "mean"))
+    digits = _digits(1e3 * typical.total)
+    columns = [_milliseconds(typical, digits), _percents(typical)]
     titles = ["ms", "%"]
-    if sum(mean) > ATYPICAL * step:
+    if mean.total > ATYPICAL * typical.total:
         columns.append(_milliseconds(mean, digits))
         titles.append("mean ms")
-    fast, slow = (pick(workers, key=lambda worker: worker.compute) for pick in (min, max))
-    uneven = slow.compute > UNEVEN * fast.compute
-    for worker in (fast, slow) if uneven else ():
-        columns.append(_milliseconds(worker.parts, digits))
+    fast, slow = (pick(workers, key=lambda worker: worker.typical.compute) for pick in (min, max))
+    ratio = slow.typical.compute / fast.typical.compute if fast.typical.compute else 1.0
+    for worker in (fast, slow) if ratio > UNEVEN else ():
+        columns.append(_milliseconds(worker.typical, digits))
         titles.append(f"rank {worker.rank}")
     width = {2: 24, 3: 18, 4: 12}.get(len(titles), 6)
-    drawn = [bar(part / step if step else 0.0, width, blocks) for part in typical]
-    hidden = sum(worker.totals.typical_hidden for worker in workers) / len(workers)
-    if hidden:
+    drawn = [bar(part / typical.total if typical.total else 0.0, width, blocks) for part in _parts(typical)]
+    if typical.hidden:
         place = list(PARTS).index("communicate")
-        drawn[place] = f"{drawn[place]} ({1e3 * hidden:.{digits}f} hidden)".lstrip()
+        drawn[place] = f"{drawn[place]} ({1e3 * typical.hidden:.{digits}f} hidden)".lstrip()
     lines = [_line("where a step went", titles, "")]
     left_out = () if any(worker.exchanges for worker in workers) else EXCHANGE
     for kind, *cells, picture in zip([*PARTS, "step"], *columns, [*drawn, ""], strict=True):
         if kind not in left_out:
             lines.append(_line(f"  {PARTS.get(kind, 'typical step')}", cells, picture))
-    if uneven:
-        ratio = slow.compute / fast.compute
+    if ratio > UNEVEN:
         lines.append(f"rank {slow.rank} computes {ratio:.3g} times as long as rank {fast.rank}")
     return lines
 
 
-def _mean(rows: list[tuple[float, ...]]) -> list[float]:
-    return [sum(values) / len(rows) for values in zip(*rows, strict=True)]
+def _mean(steps: list[StepBreakdown]) -> StepBreakdown:
+    return sum(steps, StepBreakdown()) * (1 / len(steps))
+
+
+def _parts(step: StepBreakdown) -> list[float]:
+    return [getattr(step, kind) for kind in PARTS]
 
 
 def _line(name: str, cells: list[str], picture: str) -> str:
@@ -181,21 +168,17 @@ def _digits(milliseconds: float) -> int:
     )
 
 
-def _milliseconds(parts: "list[float] | tuple[float, ...]", digits: int) -> list[str]:
-    rounded = rounded_to_add_up([1e3 * part for part in parts], digits)
+def _milliseconds(step: StepBreakdown, digits: int) -> list[str]:
+    rounded = rounded_to_add_up([1e3 * part for part in _parts(step)], digits)
     return [f"{value:.{digits}f}" for value in [*rounded, sum(rounded)]]
 
 
-def _percents(parts: list[float]) -> list[float]:
-    step = sum(parts)
-    return (
-        [*rounded_to_add_up([100 * part / step for part in parts], 0), 100.0]
-        if step
-        else [0.0] * (len(parts) + 1)
-    )
+def _percents(step: StepBreakdown) -> list[str]:
+    shares = [100 * part / step.total if step.total else 0.0 for part in _parts(step)]
+    return [f"{share:.0f} %" for share in [*rounded_to_add_up(shares, 0), 100.0 if step.total else 0.0]]
 
 
-def _amounts(summary: Summary, workers: list[Worker]) -> list[str]:
+def _amounts(summary: Summary, workers: list[WorkerSteps]) -> list[str]:
     """Work, where a worker's whole time went, traffic, CPU and memory: a line each where there is something to say."""
     rate = sum(worker.samples_per_second for worker in workers)
     lines = [f"{_work(summary)}, {rate:,.0f} samples/s"]
@@ -221,7 +204,7 @@ def _work(summary: Summary) -> str:
     return f"{steps}, {counted(summary.epochs, 'epoch')}"
 
 
-def _first(workers: list[Worker]) -> list[str]:
+def _first(workers: list[WorkerSteps]) -> list[str]:
     """What the first step took, where that is worth a word."""
     firsts = [one.totals for one in workers if one.totals.warm_up_steps]
     if not firsts:
@@ -229,8 +212,8 @@ def _first(workers: list[Worker]) -> list[str]:
     if all(one.steps == one.warm_up_steps for one in firsts):
         return ["no step but the first, which allocates memory: train for longer to see a typical one"]
     many = sum(one.warm_up_steps for one in firsts)
-    first = sum(sum(one.warm_up_seconds.values()) for one in firsts) / many
-    typical = sum(sum(one.parts) for one in workers) / len(workers)
+    first = sum(one.in_warm_up.total for one in firsts) / many
+    typical = _mean([one.typical for one in workers]).total
     if first < LONGER * typical:
         return []
     name = "the first step" if many == len(firsts) else "the first step after each start"
@@ -241,7 +224,7 @@ def _whole_time(present: list[Totals]) -> list[str]:
     """All of a worker's time, in the mean of those who were there: it adds up."""
     sums: dict[str, float] = {"steps": 0.0}
     for one in present:
-        sums["steps"] += sum(one.step_seconds.values()) + sum(one.warm_up_seconds.values())
+        sums["steps"] += one.in_steps.total + one.in_warm_up.total
         for kind, seconds in one.outside.items():
             name = OUTSIDE.get(kind, "rest")
             sums[name] = sums.get(name, 0.0) + seconds

@@ -162,7 +162,7 @@ def _message(entry: Received, place: int, used: int | None) -> str | None:
             return f"a gradient computed on version {entry.version}, not used"
         case "Push" if used != place + 1:
             return f"hands in a gradient computed on version {entry.version}"
-        case "Left" if entry.how != "finished":
+        case "Leave" if entry.how != "finished":
             return {"died": "dies", "left": "leaves"}.get(entry.how, "leaves")
     return None
 

@@ -79,7 +79,7 @@ def _server(process: int, server: int, path: Path, most: int) -> Iterator[dict[s
             yield _counter(process, entry.at, "staleness", stalest)
         elif isinstance(entry, Received):
             yield _counter(process, entry.at, "queue depth", entry.depth)
-            if entry.kind in ("Join", "Left"):
+            if entry.kind in ("Join", "Leave"):
                 what = "joins" if entry.kind == "Join" else entry.how or "left"
                 yield _instant(process, CREW, entry.at, what, {"rank": entry.worker})
 
@@ -104,7 +104,7 @@ def _losses(folder: RunFolder, rank: int, end: float) -> Iterator[dict[str, Any]
 def _system(folder: RunFolder, ranks: list[int], process: int, end: float) -> Iterator[dict[str, Any]]:
     """CPU and memory of the workers that the run began with here, in order of rank, and of the machine."""
     known: dict[int, int] = {}
-    for line in read_lines(folder.system) if folder.system.exists() else ():
+    for line in read_lines(folder.system, dict, "a sample") if folder.system.exists() else ():
         if line["time"] > end:
             continue
         if not known:
@@ -139,7 +139,7 @@ def _name(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
 
 def _complete(record: StepRecord, rank: int, track: int, spans: Iterable[Span]) -> Iterator[dict[str, Any]]:
     """Spans as complete events; the format's times are microseconds."""
-    what = {"meeting": True} if record.meeting else {"samples": record.samples}
+    what = {"samples": record.samples} if record.is_step else {"is_step": False}
     for kind, start, length in spans:
         yield {
             "ph": "X",

@@ -11,7 +11,7 @@ from paceline.jobs.sources import check_trusted, fingerprints
 from paceline.records.files import DamagedFile, digest_of, read_json, read_sealed, write_sealed
 from paceline.records.folder import RunFolder
 from paceline.records.identity import RunIdentity, new_run_id
-from paceline.records.summary import Summary
+from paceline.records.summary import read_summary
 from paceline.records.typed import WrongType, check_type
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES
@@ -167,8 +167,8 @@ def read_settings(folder: RunFolder) -> Settings:
 def check_unfinished(folder: RunFolder, settings: Settings) -> None:
     """Refuse to resume a run that has done all its steps, where its summary says so; else its workers find out."""
     try:
-        summary = Summary.from_json(read_json(folder.summary))
-    except (DamagedFile, OSError, ValueError, LookupError, TypeError, AttributeError):
+        summary = read_summary(folder)
+    except (DamagedFile, OSError, UsageError):
         return
     if summary.ending != "budget" or not summary.epochs:
         return

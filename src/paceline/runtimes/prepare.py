@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass
 
-from paceline import specs
 from paceline.collectives.choose import NATIVE
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
@@ -11,8 +10,8 @@ from paceline.jobs.sharding import Shards
 from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.replica import check_divisible
 from paceline.runtimes.settings import Settings
-from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy, SyncPoint
+from paceline.strategies import build_strategy
+from paceline.strategies.base import Strategy, SyncPoint
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +29,7 @@ class Prepared:
 
 def prepare(settings: Settings) -> Prepared:
     """Build the strategy, the job and the shards, or raise a UsageError."""
-    strategy = build_strategy(settings)
+    strategy = build_strategy(settings.strategy)
     job = build_job(settings.job)
     if settings.target_accuracy is not None and job.test is None:
         raise UsageError(
@@ -64,30 +63,24 @@ def prepare(settings: Settings) -> Prepared:
     )
 
 
-def build_strategy(settings: Settings) -> Strategy:
-    """The strategy that the settings name, or a UsageError."""
-    strategy: Strategy = specs.build(settings.strategy, STRATEGIES, "strategy")
-    return strategy
-
-
 def server_count(settings: Settings, strategy: Strategy) -> int:
     """How many servers a run has: as many as it was asked to have, where its strategy has servers at all."""
-    return settings.servers if isinstance(strategy, Served) else 0
+    return settings.servers if strategy.served else 0
 
 
 def check_servers(settings: Settings, strategy: Strategy) -> None:
     """Refuse servers that nobody would talk to, and collectives where everybody talks to servers."""
-    if settings.servers > 1 and not isinstance(strategy, Served):
+    if settings.servers > 1 and not strategy.served:
         raise UsageError(
             f"--servers {settings.servers} has no place beside strategy {settings.strategy!r}, which keeps no "
             "parameters on servers; leave it out, or choose ps, ssp or async"
         )
-    if getattr(strategy, "backup", 0) >= settings.workers:
+    if settings.workers < strategy.least_workers:
         raise UsageError(
-            f"strategy {settings.strategy!r} drops every gradient of a round of {settings.workers} workers; "
-            "backup must be smaller than --workers"
+            f"strategy {settings.strategy!r} needs at least {strategy.least_workers} workers, and this run has "
+            f"{settings.workers}; use more workers or change its settings"
         )
-    if settings.collective != NATIVE and isinstance(strategy, Served):
+    if settings.collective != NATIVE and strategy.served:
         raise UsageError(
             f"--collective {settings.collective} has no place beside strategy {settings.strategy!r}, whose workers "
             "reduce nothing among themselves; leave it out, or choose a strategy without servers"

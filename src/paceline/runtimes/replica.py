@@ -27,7 +27,7 @@ from paceline.runtimes.flat import (
 )
 from paceline.runtimes.loading import Request, load
 from paceline.runtimes.randomness import AllStreams, State, Streams, TorchStream, undisturbed
-from paceline.strategies.base import parts
+from paceline.strategies.base import server_slices
 
 
 class Replica(FlatModel):
@@ -241,7 +241,7 @@ class ParameterShard:
             optimizer = flat_optimizer(job.optimizer, flat)
         else:
             check_divisible(job, servers, flat)
-            self.params = parts(flat.params, servers)[rank].clone()
+            self.params = server_slices(flat.params, servers)[rank].clone()
             self.grad = torch.zeros_like(self.params)
             own = nn.Parameter(self.params)
             own.grad = self.grad

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.errors import Diverged
 from paceline.jobs.sharding import Shards
-from paceline.records.metrics import TEST_LOSS, Row, Scores
+from paceline.records.metrics import TEST_LOSS, MetricsRow, Scores
 from paceline.runtimes.agenda import Due, Triggers
 from paceline.strategies.base import Strategy, SyncPoint, Worker
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
@@ -74,7 +74,7 @@ class Session:
     """Whose batch-norm statistics go with the central model: the mean of all, or rank 0's."""
     learning_rate: Callable[[float], float]
     """The rate at an epoch, for the rows."""
-    report: Callable[[Row], None]
+    report: Callable[[MetricsRow], None]
     """Told of every evaluation."""
     stopping: Callable[[], bool]
     """Whether the workers have agreed to stop early; alike on all workers at a meeting."""
@@ -120,7 +120,7 @@ class Session:
         position = self.position
         position.seen = self.me.seen
         position.progress = self.shards.steps_through(position.seen)
-        met = self.shards.steps_through(self.me.met)
+        met = self.shards.steps_through(self.me.seen_at_sync)
         if met <= position.met:
             return date
         position.met = met
@@ -197,9 +197,9 @@ class Session:
             yield AllReduce(buffers, weight=self.shards.batch_size(self.me.rank))
         return buffers
 
-    def _row(self, scores: Scores) -> Row:
+    def _row(self, scores: Scores) -> MetricsRow:
         epoch = self.agenda.epoch(self.position.progress)
-        return Row(
+        return MetricsRow(
             step=self.position.progress,
             epoch=epoch,
             scores=scores,

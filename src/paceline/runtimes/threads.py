@@ -76,7 +76,7 @@ class HostRoom:
         cores = profile.machine.get("usable_cores", profile.machine.get("cores"))
         if type(threads) is not int or type(cores) is not int or threads < 1:
             return None
-        source, measured = f"profile {profile.name!r}", max(1, len(profile.company))
+        source, measured = f"profile {profile.name!r}", max(1, len(profile.contention))
         return cls(source=source, threads=threads, cores=cores, measured=measured)
 
     @property
@@ -94,4 +94,4 @@ class HostRoom:
 
     def check_hosts(self, cluster: Cluster, option: str) -> None:
         """The same for every host of a cluster."""
-        self.check(max(host.workers for host in cluster.hosts), option)
+        self.check(max(group.host.workers for group in cluster.groups), option)

@@ -1,7 +1,13 @@
-"""How workers agree. One file a strategy; this table is the only other place that knows of it."""
+"""How workers agree. Each strategy is a class; this table gives the ones that ship their short names."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from paceline import specs
+
+if TYPE_CHECKING:
+    from paceline.strategies.base import Strategy
 
 STRATEGIES: Mapping[str, str] = MappingProxyType(
     {
@@ -12,3 +18,9 @@ STRATEGIES: Mapping[str, str] = MappingProxyType(
         "ssp": "paceline.strategies.parameter_server:StaleSynchronous",
     }
 )
+
+
+def build_strategy(spec: str) -> "Strategy":
+    """Make the strategy that a spec names, such as "local-sgd:period=16"; it imports torch."""
+    strategy: Strategy = specs.build(spec, STRATEGIES, "strategy")
+    return strategy

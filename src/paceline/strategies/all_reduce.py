@@ -1,13 +1,13 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
-from paceline.strategies.base import SyncPoint, Worker
-from paceline.strategies.effects import Apply, Gradient, Mean, Program
+from paceline.strategies.base import Strategy, SyncPoint, Worker
+from paceline.strategies.effects import Apply, BucketedMean, Gradient, Program
 from paceline.units import Size
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllReduceSGD:
+class AllReduceSGD(Strategy):
     """Average the gradients of all workers at every step (synchronous SGD)."""
 
     bucket: Size = Size(25 * 2**20)
@@ -20,17 +20,14 @@ class AllReduceSGD:
 
     @property
     def sync_point(self) -> SyncPoint:
-        """All workers take every step together."""
         return SyncPoint.EVERY_STEP
 
     def worker(self, me: Worker) -> Program:  # noqa: ARG002
-        """Compute a gradient, average it on the way, step."""
-        averaged = Gradient(reduce=Mean(first_bucket=int(self.first_bucket), bucket=int(self.bucket)))
+        averaged = Gradient(reduce=BucketedMean(first_bucket=int(self.first_bucket), bucket=int(self.bucket)))
         while True:
             yield averaged
             yield Apply()
 
     def central(self, me: Worker) -> Program:
-        """Any replica: they are all the same."""
         yield from ()
-        return me.params
+        return me.params  # all replicas are the same

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Protocol, runtime_checkable
+from typing import ClassVar, Protocol
 
 from torch import Tensor
 
@@ -11,7 +11,7 @@ from paceline.strategies.effects import Program
 
 @dataclass(slots=True, eq=False)
 class Worker:
-    """One worker, as its program sees it. The runtime owns it and brings it up to date after every effect.
+    """One worker, as its program sees it. The runtime owns it and updates it after every effect.
 
     A program may be dropped and started anew wherever it asks for its next gradient (that is how a run resumes from
     a checkpoint), so whatever must survive lives here and not in the program's variables.
@@ -31,23 +31,23 @@ class Worker:
     """Seconds since the run began, as of the last effect."""
     samples: int = 0
     """Samples in the last mini-batch."""
-    samples_apart: int = 0
+    samples_since_sync: int = 0
     """Samples since ``params`` were last reduced."""
     total_weight: float = 0.0
     """The sum of the weights in the last reduction."""
     servers: int = 0
-    """How many servers keep parts of the parameters."""
+    """How many servers keep the parameters, a slice each."""
     seen: int = 0
-    """Samples that all workers together have trained on, as far as the servers have told."""
-    met: int = 0
-    """The samples that had been seen when the workers last met, as far as the servers have told."""
+    """Samples that all workers together have trained on, as of server 0's last answer."""
+    seen_at_sync: int = 0
+    """The same when the workers last synchronized."""
     state: dict[str, Tensor] = field(default_factory=dict)
     """The strategy's own state by name; saved in checkpoints."""
 
 
 @dataclass(slots=True, eq=False)
 class Server:
-    """One server, as its program sees it: it keeps one part of the flat parameters.
+    """One server, as its program sees it: it keeps one slice of the flat parameters.
 
     All of it is saved in checkpoints, when no worker waits for an answer; a program is then started anew.
     """
@@ -55,49 +55,73 @@ class Server:
     rank: int
     servers: int
     params: Tensor
-    """This server's part; the runtime's ``Apply`` changes it."""
+    """This server's slice; the runtime's ``Apply`` changes it."""
     grad: Tensor
     """What the next ``Apply`` moves along; the program fills it."""
     version: int = 0
     """Updates so far."""
     seen: int = 0
     """Samples in the updates so far."""
-    met: int = 0
-    """The samples that had been seen when the workers last met."""
+    seen_at_sync: int = 0
+    """The same when the workers last synchronized."""
     now: float = 0.0
     """Seconds since the run began, as of the last effect."""
-    awaited: tuple[int, ...] = ()
-    """The workers with which the run begins or resumes: none of them goes on before all have come or left."""
+    initial_workers: tuple[int, ...] = ()
+    """The workers with which the run begins or resumes: none proceeds before all of them have joined or left."""
 
 
-def parts(vector: Tensor, servers: int) -> tuple[Tensor, ...]:
-    """The part of a flat vector that each server keeps: all of almost the same length, in order."""
+def server_slices(vector: Tensor, servers: int) -> tuple[Tensor, ...]:
+    """The slice of a flat vector that each server keeps: all of almost the same length, in order."""
     return vector.tensor_split(servers)
 
 
-def take_over(own: Tensor, received: Tensor) -> None:
+def copy_unless_shared(own: Tensor, received: Tensor) -> None:
     """Make ``own`` what was received, unless the runtime has written it there already."""
     if own.is_meta or own.data_ptr() != received.data_ptr():
         own.copy_(received)
 
 
 class SyncPoint(Enum):
-    """When all workers of a strategy stand at the same point, so that they can evaluate, save or stop together."""
+    """When all workers of a strategy are at the same point, so that they can evaluate, save or stop together."""
 
     EVERY_STEP = "every step"
     """Whenever a worker asks for its next gradient: all workers take the same number of steps."""
     AFTER_ROUND = "after round"
     """Right after each AllReduce; between two of them some workers take more steps than others."""
     ON_REQUEST = "on request"
-    """Nowhere by themselves: each comes when the servers have seen enough samples, and ``central`` waits for all."""
+    """When the servers have seen enough samples: ``central`` waits for all workers."""
 
 
 class Strategy(Protocol):
-    """How workers agree. A frozen, keyword-only dataclass; its fields are its settings."""
+    """How workers agree. A frozen, keyword-only dataclass that inherits from this; its fields are its settings."""
+
+    replicated: ClassVar[bool] = False
+    """Whether all workers hold the same parameters, to the last bit, whenever they ask for a gradient.
+
+    A run then compares them from time to time, and fails where one worker has drifted.
+    """
 
     @property
     def sync_point(self) -> SyncPoint:
         """When the workers can act together."""
+
+    @property
+    def least_workers(self) -> int:
+        """The fewest workers that it can train with."""
+        return 1
+
+    @property
+    def staleness_bound(self) -> float | None:
+        """With servers: steps by which a worker may be ahead of the slowest before it waits.
+
+        0 is a whole round at every step, inf no bound; where it is None, prediction simulates every worker.
+        """
+        return None
+
+    @property
+    def served(self) -> bool:
+        """Whether servers keep the parameters: where ``server`` is a program of its own."""
+        return type(self).server is not Strategy.server
 
     def worker(self, me: Worker) -> Program:
         """Train without end; the runtime decides when to stop."""
@@ -105,22 +129,10 @@ class Strategy(Protocol):
     def central(self, me: Worker) -> Program:
         """Return the flat parameters that count: those that are evaluated, saved and exported.
 
-        Run by every worker at a meeting. It must leave ``me.params`` as they are, except where workers meet
-        ``APART``: there it waits for all of them and may bring this one up to date.
+        Run by every worker at a synchronization. It must leave ``me.params`` as they are, except where workers
+        synchronize ``ON_REQUEST``: there it waits for all of them and may bring this one up to date.
         """
 
-
-def is_replicated(strategy: Strategy) -> bool:
-    """Whether all workers hold the same parameters, to the last bit, whenever they ask for a gradient.
-
-    A strategy says so with ``replicated = True``; its runs then compare, and fail where one worker has drifted.
-    """
-    return bool(getattr(strategy, "replicated", False))
-
-
-@runtime_checkable
-class Served(Protocol):
-    """A strategy that keeps the parameters on servers."""
-
     def server(self, me: Server) -> Program:
-        """Serve without end; every worker's last message is Left."""
+        """Serve without end; every worker's last message is Leave. Without servers, leave it out."""
+        raise NotImplementedError

@@ -1,145 +1,156 @@
-"""Who may go on: the rules of consistency as pure logic, without time, tensors or messages."""
+"""Which worker may proceed: the consistency rules as pure logic, without time, tensors or messages."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol
 
 
-class Rule(Protocol):
-    """Decides whether a worker that has handed in a gradient may go on."""
+class ConsistencyRule(Protocol):
+    """Decides whether a worker that has pushed a gradient may proceed."""
 
-    def lets_go(self, clock: int, slowest: int, present: int, waiting: int) -> bool:
-        """``clock`` is the worker's own; ``slowest``, ``present`` and ``waiting`` are of all workers that count."""
+    @property
+    def staleness_bound(self) -> float | None:
+        """Clocks by which a worker may be ahead of the slowest; None where that depends on the round."""
+
+    def allows(self, clock: int, slowest: int, active: int, waiting: int) -> bool:
+        """``clock`` is the worker's own; ``slowest``, ``active`` and ``waiting`` are over all active workers."""
 
 
 @dataclass(frozen=True)
-class Bound:
-    """Stale-synchronous: nobody gets more than so many clocks ahead of the slowest (Ho et al., 2013)."""
+class StalenessBound:
+    """Stale-synchronous: a worker at clock c proceeds while c - slowest <= s (Ho et al., 2013)."""
 
     staleness: float
 
-    def lets_go(self, clock: int, slowest: int, present: int, waiting: int) -> bool:  # noqa: ARG002
-        """A worker at clock c may go on while c - slowest <= s."""
+    @property
+    def staleness_bound(self) -> float:
+        return self.staleness
+
+    def allows(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
         return clock - slowest <= self.staleness
 
 
 @dataclass(frozen=True)
 class Quorum:
-    """Synchronous: a round is over when all but the back-up workers have handed in (Chen et al., 2016)."""
+    """Synchronous: a round is over when all but the backup workers have pushed (Chen et al., 2016)."""
 
     backup: int
 
-    def lets_go(self, clock: int, slowest: int, present: int, waiting: int) -> bool:  # noqa: ARG002
-        """Everybody who waits goes on at once."""
-        return waiting >= max(1, present - self.backup)
+    @property
+    def staleness_bound(self) -> float | None:
+        return None if self.backup else 0.0
+
+    def allows(self, clock: int, slowest: int, active: int, waiting: int) -> bool:  # noqa: ARG002
+        """All waiting workers proceed at once."""
+        return waiting >= max(1, active - self.backup)
 
 
 @dataclass(slots=True)
-class Attendance:
-    """One worker that counts."""
+class WorkerState:
+    """What a gate knows of one worker."""
 
     clock: int
-    """Gradients handed in, on top of the slowest worker's clock when this one came."""
-    waits: bool = False
-    """It has handed in, and the rule decides when it goes on."""
-    rests: bool = False
-    """It is at a meeting and holds nobody back."""
-    meets: bool = False
-    """It is at a meeting, or has not handed in since."""
+    """Gradients pushed, on top of the slowest worker's clock when this one joined."""
+    waiting: bool = False
+    """It has pushed, and the rule decides when it proceeds."""
+    paused: bool = False
+    """It is synchronizing and delays no other worker."""
+    syncing: bool = False
+    """It is synchronizing, or has not pushed since."""
 
 
 class Gate:
-    """Lets workers pass by a rule, whoever comes, rests, leaves or dies in between.
+    """Lets workers proceed by a rule, while workers join, pause, leave or die.
 
-    Those with whom a run begins pass together, when all of them have come: the first round is a whole one.
+    The initial workers of a run proceed together, when all of them have joined: the first round is a whole one.
     """
 
-    def __init__(self, rule: Rule, awaited: Collection[int] = ()) -> None:
+    def __init__(self, rule: ConsistencyRule, initial_workers: Collection[int] = ()) -> None:
         self._rule = rule
-        self.workers: dict[int, Attendance] = {}
-        self._awaited = set(awaited)
-        self._newcomers: set[int] = set()
-        self._excused: set[int] = set()
+        self.workers: dict[int, WorkerState] = {}
+        self._missing = set(initial_workers)
+        self._joining: set[int] = set()
+        self._released: set[int] = set()
 
     def join(self, worker: int) -> None:
-        """A worker comes. It passes when no meeting is under way, and holds nobody back before."""
+        """Admit a worker when no synchronization is under way; until then it delays no other worker."""
         self.leave(worker)
-        self._newcomers.add(worker)
+        self._joining.add(worker)
 
     def enter(self, worker: int) -> None:
-        """A worker comes that another gate has let in: it passes whoever meets, for they may wait for it."""
+        """Admit a worker that another gate has admitted: at once, because the others may wait for it."""
         self.leave(worker)
-        if self._awaited:
-            self._newcomers.add(worker)
+        if self._missing:
+            self._joining.add(worker)
         else:
-            self.excuse(worker)
+            self.release(worker)
 
-    def hand_in(self, worker: int) -> None:
+    def push(self, worker: int) -> None:
         """A worker has finished a step and waits; one that was given up in the meantime is taken back."""
-        one = self._attendance(worker)
-        one.clock += 1
-        one.waits, one.rests, one.meets = True, False, False
+        state = self._state(worker)
+        state.clock += 1
+        state.waiting, state.paused, state.syncing = True, False, False
 
-    def excuse(self, worker: int) -> None:
-        """A worker passes at once, whatever the rule says."""
-        self._attendance(worker).waits = False
-        self._excused.add(worker)
+    def release(self, worker: int) -> None:
+        """Let a worker proceed at once, whatever the rule says."""
+        self._state(worker).waiting = False
+        self._released.add(worker)
 
-    def rest(self, worker: int) -> None:
-        """A worker goes to a meeting, which is over when all who went have handed in again."""
-        one = self._attendance(worker)
-        one.waits, one.rests, one.meets = False, True, True
+    def pause(self, worker: int) -> None:
+        """A worker synchronizes with the others, until each of them has pushed again."""
+        state = self._state(worker)
+        state.waiting, state.paused, state.syncing = False, True, True
 
-    def wake(self, worker: int) -> None:
-        """A worker counts again, and passes at once."""
-        self._attendance(worker).rests = False
-        self._excused.add(worker)
+    def resume(self, worker: int) -> None:
+        """A paused worker is active again, and proceeds at once."""
+        self._state(worker).paused = False
+        self._released.add(worker)
 
     def leave(self, worker: int) -> None:
-        """A worker is gone, wherever it was."""
+        """Forget a worker, in whatever state it was."""
         self.workers.pop(worker, None)
-        self._awaited.discard(worker)
-        self._newcomers.discard(worker)
-        self._excused.discard(worker)
+        self._missing.discard(worker)
+        self._joining.discard(worker)
+        self._released.discard(worker)
 
     @property
     def present(self) -> int:
-        """How many workers are there; at least 1, for the last one's gradient may outlive it."""
+        """How many workers there are; at least 1, because the last one's gradient may outlive it."""
         return max(1, len(self.workers))
 
-    def let_pass(self) -> list[int]:
-        """Those who may go on now, by rank; each is named once."""
-        # Whoever may go on does so before a newcomer counts, or the newcomer would hold back a whole round.
-        passing = {*self._excused, *self._released()}
-        passing |= self._let_in()
-        self._excused.clear()
-        for worker in passing:
-            self.workers[worker].waits = False
-        return sorted(passing)
+    def proceeding(self) -> list[int]:
+        """The workers that may proceed now, by rank; each is named once."""
+        # Before a new worker is counted, or it would hold back a whole round.
+        found = {*self._released, *self._allowed()}
+        found |= self._admitted()
+        self._released.clear()
+        for worker in found:
+            self.workers[worker].waiting = False
+        return sorted(found)
 
-    def _released(self) -> list[int]:
-        waiting = [worker for worker, one in self.workers.items() if one.waits]
+    def _allowed(self) -> list[int]:
+        waiting = [worker for worker, state in self.workers.items() if state.waiting]
         if not waiting:
             return []
-        clocks = [one.clock for one in self.workers.values() if not one.rests]
-        slowest, present = min(clocks), len(clocks)
+        clocks = [state.clock for state in self.workers.values() if not state.paused]
+        slowest, active = min(clocks), len(clocks)
         return [
             worker
             for worker in waiting
-            if self._rule.lets_go(self.workers[worker].clock, slowest, present, len(waiting))
+            if self._rule.allows(self.workers[worker].clock, slowest, active, len(waiting))
         ]
 
-    def _let_in(self) -> set[int]:
-        if self._awaited or any(one.meets for one in self.workers.values()):
+    def _admitted(self) -> set[int]:
+        if self._missing or any(state.syncing for state in self.workers.values()):
             return set()
-        coming, self._newcomers = self._newcomers, set()
-        for worker in coming:
-            self._attendance(worker)
-        return coming
+        joining, self._joining = self._joining, set()
+        for worker in joining:
+            self._state(worker)
+        return joining
 
-    def _attendance(self, worker: int) -> Attendance:
-        """What is known of a worker; one that was unknown counts from now on, as far as the slowest who counts."""
+    def _state(self, worker: int) -> WorkerState:
+        """The state of a worker; a new one starts at the clock of the slowest active worker."""
         if worker not in self.workers:
-            counted = [one for one in self.workers.values() if not one.rests] or self.workers.values()
-            self.workers[worker] = Attendance(min((one.clock for one in counted), default=0))
+            active = [state for state in self.workers.values() if not state.paused] or self.workers.values()
+            self.workers[worker] = WorkerState(min((state.clock for state in active), default=0))
         return self.workers[worker]

@@ -16,8 +16,8 @@ MIB = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Mean:
-    """How gradients are averaged while backward goes on: in buckets, weighted by each worker's samples."""
+class BucketedMean:
+    """Average gradients while backward goes on: in buckets, weighted by each worker's samples."""
 
     first_bucket: int = MIB
     """Bytes of the first bucket; smaller starts the traffic earlier in backward."""
@@ -33,7 +33,7 @@ class Gradient:
     With ``reduce``, ``me.grad`` is the mean over all workers when the program goes on.
     """
 
-    reduce: Mean | None = None
+    reduce: BucketedMean | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Apply:
     """The optimizer's step: ``me.params`` moves along ``me.grad``.
 
     A worker's own step ends with it: ``me.clock`` counts one more. On a server it is one update, ``me.version``
-    counts one more and ``me.seen`` the samples of those whose gradients went into it.
+    counts one more and ``me.seen`` the samples of the gradients in it.
     """
 
     gradients: tuple[AppliedGradient, ...] = ()
@@ -78,7 +78,7 @@ class Broadcast:
 
 
 class Peer(NamedTuple):
-    """Somebody to send to: ``Peer("server", 0)``."""
+    """A node to send to: ``Peer("server", 0)``."""
 
     role: Literal["worker", "server"]
     rank: int
@@ -110,4 +110,4 @@ class Receive:
 
 
 Program = Generator[Any, Any, Any]
-"""A generator of effects; what it returns is up to whoever runs it."""
+"""A generator of effects."""

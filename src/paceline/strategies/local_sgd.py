@@ -1,34 +1,81 @@
 from dataclasses import dataclass
+from typing import Self
 
-from paceline.strategies.base import SyncPoint, Worker
+from paceline.errors import ParseError, UsageError
+from paceline.strategies.base import Strategy, SyncPoint, Worker
 from paceline.strategies.effects import AllReduce, Apply, Gradient, Program
-from paceline.strategies.periods import Seconds, Steps
+from paceline.units import parse_seconds
+
+
+@dataclass(frozen=True)
+class StepPeriod:
+    """A period of this many steps; "16" as text."""
+
+    count: int
+
+    def __post_init__(self) -> None:
+        if self.count < 1:
+            raise UsageError(f"a period of {self.count} steps is too short: it must be at least 1")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        if not text.lstrip("-").isdecimal():
+            raise ParseError(f"{text!r} is not a period: write steps ('16') or time ('0.5s')")
+        return cls(int(text))
+
+    def is_over(self, clock: int, seconds: float) -> bool:  # noqa: ARG002
+        """Whether the step just finished ends a period."""
+        return clock % self.count == 0
+
+    def __str__(self) -> str:
+        return str(self.count)
+
+
+@dataclass(frozen=True)
+class TimePeriod:
+    """A period of this many seconds, "0.5s" as text; a round ends with the first step that is finished after it."""
+
+    length: float
+
+    def __post_init__(self) -> None:
+        if not self.length > 0:
+            raise UsageError(f"a period of {self.length:g} s is too short: it must be more than 0 s")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        return cls(parse_seconds(text))
+
+    def is_over(self, clock: int, seconds: float) -> bool:  # noqa: ARG002
+        """Whether the step just finished ends a period."""
+        return seconds >= self.length
+
+    def __str__(self) -> str:
+        return f"{self.length:g}s"
 
 
 @dataclass(frozen=True, kw_only=True)
-class LocalSGD:
-    """Train apart, average the models now and then (Stich, 2019)."""
+class LocalSGD(Strategy):
+    """Each worker trains alone; their models are averaged once a period (Stich, 2019)."""
 
-    period: Steps | Seconds = Steps(16)
+    period: StepPeriod | TimePeriod = StepPeriod(16)
     """Steps between averages (16) or time (0.5s); 1 is synchronous SGD, more means less traffic and more drift."""
 
     @property
     def sync_point(self) -> SyncPoint:
         """By steps, all workers count alike; by seconds, a fast worker takes more steps in a round than a slow one."""
-        return SyncPoint.EVERY_STEP if isinstance(self.period, Steps) else SyncPoint.AFTER_ROUND
+        return SyncPoint.EVERY_STEP if isinstance(self.period, StepPeriod) else SyncPoint.AFTER_ROUND
 
     def worker(self, me: Worker) -> Program:
-        """Step alone; when the period is over, become the average."""
         begun = me.now
         while True:
             yield Gradient()
             yield Apply()
             if self.period.is_over(me.clock, me.now - begun):
-                yield AllReduce(me.params, weight=me.samples_apart)
+                yield AllReduce(me.params, weight=me.samples_since_sync)
                 begun = me.now
 
     def central(self, me: Worker) -> Program:
         """The average of the replicas, whether or not a round has just ended."""
         average = me.params.clone()
-        yield AllReduce(average, weight=max(1, me.samples_apart))
+        yield AllReduce(average, weight=max(1, me.samples_since_sync))
         return average

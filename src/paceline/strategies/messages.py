@@ -1,4 +1,4 @@
-"""What workers and servers tell each other; these and no others may travel between processes."""
+"""The messages between workers and servers; no other kind may travel between processes."""
 
 from dataclasses import dataclass, fields
 from functools import cache
@@ -11,13 +11,9 @@ HEADER = 64
 
 
 def message_bytes(message: Any) -> int:
-    """What a message weighs."""
-    size = HEADER
-    for name in _names(message.__class__):
-        value = getattr(message, name)
-        if isinstance(value, Tensor):
-            size += value.nbytes
-    return size
+    """The bytes that a message takes on a link."""
+    values = (getattr(message, name) for name in _names(message.__class__))
+    return HEADER + sum(value.nbytes for value in values if isinstance(value, Tensor))
 
 
 @cache
@@ -27,49 +23,49 @@ def _names(kind: type) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """A worker's first word; answered with Model, after a meeting where one is under way."""
+    """A worker's first message; answered with Model, after a synchronization where one is under way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """A gradient for the part that a server keeps; answered with Model when the worker may go on."""
+    """A gradient for the slice that a server keeps; answered with Model when the worker may proceed."""
 
     grad: Tensor
     clock: int
     """Steps that the worker had finished before it computed this gradient."""
     version: int
-    """The version of the server's part that it was computed on."""
+    """The version of the server's slice that it was computed on."""
     samples: int
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
-    """A worker goes to a meeting: until it pulls, nobody need wait for it. No answer."""
+class Pause:
+    """A worker synchronizes with the others: until it pulls, no worker waits for it. No answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pull:
-    """All workers have come to a meeting, and this one counts again; answered at once with Model."""
+    """All workers have synchronized, and this one is active again; answered at once with Model."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """The part of the parameters that a server keeps, and how far training has come."""
+    """The slice of the parameters that a server keeps, and how far training has come."""
 
     params: Tensor
     version: int
     seen: int
-    met: int
+    seen_at_sync: int
     held: float
-    """Seconds for which the server could not answer because others were behind."""
+    """Seconds for which the server could not answer because other workers were behind."""
 
 
 @dataclass(frozen=True, slots=True)
-class Left:
-    """What every server receives when a worker has finished, gone or died."""
+class Leave:
+    """What every server receives when a worker has finished, left or died."""
 
     clock: int
 
 
-MESSAGES = (Join, Push, Rest, Pull, Model, Left)
+MESSAGES = (Join, Push, Pause, Pull, Model, Leave)
 """Every kind of message, in the order of their numbers on the wire."""

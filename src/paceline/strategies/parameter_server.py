@@ -1,9 +1,9 @@
 """The parameter server in its three classical forms.
 
-Servers keep the parameters; workers push gradients and get the newest parameters back. The forms differ in whom a
-server lets go on (``consistency.py``). An update is always the same: before somebody goes on, the mean of what has
-come since the last update is applied in one step of the job's optimizer. With a bound of 0 that is a whole round,
-so stale-synchronous training is the synchronous server; without a bound it is one gradient, so it is the
+Servers keep the parameters; workers push gradients and receive the newest parameters. The forms differ in which worker
+a server lets proceed (``consistency.py``). An update is always the same: before a worker proceeds, the mean of the
+gradients since the last update is applied in one step of the job's optimizer. With a staleness bound of 0 that is a
+whole round, so stale-synchronous training is the synchronous server; without a bound it is one gradient, so it is the
 asynchronous one.
 """
 
@@ -15,8 +15,8 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.records.servers import AppliedGradient
-from paceline.strategies.base import Server, SyncPoint, Worker, parts, take_over
-from paceline.strategies.consistency import Bound, Gate, Quorum, Rule
+from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, copy_unless_shared, server_slices
+from paceline.strategies.consistency import ConsistencyRule, Gate, Quorum, StalenessBound
 from paceline.strategies.effects import (
     AllReduce,
     Apply,
@@ -27,15 +27,15 @@ from paceline.strategies.effects import (
     Receive,
     Send,
 )
-from paceline.strategies.gathering import Gathered
-from paceline.strategies.messages import Join, Left, Model, Pull, Push, Rest
+from paceline.strategies.gradient_buffer import GradientBuffer
+from paceline.strategies.messages import Join, Leave, Model, Pause, Pull, Push
 
-SHORTEST = 0.001
+MIN_INTERVAL = 0.001
 """Seconds between updates by the clock: a server needs some time for messages."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ParameterServer:
+class ParameterServer(Strategy):
     """What the three forms share: a worker's program, a server's, and how gradients become an update."""
 
     damped: bool = False
@@ -49,78 +49,82 @@ class ParameterServer:
 
     @property
     def sync_point(self) -> SyncPoint:
-        """Each worker comes when the servers have seen enough samples."""
         return SyncPoint.ON_REQUEST
 
     @property
-    def rule(self) -> Rule:
-        """Who may go on."""
+    def staleness_bound(self) -> float | None:
+        return self.rule.staleness_bound
+
+    @property
+    def rule(self) -> ConsistencyRule:
+        """Which worker may proceed."""
         raise NotImplementedError
 
     def worker(self, me: Worker) -> Program:
-        """Compute on what the servers gave, push, take over what they give back."""
-        # Server 0 first: it keeps newcomers out of meetings. To be counted elsewhere and kept out there is a deadlock.
-        first = yield from _ask(me, {0: Join()})
-        others = yield from _ask(me, dict.fromkeys(range(1, me.servers), Join()))
+        """Compute on the servers' parameters, push, receive the new ones."""
+        # Server 0 first: it admits no worker during a synchronization, and no other may count one that it keeps out.
+        first = yield from _request(me, {0: Join()})
+        others = yield from _request(me, dict.fromkeys(range(1, me.servers), Join()))
         versions = first | others
         while True:
             yield Gradient()
-            grads = enumerate(parts(me.grad, me.servers))
-            versions = yield from _ask(
-                me, {server: Push(part, me.clock, versions[server], me.samples) for server, part in grads}
+            grads = enumerate(server_slices(me.grad, me.servers))
+            versions = yield from _request(
+                me, {server: Push(grad, me.clock, versions[server], me.samples) for server, grad in grads}
             )
             yield Clock()
 
     def central(self, me: Worker) -> Program:
-        """The servers' copy, once all workers have come; until then this one holds nobody back."""
+        """The servers' copy, once all workers are here; until then no worker waits for this one."""
         for server in range(me.servers):
-            yield Send(Peer("server", server), Rest())
+            yield Send(Peer("server", server), Pause())
         yield AllReduce(torch.zeros(1), op="sum")
-        yield from _ask(me, dict.fromkeys(range(me.servers), Pull()))
+        yield from _request(me, dict.fromkeys(range(me.servers), Pull()))
         return me.params
 
     def server(self, me: Server) -> Program:
-        """Gather gradients; before anybody who has handed one in goes on, update."""
-        desk = _Desk(me, self.rule)
+        """Collect gradients; before a worker that has pushed one proceeds, update."""
+        state = _ServerState(me, self.rule)
         while True:
             sender, message = yield Receive()
-            self._take(desk, sender.rank, message)
-            passing = desk.gate.let_pass()
-            if any(worker in desk.gathered for worker in passing):
-                yield self._update(desk)
-            for worker in passing:
-                yield desk.answer(worker)
+            self._handle(state, sender.rank, message)
+            proceeding = state.gate.proceeding()
+            if any(worker in state.pending for worker in proceeding):
+                yield self._update(state)
+            for worker in proceeding:
+                yield state.answer(worker)
 
-    def _take(self, desk: "_Desk", worker: int, message: object) -> None:
-        """Whatever a message says about the one who sent it."""
-        desk.arrived[worker] = desk.me.now
+    def _handle(self, state: "_ServerState", worker: int, message: object) -> None:
+        state.arrived[worker] = state.me.now
         match message:
             case Push():
-                desk.gate.hand_in(worker)
-                self._gather(desk, worker, message)
-            case Join() if desk.me.rank == 0:  # one server keeps newcomers out of meetings, for all
-                desk.gate.join(worker)
+                state.gate.push(worker)
+                self._collect(state, worker, message)
+            case Join() if (
+                state.me.rank == 0
+            ):  # server 0 keeps joining workers out of synchronizations, for all
+                state.gate.join(worker)
             case Join():
-                desk.gate.enter(worker)
-            case Rest():
-                desk.gate.rest(worker)
+                state.gate.enter(worker)
+            case Pause():
+                state.gate.pause(worker)
             case Pull():
-                desk.gate.wake(worker)
-                desk.me.met = desk.me.seen
-            case Left():
-                desk.gate.leave(worker)
+                state.gate.resume(worker)
+                state.me.seen_at_sync = state.me.seen
+            case Leave():
+                state.gate.leave(worker)
 
-    def _update(self, desk: "_Desk") -> Apply:
-        """One step along the mean of what has come; what damping has left out makes it smaller."""
-        mean = desk.gathered.mean(out=desk.me.grad)
-        part = len(mean.gradients) / desk.gate.present if self.scaled else 1.0
-        return Apply(mean.gradients, rate=mean.used * part)
+    def _update(self, state: "_ServerState") -> Apply:
+        """One step along the mean of the pending gradients; what damping has left out makes it smaller."""
+        mean = state.pending.reduce(out=state.me.grad)
+        fraction = len(mean.gradients) / state.gate.present if self.scaled else 1.0
+        return Apply(mean.gradients, rate=mean.used * fraction)
 
-    def _gather(self, desk: "_Desk", worker: int, push: Push) -> None:
-        desk.gathered.keep(push.grad, *self._credit(desk.me, worker, push))
+    def _collect(self, state: "_ServerState", worker: int, push: Push) -> None:
+        state.pending.hold(push.grad, *self._credit(state.me, worker, push))
 
     def _credit(self, me: Server, worker: int, push: Push) -> tuple[AppliedGradient, float, float]:
-        """Whose gradient it is, what it weighs in a mean, and how much of that is used."""
+        """Whose gradient it is, its weight in a mean, and how much of that is used."""
         staleness = max(0, me.version - push.version)
         credit = AppliedGradient(worker, push.clock, push.version, staleness, push.samples)
         weight = push.samples if self.weighted else 1.0
@@ -141,21 +145,24 @@ class Synchronous(ParameterServer):
             )
 
     @property
-    def rule(self) -> Rule:
-        """All but the back-up workers."""
+    def rule(self) -> ConsistencyRule:
         return Quorum(self.backup)
 
-    def _gather(self, desk: "_Desk", worker: int, push: Push) -> None:
-        """A gradient of a round that is over comes too late: it is dropped and its worker joins the present one."""
-        if push.version < desk.me.version:
-            desk.gate.excuse(worker)
+    @property
+    def least_workers(self) -> int:
+        return self.backup + 1
+
+    def _collect(self, state: "_ServerState", worker: int, push: Push) -> None:
+        """Drop a gradient of an earlier round; its worker joins the current one."""
+        if push.version < state.me.version:
+            state.gate.release(worker)
         else:
-            super()._gather(desk, worker, push)
+            super()._collect(state, worker, push)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StaleSynchronous(ParameterServer):
-    """Nobody gets far ahead: a worker waits only when the slowest is too far behind (SSP; Ho et al., 2013)."""
+    """A worker waits only when the slowest is too far behind (SSP; Ho et al., 2013)."""
 
     staleness: int = 3
     """Steps by which a worker may be ahead of the slowest: 0 is synchronous, more waits less on older parameters."""
@@ -165,77 +172,74 @@ class StaleSynchronous(ParameterServer):
             raise UsageError(f"staleness={self.staleness} is too small: it must be 0 (synchronous) or more")
 
     @property
-    def rule(self) -> Rule:
-        """The slowest worker's clock decides."""
-        return Bound(self.staleness)
+    def rule(self) -> ConsistencyRule:
+        return StalenessBound(self.staleness)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Asynchronous(ParameterServer):
-    """Nobody waits: a gradient is applied when it comes, however old the parameters it was computed on."""
+    """No worker waits: a gradient is applied when it arrives, however old the parameters it was computed on."""
 
     every: float = 0.0
-    """Seconds between updates: 0 updates with every gradient, more gathers all gradients that came in between."""
+    """Seconds between updates: 0 updates with every gradient, more collects all gradients in between."""
 
     def __post_init__(self) -> None:
-        if self.every and not SHORTEST <= self.every < inf:
+        if self.every and not MIN_INTERVAL <= self.every < inf:
             raise UsageError(
-                f"every={self.every:g} cannot be: give at least {SHORTEST:g} seconds between updates, "
+                f"every={self.every:g} is out of range: give at least {MIN_INTERVAL:g} seconds between updates, "
                 "or 0 to update with every gradient"
             )
 
     @property
-    def rule(self) -> Rule:
-        """No bound."""
-        return Bound(inf)
+    def rule(self) -> ConsistencyRule:
+        return StalenessBound(inf)
 
     def server(self, me: Server) -> Program:
-        """Update with every gradient, or when it is time, with what has come."""
+        """Update with every gradient, or at intervals with all that have arrived."""
         if not self.every:
             yield from super().server(me)
-        desk, tick = _Desk(me, self.rule), me.now + self.every
+        state, tick = _ServerState(me, self.rule), me.now + self.every
         while True:
-            delivery = yield Receive(until=tick)
-            if desk.gathered and (delivery is None or isinstance(delivery[1], Pull)):
-                yield self._update(desk)
-            if delivery is None:
+            received = yield Receive(until=tick)
+            if state.pending and (received is None or isinstance(received[1], Pull)):
+                yield self._update(state)
+            if received is None:
                 tick = max(tick + self.every, me.now)
             else:
-                self._take(desk, delivery[0].rank, delivery[1])
-            for worker in desk.gate.let_pass():
-                yield desk.answer(worker)
+                self._handle(state, received[0].rank, received[1])
+            for worker in state.gate.proceeding():
+                yield state.answer(worker)
 
-    def _gather(self, desk: "_Desk", worker: int, push: Push) -> None:
-        """A worker that goes on before the update writes its next gradient over this one: keep a copy."""
+    def _collect(self, state: "_ServerState", worker: int, push: Push) -> None:
+        """Copy the gradient where its worker proceeds before the update: it writes the next one over it."""
         if self.every:
-            desk.gathered.add(push.grad, *self._credit(desk.me, worker, push))
+            state.pending.accumulate(push.grad, *self._credit(state.me, worker, push))
         else:
-            super()._gather(desk, worker, push)
+            super()._collect(state, worker, push)
 
 
-class _Desk:
-    """What a server has before it: who waits since when, and which gradients have come."""
+class _ServerState:
+    """Which workers wait since when, and which gradients are pending."""
 
-    def __init__(self, me: Server, rule: Rule) -> None:
-        self.me, self.gate, self.gathered = me, Gate(rule, me.awaited), Gathered()
+    def __init__(self, me: Server, rule: ConsistencyRule) -> None:
+        self.me, self.gate, self.pending = me, Gate(rule, me.initial_workers), GradientBuffer()
         self.arrived: dict[int, float] = {}
 
     def answer(self, worker: int) -> Send:
-        """The parameters as they are, and for how long this worker was kept."""
         me = self.me
         held = me.now - self.arrived[worker]
-        return Send(Peer("worker", worker), Model(me.params, me.version, me.seen, me.met, held))
+        return Send(Peer("worker", worker), Model(me.params, me.version, me.seen, me.seen_at_sync, held))
 
 
-def _ask(me: Worker, questions: Mapping[int, object]) -> Program:
-    """Ask servers their questions and take over the parameters of their answers; return their versions."""
-    for server, question in questions.items():
-        yield Send(Peer("server", server), question)
+def _request(me: Worker, messages: Mapping[int, object]) -> Program:
+    """Send a message to each server and take the parameters of their answers; return their versions."""
+    for server, message in messages.items():
+        yield Send(Peer("server", server), message)
     versions = {}
-    for _ in questions:
+    for _ in messages:
         sender, model = yield Receive()
-        take_over(parts(me.params, me.servers)[sender.rank], model.params)
+        copy_unless_shared(server_slices(me.params, me.servers)[sender.rank], model.params)
         versions[sender.rank] = model.version
         if sender.rank == 0:
-            me.seen, me.met = model.seen, model.met
+            me.seen, me.seen_at_sync = model.seen, model.seen_at_sync
     return versions

@@ -2,12 +2,10 @@
 
 from collections.abc import Iterator
 
-from paceline import specs
 from paceline.reports.predict.sentences import findings, memory_parts, misfit, verdict
 from paceline.reports.predict.table import table_lines
 from paceline.reports.text import percent
-from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served
+from paceline.strategies import build_strategy
 from paceline.studies.predict.prediction import Prediction
 
 LEAST_SHARE = 0.01
@@ -69,7 +67,7 @@ def _ways(prediction: Prediction) -> Iterator[str]:
 
 
 def _is_served(strategy: str) -> bool:
-    return isinstance(specs.build(strategy, STRATEGIES, "strategy"), Served)
+    return build_strategy(strategy).served
 
 
 def _basis(prediction: Prediction) -> list[str]:

@@ -3,7 +3,8 @@
 from dataclasses import asdict
 from typing import Any
 
-from paceline.records.servers import Updated, entry_to_json
+from paceline.records.files import to_document
+from paceline.records.servers import Updated
 from paceline.reports.scenarios.told import Told, exact_seconds, table, trimmed
 from paceline.reports.text import counted
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
@@ -31,7 +32,7 @@ def tell_run(answer: RunAnswer) -> Told:
 def _document(answer: RunAnswer) -> dict[str, Any]:
     document = {
         **asdict(answer),
-        "entries": [entry_to_json(entry) for entry in answer.entries],
+        "entries": [to_document(entry) for entry in answer.entries],
         "staleness": _stale(answer),
     }
     if answer.entries:

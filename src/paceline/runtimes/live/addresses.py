@@ -2,16 +2,16 @@
 
 import errno
 import ipaddress
+import resource
 import socket
-from socket import AF_INET6
 from typing import NamedTuple
 
 import psutil
-import zmq
 
 from paceline.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
+_MOST_DESCRIPTORS = 65_536
 
 
 class Endpoint(NamedTuple):
@@ -28,45 +28,28 @@ def resolve(address: str, port: int) -> Endpoint:
         family, _, _, _, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError):
         raise UsageError(
-            f"--address {address} does not resolve on {socket.gethostname()}; "
-            "give the IP address of node rank 0"
+            f"address {address} does not resolve on {socket.gethostname()}; give the IP address of node rank 0"
         ) from None
     return Endpoint(family, str(found[0]), port)
 
 
-def tcp(address: str, port: int | str) -> str:
-    """An address and a port as ZeroMQ writes them."""
+def tcp(address: str, port: int) -> str:
     return f"tcp://[{address}]:{port}" if ":" in address else f"tcp://{address}:{port}"
 
 
-def bind(socket: "zmq.Socket[bytes]", address: str, port: int) -> int:
-    """Listen on this host's own address and on no other; port 0 takes a free one. Returns the port."""
-    endpoint = resolve(address, port)
-    socket.ipv6 = endpoint.family == AF_INET6
-    try:
-        socket.bind(tcp(endpoint.address, port or "*"))
-    except zmq.ZMQError as error:
-        raise _refusal(error, address, port) from None
-    bound = bytes(socket.getsockopt(zmq.LAST_ENDPOINT)).rstrip(b"\0").decode()
-    return int(bound.rpartition(":")[2])
-
-
-def _refusal(error: zmq.ZMQError, address: str, port: int) -> UsageError:
+def cannot_listen(error: OSError, address: str, port: int) -> UsageError:
+    """Why this host cannot listen there, and what to do about it."""
     if error.errno == errno.EADDRINUSE:
-        return UsageError(
-            f"port {port} on {address} is in use; choose another with --port, the same on every host"
-        )
+        return UsageError(f"port {port} on {address} is in use; choose another port, the same on every host")
     if error.errno == errno.EADDRNOTAVAIL:
         return UsageError(
-            f"--address {address} is not an address of {socket.gethostname()}; "
-            "node rank 0 must run where --address points"
+            f"{address} is not an address of {socket.gethostname()}; "
+            "node rank 0 must run on the host that has the address"
         )
     if error.errno == errno.EACCES:
-        return UsageError(
-            f"port {port} needs special rights; choose one above 1023 with --port, the same on every host"
-        )
+        return UsageError(f"port {port} needs special rights; choose one above 1023, the same on every host")
     return UsageError(
-        f"cannot listen on {address}, port {port}: {error.strerror}; choose another with --address and --port"
+        f"cannot listen on {address}, port {port}: {error.strerror}; choose another address and port"
     )
 
 
@@ -75,13 +58,13 @@ def check_reachable(address: str, port: int) -> None:
     found = ipaddress.ip_address(resolve(address, port).address.partition("%")[0])
     if found.is_loopback and address != "localhost" and address != str(found):
         raise UsageError(
-            f"--address {address} means {found} on this host, where no other host can reach it; "
+            f"address {address} means {found} on this host, where no other host can reach it; "
             "give the IP address that the others use"
         )
 
 
 def own_address(address: str, port: int) -> str | None:
-    """The address that this host has in the eyes of another; None where there is no route."""
+    """The address of this host that another one sees; None where there is no route."""
     endpoint = resolve(address, port)
     with socket.socket(endpoint.family, socket.SOCK_DGRAM) as probe:
         try:
@@ -93,11 +76,16 @@ def own_address(address: str, port: int) -> str | None:
 
 def interface_towards(address: str, port: int) -> str | None:
     """The network interface whose address this host uses to reach another; None where there is no route."""
-    endpoint = resolve(address, port)
-    own = own_address(address, port)
+    family, own = resolve(address, port).family, own_address(address, port)
     for name, addresses in psutil.net_if_addrs().items():
-        if any(
-            entry.family == endpoint.family and entry.address.partition("%")[0] == own for entry in addresses
-        ):
+        if any(entry.family == family and entry.address.partition("%")[0] == own for entry in addresses):
             return name
     return None
+
+
+def raise_descriptor_limit() -> None:
+    """Let this process, and whatever it starts, open as many files as the system allows it to, up to 65,536."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))

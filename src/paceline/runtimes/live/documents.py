@@ -11,12 +11,11 @@ from torch.distributed.distributed_c10d import Store
 from torch.distributed.rendezvous import rendezvous
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.addresses import LOOPBACK, resolve
+from paceline.runtimes.live.addresses import LOOPBACK, raise_descriptor_limit, resolve
 from paceline.runtimes.live.checked import port_number
 from paceline.runtimes.live.local_secret import run_secret
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.served.authenticator import raise_descriptor_limit
 from paceline.runtimes.live.store_server import StoreServer
 
 _PORT = "paceline/port"

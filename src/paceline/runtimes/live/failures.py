@@ -12,7 +12,7 @@ from typing import Literal, Self
 import torch
 
 from paceline.runtimes.live.process_info import Role, file_stem
-from paceline.runtimes.live.worker.links import ServerLost
+from paceline.runtimes.live.worker.server_client import ServerLost
 from paceline.shm import PeerLost
 
 Kind = Literal[

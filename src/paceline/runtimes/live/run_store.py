@@ -1,83 +1,44 @@
 """A connection to the run's store, as torch.distributed takes one."""
 
+import select
 import threading
+from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import timedelta
 from itertools import count
 from math import ceil
-from socket import AF_INET6
 from time import monotonic
-from typing import Self
+from typing import NoReturn
 
+import msgspec
 import torch.distributed as dist
-import zmq
 from torch.distributed.distributed_c10d import Store
-from zmq.utils.monitor import recv_monitor_message
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import resolve, tcp
-from paceline.runtimes.live.secret import Secret, member_keys, store_keys
-from paceline.runtimes.live.store_requests import (
-    LONGEST_VALUE,
+from paceline.runtimes.live.secret import Secret, store_key
+from paceline.runtimes.live.store_server import (
     LONGEST_WAIT,
-    NUMBER,
+    MOST_BYTES,
+    STORE_CUT,
+    Answer,
     Op,
     Request,
     Status,
-    unpack_answer,
 )
-
-_ATTEMPTS = 5
-"""Handshakes that may fail before the secret is wrong beyond doubt."""
-_WATCHED = (
-    zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL
-    | zmq.EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL
-    | zmq.EVENT_HANDSHAKE_SUCCEEDED
-    | zmq.EVENT_DISCONNECTED
+from paceline.runtimes.live.wire.channel import (
+    Channel,
+    Destination,
+    MessageLimits,
+    OtherVersion,
+    Packet,
+    connect,
 )
+from paceline.runtimes.live.wire.noise import NotGenuine
 
-
-class Connection:
-    """A DEALER socket, and what its monitor has told.
-
-    A connection that stood and was lost stays lost: messages may have gone with it.
-    """
-
-    def __init__(self, socket: "zmq.Socket[bytes]") -> None:
-        self.socket = socket
-        self.events = socket.get_monitor_socket(_WATCHED)
-        self.stands = False
-        """Whether the handshake has succeeded, ever."""
-        self.down_at: float | None = None
-        """When the connection was lost, by the monotonic clock."""
-        self._failed = 0
-
-    @property
-    def turned_away(self) -> bool:
-        """Whether the other end has another secret, beyond doubt."""
-        return self._failed >= _ATTEMPTS
-
-    def watch(self) -> None:
-        """Take in what the monitor has told."""
-        while self.events.poll(0):
-            self._notice(recv_monitor_message(self.events)["event"])
-
-    def close(self) -> None:
-        """Close; what was sent may be lost."""
-        self.socket.disable_monitor()
-        self.events.close(linger=0)
-        self.socket.close(linger=0)
-
-    def _notice(self, event: int) -> None:
-        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
-            self.stands = True
-        elif event == zmq.EVENT_DISCONNECTED:
-            if self.stands and self.down_at is None:
-                self.down_at = monotonic()
-        elif not self.stands:
-            self._failed += 1
+_NOTHING = memoryview(b"")
+_MOST_UNSENT = 16
+"""Questions that may wait for a network that takes nothing."""
 
 
 class RunStore(Store):
@@ -94,40 +55,28 @@ class RunStore(Store):
     def __init__(
         self, address: str, port: int, secret: Secret, timeout: timedelta = timedelta(seconds=300)
     ) -> None:
-        """Begin to connect; nobody needs to listen there yet."""
+        """The first call connects; nobody needs to listen there yet."""
         super().__init__()
         self.set_timeout(timeout)
         self._address, self._port, self._secret = address, port, secret
+        self._endpoint = tcp(resolve(address, port).address, port)
         self._lock, self._numbers = threading.Lock(), count(1)
+        self._channel: Channel | None = None
+        self._lost = ""
+        """Why the connection is lost, once it is."""
+        self._answers: deque[Answer] = deque()
         self._clones: list[RunStore] = []
-        # One context for the process: it is never taken apart, which would wait for connections that torch still has.
-        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
-        socket = context.socket(zmq.DEALER)
-        endpoint = resolve(address, port)
-        socket.linger, socket.maxmsgsize, socket.ipv6 = 0, LONGEST_VALUE, endpoint.family == AF_INET6
-        socket.tcp_keepalive, socket.tcp_keepalive_idle = 1, 60  # it may be hours until it is needed again
-        socket.curve_serverkey = store_keys(secret).public
-        socket.curve_publickey, socket.curve_secretkey = member_keys(secret)
-        self._connection = Connection(socket)
-        self._poller = zmq.Poller()
-        self._poller.register(socket, zmq.POLLIN)
-        self._poller.register(self._connection.events, zmq.POLLIN)
-        socket.connect(tcp(endpoint.address, port))
 
-    def stands(self, seconds: float) -> bool:
-        """Whether the store answers, as far as is known after so many seconds."""
+    def reached(self, seconds: float) -> bool:
+        """Whether there is a connection to the store, waiting for at most so many seconds."""
         with self._lock:
-            deadline = monotonic() + seconds
-            while not self._connection.stands:
-                self._watch()
-                left = deadline - monotonic()
-                if left <= 0:
-                    break
-                self._connection.events.poll(ceil(left * 1000))
-            return self._connection.stands
+            try:
+                self._connected(monotonic() + seconds)
+            except dist.DistStoreError:
+                return False
+            return True
 
     def set(self, key: str, value: str | bytes) -> None:
-        """Set a key, for all to read."""
         self._ask(Op.SET, [key], [value])
 
     def get(self, key: str) -> bytes:
@@ -139,7 +88,7 @@ class RunStore(Store):
         return self._ask(Op.READ, keys, wait=self.timeout)[1]
 
     def peek(self, keys: Sequence[str]) -> list[bytes] | None:
-        """The values of several keys, or None while one of them is missing; waits for nobody."""
+        """The values of several keys, or None while one of them is missing; does not wait."""
         status, values = self._ask(Op.READ, keys)
         return values if status is Status.DONE else None
 
@@ -153,7 +102,7 @@ class RunStore(Store):
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter, which begins at 0, and return it."""
-        return int(self._ask(Op.ADD, [key], [NUMBER.pack(amount)])[1][0])
+        return int(self._ask(Op.ADD, [key], [str(amount)])[1][0])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a key if it is as expected, where "" expects none; return what it is then."""
@@ -164,12 +113,11 @@ class RunStore(Store):
         return self._ask(Op.DELETE, [key])[0] is Status.DONE
 
     def num_keys(self) -> int:
-        """How many keys are set."""
-        return int(NUMBER.unpack(self._ask(Op.COUNT, [])[1][0])[0])
+        return int(self._ask(Op.COUNT, [])[1][0])
 
-    def clone(self) -> Self:
+    def clone(self) -> "RunStore":
         """Another connection to the same store; it is closed with this one."""
-        other = type(self)(self._address, self._port, self._secret, self.timeout)
+        other = RunStore(self._address, self._port, self._secret, self.timeout)
         self._clones.append(other)
         return other
 
@@ -178,8 +126,9 @@ class RunStore(Store):
         for other in self._clones:
             other.close()
         with self._lock:
-            if not self._connection.socket.closed:
-                self._connection.close()
+            if self._channel is not None:
+                self._channel.close()
+            self._lost = self._lost or "closed"
 
     def _ask(
         self,
@@ -191,61 +140,85 @@ class RunStore(Store):
         with self._lock:
             seconds = min(wait.total_seconds(), LONGEST_WAIT)
             request = Request(
-                next(self._numbers) % 2**32,
+                next(self._numbers),
                 op,
-                seconds,
                 tuple(key.encode() for key in keys),
                 tuple(value.encode() if isinstance(value, str) else bytes(value) for value in values),
+                seconds,
             )
+            message = request.pack()
             deadline = monotonic() + (seconds or self.timeout.total_seconds())
-            self._send(request, deadline)
-            return self._answer(request, deadline)
-
-    def _send(self, request: Request, deadline: float) -> None:
-        frames = request.pack()
-        while True:
-            self._watch()
+            channel = self._connected(deadline)
             try:
-                self._connection.socket.send_multipart(frames, zmq.NOBLOCK)
-                return
-            except zmq.Again:
-                self._wait(zmq.POLLIN | zmq.POLLOUT, request, deadline)
+                if not channel.send(Packet(message, _NOTHING), _MOST_UNSENT):
+                    raise self._late(request)
+                return self._answer(channel, request, deadline)
+            except OSError as error:
+                channel.close()
+                self._lost = str(error)
+                self._raise_lost()
 
-    def _answer(self, request: Request, deadline: float) -> tuple[Status, list[bytes]]:
+    def _answer(self, channel: Channel, request: Request, deadline: float) -> tuple[Status, list[bytes]]:
+        poller = select.poll()
         while True:
-            with suppress(zmq.Again):
-                number, status, values = unpack_answer(self._connection.socket.recv_multipart(zmq.NOBLOCK))
-                if number != request.number:
+            while self._answers:
+                answer = self._answers.popleft()
+                if answer.number != request.number:
                     continue  # the answer to a question that was given up
-                if status is Status.REFUSED:
-                    raise ValueError(f"the run's store refuses {_shown(request)}: {values[0].decode()}")
-                return status, values
-            self._watch()
-            self._wait(zmq.POLLIN, request, deadline)
+                if answer.status is Status.REFUSED:
+                    raise ValueError(
+                        f"the run's store refuses {_shown(request)}: {answer.values[0].decode()}"
+                    )
+                return answer.status, list(answer.values)
+            left = deadline - monotonic()
+            if left <= 0:
+                raise self._late(request)
+            poller.register(channel.socket, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
+            poller.poll(ceil(left * 1000))
+            channel.flush()
+            channel.read()
 
-    def _wait(self, what: int, request: Request, deadline: float) -> None:
-        left = deadline - monotonic()
-        if left <= 0:
-            raise dist.DistStoreError(
-                f"wait timeout: no answer to {_shown(request)} from the run's store at {self._address}, "
-                f"port {self._port}"
+    def _connected(self, deadline: float) -> Channel:
+        if self._lost:
+            self._raise_lost()
+        if self._channel is not None:
+            return self._channel
+        patience = max(0.0, deadline - monotonic())
+        limits = MessageLimits(2 * MOST_BYTES, 0)
+        where = f"the run's store at {self._address}, port {self._port},"
+        try:
+            self._channel = connect(
+                self._endpoint, store_key(self._secret), self._announce, limits, patience, STORE_CUT
             )
-        self._poller.modify(self._connection.socket, what)
-        self._poller.poll(ceil(left * 1000))
-
-    def _watch(self) -> None:
-        if self._connection.socket.closed:
-            raise dist.DistNetworkError("the connection to the run's store is closed")
-        self._connection.watch()
-        if self._connection.down_at is not None:
-            raise dist.DistNetworkError(
-                f"the run's store at {self._address}, port {self._port}, is lost: connection closed by peer"
-            )
-        if self._connection.turned_away:
+        except OtherVersion:
             raise UsageError(
-                f"the run's store at {self._address}, port {self._port}, does not take this process's secret; "
-                "give the same --secret-file on every host"
-            )
+                f"{where} is of another version of paceline; install the same on every host"
+            ) from None
+        except NotGenuine:
+            raise UsageError(
+                f"{where} does not take this process's secret; give every host the same secret file"
+            ) from None
+        except OSError as error:
+            raise dist.DistStoreError(f"wait timeout: {where} does not answer ({error})") from None
+        return self._channel
+
+    def _announce(self, _: Channel, message: memoryview, __: int) -> Destination:
+        def take() -> None:
+            self._answers.append(msgspec.msgpack.decode(message, type=Answer))
+
+        return Destination(None, take)
+
+    def _late(self, request: Request) -> dist.DistStoreError:
+        return dist.DistStoreError(
+            f"wait timeout: no answer to {_shown(request)} from the run's store at {self._address}, "
+            f"port {self._port}"
+        )
+
+    def _raise_lost(self) -> NoReturn:
+        raise dist.DistNetworkError(
+            f"the run's store at {self._address}, port {self._port}, is lost: connection closed by peer "
+            f"({self._lost})"
+        )
 
 
 def _shown(request: Request) -> str:

@@ -5,23 +5,13 @@ import secrets
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
-from typing import NamedTuple, Self
-
-import zmq
-from zmq.utils import z85
+from typing import Self
 
 from paceline.errors import UsageError
 
 SHORTEST = 16
 """Bytes below which a secret can be guessed."""
 _LONGEST = 2**20
-
-
-class Keys(NamedTuple):
-    """A CURVE key pair as ZeroMQ takes it (Z85)."""
-
-    public: bytes
-    secret: bytes
 
 
 @dataclass(frozen=True)
@@ -73,21 +63,10 @@ def wire_key(secret: Secret) -> bytes:
     return _hashed(secret, b"paceline wire")
 
 
-def store_keys(secret: Secret) -> Keys:
-    """The key pair of the run's store."""
-    return _derive(secret, b"paceline store")
+def store_key(secret: Secret) -> bytes:
+    """What whoever uses the run's store proves to it."""
+    return _hashed(secret, b"paceline store")
 
 
-def member_keys(secret: Secret) -> Keys:
-    """The key pair of whoever uses the run's store."""
-    return _derive(secret, b"paceline member")
-
-
-def _derive(secret: Secret, role: bytes) -> Keys:
-    private = z85.encode(_hashed(secret, role))
-    return Keys(zmq.curve_public(private), private)
-
-
-def _hashed(secret: Secret, role: bytes) -> bytes:
-    # Any 32 bytes are a secret key of Curve25519; a hash that is marked with the role gives each role its own.
-    return blake2b(secret.text, digest_size=32, person=role).digest()
+def _hashed(secret: Secret, use: bytes) -> bytes:
+    return blake2b(secret.text, digest_size=32, person=use).digest()

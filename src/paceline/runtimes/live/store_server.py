@@ -1,38 +1,126 @@
-"""The run's store: keys and values in memory, served over ZeroMQ to whoever has the run's secret."""
+"""The run's store: keys and values in memory, kept for whoever has the run's secret.
+
+Requests and answers are small typed messages with limits, never a pickle.
+"""
 
 import threading
 import time
 from collections import Counter
+from enum import IntEnum
+from functools import partial
 from typing import NamedTuple
 
-import zmq
+import msgspec
 
-from paceline.runtimes.live.addresses import bind
-from paceline.runtimes.live.secret import Secret, member_keys, store_keys
-from paceline.runtimes.live.served.authenticator import HANDSHAKE, CurveAuthenticator
-from paceline.runtimes.live.store_requests import (
-    FRAMES,
-    LONGEST_VALUE,
-    MOST_BYTES,
-    MOST_KEYS,
-    NUMBER,
-    Op,
-    Refused,
-    Request,
-    Status,
-    number_in,
-    pack_answer,
-    unpack_request,
-)
+from paceline.runtimes.live.addresses import cannot_listen, resolve
+from paceline.runtimes.live.secret import Secret, store_key
+from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet
+from paceline.runtimes.live.wire.listener import Listener
 
-_GLANCE = 100
-"""Milliseconds between looks at whether the store is to close."""
-_BACKLOG = 1024
+LONGEST_KEY = 512
+LONGEST_VALUE = 2**20
+MOST_KEYS = 100_000
+MOST_BYTES = 64 * 2**20
+"""Bytes of all keys and values together."""
+KEYS_AT_ONCE = 4096
+"""Keys that one request may name."""
+LONGEST_WAIT = 7 * 24 * 3600.0
+"""Seconds that a request may wait at the store."""
+_LONGEST_REQUEST = KEYS_AT_ONCE * (LONGEST_KEY + 8) + 2 * LONGEST_VALUE + 1024
+_MOST_ANSWERS = 4
+"""That may wait for one member; a member asks one question at a time."""
+STORE_CUT = 240
+"""Seconds that a network may be cut before a connection is given up: launchers decide earlier when a host is lost."""
 _OUTSIDE = ("stranger", "wrong key")
-Answer = tuple[Status, list[bytes]]
 
 
-class Table:
+class Op(IntEnum):
+    SET = 1
+    ADD = 2
+    COMPARE_SET = 3
+    DELETE = 4
+    COUNT = 5
+    CHECK = 6
+    """Whether all keys are set; waits for them if asked to."""
+    READ = 7
+    """The values of all keys; waits for them if asked to."""
+
+
+class Status(IntEnum):
+    DONE = 1
+    MISSING = 2
+    REFUSED = 3
+
+
+_KEYS_AND_VALUES: dict[Op, tuple[int | None, int]] = {
+    Op.SET: (1, 1),
+    Op.ADD: (1, 1),
+    Op.COMPARE_SET: (1, 2),
+    Op.DELETE: (1, 0),
+    Op.COUNT: (0, 0),
+    Op.CHECK: (None, 0),
+    Op.READ: (None, 0),
+}
+"""How many of both an operation takes; None is one or more."""
+
+
+class Refused(ValueError):
+    """A request that does not fit."""
+
+
+class Request(msgspec.Struct, frozen=True, array_like=True):
+    number: int
+    """Comes back with the answer."""
+    op: Op
+    keys: tuple[bytes, ...] = ()
+    values: tuple[bytes, ...] = ()
+    seconds: float = 0.0
+    """How long to wait for keys that are not set."""
+
+    def pack(self) -> bytes:
+        """As bytes; Refused where a limit is exceeded, so that the caller learns it before the store does."""
+        self.check()
+        return msgspec.msgpack.encode(self)
+
+    def check(self) -> None:
+        wanted, needed = _KEYS_AND_VALUES[self.op]
+        if len(self.values) != needed or (len(self.keys) != wanted if wanted is not None else not self.keys):
+            raise Refused("malformed request")
+        if not 0.0 <= self.seconds <= LONGEST_WAIT:  # also False for NaN
+            raise Refused("malformed request")
+        if len(self.keys) > KEYS_AT_ONCE:
+            raise Refused(f"more than {KEYS_AT_ONCE} keys at once")
+        if any(not 0 < len(key) <= LONGEST_KEY for key in self.keys):
+            raise Refused(f"a key of none or of more than {LONGEST_KEY} bytes")
+        if any(len(value) > LONGEST_VALUE for value in self.values):
+            raise Refused(f"a value of more than {LONGEST_VALUE} bytes")
+
+
+class Answer(msgspec.Struct, frozen=True, array_like=True):
+    status: Status
+    values: tuple[bytes, ...] = ()
+    number: int = 0
+    """Of the request."""
+
+
+def unpack_request(message: memoryview | bytes) -> Request:
+    """Read what ``Request.pack`` wrote; Refused whatever else it is."""
+    try:
+        request = msgspec.msgpack.decode(message, type=Request)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise Refused("malformed request") from None
+    request.check()
+    return request
+
+
+def _whole_number(value: bytes) -> int:
+    """The integer that a value holds as decimal text."""
+    if not value.removeprefix(b"-").isdigit() or len(value) > 20:
+        raise Refused("not a number")
+    return int(value)
+
+
+class KeyValues:
     """Keys and values with limits, and torch's meaning of each operation; knows nothing of connections."""
 
     def __init__(self) -> None:
@@ -40,7 +128,6 @@ class Table:
         self._bytes = 0
 
     def has(self, keys: tuple[bytes, ...]) -> bool:
-        """Whether all keys are set."""
         return all(key in self._values for key in keys)
 
     def answer(self, request: Request) -> Answer:
@@ -48,18 +135,19 @@ class Table:
         match request.op:
             case Op.SET:
                 self._set(request.keys[0], request.values[0])
-                return Status.DONE, []
+                return Answer(Status.DONE)
             case Op.ADD:
-                return Status.DONE, [self._add(request.keys[0], NUMBER.unpack(request.values[0])[0])]
+                return Answer(Status.DONE, (self._add(request.keys[0], request.values[0]),))
             case Op.COMPARE_SET:
-                return Status.DONE, [self._compare_set(request.keys[0], *request.values)]
+                return Answer(Status.DONE, (self._compare_set(request.keys[0], *request.values),))
             case Op.DELETE:
-                return Status.DONE if self._delete(request.keys[0]) else Status.MISSING, []
+                return Answer(Status.DONE if self._delete(request.keys[0]) else Status.MISSING)
             case Op.COUNT:
-                return Status.DONE, [NUMBER.pack(len(self._values))]
+                return Answer(Status.DONE, (b"%d" % len(self._values),))
         if not self.has(request.keys):
-            return Status.MISSING, []
-        return Status.DONE, [self._values[key] for key in request.keys] if request.op is Op.READ else []
+            return Answer(Status.MISSING)
+        read = request.op is Op.READ
+        return Answer(Status.DONE, tuple(self._values[key] for key in request.keys) if read else ())
 
     def _set(self, key: bytes, value: bytes) -> None:
         before = self._values.get(key)
@@ -69,8 +157,8 @@ class Table:
         self._values[key] = value
         self._bytes += grown
 
-    def _add(self, key: bytes, amount: int) -> bytes:
-        value = b"%d" % (number_in(self._values.get(key, b"0")) + amount)
+    def _add(self, key: bytes, amount: bytes) -> bytes:
+        value = b"%d" % (_whole_number(self._values.get(key, b"0")) + _whole_number(amount))
         self._set(key, value)
         return value
 
@@ -96,39 +184,35 @@ class _Waiting(NamedTuple):
 
 
 class StoreServer:
-    """A thread that answers one ROUTER socket; connections must prove with CURVE that they have the secret.
+    """Answers connections that have proven to have the secret, in the listener's thread.
 
     ``refused`` counts connections that could not, and requests of members that do not fit; neither has any effect.
     """
 
     def __init__(self, secret: Secret, address: str, port: int) -> None:
         """Listen on this host's own ``address`` only; port 0 takes a free one; UsageError if it is taken."""
-        self._table = Table()
-        self._waiting: dict[bytes, _Waiting] = {}
+        self._table = KeyValues()
+        self._waiting: dict[Channel, _Waiting] = {}
         self._refused: Counter[str] = Counter()
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._socket = self._context.socket(zmq.ROUTER)
-        self._socket.maxmsgsize = LONGEST_VALUE
-        self._socket.handshake_ivl = HANDSHAKE
-        self._socket.backlog = _BACKLOG
-        self._socket.rcvtimeo = _GLANCE
-        self._socket.curve_server = True
-        self._socket.curve_secretkey = store_keys(secret).secret
-        self._authenticator = CurveAuthenticator(self._context, self._socket, member_keys(secret).public)
-        self._closing = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name="paceline-store", daemon=True)
-        try:
-            self.port = bind(self._socket, address, port)
-        except BaseException:
-            self._end()
-            raise
-        self._authenticator.guard(self.port)
-        self._thread.start()
+        self._lock = threading.Lock()
+        with self._lock:  # a member may be there before this constructor has ended
+            try:
+                self._listener = Listener(
+                    store_key(secret),
+                    resolve(address, port),
+                    self._announce,
+                    MessageLimits(_LONGEST_REQUEST, 0),
+                    STORE_CUT,
+                )
+            except OSError as error:
+                raise cannot_listen(error, address, port) from None
+        self.port = int(self._listener.endpoint.rpartition(":")[2])
 
     @property
     def refused(self) -> Counter[str]:
-        """Why something was refused, to how often."""
-        return self._refused + self._authenticator.refused
+        """How often something was refused, by reason."""
+        with self._lock:
+            return self._refused + self._listener.refused
 
     def refusals(self) -> str | None:
         """What was refused, as a line for the user; None where nothing was."""
@@ -141,62 +225,42 @@ class StoreServer:
 
     def close(self) -> None:
         """End the thread and close the port; members notice at once."""
-        if not self._context.closed:
-            self._closing.set()
-            self._thread.join()
-            self._end()
+        self._listener.close(linger=0.1)
 
-    def _end(self) -> None:
-        self._socket.disable_monitor()  # before its reader goes: events that nobody takes would block ZeroMQ
-        self._authenticator.close()
-        self._socket.close(linger=100)
-        self._context.term()
+    def _announce(self, channel: Channel, message: memoryview, _: int) -> Destination:
+        return Destination(None, partial(self._take, channel, message))
 
-    def _serve(self) -> None:
-        while not self._closing.is_set():
+    def _take(self, channel: Channel, message: memoryview) -> None:
+        with self._lock:
             try:
-                identity, *frames = self._socket.recv_multipart()
-            except zmq.Again:
-                self._forget_late()
-                continue
-            self._take(identity, frames)
-
-    def _take(self, identity: bytes, frames: list[bytes]) -> None:
-        try:
-            if len(frames) > FRAMES:
-                raise Refused("malformed request")
-            request = unpack_request(frames)
-        except Refused as refusal:
-            self._refused[str(refusal)] += 1
-            return
-        try:
-            answer = self._table.answer(request)
-        except Refused as refusal:
-            self._refused[str(refusal)] += 1
-            answer = (Status.REFUSED, [str(refusal).encode()])
-        # A connection asks one question at a time: the one before has been given up.
-        self._waiting.pop(identity, None)
-        if answer[0] is Status.MISSING and request.seconds > 0:
-            self._waiting[identity] = _Waiting(request, time.monotonic() + request.seconds)
-            return
-        self._send(identity, request, answer)
-        if request.values and answer[0] is Status.DONE:
-            self._wake(request.keys[0])
+                request = unpack_request(message)
+            except Refused as refusal:
+                self._refused[str(refusal)] += 1
+                return
+            try:
+                answer = self._table.answer(request)
+            except Refused as refusal:
+                self._refused[str(refusal)] += 1
+                answer = Answer(Status.REFUSED, (str(refusal).encode(),))
+            # A connection asks one question at a time: the one before has been given up.
+            self._waiting.pop(channel, None)
+            if answer.status is Status.MISSING and request.seconds > 0:
+                self._waiting[channel] = _Waiting(request, time.monotonic() + request.seconds)
+                return
+            self._send(channel, request, answer)
+            if request.values and answer.status is Status.DONE:
+                self._wake(request.keys[0])
 
     def _wake(self, key: bytes) -> None:
-        """Answer those who waited for a key that has been set."""
-        for identity, (request, until) in list(self._waiting.items()):
-            if key in request.keys and self._table.has(request.keys):
-                del self._waiting[identity]
-                if time.monotonic() < until:
-                    self._send(identity, request, self._table.answer(request))
-
-    def _forget_late(self) -> None:
+        """Answer the members that wait for a key that has been set; forget those whose time is over."""
         now = time.monotonic()
-        self._waiting = {who: waiting for who, waiting in self._waiting.items() if waiting.until > now}
+        for channel, (request, until) in list(self._waiting.items()):
+            answered = key in request.keys and self._table.has(request.keys)
+            if answered or until < now:
+                del self._waiting[channel]
+            if answered and until >= now:
+                self._send(channel, request, self._table.answer(request))
 
-    def _send(self, identity: bytes, request: Request, answer: Answer) -> None:
-        try:
-            self._socket.send_multipart([identity, *pack_answer(request.number, *answer)], zmq.NOBLOCK)
-        except zmq.Again:
-            self._refused["a member that does not read"] += 1
+    def _send(self, channel: Channel, request: Request, answer: Answer) -> None:
+        numbered = msgspec.structs.replace(answer, number=request.number)
+        self._listener.send(channel, Packet(msgspec.msgpack.encode(numbered), memoryview(b"")), _MOST_ANSWERS)

@@ -130,7 +130,7 @@ class FullBooks(Books):
             samples = self.samples if self.is_step else 0
             traffic = self.sent, self.received
             self._hand_over(
-                StepRecord(clock, samples, self._spans, self._hidden, *traffic, meeting=not self.is_step)
+                StepRecord(clock, samples, self._spans, self._hidden, *traffic, is_step=self.is_step)
             )
         super().close(clock)
 

@@ -18,7 +18,7 @@ from paceline.runtimes.virtual.stuck import describe
 from paceline.runtimes.virtual.timeline import Interval, Timeline, run_transfers
 from paceline.runtimes.virtual.world import World
 from paceline.strategies.base import SyncPoint
-from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Mean
+from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient
 
 Traffic = Sequence[tuple[int, int]]
 """Bytes that each worker (sends, receives)."""
@@ -57,7 +57,7 @@ class VirtualCollectives:
             self._price_all_reduce = cache(world.all_reduce.price)
             self._traffic = cache(world.all_reduce.traffic)
             self._price_broadcast = cache(partial(_priced_broadcast, world))
-        self._plans: dict[Mean, Plan] = {}
+        self._plans: dict[BucketedMean, Plan] = {}
         self._call: Any = None
         self._missing = len(self._workers)
 
@@ -95,7 +95,7 @@ class VirtualCollectives:
             return node.peer.rank, len(self._workers)
         return self.met.index(node), len(self.met)
 
-    def plan(self, mean: Mean) -> Plan:
+    def plan(self, mean: BucketedMean) -> Plan:
         """The buckets of a way to average, as backward fills them."""
         if mean not in self._plans:
             element = self._shape.dtype.itemsize
@@ -214,7 +214,7 @@ class VirtualCollectives:
         for worker, effect, (sent, received) in zip(workers, effects, traffic, strict=True):
             worker.me.total_weight = total
             if effect.tensor is worker.me.params:
-                worker.me.samples_apart = 0
+                worker.me.samples_since_sync = 0
             worker.books.moved(sent, received)
         self._end(workers, last, intervals[-1][1])
 

@@ -203,7 +203,7 @@ class Engine:
             return True
         books.gradient(start, times, samples)
         me.samples = samples
-        me.samples_apart += samples
+        me.samples_since_sync += samples
         self._mathematics.gradient(rank, clock, samples, reduce is not None)
         if reduce is None:
             me.now = ended

@@ -1,12 +1,11 @@
-"""A run in which one worker of each kind stands for all of its kind; without gradients."""
+"""A run in which one worker of each group of equal hosts stands for all of them; without gradients."""
 
 from collections.abc import Sequence
 from dataclasses import replace
 from math import inf
 
-from paceline.clusters.cluster import Cluster
+from paceline.clusters.cluster import Cluster, HostGroup
 from paceline.costs.base import Costs
-from paceline.costs.folded import Fold, Folded
 from paceline.costs.topology import Topology
 from paceline.records.observer import Silent
 from paceline.runtimes.settings import Settings
@@ -17,24 +16,24 @@ from paceline.strategies.base import Strategy
 
 
 class FoldedRun(Run):
-    """Right for strategies in which workers of a kind act in step: synchronous ones, as long as all are alike."""
+    """Right for strategies in which workers of a group act in step: synchronous ones, as long as all are alike."""
 
     def __init__(
         self,
         settings: Settings,
         shape: JobShape,
-        folding: Fold,
+        cluster: Cluster,
         places: Sequence[int],
         costs: Costs,
         strategy: Strategy,
         recorder: Recorder,
     ) -> None:
-        """``settings`` and ``costs`` are of one worker a kind; ``places`` are the kinds on which servers stand."""
-        few = tuple(replace(kind.host, workers=min(1, kind.host.workers)) for kind in folding.kinds)
+        """``settings`` and ``costs`` are of one worker a group; ``places`` are the groups of the servers' hosts."""
+        hosts = (replace(group.host, workers=min(1, group.workers)) for group in cluster.groups)
         super().__init__(
             settings,
             shape,
-            Cluster(hosts=few),
+            Cluster(groups=tuple(map(HostGroup, hosts))),
             costs,
             False,
             strategy,
@@ -44,10 +43,10 @@ class FoldedRun(Run):
             None,
             inf,
         )
-        self._folding, self._standing = folding, places
+        self._whole, self._standing = cluster, places
 
     def _topology(self) -> Topology:
-        return Folded(self._folding)
+        return Topology(self._whole, by_group=True)
 
     def _places(self) -> Sequence[int]:
         return self._standing

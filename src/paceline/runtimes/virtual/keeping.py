@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from contextlib import ExitStack
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
@@ -11,10 +12,10 @@ from torch import Tensor
 
 from paceline.clusters.cluster import Cluster
 from paceline.records.create import create_new, environment
-from paceline.records.events import EventWriter, MetricsWriter
+from paceline.records.events import EventWriter, append_metrics
 from paceline.records.files import digest_of, write_json
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Silent
 from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
@@ -74,10 +75,9 @@ class FolderObserver(Silent):
     def __init__(self, folder: RunFolder) -> None:
         self.folder = folder
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Add a line to ``metrics.jsonl``."""
-        with MetricsWriter(self.folder.metrics) as metrics:
-            metrics.append(row)
+        append_metrics(self.folder.metrics, row)
 
     def finished(self, summary: Summary) -> None:
         """Write ``summary.json``."""
@@ -86,7 +86,7 @@ class FolderObserver(Silent):
 
 def new_folder(runs: Path, name: str, settings: Settings, cluster: Cluster, gradients: bool) -> RunFolder:
     """Make a run folder that says what is simulated, and where."""
-    return _new_folder(runs, name, settings, {"cluster": cluster.to_json(), "gradients": gradients})
+    return _new_folder(runs, name, settings, {"cluster": asdict(cluster), "gradients": gradients})
 
 
 def new_replay_folder(runs: Path, name: str, recording: Recording) -> RunFolder:

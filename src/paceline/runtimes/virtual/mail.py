@@ -14,7 +14,7 @@ from paceline.runtimes.virtual.stuck import explain
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.strategies.effects import Receive, Send
-from paceline.strategies.messages import Left, message_bytes
+from paceline.strategies.messages import Leave, message_bytes
 
 QUIET = 8
 """Ticks of each server in which nothing else happens or is planned, before a run counts as stuck."""
@@ -93,8 +93,8 @@ class NetworkMail:
         self._ready.append(node)
 
     def farewell(self, node: Node, how: str, now: float) -> None:
-        """Left goes the way of the worker's other messages, behind them."""
-        left = Left(node.me.clock)
+        """Leave goes the way of the worker's other messages, behind them."""
+        left = Leave(node.me.clock)
         for server in self._world.servers:
             self._farewells += 1
             letter = Letter(node.peer, left, message_bytes(left), how)

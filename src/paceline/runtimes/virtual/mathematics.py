@@ -13,7 +13,7 @@ from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.session import Session
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.weightless import weightless
-from paceline.strategies.base import Server, Worker, parts
+from paceline.strategies.base import Server, Worker, server_slices
 
 
 class Compute(Protocol):
@@ -76,7 +76,7 @@ class NoCompute:
 
     def server(self, rank: int) -> Server:
         """A server without weights."""
-        part = parts(self._vector, self._servers)[rank]
+        part = server_slices(self._vector, self._servers)[rank]
         return Server(rank, self._servers, part, part)
 
     def gradient(self, rank: int, step: int, samples: int, shared: bool) -> None:

@@ -9,7 +9,7 @@ from paceline.costs.base import Times
 from paceline.records.servers import ServerTotals
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.books import Books
-from paceline.strategies.effects import Mean, Peer, Program
+from paceline.strategies.effects import BucketedMean, Peer, Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Node:
     """When the last backward began."""
     ended: float = 0.0
     """When the last backward ended."""
-    mean: Mean | None = None
+    mean: BucketedMean | None = None
     plan: Any = None
     """The buckets of ``mean``, looked up once."""
     prices: tuple[tuple[Times, int], ...] = ()

@@ -17,7 +17,7 @@ class Post:
         self, timeline: Timeline, topology: Topology, deliver: Callable[[Node, Delivery], None]
     ) -> None:
         self._timeline, self._deliver = timeline, deliver
-        self._gather, self._spread = cache(topology.gather), cache(topology.spread)
+        self._gather, self._spread = cache(topology.to_server), cache(topology.from_server)
         self._lines: dict[tuple[Peer, Peer], deque[Letter]] = {}
 
     def send(self, now: float, sender: Node, target: Node, letter: Letter) -> None:

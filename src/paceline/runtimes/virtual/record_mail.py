@@ -12,7 +12,7 @@ from paceline.runtimes.virtual.node import Delivery, Letter, Node
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.strategies.effects import Peer, Receive, Send
-from paceline.strategies.messages import Left, message_bytes
+from paceline.strategies.messages import Leave, message_bytes
 
 
 class Script:
@@ -25,7 +25,7 @@ class Script:
         self.said: dict[int, list[str]] = {}
         """What each worker said, kind by kind."""
         for entry in entries:
-            if isinstance(entry, Received) and entry.kind != "Left":
+            if isinstance(entry, Received) and entry.kind != "Leave":
                 self.said.setdefault(entry.worker, []).append(entry.kind)
 
     @property
@@ -43,7 +43,7 @@ class Script:
         """Go on to the next entry."""
         entry = self.next
         if isinstance(entry, Received):
-            (self.present.discard if entry.kind == "Left" else self.present.add)(entry.worker)
+            (self.present.discard if entry.kind == "Leave" else self.present.add)(entry.worker)
         self.place += 1
 
 
@@ -169,7 +169,7 @@ class RecordMail:
         entry = self._scripts[server.peer.rank].next
         if isinstance(entry, Ticked):
             return server.waits_for.until is not None
-        if not isinstance(entry, Received) or entry.kind == "Left":
+        if not isinstance(entry, Received) or entry.kind == "Leave":
             return False
         box = self._boxes.get((server.peer.rank, entry.worker))
         return box is not None and len(box) > 0 and _is(entry, box[0])
@@ -177,7 +177,7 @@ class RecordMail:
     def _can_part(self, server: Node) -> bool:
         """Whether a worker is gone next; one that finished has to have come so far here too."""
         entry = self._scripts[server.peer.rank].next
-        if not isinstance(entry, Received) or entry.kind != "Left":
+        if not isinstance(entry, Received) or entry.kind != "Leave":
             return False
         return entry.how != "finished" or self._world.nodes[Peer("worker", entry.worker)].gone
 
@@ -194,8 +194,8 @@ class RecordMail:
         self._keep(server, entry)
         if isinstance(entry, Ticked):
             server.answer = None
-        elif entry.kind == "Left":
-            server.answer = (Peer("worker", entry.worker), Left(entry.clock))
+        elif entry.kind == "Leave":
+            server.answer = (Peer("worker", entry.worker), Leave(entry.clock))
         else:
             message = self._boxes[server.peer.rank, entry.worker].popleft()
             server.answer = (Peer("worker", entry.worker), message)
@@ -204,7 +204,7 @@ class RecordMail:
         """The run was stopped here and resumed: the server's program began anew, with no worker."""
         script.present.clear()
         server.program.close()
-        server.program = self._world.strategy.server(server.me)  # type: ignore[attr-defined]
+        server.program = self._world.strategy.server(server.me)
         server.answer = None
         if server.peer.rank == 0:
             for worker in self._world.workers:

@@ -120,7 +120,11 @@ def read_recording(folder: RunFolder) -> Recording:
 
 def _founders(settings: Settings, cluster: Mapping[str, Any]) -> tuple[int, ...]:
     """All workers of a live run; of a simulated one, those whose host had no start of its own."""
-    starts = [host.get("start", 0.0) for host in cluster.get("hosts", []) for _ in range(host["workers"])]
+    starts = [
+        group["host"].get("start", 0.0)
+        for group in cluster.get("groups", [])
+        for _ in range(group["count"] * group["host"]["workers"])
+    ]
     return tuple(rank for rank in range(settings.workers) if not (starts and starts[rank]))
 
 
@@ -157,7 +161,7 @@ class Replay(Run):
         super().__init__(
             recording.settings,
             job,
-            Cluster(hosts=(host,)),
+            Cluster.of([host]),
             Untimed(),
             recording.gradients,
             prepared.strategy,
@@ -196,7 +200,7 @@ class Replay(Run):
 
     def _stops(self, rank: int) -> bool:
         """Whether a worker goes to a meeting next, which may be an early one."""
-        return self._next_word(rank) == "Rest"
+        return self._next_word(rank) == "Pause"
 
     def _program(self, session: Session) -> Program:
         """The worker's program, begun anew where the run was resumed; it computes nothing that was not handed in."""

@@ -15,7 +15,7 @@ from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
 from paceline.jobs.job import Job, constant
 from paceline.jobs.sharding import Shards
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.agenda import Triggers
@@ -33,7 +33,7 @@ from paceline.runtimes.virtual.timeline import Timeline
 from paceline.runtimes.virtual.world import World
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy, SyncPoint
+from paceline.strategies.base import Strategy, SyncPoint
 from paceline.strategies.effects import Peer, Program
 
 NEAR = 1e-6
@@ -73,7 +73,7 @@ class Run:
                 job, self.shards, cluster.workers, settings.seed, self.servers
             )
             self.learning_rate = real.learning_rate
-        self.rows: list[Row] = []
+        self.rows: list[MetricsRow] = []
         self.carrier: Carrier = NetworkMail
 
     def run(self) -> Summary:
@@ -160,9 +160,9 @@ class Run:
         return session.program()
 
     def _server(self, rank: int, host: int) -> Node:
-        assert isinstance(self.strategy, Served)
+        assert self.strategy.served
         me = self.mathematics.server(rank)
-        me.awaited = self.founders
+        me.initial_workers = self.founders
         return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
 
     @property
@@ -178,7 +178,7 @@ class Run:
         node.dies = inf if host.dies is None else host.dies
         node.ends = min(node.dies, self.horizon * (1 + NEAR))
 
-    def _report(self, row: Row) -> None:
+    def _report(self, row: MetricsRow) -> None:
         """Every worker of a meeting tells the same; it is told on once, whoever of them is still there."""
         if not self.rows or self.rows[-1].step < row.step:
             self.rows.append(row)

@@ -16,7 +16,7 @@ from paceline.runtimes.virtual.recorder import Recorder, TotalsOnly
 from paceline.runtimes.virtual.run import Run
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy
+from paceline.strategies.base import Strategy
 
 
 def simulate(
@@ -83,19 +83,19 @@ def check(
             "say 'never' or simulate with gradients"
         )
     check_buffers(settings, strategy)
-    if not isinstance(strategy, Served):
-        _check_company(settings, cluster, horizon)
+    if not strategy.served:
+        _check_churn(settings, cluster, horizon)
     elif not horizon > 0:
         raise UsageError(f"--horizon {horizon:g} is too short: give a time such as '0.6 s'")
 
 
-def _check_company(settings: Settings, cluster: Cluster, horizon: float) -> None:
+def _check_churn(settings: Settings, cluster: Cluster, horizon: float) -> None:
     """Refuse what needs servers that outlive a worker."""
     instead = "choose ps, ssp or async"
-    for host in cluster.hosts:
-        for setting in host.comings_and_goings:
+    for group in cluster.groups:
+        for setting in group.host.churn:
             raise UsageError(
-                f"{setting} of host {host.name!r}: strategy {settings.strategy!r} needs every worker at every "
+                f"{setting} of host {group.name(0)!r}: strategy {settings.strategy!r} needs every worker at every "
                 f"exchange, so none can come late or go early; leave it out, or {instead}"
             )
     if horizon < inf:

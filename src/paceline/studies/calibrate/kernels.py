@@ -11,9 +11,9 @@ from paceline.runtimes.flat import CONTROL, Flat, Zeros, flatten_parameters, own
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.overlap import Overlap
 from paceline.runtimes.live.worker.slowness import Slowness
-from paceline.strategies.effects import Mean
+from paceline.strategies.effects import BucketedMean
 
-MEAN = Mean(first_bucket=2**20, bucket=25 * 2**20)
+MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
 """How gradients are averaged unless somebody says otherwise."""
 WIDTHS = (40, 420, 700, 1100)
 """Of dense layers whose gradients are of some 40 kB, 1 MB, 2.5 MB and 5.7 MB."""

@@ -99,10 +99,11 @@ def _spread(way: str, hosts: Sequence[int], points: Sequence[Point], link: Link)
     )
 
 
-def fit_company(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+def fit_contention(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """How many times as long computing takes for workers who meet at once, and for those who never do.
 
-    ``points`` are seconds between meetings and such factors. Nobody computes faster in company, nor for meeting often.
+    ``points`` are seconds between meetings and such factors. Contention makes nobody faster, nor does
+    meeting often.
     """
     parts = [moment(apart) for apart, _ in points]
     weights = [1 / factor**2 for _, factor in points]
@@ -116,11 +117,9 @@ def _seconds(way: str, hosts: Sequence[int], point: Point, link: Link) -> float:
     if way == "messages":
         return sum(2 * (link.latency + len(hosts) * size / link.bandwidth) for size in point.sizes)
     backend: Backend = "shm" if way == "memory" else "gloo"
-    described = Cluster(
-        hosts=tuple(
-            Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
-            for host, count in sorted(Counter(hosts).items())
-        )
+    described = Cluster.of(
+        Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
+        for host, count in sorted(Counter(hosts).items())
     )
     native = Native(Topology(described))
     return sum(native.price(size, 1).seconds for size in point.sizes)

@@ -1,4 +1,4 @@
-"""Links and company as training meets them: small networks that are trained by all workers at once.
+"""Links and contention as training meets them: small networks that are trained by all workers at once.
 
 A link that is measured on idle cores looks better than it is in a step, where a worker that is told something has to
 get a core first. So gradients are averaged as in training, and count as what that adds to a step whose workers only
@@ -30,7 +30,7 @@ from paceline.studies.calibrate.kernels import (
     images,
     repeated,
 )
-from paceline.studies.calibrate.link_fit import Point, fit_company, fit_link, fit_wire
+from paceline.studies.calibrate.link_fit import Point, fit_contention, fit_link, fit_wire
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
 from paceline.studies.collectives.probe import EXCHANGES, Prober
 
@@ -199,7 +199,7 @@ class _Probe:
         return self._room.slowest(found) if times == 1 else found
 
     def _conclude(self, rounds: Sequence[_Round], wire: LinkFit | None) -> ContentionFit:
-        short, long = fit_company(_factors(rounds))
+        short, long = fit_contention(_factors(rounds))
         return ContentionFit(
             workers=self._room.workers,
             short=short,

@@ -52,7 +52,7 @@ class _Alone:
 def calibrate_messages(profile: Profile, counts: Sequence[int], train: Train) -> list[LinkFit]:
     """The link of so many workers with a server on their host, for each of these counts.
 
-    The profile says what computing in company costs. Trains each job once on one worker and once for each count.
+    The profile says what contention costs. Trains each job once on one worker and once for each count.
     """
     jobs = [_alone(text, train) for text in JOBS]
     points = ((count, [_point(job, count, profile, train) for job in jobs]) for count in counts)
@@ -113,7 +113,7 @@ def _alone(job: str, train: Train) -> _Alone:
 
 
 def _point(job: _Alone, workers: int, profile: Profile, train: Train) -> Point:
-    company = profile.company_between(job.gradient)
-    beside = job.gradient * company[min(workers, len(company)) - 1] + job.apply
+    contention = profile.contention_between(job.gradient)
+    beside = job.gradient * contention[min(workers, len(contention)) - 1] + job.apply
     step = usual_pace(train(job.words, workers), AT_ONCE)
     return Point(sizes=(job.size,), added=step - beside, beside=beside)

@@ -17,7 +17,7 @@ def make_profile(
     *,
     cipher: float | None = None,
 ) -> Profile:
-    """A profile of the device alone; links and company are added by ``dataclasses.replace``.
+    """A profile of the device alone; links and contention are added by ``dataclasses.replace``.
 
     ``disturbed`` says what else computed meanwhile; ``cipher`` is the rate of encryption, where it was measured.
     """
@@ -34,7 +34,7 @@ def make_profile(
 
 
 def with_device(profile: Profile, device: Fitted, name: str | None = None) -> Profile:
-    """The profile with another device, of now; links, company, threads and, unless there is another, name stay."""
+    """The profile with another device, of now; links, contention, threads and, unless there is another, name stay."""
     return replace(profile, device=device.to_json(), made=_now(), name=name or profile.name)
 
 

@@ -11,11 +11,11 @@ from paceline.studies.calibrate.profile import mark_disturbed
 
 
 def add_together(profile: Profile, found: ContentionFit) -> Profile:
-    """The profile with these links and this company, in place of those that it had of as many workers."""
+    """The profile with these links and this contention, in place of those that it had of as many workers."""
     apart = not any(link.name == "memory" for link in found.links)
-    company = {} if apart else _company(profile, found)
+    contention = {} if apart else _contention(profile, found)
     marked = mark_disturbed(add_links(profile, found.links), found.disturbed)
-    return replace(marked, **company)  # type: ignore[arg-type]
+    return replace(marked, **contention)  # type: ignore[arg-type]
 
 
 def add_links(profile: Profile, links: Sequence[LinkFit]) -> Profile:
@@ -35,11 +35,11 @@ def _memory(profile: Profile) -> float:
     return float(device["limits"]["bandwidth"]) if device.get("curves") else inf
 
 
-def _company(profile: Profile, found: ContentionFit) -> dict[str, object]:
-    """Both kinds of company; numbers of workers that were never measured lie on a line between their neighbours."""
+def _contention(profile: Profile, found: ContentionFit) -> dict[str, object]:
+    """Both kinds of contention; numbers of workers that were never measured lie on a line between their neighbours."""
     return {
-        "company": _filled(profile.company, found.workers, found.long),
-        "company_short": _filled(profile.company_short, found.workers, found.short),
+        "contention": _filled(profile.contention, found.workers, found.long),
+        "contention_short": _filled(profile.contention_short, found.workers, found.short),
     }
 
 

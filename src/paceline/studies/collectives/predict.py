@@ -41,17 +41,15 @@ def predict(
 def _cluster(found: ProbeResult, hosts: Sequence[int]) -> Cluster:
     """The hosts with links as they were measured. Workers of a host share what their messages took together."""
     device = Device(reduce_seconds=found.reduce_seconds)
-    return Cluster(
-        hosts=tuple(
-            Host(
-                name=f"host-{host}",
-                link=_link(found.across, 1),
-                inside=_link(found.inside, count),
-                workers=count,
-                device=device,
-            )
-            for host, count in sorted(Counter(hosts).items())
+    return Cluster.of(
+        Host(
+            name=f"host-{host}",
+            link=_link(found.across, 1),
+            inside=_link(found.inside, count),
+            workers=count,
+            device=device,
         )
+        for host, count in sorted(Counter(hosts).items())
     )
 
 

@@ -42,7 +42,7 @@ def compare_parts(predicted: StepBreakdown, folder: RunFolder) -> tuple[PartScor
 
 
 def _steps(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
-    steps = [record for record in records if not record.meeting]
+    steps = [record for record in records if record.is_step]
     return steps[max(1, int(WARM_UP * len(steps))) :]
 
 

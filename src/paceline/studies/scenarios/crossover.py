@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from paceline.clusters.cluster import Cluster
 from paceline.errors import UsageError
-from paceline.strategies.base import Served
 from paceline.studies.scenarios.answers import Balance, Crossover
 from paceline.studies.scenarios.run import make_plan, run_work
 from paceline.studies.scenarios.scenario import Scenario
@@ -56,7 +55,7 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
 def balance(work: Work, cluster: Cluster) -> Balance:
     """A round in the long run: the second one, for the first may begin otherwise."""
     plan = make_plan(replace(work, iterations=1), cluster)
-    if isinstance(plan.strategy, Served):
+    if plan.strategy.served:
         rounds = run_work(replace(work, iterations=2), cluster).rounds
         seconds = rounds[-1].seconds
     else:
@@ -71,10 +70,10 @@ def widen(cluster: Cluster, workers: int) -> Cluster:
     training = [host for host in cluster.hosts if host.workers]
     like = training[0]
     for host in training:
-        if replace(host, name=like.name) != like or host.workers > 1:
+        if host != like or host.workers > 1:
             raise UsageError(
                 f"host {host.name!r} has {host.workers} workers or differs from {like.name!r}; to try other numbers "
                 "of workers, all that train must be alike and have one worker each"
             )
-    copies = tuple(replace(like, name=f"{like.name}-{rank}") for rank in range(workers))
-    return replace(cluster, hosts=(*copies, *(host for host in cluster.hosts if not host.workers)))
+    copies = (replace(like, name=f"{like.name}-{rank}") for rank in range(workers))
+    return cluster.with_hosts([*copies, *(host for host in cluster.hosts if not host.workers)])

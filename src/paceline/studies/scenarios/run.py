@@ -15,7 +15,7 @@ from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import check, simulate
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Served, Strategy
+from paceline.strategies.base import Strategy
 from paceline.studies.scenarios.answers import RunAnswer
 from paceline.studies.scenarios.log import MOST_ENTRIES, MOST_KINDS, Log
 from paceline.studies.scenarios.scenario import Scenario
@@ -48,7 +48,7 @@ def run_work(work: Work, cluster: Cluster) -> RunAnswer:
         horizon=work.horizon,
     )
     names = tuple(plan.cluster.hosts[place].name for place in plan.cluster.place_workers())
-    served, totals = isinstance(plan.strategy, Served), summary.totals
+    served, totals = plan.strategy.served, summary.totals
     return RunAnswer(
         strategy=work.strategy,
         workers=names,
@@ -100,7 +100,7 @@ def make_plan(work: Work, cluster: Cluster) -> Plan:
     workers = cluster.workers
     local, steps = work.local_batches(workers), work.steps(workers)
     iterations = ENDLESS
-    if isinstance(strategy, Served):
+    if strategy.served:
         cluster = _deal(cluster, steps)
         workers = cluster.workers
     else:
@@ -143,7 +143,7 @@ def _deal(cluster: Cluster, steps: Sequence[int]) -> Cluster:
     for host in cluster.hosts:
         hosts.append(_taking(host, steps[rank : rank + host.workers]))
         rank += host.workers
-    return replace(cluster, hosts=tuple(hosts))
+    return cluster.with_hosts(hosts)
 
 
 def _taking(host: Host, steps: Sequence[int]) -> Host:

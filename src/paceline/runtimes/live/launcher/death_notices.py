@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.wire import encoding as wire
-from paceline.runtimes.live.wire.control import Died
-from paceline.runtimes.live.worker.links import call
+from paceline.runtimes.live.wire.channel import connect
+from paceline.runtimes.live.wire.encoding import pack
+from paceline.runtimes.live.wire.messages import Died
 
 _TOLD = 5.0
 """Seconds that a server has to take a notice; one that does not is gone itself."""
@@ -38,6 +38,6 @@ class DeathNotices:
 
     def _tell(self, death: Died, endpoint: str) -> None:
         with suppress(OSError):
-            channel = call(endpoint, self._secret, patience=_TOLD)
-            channel.send(*wire.pack(death), most=1)
+            channel = connect(endpoint, self._secret, patience=_TOLD)
+            channel.send(pack(death), most=1)
             channel.close()

@@ -14,11 +14,11 @@ from uuid import uuid4
 import torch.distributed as dist
 
 from paceline.errors import RunFailed, UsageError
+from paceline.runtimes.live.addresses import raise_descriptor_limit
 from paceline.runtimes.live.checked import shown, whole_number
 from paceline.runtimes.live.launcher.bulletin import Bulletin, alive_key
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.served.authenticator import raise_descriptor_limit
 from paceline.runtimes.live.store_server import StoreServer
 
 _SILENCE = 2.0
@@ -78,7 +78,7 @@ class Rendezvous:
         note = _Reminder(
             self._say, f"waiting for node rank 0 at {self.address}, port {self.port}", self._wait
         )
-        while not self.store.stands(0.2):
+        while not self.store.reached(1.0):
             if time.monotonic() > deadline:
                 raise RunFailed(
                     f"node rank 0 did not answer at {self.address}, port {self.port}, within "

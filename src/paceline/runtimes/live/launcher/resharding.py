@@ -104,7 +104,7 @@ def _whole(saved: Checkpoints, step: int, count: int) -> list[int]:
 def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:
     """What each new rank begins with."""
     saved = list(trees.values())
-    weights = [max(1, tree["worker"]["samples_apart"]) for tree in saved]
+    weights = [max(1, tree["worker"]["samples_since_sync"]) for tree in saved]
     replicas = [{**tree["replica"], "rng": None, "loss": None} for tree in saved]
     merged = _mean(replicas, weights)
     state = _mean([tree["state"] for tree in saved], weights)
@@ -112,7 +112,7 @@ def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:
     numbers = saved[0]["worker"] | {
         "clock": step,
         "now": max(tree["worker"]["now"] for tree in saved),
-        "samples_apart": 0,
+        "samples_since_sync": 0,
     }
     made = {}
     for rank in range(settings.workers):

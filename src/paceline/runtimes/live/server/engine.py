@@ -10,35 +10,36 @@ from typing import Any, Protocol
 
 from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
+from paceline.records.files import to_document
 from paceline.records.lock import RunLock
 from paceline.records.servers import Entry, Received, ServerLog, ServerTotals, Ticked, Updated
 from paceline.runtimes.live.heartbeat import Phase
 from paceline.runtimes.live.server.attendance import Expected
 from paceline.runtimes.live.server.collectives import OPERATIONS, ElasticCollectives, Gift
-from paceline.runtimes.live.server.server_socket import Parcel, ServerSocket
+from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.timeouts import SILENCE
-from paceline.runtimes.live.wire.control import (
-    GIVEN_UP,
-    AllWords,
-    Ask,
+from paceline.runtimes.live.wire.encoding import Envelope
+from paceline.runtimes.live.wire.messages import (
+    EXPELLED,
+    AllDocuments,
     Contribution,
     Died,
+    Document,
+    GetTotals,
     Goodbye,
     Hello,
-    Keep,
-    Kept,
     Refusal,
     Result,
-    Told,
+    SaveShard,
+    ShardSaved,
+    TotalsReply,
     Welcome,
-    Words,
 )
-from paceline.runtimes.live.wire.encoding import STOP
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import ParameterShard
-from paceline.strategies.base import Served, Server
+from paceline.strategies.base import Server
 from paceline.strategies.effects import Apply, Peer, Receive, Send
-from paceline.strategies.messages import MESSAGES, Left
+from paceline.strategies.messages import MESSAGES, Leave
 
 _GLANCE = 0.1
 _OVER = "the run is over"
@@ -76,7 +77,12 @@ class Book:
         self.lock.check()
         self.log.flush()
         self.checkpoints.make_room(me.rank)
-        numbers = {"version": me.version, "seen": me.seen, "met": me.met, "entries": self.entries}
+        numbers = {
+            "version": me.version,
+            "seen": me.seen,
+            "seen_at_sync": me.seen_at_sync,
+            "entries": self.entries,
+        }
         self.checkpoints.save(step, me.rank, {"part": part.state(), "server": numbers})
 
 
@@ -104,7 +110,7 @@ class ServerEngine:
         A worker that says nothing for ``silence`` seconds is given up; server 0 tells the user with ``say``, and where
         it was by ``hosts``.
         """
-        assert isinstance(prepared.strategy, Served)
+        assert prepared.strategy.served
         self.me, self.part, self.socket, self.book, self.heartbeat = me, part, socket, book, heartbeat
         self._strategy, self._shards, self._agenda = prepared.strategy, prepared.shards, prepared.agenda
         self._stop_requested, self._invitation = stop_requested, invitation
@@ -114,7 +120,7 @@ class ServerEngine:
             ElasticCollectives(range(workers)),
         )
         self._silence, self._say, self._hosts = silence, say, hosts
-        self._gone: deque[tuple[int, Left, str]] = deque()
+        self._gone: deque[tuple[int, Leave, str]] = deque()
         self._clocks: dict[int, int] = {}
         self._saved = -1
         self._asked_to_keep: set[int] = set()
@@ -164,7 +170,7 @@ class ServerEngine:
         self._let_in.add(worker)
         if self.me.rank == 0 and worker not in self._circle.members and worker in self._expected.workers:
             self._circle.add(worker)
-        self.socket.send(worker, effect.message, STOP if self._stopping else 0)
+        self.socket.send(worker, effect.message, stop=self._stopping)
 
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
         """The next message for the program; whatever else comes is dealt with here."""
@@ -173,7 +179,7 @@ class ServerEngine:
                 self._give_up(worker, seconds)
             if self._gone:
                 worker, left, how = self._gone.popleft()
-                self.book.write(Received(self._now, worker, "Left", clock=left.clock, how=how))
+                self.book.write(Received(self._now, worker, "Leave", clock=left.clock, how=how))
                 return Peer("worker", worker), left
             if not self._expected.workers:
                 raise _Over
@@ -188,12 +194,12 @@ class ServerEngine:
             self._ticked = False  # ticks that are overdue must not keep messages out, nor messages ticks
             self._stopping = self._stopping or self._stop_requested()
             if parcel is not None and self._take(parcel):
-                return Peer("worker", parcel.worker), parcel.message
+                return Peer("worker", parcel.sender), parcel.message
 
-    def _take(self, parcel: Parcel) -> bool:
+    def _take(self, parcel: Envelope) -> bool:
         """Whether a message is for the program; all others are answered."""
-        self._stopping = self._stopping or bool(parcel.flags & STOP)
-        worker, message = parcel.worker, parcel.message
+        self._stopping = self._stopping or parcel.stop
+        worker, message = parcel.sender, parcel.message
         if isinstance(message, MESSAGES):
             clock, version = getattr(message, "clock", -1), getattr(message, "version", -1)
             self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
@@ -208,40 +214,40 @@ class ServerEngine:
             case Contribution() if message.op in OPERATIONS:
                 self._circle.give(worker, Gift(message.op, message.tensor, message.root))
                 self._end_collectives()
-            case Ask():
+            case GetTotals():
                 self.book.totals.refused = dict(self.socket.refused)
-                self.socket.send(worker, Told(json.dumps(self.book.totals.to_json())))
-            case Words():
+                self.socket.send(worker, TotalsReply(json.dumps(to_document(self.book.totals))))
+            case Document():
                 self._circle.give(worker, Gift("words", message.document))
                 self._end_collectives()
             case Died():
                 self._let_go(message.rank, message.clock, "died")
-            case Keep():
+            case SaveShard():
                 self._keep(worker, message.step)
         return False
 
-    def _greet(self, parcel: Parcel, hello: Hello) -> None:
+    def _greet(self, parcel: Envelope, hello: Hello) -> None:
         """Tie a connection to its worker; one without a rank gets one, and hears what is run."""
         if self._finished:
-            self.socket.reply(parcel.channel, Refusal(_OVER))
+            self.socket.reply(parcel, Refusal(_OVER))
             return
         if hello.rank < 0:
             document = json.dumps({**self._invitation, "now": self._now})
-            self.socket.reply(parcel.channel, Welcome(self._expected.reserve(), False, document))
+            self.socket.reply(parcel, Welcome(self._expected.reserve(), False, document))
             return
-        bound = parcel.worker >= 0
-        if parcel.worker != hello.rank if bound else self.socket.knows(hello.rank):
-            self.socket.reply(parcel.channel, Refusal(f"rank {hello.rank} is taken"))
+        bound = parcel.sender >= 0
+        if parcel.sender != hello.rank if bound else self.socket.knows(hello.rank):
+            self.socket.reply(parcel, Refusal(f"rank {hello.rank} is taken"))
             return
-        self.socket.bind(parcel.channel, hello.rank)
+        self.socket.bind(parcel, hello.rank)
         shares = self.socket.attach(hello.rank, hello)
         self._expected.come(hello.rank)
-        self.socket.send(hello.rank, Welcome(hello.rank, shares, ""), STOP if self._stopping else 0)
+        self.socket.send(hello.rank, Welcome(hello.rank, shares, ""), stop=self._stopping)
 
     def _give_up(self, worker: int, seconds: float) -> None:
         """A worker was silent for too long; it may live all the same, and then hears why."""
         why = f"it was silent for {seconds:.1f} s, and --silence {self._silence:g} allows less; give more to keep it"
-        self.socket.send(worker, Refusal(f"{GIVEN_UP}{why}"))
+        self.socket.send(worker, Refusal(f"{EXPELLED}{why}"))
         if self.me.rank == 0:
             self._say(f"rank {worker} on {self._hosts.get(worker, 'a host of its own')} is given up: {why}")
         self._let_go(worker, self._clocks.get(worker, 0), "died")
@@ -252,7 +258,7 @@ class ServerEngine:
         self._expected.go(worker)
         self._abandoned = self._abandoned and how == "died"
         self.socket.forget(worker)
-        self._gone.append((worker, Left(clock), how))
+        self._gone.append((worker, Leave(clock), how))
         self._circle.drop(worker)
         self._end_collectives()
         if how == "finished" and not self._finished:
@@ -269,12 +275,12 @@ class ServerEngine:
         for outcome in self._circle.whole():
             members = ",".join(map(str, outcome.members))
             message = (
-                AllWords(json.dumps(outcome.content))
+                AllDocuments(json.dumps(outcome.content))
                 if isinstance(outcome.content, dict)
                 else Result(members, outcome.content)
             )
             for member in outcome.members:
-                self.socket.send(member, message, STOP if self._stopping else 0)
+                self.socket.send(member, message, stop=self._stopping)
 
     def _keep(self, worker: int, step: int) -> None:
         """All workers are quiet and ask alike: the first one's word saves, the others' finds it saved.
@@ -287,7 +293,7 @@ class ServerEngine:
             self._saved = step
             self._asked_to_keep.clear()
         self._asked_to_keep.add(worker)
-        self.socket.send(worker, Kept(step))
+        self.socket.send(worker, ShardSaved(step))
 
 
 class _Over(Exception):

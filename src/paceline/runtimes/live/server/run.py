@@ -26,7 +26,6 @@ from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.engine import Beating, Book, ServerEngine
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire.shape import Shape
 from paceline.runtimes.live.worker.run_folder import asked_for, check_owner, claim, describe_run
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.prepare import prepare
@@ -67,10 +66,9 @@ def run_server(
     torch.set_num_threads(options.threads)
     part = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
     documents = Documents(place, timedelta(seconds=options.timeout))
-    shape = Shape(length=part.params.numel(), dtype=part.params.dtype)
     host = own_address(place.address, place.port) or place.address
     identity = read_live(resume).identity if resume else None
-    with ServerSocket(documents.secret, host, shape, place.rank, place.servers) as socket:
+    with ServerSocket(documents.secret, host, part.params, place.rank, place.servers) as socket:
         run, endpoints = _introduce(documents, socket, place, _saved(resume, identity, place.rank))
         ours = asked_for(settings, name or "", resume, identity.run if identity else None)
         check_equal([run["asked"], ours])
@@ -86,7 +84,7 @@ def run_server(
             claim(folder, identity, describe)
         heartbeat.show(folder.path)
         me = Server(place.rank, place.servers, part.params, part.grad)
-        me.awaited = tuple(range(place.workers))
+        me.initial_workers = tuple(range(place.workers))
         with ExitStack() as stack:
             lock = stack.enter_context(RunLock.share(folder, place.node_rank))
             checkpoints = Checkpoints(folder, identity, settings.keep, "server")
@@ -153,8 +151,8 @@ def _book(
     if step is not None:
         tree = checkpoints.load(step, me.rank)
         part.load(tree["part"])
-        me.version, me.seen, me.met, entries = (
-            tree["server"][field] for field in ("version", "seen", "met", "entries")
+        me.version, me.seen, me.seen_at_sync, entries = (
+            tree["server"][field] for field in ("version", "seen", "seen_at_sync", "entries")
         )
         checkpoints.forget_after(step, me.rank)
     for sentence in keep_entries(path, entries):

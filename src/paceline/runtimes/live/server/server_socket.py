@@ -4,82 +4,77 @@ import threading
 import time
 from collections import Counter, deque
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
+
+from torch import Tensor
 
 from paceline.runtimes.live.addresses import resolve
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.wire import encoding as wire
-from paceline.runtimes.live.wire import memory
-from paceline.runtimes.live.wire.channel import Channel, Landing, Limits
-from paceline.runtimes.live.wire.control import Beat, Died, Hello, Refusal
-from paceline.runtimes.live.wire.encoding import LIMIT, Announced, Expected, Refused
-from paceline.runtimes.live.wire.kinds import LONGEST_QUESTION
+from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits
+from paceline.runtimes.live.wire.encoding import (
+    MAX_REQUEST,
+    MAX_TENSOR,
+    Accepted,
+    Envelope,
+    MessageRefused,
+    bytes_of,
+    check_body,
+    kind_of,
+    pack,
+    unpack,
+)
 from paceline.runtimes.live.wire.listener import Listener
-from paceline.runtimes.live.wire.memory import Mapped
-from paceline.runtimes.live.wire.shape import Shape
+from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, Hello, Refusal
+from paceline.runtimes.live.wire.shared_flat import MappedFlat, attach
 from paceline.strategies.messages import Model
 
-WAITING = 8
-"""Messages of one worker that may wait; a worker that keeps to its program has one or two."""
+MAX_WAITING = 8
+"""Messages of one worker that may wait; a worker that follows its program has one or two."""
 _UNKNOWN = "this server does not know the worker, or has given it up after a long silence"
 
 
-class Parcel(NamedTuple):
-    """A message that has come."""
-
-    channel: Channel
-    """The connection, for ``bind`` and ``reply``."""
-    worker: int
-    """-1 where the connection is not bound to a worker."""
-    flags: int
-    message: Any
-    depth: int
-    """Messages that were waiting when this one was taken, itself included."""
-
-
 @dataclass(slots=True)
-class _Caller:
-    """A worker that is known here."""
+class BoundWorker:
+    """A worker that has said Hello."""
 
     channel: Channel
     heard: float = field(default_factory=time.monotonic)
-    memory: Mapped | None = None
+    memory: MappedFlat | None = None
 
 
 class ServerSocket:
     """Receives from all workers and sends to each, without ever waiting for one.
 
-    Whatever does not fit is dropped, counted in ``refused`` and survived. A connection that is not bound to a worker
-    may say Hello, Beat and Died only. A thread reads while the server computes; ``_lock`` is for what both look at.
+    Whatever does not fit is dropped and counted in ``refused``. A thread reads while the server computes; ``_lock``
+    is for what both use.
     """
 
     def __init__(
-        self, secret: Secret, host: str, shape: Shape, rank: int, servers: int, limit: int = LIMIT
+        self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int, limit: int = MAX_TENSOR
     ) -> None:
-        """Listen at a free port of ``host``, an address of this one; ``shape`` is of the part that is kept."""
-        self._shape, self._rank, self._servers = shape, rank, servers
-        self._expected = Expected.at_server(shape, limit)
-        self._callers: dict[int, _Caller] = {}
-        self._workers: dict[Channel, int] = {}
-        self._waiting: deque[tuple[Channel, wire.Letter]] = deque()
-        self._of: Counter[Channel] = Counter()
+        """Listen at a free port of ``host``, an address of this one; ``shard`` is what this server keeps."""
+        self._shard, self._rank, self._servers = shard, rank, servers
+        self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype, limit=limit)
+        self._workers: dict[int, BoundWorker] = {}
+        self._ranks: dict[Channel, int] = {}
+        self._waiting: deque[Envelope] = deque()
+        self._waiting_of: Counter[Channel] = Counter()
         self._refused: Counter[str] = Counter()
         self._lock = threading.Condition()
-        limits = Limits(2 * LONGEST_QUESTION, 2 * max(limit, shape.length * shape.dtype.itemsize))
+        limits = MessageLimits(2 * MAX_REQUEST, 2 * max(limit, shard.nbytes))
         self._listener = Listener(wire_key(secret), resolve(host, 0), self._announce, limits)
 
     @property
     def endpoint(self) -> str:
-        """Where workers connect to."""
         return self._listener.endpoint
 
     @property
     def refused(self) -> Counter[str]:
-        """Why something was refused, to how often."""
+        """How often something was refused, by reason."""
         with self._lock:
             return self._refused + self._listener.refused
 
-    def receive(self, timeout: float) -> Parcel | None:
+    def receive(self, timeout: float) -> Envelope | None:
         """The next message, or None if there is none within so many seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._waiting, timeout)
@@ -88,57 +83,62 @@ class ServerSocket:
             if not self._waiting:
                 return None
             depth = len(self._waiting)
-            channel, (flags, message) = self._waiting.popleft()
-            self._of[channel] -= 1
-            if not self._of[channel]:
-                del self._of[channel]
-            return Parcel(channel, self._workers.get(channel, -1), flags, message, depth)
+            envelope = self._waiting.popleft()
+            assert envelope.channel is not None
+            self._waiting_of[envelope.channel] -= 1
+            if not self._waiting_of[envelope.channel]:
+                del self._waiting_of[envelope.channel]
+            return envelope._replace(sender=self._ranks.get(envelope.channel, -1), depth=depth)
 
-    def bind(self, channel: Channel, worker: int) -> None:
-        """From now on this connection is that worker's, and no other is."""
+    def bind(self, envelope: Envelope, worker: int) -> None:
+        """From now on the sender's connection is that worker's, and no other is."""
+        assert envelope.channel is not None
         with self._lock:
             self.forget(worker)
-            self._callers[worker] = _Caller(channel)
-            self._workers[channel] = worker
+            self._workers[worker] = BoundWorker(envelope.channel)
+            self._ranks[envelope.channel] = worker
 
     def knows(self, worker: int) -> bool:
-        """Whether a connection is that worker's."""
-        return worker in self._callers
+        return worker in self._workers
 
     def attach(self, worker: int, hello: Hello) -> bool:
-        """Map the memory that a bound worker's Hello tells of; from then on tensors travel through it."""
-        self._callers[worker].memory = memory.attach(hello, self._shape, self._rank, self._servers)
-        return self._callers[worker].memory is not None
+        """Map the memory that a bound worker's Hello describes; from then on tensors travel through it."""
+        memory = attach(hello, self._shard, self._rank, self._servers)
+        self._workers[worker].memory = memory
+        return memory is not None
 
-    def send(self, worker: int, message: Any, flags: int = 0) -> bool:
-        """Hand a message over; its tensors may change at once. False: the worker is gone or does not read."""
-        caller = self._callers.get(worker)
-        if caller is None:
+    def send(self, worker: int, message: Any, *, stop: bool = False) -> bool:
+        """Send a message; its tensors may change at once. False: the worker is gone or does not read."""
+        bound = self._workers.get(worker)
+        if bound is None:
             return False
-        shared = caller.memory if isinstance(message, Model) else None
-        packet = wire.pack(message, flags, shared.deposit if shared else wire.nowhere)
-        return self._listener.send(caller.channel, packet, WAITING)
+        if bound.memory is not None and isinstance(message, Model):
+            packet = pack(message, stop=stop, find=bound.memory.deposit)
+        else:
+            packet = pack(message, stop=stop)
+        return self._listener.send(bound.channel, packet, MAX_WAITING)
 
-    def reply(self, channel: Channel, message: Any, flags: int = 0) -> bool:
-        """Send to a connection that need not be bound."""
-        return self._listener.send(channel, wire.pack(message, flags), WAITING)
+    def reply(self, envelope: Envelope, message: Any) -> bool:
+        """Answer a sender whose connection need not be bound."""
+        assert envelope.channel is not None
+        return self._listener.send(envelope.channel, pack(message), MAX_WAITING)
 
     def heard(self, worker: int) -> float:
-        """When a worker last said anything, a beat included, by the monotonic clock; KeyError if it is not bound."""
-        return self._callers[worker].heard
+        """When anything of a worker last arrived, by the monotonic clock; KeyError if it is not bound."""
+        return self._workers[worker].heard
 
     def forget(self, worker: int) -> None:
-        """The worker is gone: drop what it has said, and its memory."""
+        """The worker is gone: drop its messages that wait, and its memory."""
         with self._lock:
-            caller = self._callers.pop(worker, None)
-            if caller is None:
+            bound = self._workers.pop(worker, None)
+            if bound is None:
                 return
-            del self._workers[caller.channel]
-            self._waiting = deque(entry for entry in self._waiting if entry[0] is not caller.channel)
-            self._of.pop(caller.channel, None)
+            del self._ranks[bound.channel]
+            self._waiting = deque(each for each in self._waiting if each.channel is not bound.channel)
+            self._waiting_of.pop(bound.channel, None)
 
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has gone out or so many seconds are over."""
+        """Close, once what was sent has gone out or after so many seconds."""
         self._listener.close(linger)
 
     def __enter__(self) -> Self:
@@ -147,46 +147,48 @@ class ServerSocket:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _announce(self, channel: Channel, header: memoryview, size: int) -> Landing:
+    def _announce(self, channel: Channel, header: memoryview, size: int) -> Destination:
         """Called by the listener's thread: where the body of a message goes."""
         try:
             with self._lock:
-                caller = self._caller_for(channel, wire.kind_of(header))
-                announced = wire.announce(header, size, self._expected, caller.memory if caller else None)
-        except Refused as refusal:
+                bound = self._check_sender(channel, kind_of(header))
+                envelope, body = unpack(header, size, self._accepted, bound.memory if bound else None)
+        except MessageRefused as refusal:
             self._refuse(channel, refusal)
-            return Landing(None, lambda: None)
-        return Landing(wire.bytes_of(announced.body), lambda: self._take(channel, announced))
+            return Destination(None, lambda: None)
+        return Destination(
+            bytes_of(body), lambda: self._take(channel, envelope._replace(channel=channel), body)
+        )
 
-    def _take(self, channel: Channel, announced: Announced) -> None:
-        """Called by the listener's thread: a message is there."""
-        message = announced.letter.message
+    def _take(self, channel: Channel, envelope: Envelope, body: Tensor) -> None:
+        """Called by the listener's thread: a message is complete."""
+        message = envelope.message
         try:
-            announced.check()
+            check_body(body)
             with self._lock:
-                caller = self._caller_for(channel, type(message))
-                if isinstance(message, Beat):
-                    caller = self._callers.get(message.rank)
+                bound = self._check_sender(channel, type(message))
+                if isinstance(message, Alive):
+                    bound = self._workers.get(message.rank)
                 else:
-                    self._waiting.append((channel, announced.letter))
-                    self._of[channel] += 1
+                    self._waiting.append(envelope)
+                    self._waiting_of[channel] += 1
                     self._lock.notify()
-                if caller is not None:
-                    caller.heard = time.monotonic()
-        except Refused as refusal:
+                if bound is not None:
+                    bound.heard = time.monotonic()
+        except MessageRefused as refusal:
             self._refuse(channel, refusal)
 
-    def _caller_for(self, channel: Channel, kind: type) -> _Caller | None:
-        """Who says something of this kind, or Refused."""
-        worker = self._workers.get(channel)
-        if worker is None and kind not in (Hello, Beat, Died):
-            raise Refused("unknown worker")
-        if self._of[channel] >= WAITING:
-            raise Refused("too many")
-        return None if worker is None else self._callers[worker]
+    def _check_sender(self, channel: Channel, kind: type) -> BoundWorker | None:
+        """The worker that this connection belongs to; refuse what it may not send now."""
+        worker = self._ranks.get(channel)
+        if worker is None and kind not in FROM_UNBOUND:
+            raise MessageRefused("unknown worker")
+        if self._waiting_of[channel] >= MAX_WAITING:
+            raise MessageRefused("too many")
+        return None if worker is None else self._workers[worker]
 
-    def _refuse(self, channel: Channel, refusal: Refused) -> None:
+    def _refuse(self, channel: Channel, refusal: MessageRefused) -> None:
         if refusal.reason == "unknown worker":
-            self.reply(channel, Refusal(_UNKNOWN))
+            self._listener.send(channel, pack(Refusal(_UNKNOWN)), MAX_WAITING)
         with self._lock:
             self._refused[refusal.reason] += 1

@@ -9,6 +9,7 @@ import select
 import socket
 import struct
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import suppress
@@ -16,13 +17,18 @@ from typing import NamedTuple
 
 from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
 
-PROLOGUE = b"paceline wire 3\n"
-"""What the first message begins with, in the clear: whoever sends something else speaks another protocol."""
+PROLOGUE = b"paceline wire 4\n"
+"""What the first message begins with, in the clear; the number is the version of everything that is sent."""
 _ANY_VERSION = b"paceline wire "
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
-"""What a server answers to a first message that was made with another secret."""
+"""The answer to a first message that was made with another secret."""
 OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
-"""What it answers to a prologue that is another version's."""
+"""The answer to the prologue of another version."""
+CONNECTING = 15.0
+"""Seconds until a first connection must be established."""
+_RETRY = 0.2
+CUT = 4
+"""Seconds without TCP's acknowledgement after which a connection counts as cut: a slow link still has them."""
 RECORD = 2**18
 """Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
@@ -30,45 +36,53 @@ _TURN = 32
 """System calls for one connection before the others have their turn."""
 
 
-class Limits(NamedTuple):
-    """Bytes that a message may have; more than that ends the connection."""
+class Packet(NamedTuple):
+    """A message as it is sent."""
+
+    header: bytes
+    body: memoryview
+    """The bytes of its tensor where they lie; empty where it has none, or where it is in shared memory."""
+
+
+class MessageLimits(NamedTuple):
+    """Bytes that a message may have; a larger one ends the connection."""
 
     header: int
     body: int
 
 
-NOTHING = Limits(0, 0)
+NOTHING = MessageLimits(0, 0)
 
 
-class Landing(NamedTuple):
-    """Where the body of a message goes, and what is called when it is there. No memory: it is dropped."""
+class Destination(NamedTuple):
+    """Where the body of a message is received, and what is called once it is complete. No memory: it is dropped."""
 
     memory: memoryview | None
-    arrived: Callable[[], None]
+    complete: Callable[[], None]
 
 
-Announce = Callable[["Channel", memoryview, int], Landing]
-"""Asked, when a message's header has come, where so many bytes of its body go."""
+Announce = Callable[["Channel", memoryview, int], Destination]
+"""Asked, when a message's header has arrived, where so many bytes of its body go."""
 
 
-def drop_all(_: "Channel", __: memoryview, ___: int) -> Landing:
-    """For an end that only speaks."""
-    return Landing(None, lambda: None)
+def drop_all(_: "Channel", __: memoryview, ___: int) -> Destination:
+    """For an end that only sends."""
+    return Destination(None, lambda: None)
 
 
 class OtherVersion(NotGenuine):
-    """The other side speaks another version of this protocol."""
+    """The other side has another version of this protocol."""
 
 
 class Stalled(ConnectionError):
-    """The other side takes nothing any more."""
+    """The other side accepts nothing any more."""
 
 
 class Channel:
     """One end. One thread reads, and never waits; any may send."""
 
     def __init__(
-        self, connection: socket.socket, announce: Announce = drop_all, limits: Limits = NOTHING
+        self, connection: socket.socket, announce: Announce = drop_all, limits: MessageLimits = NOTHING
     ) -> None:
         self.socket = connection
         self.greeted = False
@@ -85,7 +99,7 @@ class Channel:
         """What the system has not taken yet, by message."""
 
     def call(self, secret: bytes) -> None:
-        """Be the side that has connected: prove the secret and have it proven. NotGenuine if that cannot be."""
+        """The handshake of the side that has connected: prove the secret and verify the other's, or NotGenuine."""
         handshake = Handshake(secret, PROLOGUE)
         self.socket.sendall(PROLOGUE + handshake.write_first())
         answer = _receive(self.socket, MESSAGE)
@@ -95,20 +109,18 @@ class Channel:
             raise OtherVersion("the server has another version")
         handshake.read_second(answer)
         self._sealing, opening = handshake.split()
-        self.socket.sendall(
-            self._sealing.seal(b"")
-        )  # the proof at once: the first message may come much later
+        self.socket.sendall(self._sealing.seal(b""))  # the proof: the first message may come much later
         self.greeted = self.proven = True
         self.socket.setblocking(False)
         self._begin(self._messages(opening))
 
     def answer(self, secret: bytes) -> None:
-        """Be the side that was connected to; the handshake goes on as the other side's messages are read."""
+        """The handshake of the side that was connected to; it proceeds as the other side's messages are read."""
         self.socket.setblocking(False)
         self._begin(self._greeted(secret))
 
     def read(self) -> None:
-        """Take what has come. ConnectionError: this is the end of the connection."""
+        """Read what has arrived. ConnectionError: the connection has ended."""
         for _ in range(_TURN):
             try:
                 got = self.socket.recv_into(self._buffer[self._have : self._want])
@@ -120,12 +132,13 @@ class Channel:
             if self._have == self._want:
                 self._expect(self._reading.send(self._buffer[: self._want]))
 
-    def send(self, header: bytes, body: memoryview, most: int, patience: float = 0.0) -> bool:
-        """Send a message; the body may change at once. False: ``most`` messages wait for the other side already.
+    def send(self, packet: Packet, most: int, patience: float = 0.0) -> bool:
+        """Send a message; its body may change at once. False: ``most`` messages are queued already.
 
-        What the system does not take is kept, sealed, for ``flush``; with patience, it is waited for instead, and
-        Stalled if it takes nothing for so many seconds.
+        What the system does not accept is queued, sealed, for ``flush``; with patience, this waits instead, and
+        raises Stalled if nothing is accepted for so many seconds.
         """
+        header, body = packet
         with self._sending:
             if len(self._unsent) >= most:
                 return False
@@ -138,7 +151,7 @@ class Channel:
             return True
 
     def flush(self) -> bool:
-        """Send what was kept; whether all of it is gone."""
+        """Send what was queued; whether all of it is gone."""
         with self._sending:
             while self._unsent:
                 kept = self._unsent[0]
@@ -152,11 +165,10 @@ class Channel:
 
     @property
     def unsent(self) -> bool:
-        """Whether something waits for ``flush``."""
         return bool(self._unsent)
 
     def close(self) -> None:
-        """End the connection at once; may be called by any thread, while others use the channel."""
+        """Close the connection at once; may be called by any thread, while others use the channel."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
         with (
@@ -201,9 +213,9 @@ class Channel:
                 raise ConnectionError("a message that is far too large")
             announcement = memoryview(bytearray(header))
             yield from _into(announcement, header, opening)
-            landing = self._announce(self, announcement, body)
-            yield from _into(landing.memory, body, opening)
-            landing.arrived()
+            destination = self._announce(self, announcement, body)
+            yield from _into(destination.memory, body, opening)
+            destination.complete()
 
     def _send_record(self, plain: bytes | memoryview, kept: deque[bytes], patience: float) -> None:
         if kept or self._unsent:
@@ -218,7 +230,7 @@ class Channel:
             kept.append(bytes(left))
 
     def _write(self, record: memoryview, patience: float) -> memoryview:
-        """Hand a record over; what the system does not take."""
+        """Write a record; return what the system does not accept."""
         while record:
             try:
                 record = record[self.socket.send(record) :]
@@ -226,12 +238,57 @@ class Channel:
                 if not patience:
                     break
                 if not _writable(self.socket, patience):
-                    raise Stalled(f"it took nothing for {patience:g} s (socket timeout)") from None
+                    raise Stalled(f"it accepted nothing for {patience:g} s (socket timeout)") from None
         return record
 
 
+def connect(
+    endpoint: str,
+    secret: bytes,
+    announce: Announce = drop_all,
+    limits: MessageLimits = NOTHING,
+    patience: float = CONNECTING,
+    cut: int = CUT,
+) -> Channel:
+    """Connect to a listener. NotGenuine: it has another secret; OSError: no answer within ``patience`` seconds.
+
+    ``cut`` is after how many seconds without TCP's acknowledgement the connection counts as cut.
+    """
+    host, _, port = endpoint.removeprefix("tcp://").rpartition(":")
+    end = time.monotonic() + patience
+    while True:
+        try:
+            left = max(_RETRY, end - time.monotonic())
+            connection = socket.create_connection((host.strip("[]"), int(port)), left)
+            channel = Channel(connection, announce, limits)
+            try:
+                tune_tcp(connection, cut)
+                # For this side only: a server always reads, but a worker may be busy.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * cut)
+                channel.call(secret)
+                return channel
+            except BaseException:
+                channel.close()
+                raise
+        except NotGenuine:
+            raise
+        except OSError:  # a server under attack may have shut this out, one of many that were unproven
+            if time.monotonic() + _RETRY > end:
+                raise
+            time.sleep(_RETRY)
+
+
+def tune_tcp(connection: socket.socket, cut: int) -> None:
+    """Send at once, and notice within ``cut`` seconds that the other end is gone while nothing is sent."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, cut // 4))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, cut // 4))
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+
+
 def _into(memory: memoryview | None, size: int, opening: Cipher) -> Generator[int, memoryview, None]:
-    """Read so many bytes that were sealed in records."""
+
     for at in range(0, size, RECORD):
         length = min(RECORD, size - at)
         record = yield length + TAG

@@ -1,92 +1,167 @@
-"""Messages as bytes: a small typed header, then the raw tensor as the body. Pure: it does no I/O and holds no state.
+"""Messages as bytes: a small header in MessagePack, then the raw tensor as the body. Pure: no I/O, no state.
 
-Whatever comes from outside is checked against what may come; what does not fit is refused with a reason that can be
-counted, and nothing else is ever raised.
+Whatever is received is checked against what may arrive here, before any memory is allocated for it. What does not fit
+raises ``MessageRefused`` with a reason that can be counted, and nothing else is ever raised.
 """
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass, fields, replace
+from functools import cache
+from typing import Any, NamedTuple, Protocol, get_type_hints
 
+import msgspec
 import torch
 from torch import Tensor
 
-from paceline.runtimes.live.wire import layout
-from paceline.runtimes.live.wire.kinds import DTYPES, KINDS, Expected, Refused, longest_header, typed_fields
-from paceline.runtimes.live.wire.layout import STOP
-from paceline.runtimes.live.wire.reading import (
-    Announced,
-    Frame,
-    Landing,
-    Letter,
-    Memory,
-    Reader,
-    kind_of,
-    new_memory,
-)
+from paceline.runtimes.live.wire.channel import Channel, Packet
+from paceline.runtimes.live.wire.messages import KINDS, TO_SERVER, Hello
+from paceline.strategies.messages import Model, Push
 
-__all__ = [
-    "STOP",
-    "Announced",
-    "Expected",
-    "Letter",
-    "Packet",
-    "Refused",
-    "announce",
-    "bytes_of",
-    "kind_of",
-    "new_memory",
-    "nowhere",
-    "pack",
-]
-
-LIMIT = 2**28
-"""Bytes of a collective's tensor, the most that either end takes."""
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
+"""What tensors may be made of; the index is the number on the wire."""
+MAX_TENSOR = 2**28
+"""Bytes of a collective's tensor."""
+MAX_REQUEST, MAX_REPLY = 2**18, 2**25
+"""Bytes of a header with its texts: of one worker, and of a server, which may hold the texts of all workers."""
+MAX_NUMBER = 2**40
+"""Sums of many such numbers still fit into 64 bits."""
 _NOTHING = memoryview(b"")
-Place = Callable[[Tensor], int | None]
-"""Where in shared memory a tensor lies, or is put, in bytes from the start; None: it travels in frames."""
+_STOP = 1
+_NO_TENSOR = torch.empty(0)
 
 
-def nowhere(_: Tensor) -> None:
-    """No memory is shared."""
+class Envelope(NamedTuple):
+    """A message, where it came from and what came with it."""
+
+    message: Any
+    stop: bool
+    """From a worker: it was asked to stop. From a server: all workers stop."""
+    sender: int = -1
+    """The rank of the server or worker; -1 where the connection belongs to no worker."""
+    depth: int = 1
+    """Messages that were waiting when this one was taken, itself included."""
+    channel: Channel | None = None
+    """The connection, for a reply to a sender without a rank."""
 
 
-class Packet(NamedTuple):
-    """A message as it travels."""
+class MessageRefused(ValueError):
+    """What arrived is no message that may arrive; ``reason`` is one of a few, for counting."""
 
-    header: bytes
-    body: memoryview
-    """The bytes of its tensor where they lie; empty where it has none, or where it is in shared memory."""
-
-
-def pack(message: Any, flags: int = 0, place: Place = nowhere) -> Packet:
-    """The bytes of a message; its tensor must not change until they are sent."""
-    kind: type = type(message)
-    header = bytearray(layout.HEAD.pack(layout.MAGIC, layout.VERSION, KINDS.index(kind), flags))
-    body = _NOTHING
-    for name, type_ in typed_fields(kind):
-        value = getattr(message, name)
-        if type_ is Tensor:
-            body = _pack_tensor(value, place(value), header)
-        elif type_ is str:
-            text = value.encode()
-            header += layout.LENGTH.pack(len(text)) + text
-        else:
-            header += layout.NUMBERS[type_].pack(value)
-    if len(header) > longest_header(kind):
-        raise ValueError(
-            f"a {kind.__name__} of {len(header):,} bytes is longer than {longest_header(kind):,}"
-        )
-    return Packet(bytes(header), body)
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"refused: {reason}")
+        self.reason = reason
 
 
-def announce(
-    header: Frame, size: int, expected: Expected, memory: Memory | None = None, landing: Landing = new_memory
-) -> Announced:
-    """The message whose header has come and whose body has so many bytes, or Refused.
+class SharedMemory(Protocol):
+    """Memory that both ends map."""
 
-    The body is to be received into memory of ``landing``; a tensor that does not travel is a view of ``memory``.
+    def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
+        """The tensor at this offset in bytes, or MessageRefused."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Accepted:
+    """What may arrive at one end of a connection."""
+
+    kinds: frozenset[type]
+    length: int
+    """Elements that the tensor of a Push or a Model must have."""
+    dtype: torch.dtype
+    limit: int = MAX_TENSOR
+    """Bytes that any other tensor may have."""
+
+    def check(self, kind: type, place: "_TensorHeader") -> None:
+        dtype = DTYPES[place.dtype]
+        if kind not in (Push, Model):
+            if place.length * dtype.itemsize > self.limit:
+                raise MessageRefused("too large")
+        elif dtype is not self.dtype:
+            raise MessageRefused("wrong type")
+        elif place.length != self.length:
+            raise MessageRefused("wrong length")
+
+
+class _TensorHeader(NamedTuple):
+    dtype: int
+    shared: bool
+    length: int
+    offset: int
+    """Bytes from the start of the shared memory; 0 where the tensor is the body."""
+
+
+Allocate = Callable[[type, int, torch.dtype], Tensor]
+"""The memory that a message's tensor is received into, given its kind, length and type."""
+
+
+def new_memory(_: type, length: int, dtype: torch.dtype) -> Tensor:
+    return torch.empty(length, dtype=dtype)
+
+
+def pack(
+    message: Any, *, stop: bool = False, find: Callable[[Tensor], int | None] = lambda _: None
+) -> Packet:
+    """Encode a message; its tensor must not change until it is sent.
+
+    ``find`` returns the offset of a tensor in shared memory; None: it travels as the body.
     """
-    return Reader(header, size, expected, memory, landing).announced()
+    body = _NOTHING
+
+    def describe(tensor: Tensor) -> _TensorHeader:
+        nonlocal body
+        offset = find(tensor)
+        if offset is None:
+            body = bytes_of(tensor.detach().cpu().contiguous())
+        return _TensorHeader(DTYPES.index(tensor.dtype), offset is not None, tensor.numel(), offset or 0)
+
+    kind = type(message)
+    fields = msgspec.msgpack.encode(message, enc_hook=describe)
+    header = bytes((KINDS.index(kind), _STOP if stop else 0)) + fields
+    if len(header) > max_header(kind):
+        raise ValueError(f"a {kind.__name__} of {len(header):,} bytes is longer than {max_header(kind):,}")
+    return Packet(header, body)
+
+
+def unpack(
+    header: bytes | bytearray | memoryview,
+    size: int,
+    accepted: Accepted,
+    memory: SharedMemory | None = None,
+    allocate: Allocate = new_memory,
+) -> tuple[Envelope, Tensor]:
+    """The message of a header whose body has ``size`` bytes, and the tensor that the body is to be received into."""
+    kind = kind_of(header)
+    if kind not in accepted.kinds:
+        raise MessageRefused("unexpected kind")
+    if len(header) > max_header(kind):
+        raise MessageRefused("too large")
+    if header[1] & ~_STOP:
+        raise MessageRefused("malformed")
+    message, place = _decode(kind, header[2:])
+    body = _NO_TENSOR
+    if place is not None:
+        accepted.check(kind, place)
+        tensor = body = _receive_into(kind, place, size, memory, allocate)
+        if place.shared:
+            body = _NO_TENSOR
+        message = replace(message, **{_layout(kind).tensor: tensor})
+    if size != body.nbytes:
+        raise MessageRefused("wrong length")
+    return Envelope(message, bool(header[1])), body
+
+
+def kind_of(header: bytes | bytearray | memoryview) -> type:
+    if len(header) < 2:
+        raise MessageRefused("malformed")
+    if header[0] >= len(KINDS):
+        raise MessageRefused("unknown kind")
+    kind: type = KINDS[header[0]]
+    return kind
+
+
+def check_body(body: Tensor) -> None:
+    """Refuse a received body that is no tensor: torch would not notice bytes that are neither true nor false."""
+    if body.dtype is torch.bool and bool((body.view(torch.uint8) > 1).any()):
+        raise MessageRefused("malformed")
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
@@ -94,10 +169,63 @@ def bytes_of(tensor: Tensor) -> memoryview:
     return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else _NOTHING
 
 
-def _pack_tensor(tensor: Tensor, offset: int | None, header: bytearray) -> memoryview:
-    code = DTYPES.index(tensor.dtype)
-    if offset is not None:
-        header += layout.TENSOR.pack(code, layout.IN_MEMORY, tensor.numel(), offset)
-        return _NOTHING
-    header += layout.TENSOR.pack(code, layout.IN_BODY, tensor.numel(), 0)
-    return bytes_of(tensor.detach().cpu().contiguous())
+def max_header(kind: type) -> int:
+    return MAX_REQUEST if kind in TO_SERVER else MAX_REPLY
+
+
+def least(kind: type, name: str) -> int:
+    """The smallest number in a field: clocks, ranks and seconds start at 0; a Hello may ask for a rank with -1."""
+    return -1 if kind is Hello and name == "rank" else 0
+
+
+def _decode(kind: type, header: bytes | bytearray | memoryview) -> tuple[Any, _TensorHeader | None]:
+    """The message without its tensor, and what its header says of the tensor."""
+    places: list[_TensorHeader] = []
+
+    def read_place(_: type, raw: Any) -> Tensor:
+        places.append(msgspec.convert(raw, _TensorHeader))
+        return _NO_TENSOR
+
+    layout = _layout(kind)
+    try:
+        message: Any = msgspec.msgpack.decode(header, type=kind, dec_hook=read_place)
+    except (ValueError, RecursionError):  # of msgspec: also UnicodeDecodeError
+        raise MessageRefused("malformed") from None
+    for name, smallest in layout.numbers:
+        if not smallest <= getattr(message, name) <= MAX_NUMBER:
+            raise MessageRefused("out of range")
+    if len(places) != bool(layout.tensor):
+        raise MessageRefused("malformed")
+    place = places[0] if places else None
+    if place is not None and not (0 <= place.dtype < len(DTYPES) and 0 <= place.length <= MAX_NUMBER):
+        raise MessageRefused("malformed")
+    return message, place
+
+
+def _receive_into(
+    kind: type, place: _TensorHeader, size: int, memory: SharedMemory | None, allocate: Allocate
+) -> Tensor:
+    dtype = DTYPES[place.dtype]
+    if place.shared:
+        if memory is None:
+            raise MessageRefused("no shared memory")
+        return memory.view(place.offset, place.length, dtype)
+    if place.offset:
+        raise MessageRefused("malformed")
+    if size != place.length * dtype.itemsize:
+        raise MessageRefused("wrong length")
+    return allocate(kind, place.length, dtype)
+
+
+class _Layout(NamedTuple):
+    numbers: tuple[tuple[str, int], ...]
+    tensor: str
+
+
+@cache
+def _layout(kind: type) -> _Layout:
+    """The numeric fields of a message with their smallest values, and its tensor field."""
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind)]
+    numbers = tuple((name, least(kind, name)) for name in names if hints[name] in (int, float))
+    return _Layout(numbers, next((name for name in names if hints[name] is Tensor), ""))

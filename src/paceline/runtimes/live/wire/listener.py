@@ -1,4 +1,4 @@
-"""A server's connections, kept by a thread of their own: who connects, who proves itself, what comes and goes."""
+"""A server's connections, kept by a thread of their own."""
 
 import os
 import selectors
@@ -9,28 +9,37 @@ from collections import Counter, deque
 from contextlib import suppress
 
 from paceline.runtimes.live.addresses import Endpoint, tcp
-from paceline.runtimes.live.served.authenticator import HANDSHAKE, MOST_UNPROVEN
-from paceline.runtimes.live.wire.channel import Announce, Channel, Limits
-from paceline.runtimes.live.wire.encoding import Packet
+from paceline.runtimes.live.wire.channel import CUT, Announce, Channel, MessageLimits, Packet, tune_tcp
 from paceline.runtimes.live.wire.noise import NotGenuine
-from paceline.runtimes.live.wire.tuning import tune_tcp
 
-_GLANCE = 0.25
-"""Seconds between looks at who has not proven itself in time."""
+HANDSHAKE = 5.0
+"""Seconds that a connection has to prove that it has the secret."""
+MOST_UNPROVEN = 128
+"""Connections that may be open without having proven it, so that strangers cannot take all descriptors."""
+_POLL = 0.25
+"""Seconds between checks for connections that have not proven themselves in time."""
 
 
 class Listener:
-    """Accepts connections and reads from all of them; only those that have proven the secret are ever heard.
+    """Accepts connections and reads from all of them; only those that have proven the secret reach ``announce``.
 
     ``refused`` counts "stranger" (another protocol, or nothing at all) and "wrong key" (another secret, or none).
+    ``announce`` is called by the thread.
     """
 
-    def __init__(self, secret: bytes, endpoint: Endpoint, announce: Announce, limits: Limits) -> None:
-        """``announce`` is called by the thread."""
+    def __init__(
+        self,
+        secret: bytes,
+        endpoint: Endpoint,
+        announce: Announce,
+        limits: MessageLimits,
+        cut: int = CUT,
+    ) -> None:
+        """``cut`` is after how many seconds without TCP's acknowledgement a connection counts as cut."""
         self.refused: Counter[str] = Counter({"stranger": 0, "wrong key": 0})
         self.failure: BaseException | None = None
-        """Why the thread has ended before its time: a mistake of ours."""
-        self._secret, self._announce, self._limits = secret, announce, limits
+        """Why the thread has ended early: a bug of ours."""
+        self._secret, self._announce, self._limits, self._cut = secret, announce, limits, cut
         self._socket = socket.create_server(
             (endpoint.address, endpoint.port), family=endpoint.family, backlog=MOST_UNPROVEN
         )
@@ -38,7 +47,7 @@ class Listener:
         self.endpoint = tcp(endpoint.address, self._socket.getsockname()[1])
         self._channels: set[Channel] = set()
         self._unproven: dict[Channel, float] = {}
-        """Until when each has to prove itself, oldest first."""
+        """By when each has to prove itself, oldest first."""
         self._to_flush: deque[Channel] = deque()
         self._end: float | None = None
         self._waker = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
@@ -49,20 +58,20 @@ class Listener:
         self._thread.start()
 
     def send(self, channel: Channel, packet: Packet, most: int) -> bool:
-        """Hand a message over without waiting. False: the connection is gone, or ``most`` messages wait for it."""
+        """Send without waiting. False: the connection is gone, or ``most`` messages are queued for it."""
         if channel not in self._channels:
             return False
         try:
-            taken = channel.send(packet.header, packet.body, most)
+            accepted = channel.send(packet, most)
         except OSError:
-            return False  # the thread finds out for itself
+            return False  # the thread notices too
         if channel.unsent:
             self._to_flush.append(channel)
             os.eventfd_write(self._waker, 1)
-        return taken
+        return accepted
 
     def close(self, linger: float) -> None:
-        """Close, once what was sent has gone out or so many seconds are over."""
+        """Close, once what was sent has gone out or after so many seconds."""
         if self._end is None:
             self._end = time.monotonic() + linger
             os.eventfd_write(self._waker, 1)
@@ -73,25 +82,25 @@ class Listener:
 
     def _run(self) -> None:
         try:
-            while not self._over():
-                for key, events in self._selector.select(_GLANCE):
+            while not self._is_over():
+                for key, events in self._selector.select(_POLL):
                     if key.fileobj is self._socket:
                         self._accept()
                     elif isinstance(key.data, Channel):
                         self._serve(key.data, events)
-                self._look_after()
+                self._maintain()
         except BaseException as error:
             self.failure = error
         for channel in [*self._channels]:
             channel.close()
 
-    def _over(self) -> bool:
+    def _is_over(self) -> bool:
         if self._end is None:
             return False
         return time.monotonic() > self._end or not any(channel.unsent for channel in self._channels)
 
-    def _look_after(self) -> None:
-        """Flush what others have left, and end what has not proven itself in time."""
+    def _maintain(self) -> None:
+        """Flush what is queued, and close what has not proven itself in time."""
         with suppress(BlockingIOError):
             os.eventfd_read(self._waker)
         while self._to_flush:
@@ -108,11 +117,11 @@ class Listener:
                 connection, _ = self._socket.accept()
             except OSError:  # there is none, or it has gone, or there is no descriptor left
                 return
-            tune_tcp(connection)
+            tune_tcp(connection, self._cut)
             channel = Channel(connection, self._announce, self._limits)
             channel.answer(self._secret)
             self._channels.add(channel)
-            self._unproven[channel] = time.monotonic() + HANDSHAKE / 1000
+            self._unproven[channel] = time.monotonic() + HANDSHAKE
             self._selector.register(connection, selectors.EVENT_READ, channel)
             if len(self._unproven) > MOST_UNPROVEN:
                 self._drop(self._least_likely(), ConnectionError("too many"))
@@ -136,7 +145,7 @@ class Listener:
             self._unproven.pop(channel, None)
 
     def _drop(self, channel: Channel, error: OSError) -> None:
-        if self._unproven.pop(channel, None) is not None:
+        if self._unproven.pop(channel, None) is not None and not channel.proven:
             self.refused["wrong key" if isinstance(error, NotGenuine) else "stranger"] += 1
         self._channels.discard(channel)
         self._selector.unregister(channel.socket)

@@ -29,7 +29,7 @@ def snapshot(replica: Replica, me: Worker, position: Position, target: float | N
     }
 
 
-_NUMBERS = ("clock", "now", "samples", "samples_apart", "total_weight")
+_NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
 
 def restore(

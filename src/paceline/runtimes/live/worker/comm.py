@@ -14,7 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore
 from paceline import shm
 from paceline.collectives.choose import NATIVE
 from paceline.collectives.schedule import number_hosts
-from paceline.errors import UsageError
+from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.options import LiveOptions
@@ -66,6 +66,12 @@ class Group(Protocol):
     def words(self) -> RunStore:
         """The run's store, over a connection of its own, for words between threads of the workers."""
 
+    def send(self, server: int, message: Any) -> None:
+        """Send a message to a server; its tensors must not change before an answer."""
+
+    def receive(self) -> tuple[int, Any]:
+        """Wait for a server's next message: (server, message)."""
+
     def leave(self) -> None:
         """End in agreement: nobody needs this worker any more."""
 
@@ -73,7 +79,17 @@ class Group(Protocol):
         """End after a failure, without waiting for anybody."""
 
 
-class SoloComm:
+class NoServers:
+    """A communicator of a run without servers."""
+
+    def send(self, server: int, message: Any) -> None:  # noqa: ARG002
+        raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
+
+    def receive(self) -> tuple[int, Any]:
+        raise RunFailed("the strategy waits for a message, and it has no servers")
+
+
+class SoloComm(NoServers):
     """One worker: there is nobody to talk to, and nothing is sent."""
 
     rank, workers, transport, alone = 0, 1, "", True
@@ -115,7 +131,7 @@ class SoloComm:
         """Nothing is held."""
 
 
-class ProcessGroupComm:
+class ProcessGroupComm(NoServers):
     """Several workers, joined by torch.distributed; documents travel through its store as JSON."""
 
     alone = False

@@ -13,7 +13,6 @@ from paceline.records.observer import Observer
 from paceline.runtimes.live.heartbeat import Phase
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.overlap import Overlap
-from paceline.runtimes.live.worker.post import NoPost, Post
 from paceline.runtimes.live.worker.recorder import Recorder
 from paceline.runtimes.live.worker.slowness import Slowness
 from paceline.runtimes.live.worker.stopping import Agreement
@@ -24,9 +23,9 @@ from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Broadcast,
+    BucketedMean,
     Clock,
     Gradient,
-    Mean,
     Peer,
     Receive,
     Send,
@@ -98,17 +97,17 @@ class Engine:
         observer: Observer,
         heartbeat: Beating,
         agreement: Agreement,
-        post: Post = NoPost(),  # noqa: B008  it holds nothing
+        leaving: Callable[[], bool] = lambda: False,
         slowness: Slowness | None = None,
         share_buffers: bool = False,
     ) -> None:
         """``share_buffers`` makes everybody's buffers rank 0's before each forward, as torch's DDP does."""
         self.me, self.replica, self.group, self.recorder = me, replica, group, recorder
         self.keeper, self.observer, self.heartbeat = keeper, observer, heartbeat
-        self._agreement, self._post = agreement, post
+        self._agreement, self._leaving = agreement, leaving
         self._slowness = slowness or Slowness()
         self._share_buffers = share_buffers and not group.alone and me.buffers.numel() > 0
-        self._overlaps: dict[Mean, Overlap] = {}
+        self._overlaps: dict[BucketedMean, Overlap] = {}
         self._loss = 0.0
         self._seen = me.seen
         self._do: dict[type, Callable[[Any], object]] = {
@@ -140,7 +139,7 @@ class Engine:
             if session.meeting and not in_meeting:
                 self._write_down()
             in_meeting = session.meeting
-            if type(effect) is Gradient and self._post.leaving():
+            if type(effect) is Gradient and self._leaving():
                 self._write_down()
                 return "left"
             answer = self._do[type(effect)](effect)
@@ -178,10 +177,10 @@ class Engine:
             self._reduce_gradient(overlap)
         elif effect.reduce:
             me.total_weight = me.samples
-        me.samples_apart += me.samples
+        me.samples_since_sync += me.samples
         recorder.count(me.samples)
 
-    def _overlap(self, mean: Mean | None) -> Overlap | None:
+    def _overlap(self, mean: BucketedMean | None) -> Overlap | None:
         if mean is None or self.group.alone:
             return None
         if mean not in self._overlaps:
@@ -227,11 +226,11 @@ class Engine:
         self.observer.stepped(progress, samples, self._loss, self.recorder.now)
 
     def _send(self, effect: Send) -> None:
-        self._post.send(effect.to.rank, effect.message)
+        self.group.send(effect.to.rank, effect.message)
         self.recorder.moved(message_bytes(effect.message), 0)
 
     def _receive(self, _: Receive) -> tuple[Peer, Any]:
-        server, message = self._post.receive()
+        server, message = self.group.receive()
         self.recorder.answered(getattr(message, "held", 0.0))
         self.recorder.moved(0, message_bytes(message))
         return Peer("server", server), message
@@ -257,7 +256,7 @@ class Engine:
             me.total_weight = message[0].item()
             tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
         if tensor is me.params:
-            me.samples_apart = 0
+            me.samples_since_sync = 0
 
     def _sum(self, tensor: Tensor) -> None:
         there = tensor.to(self.replica.device)

@@ -22,13 +22,13 @@ from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import Heart
 from paceline.runtimes.live.timeouts import KNOCK
-from paceline.runtimes.live.wire.control import Hello, Welcome
-from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.wire.messages import Hello, Welcome
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.run_folder import Home, claim
 from paceline.runtimes.live.worker.served import ServedWorkerRun
-from paceline.runtimes.live.worker.server_client import ByServers, ServerClient
-from paceline.runtimes.live.worker.server_comm import ServedGroup, connect
-from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
+from paceline.runtimes.live.worker.server_client import ServerClient
+from paceline.runtimes.live.worker.server_comm import ServedGroup
+from paceline.runtimes.live.worker.stopping import ByServers
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.settings import Settings
 
@@ -59,7 +59,7 @@ def join_run(
     group = ServedGroup(welcome.rank, settings.workers, SharedFlat(run["name"]))
     device = torch.device(options.device)
     life = JoinedWorkerRun(prepared, group, device, Silent(), heartbeat)
-    line, _ = connect(secret, run["endpoints"], group.memory, welcome.rank, options.timeout, _never)
+    line = ServerClient.enter(secret, run["endpoints"], group.memory, welcome.rank, patience=options.timeout)
     group.connect(line)
     with ExitStack() as stack:
         try:
@@ -111,10 +111,9 @@ class JoinedWorkerRun(ServedWorkerRun):
 def _knock(endpoint: str, secret: Secret) -> Welcome:
     """Ask server 0 for a rank, and what is run."""
     try:
-        with WorkerSockets(secret, [endpoint], SharedFlat("join")) as sockets:
-            line = ServerClient(sockets, 1, KNOCK, _never)
+        with ServerClient(secret, [endpoint], SharedFlat("join"), patience=KNOCK) as line:
             line.send(0, Hello(-1))
-            _, welcome = line.wait_for(Welcome)
+            welcome = line.wait_for(Welcome).message
     except (TimeoutError, ConnectionError):
         raise UsageError(
             f"no run answers at {endpoint.removeprefix('tcp://')} to this secret; "
@@ -126,7 +125,3 @@ def _knock(endpoint: str, secret: Secret) -> Welcome:
 
 def _ended(summary: Summary) -> str:
     return "left" if summary.ending == "left" else "ended with"
-
-
-def _never() -> bool:
-    return False

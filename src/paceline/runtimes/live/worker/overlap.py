@@ -10,7 +10,7 @@ from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.worker.allreduce import Pending
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.slowness import Slowness
-from paceline.strategies.effects import Mean
+from paceline.strategies.effects import BucketedMean
 
 
 class Overlap:
@@ -21,7 +21,7 @@ class Overlap:
     its bucket and those behind it until the end, and no worker hangs.
     """
 
-    def __init__(self, flat: Flat, mean: Mean, group: Group, slowness: Slowness) -> None:
+    def __init__(self, flat: Flat, mean: BucketedMean, group: Group, slowness: Slowness) -> None:
         self._group, self._slowness = group, slowness
         storage = flat.grad_storage
         sizes = [parameter.numel() for parameter in flat.parameters]

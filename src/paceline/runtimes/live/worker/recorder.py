@@ -6,7 +6,7 @@ from time import perf_counter
 import torch
 
 from paceline.records.ledger import TimeLedger
-from paceline.records.spans import Span, StepRecord
+from paceline.records.spans import Kind, Span, StepRecord
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.drift import Replicas, Unlike
 
@@ -42,7 +42,7 @@ class Recorder:
         self._group, self._write, self._flush, self._replicas = group, write, flush, replicas
         self._last = perf_counter()
         self._origin = self._last - begun
-        self._record = StepRecord(step=0, meeting=True)
+        self._record = StepRecord(step=0, is_step=False)
         self._warm = False
         self._closed: list[StepRecord] = []
         self._exchanges: list[tuple[StepRecord, int]] = []
@@ -54,7 +54,7 @@ class Recorder:
         """Seconds since the run began."""
         return perf_counter() - self._origin
 
-    def mark(self, kind: str) -> None:
+    def mark(self, kind: Kind) -> None:
         """The time since the last mark was spent on ``kind``."""
         now = perf_counter()
         self._record.spans.append(Span(kind, self._last - self._origin, now - self._last))
@@ -92,7 +92,7 @@ class Recorder:
     def count(self, samples: int) -> None:
         """So many samples, or none, were trained on: this is a step, and no meeting."""
         self._record.samples += samples
-        self._record.meeting = False
+        self._record.is_step = True
         self._record.warm_up, self._warm = not self._warm, True
 
     def close(self, step: int) -> None:
@@ -102,7 +102,7 @@ class Recorder:
         self.mark("other")
         self._record.step = step
         self._closed.append(self._record)
-        self._record = StepRecord(step=step, meeting=True)
+        self._record = StepRecord(step=step, is_step=False)
         if not self._exchanges:
             self._hand_on()
 
@@ -157,7 +157,7 @@ class Recorder:
         """
         self._exchanges.clear()
         applied = any(span.kind == "apply" for span in self._record.spans)
-        self.close(step if applied or self._record.meeting else step + 1)
+        self.close(step if applied or not self._record.is_step else step + 1)
         self._hand_on()
 
     def _hand_on(self) -> None:

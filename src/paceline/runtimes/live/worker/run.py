@@ -2,18 +2,17 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import asdict
 
 import torch
 
 from paceline.collectives.choose import NATIVE
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.events import EventWriter, MetricsWriter
-from paceline.records.files import write_json
+from paceline.records.events import EventWriter, append_metrics
+from paceline.records.files import from_document, to_document, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
 from paceline.records.load import HostLoad, usable_cores
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals
@@ -24,7 +23,6 @@ from paceline.runtimes.live.worker.checkpoint import load_shared, restore
 from paceline.runtimes.live.worker.comm import Group
 from paceline.runtimes.live.worker.drift import Alike, Replicas, Unlike
 from paceline.runtimes.live.worker.engine import Beating, Engine
-from paceline.runtimes.live.worker.post import NoPost, Post
 from paceline.runtimes.live.worker.recorder import Recorder
 from paceline.runtimes.live.worker.run_folder import FolderKeeper, Home, go_on, recorded_time
 from paceline.runtimes.live.worker.slowness import Slowness
@@ -35,7 +33,7 @@ from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Position, Session
 from paceline.specs import shorten
 from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Worker, is_replicated
+from paceline.strategies.base import Worker
 
 
 def seed_device(device: torch.device, seed: int, rank: int) -> None:
@@ -66,12 +64,13 @@ class WorkerRun:
         self.me.servers = prepared.servers
         self.position = Position()
         self.ledger, self.begun = TimeLedger(), 0.0
-        self.last_row: Row | None = None
+        self.last_row: MetricsRow | None = None
         self.loads: list[HostLoad] = []
+        self.leaving: Callable[[], bool] = lambda: False
 
     def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
         """Become the worker that was saved; nothing in the folder changes."""
-        replicated = is_replicated(self.prepared.strategy)
+        replicated = self.prepared.strategy.replicated
         step, tree = load_shared(folder, checkpoints, self.group, self.observer.noted, replicated=replicated)
         settings, last = self.prepared.settings, self.prepared.agenda.last
         restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
@@ -125,20 +124,16 @@ class WorkerRun:
 
     def _all_totals(self, load: HostLoad | None = None) -> list[Totals]:
         """Every worker's, at the place of its rank; of one that has gone, as far as it has recorded them here."""
-        mine = {"totals": asdict(self.ledger.totals()), "load": asdict(load) if load else None}
+        mine = {"totals": to_document(self.ledger.totals()), "load": to_document(load)}
         given = self.group.exchange({"rank": self.group.rank, **mine})
         self.loads = [HostLoad(**one["load"]) for one in given if one["load"]]
-        totals = {one["rank"]: Totals(**one["totals"]) for one in given}
+        totals = {one["rank"]: from_document(one["totals"], Totals) for one in given}
         gone = set(range(self.group.workers)) | set(self.folder.event_files())
         for rank in gone - set(totals):
             totals[rank] = recorded_time(self.folder, rank)[0].totals()
         return [
             totals.get(rank, Totals()) for rank in range(max(totals) + 1)
         ]  # a rank may never have been used
-
-    def post(self) -> Post:
-        """The way to the servers."""
-        return NoPost()
 
     def keeper(self) -> FolderKeeper:
         """Who saves this worker."""
@@ -168,17 +163,16 @@ class WorkerRun:
             observer=self.observer,
             heartbeat=self.heartbeat,
             agreement=agreed,
-            post=self.post(),
+            leaving=self.leaving,
             slowness=self._slowness(),
             share_buffers=settings.buffers == "rank0",
         )
 
-        def report(row: Row) -> None:
+        def report(row: MetricsRow) -> None:
             self.last_row = row
             if self.observer.speaks:
                 self.home.lock.check()
-                with MetricsWriter(self.folder.metrics) as metrics:
-                    metrics.append(row)
+                append_metrics(self.folder.metrics, row)
             self.observer.evaluated(row)
 
         try:
@@ -192,7 +186,7 @@ class WorkerRun:
         return ending
 
     def _replicas(self) -> Replicas:
-        if self.group.alone or not is_replicated(self.prepared.strategy):
+        if self.group.alone or not self.prepared.strategy.replicated:
             return Unlike()
         return Alike(self.group, self.me)
 
@@ -205,7 +199,7 @@ class WorkerRun:
         self.me.now = self.begun
         self.group.minimum(torch.zeros(1))
 
-    def _session(self, engine: Engine, report: Callable[[Row], None]) -> Session:
+    def _session(self, engine: Engine, report: Callable[[MetricsRow], None]) -> Session:
         prepared = self.prepared
         return Session(
             strategy=prepared.strategy,

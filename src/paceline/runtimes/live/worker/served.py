@@ -9,7 +9,7 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.files import read_json
+from paceline.records.files import from_document, read_json
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.servers import ServerTotals
@@ -18,16 +18,15 @@ from paceline.records.system import SystemSampler
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.checkpoint import restore
 from paceline.runtimes.live.worker.comm import Group, SoloComm
 from paceline.runtimes.live.worker.engine import Beating
-from paceline.runtimes.live.worker.post import Post
 from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.live.worker.run_folder import FolderKeeper, Home, last_recorded_step
-from paceline.runtimes.live.worker.server_client import ByServers, ServerClient, ServerPost
+from paceline.runtimes.live.worker.server_client import ServerClient
 from paceline.runtimes.live.worker.server_comm import Entering, ServedGroup
-from paceline.runtimes.live.worker.stopping import Agreement
+from paceline.runtimes.live.worker.stopping import Agreement, ByServers
 from paceline.runtimes.prepare import Prepared
 
 
@@ -73,8 +72,6 @@ class ServedWorkerRun(WorkerRun):
     group: ServedGroup
     step: int | None = None
     """The step of the checkpoint that the run goes on from, where it does."""
-    leaving: Callable[[], bool] = staticmethod(lambda: False)
-    """Whether this worker alone is to leave."""
     _recorded_to: int = maxsize
 
     @property
@@ -115,10 +112,6 @@ class ServedWorkerRun(WorkerRun):
         if self._recorded_to == maxsize:  # no step is recorded twice, and no mini-batch drawn again
             self.me.clock = last_recorded_step(home.folder, self.group.rank)
 
-    def post(self) -> Post:
-        """The line."""
-        return ServerPost(self.line, self.leaving)
-
     def keeper(self) -> FolderKeeper:
         """Saves this worker, and has the servers save themselves."""
         settings = self.prepared.settings
@@ -138,12 +131,12 @@ class ServedWorkerRun(WorkerRun):
     ) -> Summary:
         """As any worker does; the servers hear of its end."""
         summary = super().live(agreed, before_hard_end, sampler)
-        self.line.part(self.me.clock, "left" if summary.ending == "left" else "finished")
+        self.line.leave(self.me.clock, "left" if summary.ending == "left" else "finished")
         return summary
 
     def server_totals(self) -> list[ServerTotals]:
         """As the servers tell them."""
-        return [ServerTotals.from_json(document) for document in self.line.ask()]
+        return [from_document(document, ServerTotals) for document in self.line.server_totals()]
 
 
 class ServedKeeper(FolderKeeper):
@@ -155,5 +148,5 @@ class ServedKeeper(FolderKeeper):
     def commit(self, members: Sequence[int]) -> None:
         """Have every server save its part, now that all workers have saved theirs; then it counts."""
         self.heartbeat.enter("exchange")
-        self.line.keep(self.position.progress)
+        self.line.save_shards(self.position.progress)
         super().commit(members)

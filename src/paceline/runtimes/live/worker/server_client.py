@@ -1,157 +1,361 @@
-"""A worker's line to the servers: the strategy's messages, and what the workers do together through server 0."""
+"""A worker's connections to all servers: the strategy's messages, and collectives of the workers through server 0."""
 
 import json
+import selectors
+import socket
+import threading
+import time
 from collections import deque
-from collections.abc import Callable
-from dataclasses import fields, replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, Self
 
+import torch
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.wire.control import (
-    GIVEN_UP,
-    AllWords,
-    Ask,
+from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.timeouts import BEAT
+from paceline.runtimes.live.wire.channel import (
+    CONNECTING,
+    Channel,
+    Destination,
+    MessageLimits,
+    OtherVersion,
+    Packet,
+    connect,
+)
+from paceline.runtimes.live.wire.encoding import (
+    MAX_REPLY,
+    MAX_TENSOR,
+    Accepted,
+    Envelope,
+    bytes_of,
+    check_body,
+    new_memory,
+    pack,
+    unpack,
+)
+from paceline.runtimes.live.wire.messages import (
+    EXPELLED,
+    TO_WORKER,
+    Alive,
+    AllDocuments,
     Contribution,
+    Document,
+    GetTotals,
     Goodbye,
-    Keep,
-    Kept,
     Refusal,
     Result,
-    Told,
-    Words,
+    SaveShard,
+    ShardSaved,
+    TotalsReply,
+    Welcome,
 )
-from paceline.runtimes.live.wire.encoding import STOP
-from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
-from paceline.strategies.messages import MESSAGES
+from paceline.runtimes.live.wire.noise import NotGenuine
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.strategies.base import server_slices
+from paceline.strategies.messages import Model
+
+GRACE = 1.0
+"""Seconds for which messages of others may still be received after a server's connection was lost."""
+_POLL = 0.25
+"""Seconds between checks whether the servers are still there."""
+_STALLED = 10.0
+"""Seconds within which a server must accept some of a message."""
+
+
+class ServerLost(ConnectionError):
+    """A server does not answer any more."""
 
 
 class Expelled(ConnectionError):
-    """The servers have given this worker up; the run goes on without it."""
+    """The servers have expelled this worker; the run continues without it."""
+
+
+class ServerConnection:
+    """One server as a worker reaches it. A lost connection is not replaced: messages may be lost with it."""
+
+    def __init__(self, number: int, endpoint: str) -> None:
+        self.number, self.endpoint = number, endpoint
+        self.shares = False
+        """Whether the server maps this worker's memory."""
+        self.channel: Channel
+        self.down_at: float | None = None
+        """When the connection was lost, by the monotonic clock."""
+
+    def connect(self, secret: bytes, announce: Callable[..., Destination], limits: MessageLimits) -> None:
+        """ServerLost if there is no answer, and a UsageError where the secret or the version is wrong."""
+        try:
+            self.channel = connect(self.endpoint, secret, announce, limits)
+        except OtherVersion:
+            raise UsageError(
+                f"server {self.number} at {self.endpoint} runs another version of paceline; "
+                "install the same on every host"
+            ) from None
+        except NotGenuine:
+            raise UsageError(
+                f"server {self.number} at {self.endpoint} does not accept this worker's secret; give the same "
+                "secret file on every host"
+            ) from None
+        except OSError as error:
+            raise self.lost(f"no connection within {CONNECTING:g} s ({error})") from None
+
+    def send(self, packet: Packet) -> None:
+        if self.down_at is not None:
+            raise self.lost("connection closed by peer")
+        try:
+            self.channel.send(packet, 1, _STALLED)
+        except OSError as error:
+            raise self.lost(str(error)) from None
+
+    def read(self) -> bool:
+        """Read what has arrived; False if this is the end of the connection."""
+        try:
+            self.channel.read()
+        except OSError:
+            self.down_at = time.monotonic()
+        return self.down_at is None
+
+    def check(self) -> None:
+        if self.down_at is not None and time.monotonic() - self.down_at > GRACE:
+            raise self.lost("connection closed by peer")
+
+    def lost(self, how: str) -> ServerLost:
+        return ServerLost(f"server {self.number} at {self.endpoint} is lost: {how}")
+
+    def close(self, end: float) -> None:
+        """Close once the server has closed too, or at ``end``: what it has not read could be lost otherwise."""
+        with suppress(OSError):
+            while self.down_at is None and (left := end - time.monotonic()) > 0:
+                self.channel.socket.settimeout(left)
+                if not self.channel.socket.recv(2**16):
+                    break
+        self.channel.close()
 
 
 class ServerClient:
-    """One worker's connections to all servers; messages of different kinds do not get into each other's way."""
+    """Sends to all servers and receives from whichever answers first.
+
+    Once a server's Welcome says that it maps the worker's memory, tensors that lie there do not travel. A Model is
+    received right into the parameters of ``memory``, so a worker must not use those while it waits for one.
+    """
 
     def __init__(
-        self, sockets: WorkerSockets, servers: int, patience: float, asked: Callable[[], bool]
+        self,
+        secret: Secret,
+        endpoints: Sequence[str],
+        memory: SharedFlat,
+        *,
+        patience: float = 60.0,
+        stop_requested: Callable[[], bool] = lambda: False,
+        limit: int = MAX_TENSOR,
     ) -> None:
-        """``asked`` tells whether somebody asked this worker to stop; ``patience`` is for one answer, in seconds."""
-        self.servers = servers
+        """``patience`` is how many seconds an answer may take; ``stop_requested`` goes to the servers with messages.
+
+        ServerLost if a server does not answer, and a UsageError where the secret is wrong.
+        """
         self.stopping = False
-        """Whether the servers have said that all workers stop."""
-        self._sockets, self._patience, self._asked = sockets, patience, asked
-        self._later: deque[tuple[int, Any]] = deque()
+        """Whether the servers have announced that all workers stop."""
+        self._memory, self._limit, self._secret = memory, limit, wire_key(secret)
+        self._patience, self._stop_requested = patience, stop_requested
+        self._received: deque[Envelope] = deque()
+        self._later: deque[Envelope] = deque()
+        self._heartbeat: HeartbeatSender | None = None
+        self._servers: list[ServerConnection] = []
+        self._selector = selectors.DefaultSelector()
+        size = 0 if memory.params is None else memory.params.nbytes
+        try:
+            for number, endpoint in enumerate(endpoints):
+                self._connect(number, endpoint, MessageLimits(2 * MAX_REPLY, 2 * max(limit, size)))
+        except BaseException:
+            self.close(0.0)
+            raise
+
+    @classmethod
+    def enter(
+        cls,
+        secret: Secret,
+        endpoints: Sequence[str],
+        memory: SharedFlat,
+        rank: int,
+        *,
+        patience: float,
+        stop_requested: Callable[[], bool] = lambda: False,
+    ) -> Self:
+        """Connect and be known to all servers as ``rank``; their heartbeats begin here."""
+        client = cls(secret, endpoints, memory, patience=patience, stop_requested=stop_requested)
+        client.send_all(memory.hello(rank))
+        client.start_heartbeat(
+            rank
+        )  # a server that answers first must not take the wait for others for a death
+        client.gather(Welcome)
+        memory.seal()
+        return client
+
+    @property
+    def shares(self) -> bool:
+        """Whether all servers map this worker's memory."""
+        return all(server.shares for server in self._servers)
+
+    def start_heartbeat(self, rank: int) -> None:
+        self._heartbeat = HeartbeatSender([server.endpoint for server in self._servers], self._secret, rank)
 
     def send(self, server: int, message: Any) -> None:
-        """Hand a message over; its tensors must not change before an answer."""
-        self._sockets.send(server, message, STOP if self._asked() else 0)
+        """Send a message; its tensors must not change before the answer. ServerLost if that fails."""
+        connection = self._servers[server]
+        find = self._memory.find if connection.shares else lambda _: None
+        connection.send(pack(message, stop=self._stop_requested(), find=find))
 
-    def wait_for(self, *kinds: type) -> tuple[int, Any]:
-        """The next message of one of these kinds, and which server sent it."""
-        for place, (server, message) in enumerate(self._later):
-            if isinstance(message, kinds):
+    def send_all(self, message: Any) -> None:
+        for server in self._servers:
+            self.send(server.number, message)
+
+    def receive(self, timeout: float) -> Envelope:
+        """The next message of any server; TimeoutError if none arrives within so many seconds."""
+        end = time.monotonic() + timeout
+        while not self._received:
+            for server in self._servers:
+                server.check()
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError(f"no server has answered for {timeout:g} s")
+            for key, _ in self._selector.select(min(_POLL, left)):
+                if not key.data.read():
+                    self._selector.unregister(key.fileobj)
+        return self._received.popleft()
+
+    def wait_for(self, *kinds: type) -> Envelope:
+        """The next message of one of these kinds; others are kept for later."""
+        for place, envelope in enumerate(self._later):
+            if isinstance(envelope.message, kinds):
                 del self._later[place]
-                return server, message
+                return envelope
         while True:
-            server, flags, message = self._sockets.receive(self._patience)
-            self.stopping = self.stopping or bool(flags & STOP)
-            if isinstance(message, Refusal):
-                if message.reason.startswith(GIVEN_UP):
-                    raise Expelled(message.reason.removeprefix(GIVEN_UP))
-                raise UsageError(f"server {server} does not take this worker: {message.reason}")
-            if isinstance(message, kinds):
-                return server, message
-            self._later.append((server, message))
+            envelope = self.receive(self._patience)
+            self.stopping = self.stopping or envelope.stop
+            if isinstance(envelope.message, Refusal):
+                reason = envelope.message.reason
+                if reason.startswith(EXPELLED):
+                    raise Expelled(reason.removeprefix(EXPELLED))
+                raise UsageError(f"server {envelope.sender} refuses this worker: {reason}")
+            if isinstance(envelope.message, kinds):
+                return envelope
+            self._later.append(envelope)
 
-    def together(self, op: str, tensor: Tensor, root: int = 0) -> tuple[tuple[int, ...], Tensor]:
-        """Give a tensor to a collective of all workers; who took part, and what came of it."""
+    def gather(self, kind: type) -> list[Any]:
+        """One message of this kind from every server, by rank."""
+        replies = [self.wait_for(kind) for _ in self._servers]
+        return [reply.message for reply in sorted(replies, key=lambda reply: reply.sender)]
+
+    def collective(self, op: str, tensor: Tensor, root: int = 0) -> tuple[tuple[int, ...], Tensor]:
+        """Contribute a tensor to a collective of all workers; return who took part, and the result."""
         self.send(0, Contribution(op, root, tensor.contiguous()))
-        _, result = self.wait_for(Result)
-        return _ranks(result.members), result.tensor
+        result = self.wait_for(Result).message
+        return tuple(int(rank) for rank in result.members.split(",") if rank), result.tensor
 
     def exchange(self, document: Any) -> tuple[tuple[int, ...], list[Any]]:
-        """Give a document to all workers; who took part, and their documents by rank."""
-        self.send(0, Words(json.dumps(document)))
-        _, words = self.wait_for(AllWords)
-        documents = json.loads(words.document)
+        """Send a document to all workers; return who took part, and their documents by rank."""
+        self.send(0, Document(json.dumps(document)))
+        documents = json.loads(self.wait_for(AllDocuments).message.document)
         return tuple(int(rank) for rank in documents), [json.loads(text) for text in documents.values()]
 
-    def keep(self, step: int) -> None:
-        """Have every server save its part; all workers ask, so that none goes on before."""
-        for server in range(self.servers):
-            self.send(server, Keep(step))
-        for _ in range(self.servers):
-            self.wait_for(Kept)
+    def save_shards(self, step: int) -> None:
+        """Have every server save its shard; all workers ask, so that none goes on before."""
+        self.send_all(SaveShard(step))
+        self.gather(ShardSaved)
 
-    def ask(self) -> list[Any]:
+    def server_totals(self) -> list[Any]:
         """What every server has done so far, by rank."""
-        answers: dict[int, Any] = {}
-        for server in range(self.servers):
-            self.send(server, Ask())
-        for _ in range(self.servers):
-            server, told = self.wait_for(Told)
-            answers[server] = json.loads(told.document)
-        return [answers[server] for server in sorted(answers)]
+        self.send_all(GetTotals())
+        return [json.loads(reply.document) for reply in self.gather(TotalsReply)]
 
-    def part(self, clock: int, how: str) -> None:
+    def leave(self, clock: int, how: str) -> None:
         """Say goodbye to every server, and close."""
-        for server in range(self.servers):
-            self.send(server, Goodbye(clock, how))
+        self.send_all(Goodbye(clock, how))
         self.close()
 
-    def close(self) -> None:
-        """Close the connections; whatever was sent before still goes out."""
-        self._sockets.close()
-
-
-class ServerPost:
-    """The line as the engine uses it."""
-
-    def __init__(self, line: ServerClient, leaving: Callable[[], bool]) -> None:
-        self._line, self.leaving = line, leaving
-
-    def send(self, server: int, message: Any) -> None:
-        """Hand a message over; what lies on a GPU is copied, for servers take it from the CPU's memory."""
-        copied = {
-            field.name: value.cpu()
-            for field in fields(message)
-            if isinstance(value := getattr(message, field.name), Tensor) and value.device.type != "cpu"
-        }
-        self._line.send(server, replace(message, **copied) if copied else message)
-
-    def receive(self) -> tuple[int, Any]:
-        """Wait for a server's next message to the strategy."""
-        return self._line.wait_for(*MESSAGES)
-
-
-class ByServers:
-    """Workers stop when the servers say so; one that is asked to stop tells them with whatever it sends next."""
-
-    def __init__(self, line: ServerClient, note: Callable[[str], None]) -> None:
-        self._line, self._note, self._told = line, note, False
-
-    def vote(self) -> float:
-        """Nothing is reduced by whom a vote could travel with."""
-        return 0.0
-
-    def count(self, votes: float) -> None:
-        """Nothing to count."""
-
-    def reached(self, clock: int) -> bool:  # noqa: ARG002
-        """Whether the servers have said so."""
-        if self._line.stopping and not self._told:
-            self._told = True
-            self._note("stopping when all workers have come, as asked; Ctrl-C again ends at once")
-        return self._line.stopping
+    def close(self, linger: float = 1.0) -> None:
+        """Close, once what was sent has been read or after so many seconds."""
+        if self._heartbeat is not None:
+            self._heartbeat.close()
+        for server in self._servers:
+            with suppress(OSError):
+                server.channel.socket.shutdown(socket.SHUT_WR)
+        end = time.monotonic() + linger
+        for server in self._servers:
+            server.close(end)
+        self._servers.clear()
+        self._selector.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self.close()
+
+    def _connect(self, number: int, endpoint: str, limits: MessageLimits) -> None:
+        server = ServerConnection(number, endpoint)
+
+        def announce(_: Channel, header: memoryview, size: int) -> Destination:
+            shard = self._shard(number)
+            accepted = Accepted(
+                kinds=TO_WORKER,
+                length=0 if shard is None else shard.numel(),
+                dtype=torch.float32 if shard is None else shard.dtype,
+                limit=self._limit,
+            )
+
+            def allocate(kind: type, length: int, dtype: torch.dtype) -> Tensor:
+                in_place = kind is Model and shard is not None and shard.device.type == "cpu"
+                return shard if in_place and shard is not None else new_memory(kind, length, dtype)
+
+            envelope, body = unpack(header, size, accepted, self._memory, allocate)
+            return Destination(
+                bytes_of(body), lambda: self._take(server, envelope._replace(sender=number), body)
+            )
+
+        server.connect(self._secret, announce, limits)
+        self._servers.append(server)
+        self._selector.register(server.channel.socket, selectors.EVENT_READ, server)
+
+    def _take(self, server: ServerConnection, envelope: Envelope, body: Tensor) -> None:
+        check_body(body)
+        if isinstance(envelope.message, Welcome):
+            server.shares = envelope.message.shares
+        self._received.append(envelope)
+
+    def _shard(self, server: int) -> Tensor | None:
+        """The parameters that a server keeps, as this worker has them."""
+        params = self._memory.params
+        return None if params is None else server_slices(params, len(self._servers))[server]
 
 
-def _ranks(text: str) -> tuple[int, ...]:
-    return tuple(int(rank) for rank in text.split(",") if rank)
+class HeartbeatSender:
+    """A thread with connections of its own: while the process lives every server knows, whatever it is busy with."""
+
+    def __init__(self, endpoints: Sequence[str], secret: bytes, rank: int) -> None:
+        self._endpoints, self._secret = endpoints, secret
+        self._alive = pack(Alive(rank))
+        self._closing = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="paceline-heartbeat", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._thread.join(BEAT)  # it may still be connecting
+
+    def _run(self) -> None:
+        channels: list[Channel] = []
+        for endpoint in self._endpoints:
+            with suppress(OSError):  # the worker notices itself
+                channels.append(connect(endpoint, self._secret))
+        while True:
+            for channel in channels:
+                with suppress(OSError):  # a server that is gone or late needs no more than is queued already
+                    channel.flush()
+                    channel.send(self._alive, most=1)
+            if self._closing.wait(BEAT):
+                break
+        for channel in channels:
+            channel.close()

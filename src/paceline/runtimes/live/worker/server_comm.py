@@ -13,12 +13,10 @@ from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.wire.control import Welcome
-from paceline.runtimes.live.wire.memory import SharedFlat
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.allreduce import Pending
 from paceline.runtimes.live.worker.server_client import ServerClient
-from paceline.runtimes.live.worker.worker_sockets import WorkerSockets
+from paceline.strategies.messages import MESSAGES
 
 RUN = "served/run"
 """Where the first worker tells the servers what the run is called and where it goes on."""
@@ -88,6 +86,13 @@ class ServedGroup:
         """Never asked for: the servers carry the word."""
         raise AssertionError("workers of a parameter server leave their words with the servers")
 
+    def send(self, server: int, message: Any) -> None:
+        self.line.send(server, message)
+
+    def receive(self) -> tuple[int, Any]:
+        envelope = self.line.wait_for(*MESSAGES)
+        return envelope.sender, envelope.message
+
     def leave(self) -> None:
         """Whoever lived has said goodbye already."""
         self.line.close()
@@ -98,7 +103,7 @@ class ServedGroup:
             self._line.close()
 
     def _together(self, op: str, tensor: Tensor, root: int = 0) -> None:
-        self.members, result = self.line.together(op, tensor.cpu(), root)
+        self.members, result = self.line.collective(op, tensor.cpu(), root)
         with torch.no_grad():
             tensor.copy_(result.view_as(tensor))
 
@@ -137,31 +142,10 @@ class Entering(ServedGroup):
             write_servers(self._place.launch, file_stem(self.rank), endpoints)
         if self.rank == 0:
             self._documents.store.set(RUN, json.dumps(run))
-        secret = self._documents.secret
-        line, welcomes = connect(secret, endpoints, self.memory, self.rank, patience, asked)
-        if all(welcome.shares for welcome in welcomes):
+        line = ServerClient.enter(
+            self._documents.secret, endpoints, self.memory, self.rank, patience=patience, stop_requested=asked
+        )
+        if line.shares:
             self.transport = "shm" if self._place.nodes == 1 else "shared memory and encrypted TCP"
         self.connect(line)
         return line
-
-
-def connect(
-    secret: Secret,
-    endpoints: list[str],
-    memory: SharedFlat,
-    rank: int,
-    patience: float,
-    asked: Callable[[], bool],
-) -> tuple[ServerClient, list[Welcome]]:
-    """Open a line to all servers and be known there as ``rank``."""
-    sockets = WorkerSockets(secret, endpoints, memory)
-    line = ServerClient(sockets, len(endpoints), patience, asked)
-    for server in range(len(endpoints)):
-        line.send(server, memory.hello(rank))
-    sockets.begin_pulse(rank)  # a server that answers first must not take the wait for the others for a death
-    welcomes: dict[int, Welcome] = {}
-    for _ in endpoints:
-        server, welcome = line.wait_for(Welcome)
-        welcomes[server] = welcome
-    memory.publish_over()
-    return line, [welcomes[server] for server in sorted(welcomes)]

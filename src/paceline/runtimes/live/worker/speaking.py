@@ -1,6 +1,6 @@
 """Only one worker talks: the first of those who are there."""
 
-from paceline.records.metrics import Row
+from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer, Silent, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.live.worker.comm import Group
@@ -30,7 +30,7 @@ class FirstSpeaks(Silent):
         if self._introduced:
             self._observer.stepped(progress, samples, loss, seconds)
 
-    def evaluated(self, row: Row) -> None:
+    def evaluated(self, row: MetricsRow) -> None:
         """Pass it on; here all workers know who is there."""
         if self.speaks:
             self._take_over()

@@ -6,6 +6,7 @@ from typing import Protocol, Self
 
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.server_client import ServerClient
 from paceline.strategies.base import SyncPoint, Worker
 
 _GLANCE = 0.5
@@ -165,6 +166,21 @@ class ByStep(ByVote):
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(_GLANCE)
+
+
+class ByServers(ByVote):
+    """Workers stop when the servers say so; one that is asked to stop tells them with whatever it sends next."""
+
+    sentence = "stopping when all workers have come, as asked; Ctrl-C again ends at once"
+
+    def __init__(self, client: ServerClient, note: Callable[[str], None]) -> None:
+        super().__init__(lambda: False, note)
+        self._client = client
+
+    def reached(self, clock: int) -> bool:  # noqa: ARG002
+        if self._client.stopping:
+            self._tell()
+        return self._client.stopping
 
 
 def _hold_of(rank: int) -> str:

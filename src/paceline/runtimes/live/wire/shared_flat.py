@@ -1,7 +1,7 @@
 """A worker's parameters and gradients in memory that servers on the same host map.
 
-The segment holds the two flat tensors. A server that finds the token of a Hello in it has that worker's memory before
-it and no other.
+The segment holds the two flat tensors. A server verifies by the token of a Hello that it has mapped that worker's
+memory and no other.
 """
 
 import os
@@ -12,67 +12,73 @@ import torch
 from torch import Tensor
 
 from paceline.runtimes.flat import CONTROL, own_memory
-from paceline.runtimes.live.wire.control import Hello
-from paceline.runtimes.live.wire.kinds import Refused
-from paceline.runtimes.live.wire.shape import Shape, span_of
+from paceline.runtimes.live.wire.encoding import MessageRefused
+from paceline.runtimes.live.wire.messages import Hello
 from paceline.shm import segment
 from paceline.shm.segment import PAGE
+from paceline.strategies.base import server_slices
 
 
-class Area:
-    """A mapped segment, as both ends look into it."""
+class MappedFlat:
+    """A mapped segment with two flat tensors: parameters, then gradients, each from a page's start on."""
 
     def __init__(self, mapped: mmap, length: int, dtype: torch.dtype) -> None:
-        """``length`` counts the elements of each of the two tensors, those in front included."""
+        """``length`` counts the elements of each tensor, the control elements included."""
         self._stride = _stride(length, dtype)
         self._length, self._dtype = length, dtype
         self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
+        self.shard = self.tensor(0)[CONTROL:]
+        """The parameters that ``deposit`` writes to."""
 
     def tensor(self, number: int) -> Tensor:
-        """The first (parameters) or the second (gradients) flat tensor, with the elements in front."""
         return self.view(number * self._stride, self._length, self._dtype)
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        """The tensor that lies there, or Refused: it must be of the segment's type."""
+        """The tensor at this offset in bytes, or MessageRefused: it must be of the segment's type."""
         if dtype is not self._dtype:
-            raise Refused("wrong type")
+            raise MessageRefused("wrong type")
         end = offset + length * dtype.itemsize
         if offset < 0 or length < 0 or offset % dtype.itemsize or end > self._bytes.numel():
-            raise Refused("outside of the shared memory")
+            raise MessageRefused("outside of the shared memory")
         return self._bytes[offset:end].view(dtype)
 
     def find(self, tensor: Tensor) -> int | None:
-        """Where a contiguous tensor lies, or None if it lies elsewhere."""
+        """The offset of a contiguous tensor, or None if it is not in the segment."""
         if tensor.untyped_storage().data_ptr() != self._bytes.data_ptr() or not tensor.is_contiguous():
             return None
         return tensor.data_ptr() - self._bytes.data_ptr() if tensor.dtype is self._dtype else None
+
+    @torch.no_grad()
+    def deposit(self, tensor: Tensor) -> int | None:
+        """Write a server's shard of the parameters into the worker's own; return its offset."""
+        self.shard.copy_(tensor)
+        return self.find(self.shard)
 
 
 class SharedFlat:
     """The memory of a worker's flat tensors: ``zeros`` is called for the parameters, then for the gradients.
 
-    It is shared where it can be; else it is the worker's own, and ``why`` says why. ``params`` are the flat
-    parameters in it, wherever it lies, once they are there.
+    It is shared where possible; else it is the worker's own, and ``why`` says why.
     """
 
     def __init__(self, run: str) -> None:
         """``run`` is what the segment is named after."""
         self.why = ""
-        """Why the memory is not shared, in a sentence."""
         self.params: Tensor | None = None
+        """The flat parameters, once they are allocated."""
         self._run = run
-        self._area: Area | None = None
+        self._mapped: MappedFlat | None = None
         self._segment: segment.Made | None = None
         self._size = self._made = 0
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """So many zeros; the first two calls must ask for the same."""
+        """Allocate; the first two calls must ask for the same."""
         if not self._made:
             self._share(length, dtype, device)
-        if self._area is None or self._made > 1:
+        if self._mapped is None or self._made > 1:
             made = own_memory(length, dtype, device)
         else:
-            made = self._area.tensor(self._made)
+            made = self._mapped.tensor(self._made)
             assert (length, dtype) == (made.numel(), made.dtype), "parameters and gradients are of one shape"
         if not self._made:
             self.params = made[CONTROL:]
@@ -80,24 +86,22 @@ class SharedFlat:
         return made
 
     def find(self, tensor: Tensor) -> int | None:
-        """Where a tensor lies in the segment, or None if it lies elsewhere."""
-        return self._area.find(tensor) if self._area else None
+        return self._mapped.find(tensor) if self._mapped else None
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        """The tensor that lies there, or Refused."""
-        if self._area is None:
-            raise Refused("no shared memory")
-        return self._area.view(offset, length, dtype)
+        if self._mapped is None:
+            raise MessageRefused("no shared memory")
+        return self._mapped.view(offset, length, dtype)
 
     def hello(self, rank: int) -> Hello:
-        """The first word to servers, by which those on this host can map the segment."""
+        """The first message to servers, by which those on this host can map the segment."""
         if self._segment is None:
             return Hello(rank)
         handle = self._segment.handle
         return Hello(rank, handle.process, handle.descriptor, self._size, handle.token.hex())
 
-    def publish_over(self) -> None:
-        """All servers have answered: let nobody else map the segment."""
+    def seal(self) -> None:
+        """All servers have answered: no other process may map the segment from now on."""
         if self._segment is not None:
             self._segment.close()
             self._segment = None
@@ -112,47 +116,29 @@ class SharedFlat:
             self.why = str(error)
             return
         self._size = length * dtype.itemsize
-        self._area = Area(self._segment.memory, length, dtype)
+        self._mapped = MappedFlat(self._segment.memory, length, dtype)
 
 
-class Mapped:
-    """A worker's memory as a server sees it."""
-
-    def __init__(self, area: Area, part: Tensor) -> None:
-        self._area, self._part = area, part
-
-    def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        """What the worker says lies there, or Refused."""
-        return self._area.view(offset, length, dtype)
-
-    @torch.no_grad()
-    def deposit(self, tensor: Tensor) -> int | None:
-        """Write the server's part of the parameters where the worker has its own; say where that is."""
-        self._part.copy_(tensor)
-        return self._area.find(self._part)
-
-
-def attach(hello: Hello, shape: Shape, rank: int, servers: int) -> Mapped | None:
-    """Map the memory that a Hello tells of; None where it is not on this host or not what it should be."""
-    length, rest = divmod(hello.size, shape.dtype.itemsize)
+def attach(hello: Hello, shard: Tensor, rank: int, servers: int) -> MappedFlat | None:
+    """Map the memory that a Hello describes; None where it is on another host or does not hold such a shard."""
+    length, rest = divmod(hello.size, shard.dtype.itemsize)
     if rest or length < CONTROL:
         return None
-    span = span_of(length - CONTROL, servers, rank)
-    if span.length != shape.length:
+    if server_slices(torch.empty(length - CONTROL, device="meta"), servers)[rank].numel() != shard.numel():
         return None
     try:
         if not _on_this_host(hello.process):
             return None
         handle = segment.Handle(hello.process, hello.descriptor, bytes.fromhex(hello.token))
-        mapped = segment.attach(handle, 2 * _stride(length, shape.dtype))
-    except (OSError, ValueError):  # fromhex and mmap say ValueError
+        mapped = MappedFlat(segment.attach(handle, 2 * _stride(length, shard.dtype)), length, shard.dtype)
+    except (OSError, ValueError):  # fromhex and mmap raise ValueError
         return None
-    area = Area(mapped, length, shape.dtype)
-    return Mapped(area, area.tensor(0)[CONTROL:][span.start : span.start + span.length])
+    mapped.shard = server_slices(mapped.shard, servers)[rank]
+    return mapped
 
 
 def _on_this_host(process: int) -> bool:
-    """A process that a network lies in between is on another host, be it on the same machine."""
+    """A process in another network namespace is on another host, even on the same machine."""
     mine, other = (Path("/proc", str(one), "ns", "net").stat().st_ino for one in (os.getpid(), process))
     return mine == other
 

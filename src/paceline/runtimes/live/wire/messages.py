@@ -1,16 +1,18 @@
-"""What the processes of a served run tell each other besides their strategy's messages."""
+"""The messages of a run with servers: the strategies' own and the control messages, and which way each may go."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-GIVEN_UP = "given up: "
+from paceline.strategies.messages import MESSAGES, Join, Model, Pause, Pull, Push
+
+EXPELLED = "expelled: "
 """How the reason of a Refusal begins that expels a worker for its silence."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """A worker's first word to a server; answered with Welcome or Refusal. It may be said again."""
+    """A worker's first message to a server; answered with Welcome or Refusal. It may be sent again."""
 
     rank: int
     """-1 asks for one."""
@@ -21,7 +23,7 @@ class Hello:
     size: int = 0
     """Bytes of each of the two flat tensors in it."""
     token: str = ""
-    """What stands at the start of the memory, by which a server knows that it maps the same."""
+    """What stands at the start of the memory, by which a server verifies that it maps the same."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +34,7 @@ class Welcome:
     shares: bool
     """Whether the server maps the worker's memory: from now on tensors travel through it."""
     document: str
-    """What the worker needs to know, as JSON."""
+    """For a worker that joins: what is run, as JSON."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +45,15 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True)
-class Beat:
-    """A worker is alive, whatever it is busy with."""
+class Alive:
+    """The worker's process is alive, whatever it is busy with."""
 
     rank: int
 
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """A worker's last word."""
+    """A worker's last message."""
 
     clock: int
     how: str
@@ -68,48 +70,48 @@ class Contribution:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What has become of everybody's contributions."""
+    """The outcome of a collective."""
 
     members: str
-    """The ranks of those who took part, "0,2,3"."""
+    """The ranks that took part, "0,2,3"."""
     tensor: Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Words:
-    """A worker's JSON document for an exchange among the workers; answered with AllWords."""
+class Document:
+    """A worker's JSON document for an exchange among the workers; answered with AllDocuments."""
 
     document: str
 
 
 @dataclass(frozen=True, slots=True)
-class AllWords:
-    """Everybody's documents, as one JSON document."""
+class AllDocuments:
+    """Every worker's document by rank, as one JSON document."""
 
     document: str
 
 
 @dataclass(frozen=True, slots=True)
-class Keep:
-    """All workers are quiet: save the server's state; answered with Kept."""
+class SaveShard:
+    """No worker sends gradients now: save the server's state; answered with ShardSaved."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """The server's state of that step is safe."""
+class ShardSaved:
+    """The server's state of that step is on disk."""
 
     step: int
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """What has this server done so far? Answered with Told."""
+class GetTotals:
+    """Answered with Totals of what the server has done so far."""
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class TotalsReply:
     """The server's totals, as JSON."""
 
     document: str
@@ -124,20 +126,13 @@ class Died:
     """Steps that it had finished."""
 
 
-CONTROL_MESSAGES = (
-    Hello,
-    Welcome,
-    Refusal,
-    Beat,
-    Goodbye,
-    Contribution,
-    Result,
-    Words,
-    AllWords,
-    Keep,
-    Kept,
-    Ask,
-    Told,
-    Died,
+TO_WORKER = frozenset({Model, Welcome, Refusal, Result, AllDocuments, ShardSaved, TotalsReply})
+TO_SERVER = frozenset(
+    {Join, Push, Pause, Pull, Hello, Alive, Goodbye, Contribution, Document, SaveShard, GetTotals, Died}
 )
-"""In the order of their numbers on the wire, after the strategies' messages; new ones go to the end."""
+FROM_UNBOUND = frozenset({Hello, Alive, Died})
+"""What a connection that belongs to no worker may send."""
+
+_CONTROL = (Hello, Welcome, Refusal, Alive, Goodbye, Contribution, Result, Document, AllDocuments)
+KINDS: tuple[type, ...] = (*MESSAGES, *_CONTROL, SaveShard, ShardSaved, GetTotals, TotalsReply, Died)
+"""Every kind of message; its index is its number on the wire."""
