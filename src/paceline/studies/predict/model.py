@@ -21,7 +21,7 @@ from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subject import Subject
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.strategies import STRATEGIES
+from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
 from paceline.studies.predict.compute import (
     ComputeTimes,
@@ -228,7 +228,7 @@ class PacelineModel:
         return find_model(request, like=self)
 
     def setup(self, case: Case) -> Setup:
-        strategy: Strategy = specs.build(case.strategy, STRATEGIES, "strategy")
+        strategy = build_strategy(case.strategy)
         cost = self.cost(case.batch)
         pattern = SyncPattern(strategy.served, self._apart(strategy, cost))
         cluster = self.placement.cluster(case.workers, pattern)

@@ -61,13 +61,12 @@ def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") ->
 
 def updates_before_answering(strategy: Strategy) -> bool:
     """Whether a server applies a gradient before it answers its worker, rather than by the clock."""
-    me = Server(rank=0, servers=1, params=torch.zeros(8), grad=torch.zeros(8), awaited=(0,))
+    me = Server(rank=0, servers=1, params=torch.zeros(8), grad=torch.zeros(8), initial_workers=(0,))
     program = strategy.server(me)
     worker, messages = Peer("worker", 0), [Push(torch.zeros(8), 0, 0, 1), Join()]
-    effect = next(program)
-    applied = False
-    while messages or not isinstance(effect, Send):
-        received = (worker, messages.pop()) if isinstance(effect, Receive) and messages else None
+    effect, applied = next(program), False
+    while messages or not isinstance(effect, Send | Receive):
+        received = (worker, messages.pop()) if isinstance(effect, Receive) else None
         applied |= isinstance(effect, Apply)
         effect = program.send(received)
     return applied
@@ -101,7 +100,7 @@ def _exchanges(strategy: Strategy, rank: int, workers: int, seconds: float) -> I
                     yield tuple(found)
                     found = []
                 me.samples, me.now = 1, me.now + seconds
-                me.samples_apart += 1
+                me.samples_since_sync += 1
                 if reduce is not None:
                     found.append(("mean", max(reduce.first_bucket, reduce.bucket)))
             case Apply() | Clock():
@@ -110,6 +109,6 @@ def _exchanges(strategy: Strategy, rank: int, workers: int, seconds: float) -> I
                 found.append(("all-reduce", tensor.numel()))
                 me.total_weight = float(workers)
                 if tensor is me.params:
-                    me.samples_apart = 0
+                    me.samples_since_sync = 0
             case Broadcast(tensor=tensor):
                 found.append(("broadcast", tensor.numel()))

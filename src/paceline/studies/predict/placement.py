@@ -220,7 +220,7 @@ def _described(text: str) -> Placement:
             "use 'paceline simulate'"
         )
     for group in cluster.groups:
-        if settings := ", ".join(group.host.comings_and_goings):
+        if settings := ", ".join(group.host.churn):
             raise UsageError(
                 f"cluster {cluster.name}: workers of host {group.name(0)!r} join or leave ({settings}), and what is "
                 "predicted is the pace of those that stay; leave that out, or use 'paceline simulate'"

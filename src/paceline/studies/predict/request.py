@@ -6,14 +6,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from paceline import specs
 from paceline.clusters.cluster import Backend
 from paceline.collectives.choose import NATIVE, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import check_servers
 from paceline.runtimes.settings import MOST_SERVERS, Settings
-from paceline.strategies import STRATEGIES
+from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
 
 Scaling = Literal["weak", "strong"]
@@ -101,7 +100,7 @@ class PredictRequest:
     @cached_property
     def built(self) -> tuple[Strategy, ...]:
         """The strategies."""
-        return tuple(specs.build(strategy, STRATEGIES, "strategy") for strategy in self.strategies)
+        return tuple(map(build_strategy, self.strategies))
 
     @property
     def served(self) -> bool:

@@ -83,7 +83,7 @@ class StepSamples(TotalsOnly):
     steps: dict[int, list[StepSample]] = field(default_factory=dict)
 
     def stepped(self, rank: int, record: StepRecord) -> None:
-        if not record.meeting:
+        if record.is_step:
             self.steps.setdefault(rank, []).append(StepSample.of(record))
 
 

@@ -225,7 +225,7 @@ class ServedLoad:
         found: dict[int, dict[int, float]] = {}
         for place in groups:
             for push, model, server in zip(pushes, models, self.servers, strict=True):
-                routes = ((self.topology.gather(place, server), push), (self.topology.spread(server, place), model))
+                routes = ((self.topology.to_server(place, server), push), (self.topology.from_server(server, place), model))
                 for route, size in routes:
                     for link, times in route.crosses.items():
                         demand = found.setdefault(link, {})
@@ -246,7 +246,7 @@ class ServedLoad:
         for place in self.groups:
             near = {topology.out_of(place): out, topology.inside(place): inside}
             for server, size in zip(self.servers, self.pushes, strict=True):
-                for link, often in topology.gather(place, server).crosses.items():
+                for link, often in topology.to_server(place, server).crosses.items():
                     found = near.get(link, shared)
                     found[link] = found.get(link, 0.0) + often * size / topology.capacities[link]
         ends = [float((arrivals + left * busy).max()) for busy in shared.values()]

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from paceline import specs
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.times import StepTimes
 from paceline.collectives.choose import NATIVE
@@ -12,7 +11,7 @@ from paceline.costs.devices.base import StepCost
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.strategies import STRATEGIES
+from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
 from paceline.studies.predict.extremes import mean_factor
 from paceline.studies.predict.observe import ExchangePattern, observe
@@ -39,8 +38,7 @@ class Setup:
 
     @cached_property
     def program(self) -> Strategy:
-        strategy: Strategy = specs.build(self.strategy, STRATEGIES, "strategy")
-        return strategy
+        return build_strategy(self.strategy)
 
     @cached_property
     def server_hosts(self) -> tuple[int, ...]:

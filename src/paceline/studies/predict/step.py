@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from paceline.costs.compression import Coded
 from paceline.costs.given import StatedCosts, given_costs
+from paceline.runtimes.virtual.folded import FoldedRun
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
@@ -49,7 +50,7 @@ def explain_step(setup: Setup) -> PredictedStep:
 def acts_in_step(setup: Setup) -> bool:
     """Whether all workers of a group do the same at the same time, so that one of them can stand for all."""
     strategy = setup.program
-    if any(group.host.comings_and_goings for group in setup.cluster.groups):
+    if any(group.host.churn for group in setup.cluster.groups):
         return False
     if strategy.served:
         # What a server spends on each message depends on the order in which they arrive.
@@ -110,7 +111,7 @@ def _without_events(setup: Setup) -> PredictedStep | None:
         if not setup.jitter:
             return by_groups(setup)
         return approximate_rounds(setup, by_groups) if strategy.served else by_slowest(setup)
-    leaves = any(group.host.comings_and_goings for group in setup.cluster.groups)
+    leaves = any(group.host.churn for group in setup.cluster.groups)
     if not strategy.served or strategy.staleness_bound is None or leaves:
         return None
     return approximate_bounded(setup)
@@ -137,7 +138,8 @@ def _cycles(setup: Setup) -> Weighted:
 
 def _grouped(setup: Setup) -> Simulation:
     """Of one worker for each group of equal hosts; the hosts of servers are groups of their own."""
-    cluster = setup.cluster.split(setup.server_hosts)
+    cluster = setup.cluster.split(setup.server_hosts).encrypted(setup.server_hosts)
+    places = [cluster.group_at(host) for host in setup.server_hosts]
     setup = replace(setup, cluster=cluster)
     groups = [group for group in cluster.groups if group.workers]
 
@@ -150,16 +152,8 @@ def _grouped(setup: Setup) -> Simulation:
             updating=setup.updating,
             gradients=cluster.workers,
         )
-        simulate(
-            settings,
-            setup.shape_for(settings),
-            cluster,
-            costs,
-            gradients=False,
-            strategy=setup.program,
-            recorder=samples,
-            by_group=True,
-        )
+        shape = setup.shape_for(settings)
+        FoldedRun(settings, shape, cluster, places, costs, setup.program, samples).run()
         return [(samples.steps[rank], group.workers) for rank, group in enumerate(groups)]
 
     return simulated
