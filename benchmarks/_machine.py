@@ -10,8 +10,9 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -95,9 +96,13 @@ def _messages(profile: Profile, counts: Sequence[int]) -> list[LinkFit]:
         return []
     print("calibrating messages with a server", file=sys.stderr)
     with tempfile.TemporaryDirectory() as runs:
-        return calibrate_messages(
-            profile, counts, lambda words, workers: RunFolder(run_here(words, workers, Path(runs)))
-        )
+        return calibrate_messages(profile, counts, partial(_train, Path(runs)), busy=True)
+
+
+def _train(runs: Path, settings: Mapping[str, str]) -> RunFolder:
+    given = {name: value for name, value in settings.items() if name not in ("workers", "threads")}
+    words = [word for name, value in given.items() for word in (f"--{name.replace('_', '-')}", value)]
+    return RunFolder(run_here(words, int(settings["workers"]), runs))
 
 
 class Namespaces:

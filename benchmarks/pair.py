@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from _ports import free_ports
-from paceline.collectives.pairs import LARGEST
+from paceline.collectives.traffic import LARGEST_SWAP
 
 SIZES = (1_000, 80_000, 250_000, 1_000_000, 4_000_000, 45_000_000)
 
@@ -76,10 +76,10 @@ def main() -> None:
         rows = worker(0, port, options.rounds)
         other.wait()
     if options.json:
-        print(json.dumps({"schema": 1, "rounds": options.rounds, "limit_bytes": LARGEST, "rows": rows}))
+        print(json.dumps({"schema": 1, "rounds": options.rounds, "limit_bytes": LARGEST_SWAP, "rows": rows}))
         return
     print(
-        f"2 processes, 1 thread each, {options.rounds} rounds in turns; a pair swaps up to {LARGEST:,} bytes"
+        f"2 processes, 1 thread each, {options.rounds} rounds in turns; a pair swaps up to {LARGEST_SWAP:,} bytes"
     )
     print(f"{'bytes':>12}{'swap ms':>10}{'all-reduce ms':>15}{'ratio':>8}{'low':>8}{'high':>8}")
     for row in rows:

@@ -37,10 +37,9 @@ from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of
-from paceline.reports.calibrate import ShownCalibration, tell_device
-from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
-from paceline.studies.calibrate.profile import make_profile
-from paceline.studies.calibrate.steps import PlainStep
+from paceline.reports.calibrate import ShownCalibration, render_device
+from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device, make_profile
+from paceline.studies.calibrate.measure import TrainingStep
 from paceline.studies.predict.interval import NORMAL
 
 MEDIAN, TWICE = 20.0, 2.0
@@ -147,7 +146,7 @@ def calibrated(profile: Path | None, seconds: float) -> Fitted:
     shown = ShownCalibration()
     device, found = calibrate_device(seconds, observer=shown)
     shown.close()
-    print("\n".join([*tell_device(found), ""]))
+    print("\n".join([*render_device(found)]))
     write_profile(make_profile(device, 1), Path("predicted-calibrated-profile.json"))
     return device
 
@@ -196,7 +195,7 @@ def measure(works: dict[tuple[str, int], Work], rounds: int, seconds: float) -> 
 
 def run(work: Work, seconds: float) -> list[float]:
     """Steps of one cell after a warm-up, at least two."""
-    step = PlainStep(work.subject, work.batch)
+    step = TrainingStep(work.subject, work.batch)
     begin = time.perf_counter()
     step.run()
     if time.perf_counter() - begin < seconds / 4:
@@ -204,7 +203,7 @@ def run(work: Work, seconds: float) -> list[float]:
     times: list[float] = []
     begin = time.perf_counter()
     while len(times) < 2 or (time.perf_counter() - begin < seconds and len(times) < 300):
-        times.append(step.run().step)
+        times.append(step.run().total)
     return times
 
 

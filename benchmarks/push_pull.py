@@ -33,7 +33,7 @@ from paceline.runtimes.live.wire.messages import Hello, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.server_client import ServerClient
 from paceline.strategies.messages import Model, Push
-from paceline.studies.calibrate.messages import measure_cipher
+from paceline.studies.calibrate.measure import measure_cipher
 
 WORKERS = 2
 SIDES = ("rpc", "memory", "network")

@@ -17,12 +17,10 @@ import torch
 import torch.distributed as dist
 
 from _ports import free_ports
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.execute import Execution
+from paceline.collectives import SCHEDULES, build_schedule
+from paceline.collectives.execute import Execution, plan_rank
 from paceline.collectives.over_torch import TorchTransport, all_reduce
-from paceline.collectives.part import part
-from paceline.collectives.pipeline import pipelined, segments_for
+from paceline.collectives.schedule import pipelined
 from paceline.shm.operations import OPERATIONS
 
 SEGMENTS = (1, 2, 4, 8, 16)
@@ -30,7 +28,7 @@ SEGMENTS = (1, 2, 4, 8, 16)
 
 def segmented(name: str, segments: int, tensor: torch.Tensor) -> Callable[[], object]:
     schedule = pipelined(build_schedule(name, [0] * dist.get_world_size()), segments)
-    mine = part(schedule, dist.get_rank(), len(tensor))
+    mine = plan_rank(schedule, dist.get_rank(), len(tensor))
     scratch = tensor.new_empty(2 * mine.scratch)
     return lambda: Execution(mine, tensor, scratch, TorchTransport()).run(OPERATIONS["sum"])
 
@@ -61,7 +59,7 @@ def measure(names: list[str], size: int, rounds: int) -> list[dict[str, object]]
     for _ in range(rounds):
         for name, work in works.items():
             times[name].append(milliseconds(work, repeats))
-    chosen = {name: segments_for(build_schedule(name, [0] * dist.get_world_size()), size) for name in names}
+    chosen = {name: build_schedule(name, [0] * dist.get_world_size()).segments(size) for name in names}
     return [
         {
             "bytes": size,

@@ -27,7 +27,7 @@ from paceline.jobs.batches import batch_loss
 from paceline.jobs.build import build_job
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.spec import JobSpec
-from paceline.records.observer import Silent
+from paceline.records.observer import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -60,7 +60,7 @@ KEPT: list[object] = []
 """DDP's models: taking one apart joins Gloo's thread while it holds Python's lock, which can stick."""
 
 
-class Stamps(Silent):
+class Stamps(Observer):
     """Reads the clock after every step."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ class Diverged(RunFailed):
 
     def __init__(self, what: str, step: int, rate: float) -> None:
         """``what`` was found in a step, counted from 1, at a learning rate."""
-        advice = f", at a learning rate of {rate:g}; try a lower one (--lr, or in your job)"
+        advice = f", at a learning rate of {rate:g}; try a lower one"
         if step <= 1:
             advice = ", before any update; look at the model's first weights and at that mini-batch"
         super().__init__(f"{what} in step {step}{advice}")

@@ -78,7 +78,6 @@ class Size(float):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read a positive size."""
         size = float(text) if text.strip().isdigit() else parse_bytes(text)
         if size < 1:
             raise UsageError(f"{text!r} is too small a size: it must be at least 1 B, for example '25 MiB'")

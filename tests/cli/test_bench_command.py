@@ -10,7 +10,7 @@ import pytest
 
 from command import run_json, start_python
 from paceline.cli.main import main
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from ports import free_ports
 
 SIDES = ["gloo", "shm", "shm-elsewhere", *SCHEDULES]

@@ -1,7 +1,6 @@
 """``paceline calibrate``: what it writes, and what it refuses."""
 
 import json
-import re
 from dataclasses import replace
 
 import pytest
@@ -14,11 +13,8 @@ from paceline.clusters.profile_file import made_before, read_profile, write_prof
 from paceline.costs.devices.fitted import read_fitted
 from paceline.errors import UsageError
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.studies.calibrate.links import ContentionFit
+from paceline.studies.calibrate.link_fit import ContentionFit, add_contention
 from paceline.studies.calibrate.record import plain_device
-from paceline.studies.calibrate.together import add_together
-from paceline.studies.calibrate.words import choose_task
 
 PROFILE = Profile(
     name="here",
@@ -45,10 +41,10 @@ def test_a_short_calibration_gives_a_profile_that_can_be_used(tmp_path, monkeypa
     monkeypatch.setattr(LoadMeter, "load", lambda _: load)
     path = tmp_path / "here.json"
     threads = torch.get_num_threads()
-    assert main(["calibrate", "--seconds", "2", "--out", str(path), "--json", "--busy"]) == 0
+    assert main(["calibrate", "device", "--seconds", "2", "--out", str(path), "--json", "--busy"]) == 0
     out, err = capsys.readouterr()
     told = json.loads(out)
-    assert "fitting what" in err, "it would stand still for seconds without a word"
+    assert "fitting the times" in err, "it would stand still for seconds without a word"
     assert told["profile"] == str(path)
     assert told["replaced"] is None
     assert told["device"]["networks"] >= 8
@@ -92,80 +88,80 @@ def check_unmeasured_is_told(path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["--seconds", "0.1"], "--seconds 0.1 is out of range"),
-        (["--seconds", "nan"], "out of range"),
-        (["--threads", "0"], "--threads 0 does not fit"),
-        (["--out", "nowhere/here.json"], "no folder"),
-        (["--profile", "x.json"], "add --record"),
-        (["--record", "runs/none", "--seconds", "5"], "leave --seconds out"),
-        (["--record", "runs/none"], "runs/none"),
-        (["--workers", "1"], "--workers 1 has no link to measure"),
-        (["--workers", "2", "--profile", "none.json"], "none.json"),
-        (["--table", "none.toml"], "none.toml"),
-        (["--table", "none.toml", "--workers", "2"], "nothing is measured"),
-        (["--record", "runs/none", "--profile", "none.json"], "none.json"),
-        (["--workers", "2", "--profile", "nowhere/none.json"], "cannot read the profile 'nowhere/none.json'"),
+        ("device --seconds 0.1", "0.1 seconds are out of range"),
+        ("device --seconds nan", "out of range"),
+        ("device --threads 0", "threads=0 does not fit this machine"),
+        ("device --out nowhere/here.json", "no folder"),
+        ("record runs/none", "runs/none"),
+        ("record runs/none --profile none.json", "none.json"),
+        ("links --workers 1", "paceline-profile.json"),
+        ("links --workers 2 --profile none.json", "none.json"),
+        ("links --profile nowhere/none.json", "cannot read the profile 'nowhere/none.json'"),
+        ("table none.toml", "none.toml"),
     ],
 )
 def test_bad_words_are_refused_at_once(tmp_path, monkeypatch, capsys, arguments, words):
     monkeypatch.chdir(tmp_path)
-    assert words in refused(capsys, *arguments)
+    assert words in refused(capsys, *arguments.split())
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "meant"),
     [
-        ("--from 4x128", "--from 4x128 has no place here: .*; add --table FILE, or leave --from out"),
-        ("--collective ring", "add --table FILE, or leave --collective out"),
-        ("--predict 8x512", "add --table FILE, or leave --predict out"),
-        ("--workers 2 --profile p.json --seconds 9", "leave --seconds out"),
-        ("--workers 2 --profile p.json --threads 1", "leave --threads out"),
-        ("--workers 2 --profile p.json --name x", "leave --name out"),
-        ("--workers 2 --profile p.json --from 4x128", "leave --from out"),
-        ("--workers 2 --threads 2", "--threads 2 does not go with several workers"),
-        ("--record run --workers 2", "leave --workers out"),
-        ("--record run --nodes 2", "leave --nodes out"),
-        ("--record run --profile p.json --threads 2", "correcting a profile, which has its threads"),
-        ("--table t.toml --out x.json", "leave --out out"),
-        ("--table t.toml --name x", "leave --name out"),
-        ("--table t.toml --threads 1", "leave --threads out"),
-        ("--record run --busy", "--busy has no place here: .*; leave --busy out"),
-        ("--table t.toml --profile p.json", "leave --profile out"),
+        ("", None),
+        ("--seconds 60", "device"),
+        ("--workers 2", "links"),
+        ("--workers 2 --profile p.json --out x.json", "links"),
+        ("-n 2 -nr 0 -a host", "links"),
+        ("--record runs/some --profile p.json", "record"),
+        ("--table t.toml --from 4x128", "table"),
+        ("--table=t.toml", "table"),
     ],
 )
-def test_an_option_that_would_be_ignored_is_refused(tmp_path, monkeypatch, capsys, arguments, words):
-    monkeypatch.chdir(tmp_path)
-    assert re.search(words, refused(capsys, *arguments.split()))
+def test_without_a_task_the_sentence_says_which_there_are(capsys, arguments, meant):
+    told = refused(capsys, *arguments.split())
+    assert told.startswith("paceline: say what to calibrate")
+    assert all(f"'{task}'" in told for task in ("device", "links", "record", "table"))
+    assert ("did you mean" in told) == (meant is not None)
+    assert meant is None or f"did you mean 'paceline calibrate {meant}'?" in told
 
 
-@pytest.mark.parametrize("arguments", ["--record run", "--seconds 9", "--threads 1", "--name x"])
-def test_under_a_launcher_only_links_are_added(monkeypatch, capsys, arguments):
-    place = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    for name, value in place.items():
-        monkeypatch.setenv(name, value)
-    assert "under a launcher (RANK is set)" in refused(capsys, *arguments.split())
-
-
-def test_a_worker_that_was_launched_here_has_all_the_words_of_its_launcher(tmp_path):
-    said = {"--workers": 2, "--seconds": 9.0, "--name": "x"}
-    assert choose_task(said) == "together"
-    assert choose_task(said, ProcessInfo(launch=tmp_path)) == "launched"
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        "device --workers 2",
+        "device --profile p.json",
+        "device --from 4x128",
+        "links --seconds 9",
+        "links --threads 1",
+        "links --name x",
+        "record run --workers 2",
+        "record run --busy",
+        "record run --seconds 5",
+        "table t.toml --out x.json",
+        "table t.toml --profile p.json",
+        "table t.toml --threads 1",
+    ],
+)
+def test_a_task_has_only_its_own_options(capsys, arguments):
+    option = arguments.split()[-2] if arguments[-4:] != "busy" else "--busy"
+    assert f"unknown option '{option}'" in refused(capsys, *arguments.split())
 
 
 def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_path, monkeypatch, capsys):
     """Nobody waits for minutes to hear it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("paceline.cli.together.launch_together", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr("paceline.cli.calibrate.launch_workers", lambda *_: pytest.fail("it was measured"))
     write_profile(PROFILE, tmp_path / "one.json")
     write_profile(replace(PROFILE, machine={"threads": 2}), tmp_path / "two.json")
-    add = ("--workers", "2", "--profile")
-    assert "--out nowhere/x lies in nowhere" in refused(capsys, *add, "one.json", "--out", "nowhere/x")
+    add = ("links", "--workers", "2", "--profile")
+    assert "nowhere/x lies in nowhere" in refused(capsys, *add, "one.json", "--out", "nowhere/x")
     assert "two.json is of workers with 2 threads" in refused(capsys, *add, "two.json")
 
 
 def test_a_corrected_profile_keeps_all_but_its_device(tmp_path, capsys):
-    """Links and company took minutes to measure, maybe on a machine with more cores than this one."""
+    """Links and contention took minutes to measure, maybe on a machine with more cores than this one."""
     times = "data=0.1 ms,forward=1 ms,backward=2 ms,apply=0.2 ms"
     words = ("--iterations", "20", "--evaluate-every", "never", "--cluster", f"hosts=1,{times}")
     run = run_json("simulate", *words, "--no-gradients", "--runs", str(tmp_path), cwd=tmp_path)["run"][
@@ -176,7 +172,7 @@ def test_a_corrected_profile_keeps_all_but_its_device(tmp_path, capsys):
         PROFILE, machine={"threads": 4096}, device=plain_device().to_json(), contention_short=(1.0, 1.3)
     )
     write_profile(given, base)
-    told = ("--record", run, "--profile", str(base), "--out", str(out))
+    told = ("record", run, "--profile", str(base), "--out", str(out))
     assert main(["calibrate", *told]) == 0
     found = read_profile(out)
     assert found.device != given.device
@@ -184,7 +180,7 @@ def test_a_corrected_profile_keeps_all_but_its_device(tmp_path, capsys):
     assert replace(found, device=given.device, made=given.made) == given
     assert main(["calibrate", *told, "--name", "other"]) == 0
     assert read_profile(out).name == "other"
-    assert main(["calibrate", "--record", run, "--threads", "1", "--out", str(out)]) == 0
+    assert main(["calibrate", "record", run, "--threads", "1", "--out", str(out)]) == 0
     assert read_profile(out).links == ()
     capsys.readouterr()
 
@@ -199,7 +195,7 @@ def test_a_run_of_several_workers_corrects_nothing(tmp_path, capsys):
         "hosts=2,forward=1 ms,backward=2 ms",
     )
     run = run_json("simulate", *words, "--no-gradients", "--runs", str(tmp_path), cwd=tmp_path)
-    assert "is a run of 2 workers" in refused(capsys, "--record", run["run"]["folder"])
+    assert "is a run of 2 workers" in refused(capsys, "record", run["run"]["folder"])
 
 
 def test_a_profile_is_the_same_after_a_file(tmp_path):
@@ -271,13 +267,15 @@ def test_nonsense_in_a_profile_is_refused(tmp_path, change):
 def test_what_several_workers_found_takes_the_place_of_what_as_many_found_before():
     link = LinkFit(name="memory", bandwidth=5e9, latency=1e-5, spread=0.1, points=9, workers=4)
     found = ContentionFit(workers=4, short=2.6, long=2.2, links=(link,))
-    profile = add_together(PROFILE, found)
+    profile = add_contention(PROFILE, found)
     assert profile.links == (*PROFILE.links, link)
     assert profile.contention == pytest.approx((1.0, 1.2, 1.7, 2.2)), "three workers lie between two and four"
     assert profile.contention_short[0] == 1.0
     assert profile.contention_short[3] == 2.6
-    again = add_together(profile, replace(found, long=2.4))
+    again = add_contention(profile, replace(found, long=2.4))
     assert again.links == profile.links
     assert again.contention[3] == 2.4
     network = replace(found, links=(replace(link, name="network"),), long=9.9)
-    assert add_together(PROFILE, network).contention == PROFILE.contention, "across hosts nobody shares cores"
+    assert add_contention(PROFILE, network).contention == PROFILE.contention, (
+        "across hosts nobody shares cores"
+    )

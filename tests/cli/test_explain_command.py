@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from paceline.cli.main import main
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from refusals import check_refused
 
 MISTAKES = {

@@ -14,7 +14,18 @@ from paceline.strategies import STRATEGIES
 
 @pytest.mark.parametrize(
     "words",
-    ["--help", "train --help", "simulate --help", "bench --help", "bench collectives --help", "--version"],
+    [
+        *(
+            "--help",
+            "--version",
+            "train --help",
+            "simulate --help",
+            "bench --help",
+            "bench collectives --help",
+        ),
+        *("calibrate", "calibrate --help", "calibrate device --help", "calibrate links --help"),
+        *("calibrate record --help", "calibrate table --help"),
+    ],
 )
 def test_help_does_not_import_torch(words):
     script = f"import sys; from paceline.cli.main import main; main({words.split()!r}); print('torch' in sys.modules)"
@@ -122,7 +133,7 @@ def test_a_slip_is_told_with_what_was_meant(words, told, capsys):
 
 
 def test_only_commands_with_a_default_number_of_workers_say_so(capsys):
-    for command, has_one in {"train": True, "bench collectives": True, "calibrate": False}.items():
+    for command, has_one in {"train": True, "bench collectives": True, "calibrate device": False}.items():
         main([*command.split(), "--help"])
         text = " ".join(capsys.readouterr().out.split())
         assert ("Worker processes on this host (default 2)" in text) == has_one, command

@@ -8,8 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import build_schedule
+from paceline.collectives import SCHEDULES, build_schedule
 from paceline.collectives.over_torch import all_reduce
 from paceline.errors import UsageError
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import torch
 
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.play import reduce_all
+from paceline.collectives import SCHEDULES
 from paceline.shm.operations import OPERATIONS
+from schedule_reference import reduce_all
 
 PAGE = Path(__file__).parents[2] / "docs" / "collectives.md"
 

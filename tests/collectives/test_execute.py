@@ -12,16 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.execute import Execution, Pending, Reducer
-from paceline.collectives.part import part
-from paceline.collectives.pipeline import MESSAGE, MOST, pipelined, segments_for
-from paceline.collectives.play import play, reduce_all
-from paceline.collectives.schedule import Round, Schedule, Then, Transfer
-from paceline.collectives.traffic import schedule_bytes
+from paceline.collectives import SCHEDULES, build_schedule
+from paceline.collectives.execute import Execution, PendingMessage, Reducer, plan_rank
+from paceline.collectives.schedule import MESSAGE, MOST_SEGMENTS, Schedule, pipelined
 from paceline.errors import UsageError
 from paceline.shm.operations import OPERATIONS
+from schedule_reference import Transfer, play, reduce_all, round_of, schedule_bytes, transfers
 
 hosts = st.lists(st.integers(0, 3), min_size=1, max_size=9)
 names = st.sampled_from(sorted(SCHEDULES))
@@ -68,7 +64,7 @@ class Post:
         self.open: dict[tuple[int, int, str], deque[Meeting]] = {}
         self.sent: dict[int, int] = {}
 
-    def offer(self, source: int, target: int, end: str, tensor: Tensor) -> Pending:
+    def offer(self, source: int, target: int, end: str, tensor: Tensor) -> PendingMessage:
         other = "receive" if end == "send" else "send"
         with self.lock:
             waiting = self.open.setdefault((source, target, other), deque())
@@ -91,11 +87,11 @@ class InMemory:
     post: Post
     rank: int
 
-    def send(self, tensor: Tensor, to: int) -> Pending:
+    def send(self, tensor: Tensor, to: int) -> PendingMessage:
         assert tensor.is_contiguous(), "a wire takes whole tensors"
         return self.post.offer(self.rank, to, "send", tensor)
 
-    def receive(self, tensor: Tensor, source: int) -> Pending:
+    def receive(self, tensor: Tensor, source: int) -> PendingMessage:
         return self.post.offer(source, self.rank, "receive", tensor)
 
 
@@ -125,7 +121,7 @@ def execute(
     results = [tensor.clone() for tensor in tensors]
 
     def work(rank: int) -> None:
-        mine = part(schedule, rank, len(tensors[rank]))
+        mine = plan_rank(schedule, rank, len(tensors[rank]))
         scratch = results[rank].new_empty(2 * mine.scratch)
         Execution(mine, results[rank], scratch, InMemory(post, rank)).run(OPERATIONS[operation])
 
@@ -160,9 +156,9 @@ HALF_OVERWRITTEN = Schedule(
     3,
     4,
     (
-        Round("rank 0 sends all", (Transfer(0, 1, 0, 4, Then.REDUCE), Transfer(1, 2, 0, 4, Then.REDUCE))),
-        Round("half of it changes", (Transfer(2, 0, 0, 2, Then.REDUCE),)),
-        Round("the other half changes", (Transfer(2, 0, 2, 4, Then.REPLACE),)),
+        round_of("rank 0 sends all", (Transfer(0, 1, 0, 4, True), Transfer(1, 2, 0, 4, True))),
+        round_of("half of it changes", (Transfer(2, 0, 0, 2, True),)),
+        round_of("the other half changes", (Transfer(2, 0, 2, 4, False),)),
     ),
 )
 """What rank 0 sent may still be leaving in the last round."""
@@ -174,13 +170,13 @@ def any_schedule(draw: st.DrawFn) -> Schedule:
     workers, chunks = draw(st.integers(2, 4)), draw(st.integers(1, 4))
     ranks = st.integers(0, workers - 1)
     transfer = st.builds(
-        lambda ends, parts, then: Transfer(*ends, min(parts), max(parts) + 1, then),
+        lambda ends, parts, reduces: Transfer(*ends, min(parts), max(parts) + 1, reduces),
         st.tuples(ranks, ranks).filter(lambda ends: ends[0] != ends[1]),
         st.tuples(st.integers(0, chunks - 1), st.integers(0, chunks - 1)),
-        st.sampled_from(Then),
+        st.booleans(),
     )
     rounds = draw(st.lists(st.lists(transfer, max_size=4), max_size=5))
-    return Schedule("any", workers, chunks, tuple(Round("any", tuple(turn)) for turn in rounds))
+    return Schedule("any", workers, chunks, tuple(round_of("any", turn) for turn in rounds))
 
 
 @settings(max_examples=150, deadline=None)
@@ -196,7 +192,7 @@ def test_any_schedule_is_carried_out_as_it_is_played(schedule: Schedule, segment
 
 
 def test_what_is_overwritten_in_two_halves_must_have_left_before_each() -> None:
-    _, half, other_half = part(HALF_OVERWRITTEN, 0, 4).steps
+    _, half, other_half = plan_rank(HALF_OVERWRITTEN, 0, 4).rounds
     assert [one.frees for step in (half, other_half) for one in step.incoming] == [(0,), (0,)]
 
 
@@ -208,23 +204,23 @@ def test_segments_change_nothing(name: str, hosts: list[int], segments: int, len
     expected = reduce_all(plain, tensors, OPERATIONS["sum"])
     assert all(map(torch.equal, reduce_all(cut, tensors, OPERATIONS["sum"]), expected))
     if plain.rounds:
-        assert len(cut.rounds) == len(plain.rounds) + segments - 1
-        assert sum(len(turn.transfers) for turn in cut.rounds) == segments * sum(
-            len(turn.transfers) for turn in plain.rounds
+        assert cut.round_count == plain.round_count + segments - 1
+        assert sum(len(turn.sources) for turn in cut.each_round()) == segments * sum(
+            len(turn.sources) for turn in plain.each_round()
         )
 
 
 @given(name=names, workers=st.integers(2, 9), size=st.integers(0, 2**30))
 def test_messages_are_small_until_there_are_many(name: str, workers: int, size: int) -> None:
     schedule = build_schedule(name, [0] * workers)
-    segments = segments_for(schedule, size)
-    widest = max(one.stop - one.start for turn in schedule.rounds for one in turn.transfers)
+    segments = schedule.segments(size)
+    widest = max(one.stop - one.start for turn in schedule.rounds for one in transfers(turn))
     message = size * widest / schedule.chunks / segments
-    senders = [{one.source for one in turn.transfers} for turn in schedule.rounds]
+    senders = [{one.source for one in transfers(turn)} for turn in schedule.rounds]
     if all(len(ranks) == workers for ranks in senders):  # no link is ever idle
         assert segments == 1
     else:
-        assert segments == MOST or message <= MESSAGE
+        assert segments == MOST_SEGMENTS or message <= MESSAGE
         assert segments == 1 or message >= MESSAGE / 2
 
 

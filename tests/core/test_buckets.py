@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.collectives.buckets import plan_buckets
+from paceline.collectives.traffic import plan_buckets
 
 sizes = st.lists(st.integers(1, 1000), min_size=1, max_size=30)
 

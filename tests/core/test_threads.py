@@ -16,21 +16,22 @@ from paceline.errors import UsageError
 from paceline.records.load import usable_cores
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.threads import HostRoom, too_many, usual_threads
+from paceline.studies.calibrate.device import check_threads
+from paceline.studies.calibrate.links import check_profile
 from paceline.studies.calibrate.record import plain_device
-from paceline.studies.calibrate.words import check_threads, choose_task
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.words import PredictRequest
 
 
-def test_the_usual_number_is_one_or_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_usual_number_is_one_or_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """If this failed, one worker would compute with all cores and two with one each."""
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     assert LiveOptions().threads == check_threads(None) == 1
     monkeypatch.setenv("OMP_NUM_THREADS", "2,1")
     assert LiveOptions().threads == 2
     assert LiveOptions(threads=3).threads == 3
-    with pytest.raises(UsageError, match=r"OMP_NUM_THREADS=2 does not go with several workers"):
-        choose_task({"--workers": 2})
+    with pytest.raises(UsageError, match=r"OMP_NUM_THREADS=2 does not go with links"):
+        check_profile(tmp_path / "p.json", tmp_path / "p.json")
     with pytest.raises(UsageError, match="OMP_NUM_THREADS=many is no number of threads"):
         usual_threads({"OMP_NUM_THREADS": "many"})
     monkeypatch.setenv("OMP_NUM_THREADS", "4096")
@@ -90,7 +91,7 @@ def test_a_run_keeps_its_threads_and_predictions_mind_them(tmp_path: Path) -> No
         pytest.skip("one core has no room for two threads")
     keep = ("--runs", str(tmp_path / "runs"), "--iterations", "6", "--evaluate-every", "never")
     done = run_paceline("train", "--workers", "1", *keep, cwd=tmp_path)
-    assert f"1 thread of {usable_cores()} cores; --threads N for more" in done.stdout
+    assert f"1 thread of {usable_cores()} cores" in done.stdout
     (one,) = (tmp_path / "runs").iterdir()
     assert json.loads((one / "config.json").read_text())["machinery"]["threads"] == 1
     threads = str(usable_cores())
@@ -113,5 +114,5 @@ def test_a_run_keeps_its_threads_and_predictions_mind_them(tmp_path: Path) -> No
     cluster = ("--cluster", "hosts=1,workers=2,bandwidth=1 Gbit/s,latency=50 us")
     refused = run_paceline("simulate", *cluster, "--times", run, "-i", "3", cwd=tmp_path, check=2)
     assert f"2 workers x {threads} threads do not fit" in refused.stderr
-    refused = run_paceline("calibrate", "--record", run, "--profile", "p.json", cwd=tmp_path, check=2)
-    assert f"was run with --threads {threads} and p.json is of workers with 1" in refused.stderr
+    refused = run_paceline("calibrate", "record", run, "--profile", "p.json", cwd=tmp_path, check=2)
+    assert f"was run with {threads} threads and p.json is of workers with 1" in refused.stderr

@@ -8,9 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.clusters.cluster import Link
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.many import OUTLINES
+from paceline.collectives import SCHEDULES, build_schedule, find_schedule
 from paceline.costs.all_reduce import all_reduce_costs, uniform_cluster
 from paceline.costs.bandwidth import algbw, bandwidth_use, busbw, lower_bound_bytes
 from paceline.costs.schedules import Timer
@@ -94,7 +92,7 @@ def test_the_published_communication_times_of_inception_v3() -> None:
     published = {1: (0.0, 0.0), 2: (210.972, 105.486), 4: (632.915, 210.972), 8: (1476.802, 316.457)}
     for workers, row in published.items():
         for name, milliseconds in zip(("one-to-all", "butterfly"), row, strict=True):
-            whole = Timer(OUTLINES[name], topology(workers, link).rows).seconds(size)
+            whole = Timer(find_schedule(name), topology(workers, link).rows).seconds(size)
             for seconds in (CLOSED_FORMS[name](workers, size, link), whole):
                 assert 1e3 * seconds == pytest.approx(milliseconds, abs=0.0006)
 

@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -17,9 +18,9 @@ from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.subjects import subject_of
-from paceline.studies.calibrate.fit import fit_device, steps_off
-from paceline.studies.calibrate.measure import Measured, Timed, Whole
-from paceline.studies.calibrate.steps import Parts
+from paceline.records.spans import StepBreakdown
+from paceline.studies.calibrate.device_fit import DeviceFit, fit_device, step_errors
+from paceline.studies.calibrate.measure import MeasuredNetwork, TimedOperator
 
 LIMITS = Limits(flops=1e11, bandwidth=1e10)
 
@@ -56,19 +57,29 @@ def network(number, noise=0.0, pace=1.0):
     for phase in ("forward", "backward", "apply"):
         for _ in range(4):
             one = product(*draw(random), phase)
-            timed.append(Timed(one, law(one) * pace * (1 + noise * random.uniform(-1, 1)), 0.0))
+            timed.append(TimedOperator(one, law(one) * pace * (1 + noise * random.uniform(-1, 1)), 0.0))
     # As it runs: a tenth longer than its operators, and 10 us a call.
     sums = [
         sum(t.seconds for t in timed if t.operator.phase == phase)
         for phase in ("forward", "backward", "apply")
     ]
-    whole = Whole(Parts(*(1.1 * total + 4 * 10e-6 * pace for total in sums)), pace)
-    return Measured(name=f"net-{number}", samples=1, operators=tuple(timed), pace=pace, whole=whole)
+    forward, backward, apply = (1.1 * total + 4 * 10e-6 * pace for total in sums)
+    step = StepBreakdown(forward=forward, backward=backward, apply=apply)
+    return MeasuredNetwork(operators=tuple(timed), pace=pace, step=step)
+
+
+class Fit(NamedTuple):
+    device: Fitted
+    found: DeviceFit
+
+
+def fitted(networks, page=0.0):
+    return Fit(*fit_device(networks, [], LIMITS, page))
 
 
 @pytest.fixture(scope="module")
 def fit():
-    return fit_device([network(number, noise=0.05) for number in range(16)], LIMITS, page=0.0)
+    return fitted([network(number, noise=0.05) for number in range(16)])
 
 
 def test_a_known_law_is_found_again(fit):
@@ -85,18 +96,18 @@ def test_overheads_of_whole_steps_are_found(fit):
         assert overhead.call == pytest.approx(10e-6, abs=5e-6)
 
 
-def test_steps_are_foretold_by_what_has_not_seen_them():
-    """Whatever a network took, its own step is foretold alike: by curves, kinds, overheads and pages of others."""
+def test_steps_are_predicted_by_what_has_not_seen_them():
+    """Whatever a network took, its own step is predicted alike: by curves, kinds, overheads and pages of others."""
     networks = [network(number) for number in range(9)]
     networks[0] = renamed(networks[0])
     usual, odd = (
-        steps_off([first, *networks[1:]], LIMITS, page=1e-8) for first in (networks[0], twice(networks[0]))
+        step_errors([first, *networks[1:]], LIMITS, page=1e-8) for first in (networks[0], twice(networks[0]))
     )
     assert odd[0] == pytest.approx(usual[0] - np.log(2), abs=1e-9)
     assert odd[2] != usual[2], "others do learn from it"
-    fit = fit_device(networks, LIMITS, page=1e-8)
+    fit = fitted(networks, page=1e-8)
     assert fit.device.spread == pytest.approx(np.sqrt(np.mean(np.square(usual))))
-    assert fit.steps[0] == pytest.approx(np.median(np.abs(np.expm1(usual))))
+    assert fit.found.steps[0] == pytest.approx(np.median(np.abs(np.expm1(usual))))
 
 
 def renamed(one):
@@ -107,8 +118,8 @@ def renamed(one):
 
 def twice(one):
     """The same network, all of whose times are twice as long and touch memory, on a machine at the same pace."""
-    timed = tuple(Timed(t.operator, 2 * t.seconds, 50.0) for t in one.operators)
-    return replace(one, operators=timed, whole=Whole(Parts(*(2 * part for part in one.whole.parts)), 1.0))
+    timed = tuple(TimedOperator(t.operator, 2 * t.seconds, 50.0) for t in one.operators)
+    return replace(one, operators=timed, step=one.step * 2)
 
 
 def test_every_operator_has_as_many_features_as_its_curve():
@@ -125,10 +136,8 @@ def test_every_operator_has_as_many_features_as_its_curve():
 
 
 def test_a_slow_moment_of_the_machine_is_not_taken_for_a_slow_operator():
-    steady = fit_device([network(number) for number in range(9)], LIMITS, page=0.0)
-    uneven = fit_device(
-        [network(number, pace=1.0 + 0.3 * (number % 3 == 0)) for number in range(9)], LIMITS, page=0.0
-    )
+    steady = fitted([network(number) for number in range(9)])
+    uneven = fitted([network(number, pace=1.0 + 0.3 * (number % 3 == 0)) for number in range(9)])
     asked = product(128, 128, 128)
     assert uneven.device.warm(asked) == pytest.approx(steady.device.warm(asked), rel=0.06)
 
@@ -171,13 +180,13 @@ def test_what_was_never_measured_is_named_with_its_share_and_widens_the_interval
 
 
 def test_the_doubt_about_an_unmeasured_operator_is_what_leaving_one_out_shows():
-    """An operator three times as slow as others of its kind: whoever foretells it by these is off by that factor."""
+    """An operator three times as slow as others of its kind: predicted by these it is off by that factor."""
 
     def slower(one):
-        few = [Timed(replace(t.operator, name="bmm"), 3 * t.seconds, 0.0) for t in one.operators[:6]]
+        few = [TimedOperator(replace(t.operator, name="bmm"), 3 * t.seconds, 0.0) for t in one.operators[:6]]
         return replace(one, operators=(*few, *one.operators[6:]))
 
-    fit = fit_device([slower(network(number)) for number in range(16)], LIMITS, page=0.0)
+    fit = fitted([slower(network(number)) for number in range(16)])
     assert fit.device.doubts["product"] == pytest.approx(np.log(3), rel=0.15)
     assert read_fitted(json.loads(json.dumps(fit.device.to_json())), "here").doubts == fit.device.doubts
 
@@ -219,18 +228,16 @@ def test_it_is_the_same_after_a_file(fit):
 def test_measurements_above_the_peak_are_left_out_and_too_many_are_refused():
     def faster(one, many):
         timed = tuple(
-            Timed(t.operator, t.operator.flops / LIMITS.flops / 2 if place < many else t.seconds, 0.0)
+            TimedOperator(t.operator, t.operator.flops / LIMITS.flops / 2 if place < many else t.seconds, 0.0)
             for place, t in enumerate(one.operators)
         )
         return replace(one, operators=timed)
 
     networks = [network(number) for number in range(6)]
-    some = fit_device(
-        [faster(one, 1 if place == 0 else 0) for place, one in enumerate(networks)], LIMITS, 0.0
-    )
-    assert some.dropped == 1
-    with pytest.raises(RunFailed, match="measurements cannot be"):
-        fit_device([faster(one, 12) for one in networks], LIMITS, 0.0)
+    some = fitted([faster(one, 1 if place == 0 else 0) for place, one in enumerate(networks)])
+    assert some.found.dropped == 1
+    with pytest.raises(RunFailed, match="measurements are impossible"):
+        fitted([faster(one, 12) for one in networks])
 
 
 def narrow(curve):

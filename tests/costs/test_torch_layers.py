@@ -14,7 +14,7 @@ from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.subject import Subject
-from paceline.studies.calibrate.layers import LAYERS, Alone, layer_subject
+from paceline.studies.calibrate.layers import LAYERS, SingleLayer, layer_subject
 from paceline.studies.calibrate.networks import draw_layer
 
 NO_LAYERS = {
@@ -89,7 +89,7 @@ def test_a_recurrent_layer_is_traced_as_it_runs(make) -> None:
 def alone(make, call, shape) -> Subject:
     return Subject(
         name="alone",
-        model=lambda: Alone(make(), call),
+        model=lambda: SingleLayer(make(), call),
         loss=lambda outputs, _: outputs if isinstance(outputs, torch.Tensor) else outputs[0].mean(),
         batch=lambda samples: (torch.rand(samples, *shape), torch.zeros(samples)),
         optimizer=Sgd(),
@@ -106,5 +106,5 @@ def test_a_layer_that_needs_values_is_refused(name: str) -> None:
 
 def test_a_calibration_goes_through_the_whole_table() -> None:
     """An operator that only one layer has would never be measured."""
-    drawn = [draw_layer(1, number).subject.name for number in range(len(LAYERS))]
+    drawn = [draw_layer(1, number)[0].name for number in range(len(LAYERS))]
     assert drawn == list(LAYERS)

@@ -4,19 +4,13 @@ If one of these fails, what a collective costs is not what carrying it out takes
 """
 
 import random
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 import pytest
 
 from paceline.clusters.cluster import Cluster, Device, Host, Link
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.many import OUTLINES
-from paceline.collectives.pipeline import segments_for
-from paceline.collectives.schedule import Then
+from paceline.collectives import SCHEDULES, build_schedule, find_schedule
 from paceline.costs import schedules
 from paceline.costs.all_reduce import all_reduce_costs
 from paceline.costs.played import play_seconds
@@ -61,7 +55,7 @@ KINDS = ("alike", "several a host", "a slow link", "one far away", "all differen
 
 def executed(name: str, topology: Topology, size: int) -> float:
     schedule = build_schedule(name, topology.workers)
-    return play_seconds(schedule, topology, size, 4, segments_for(schedule, size))
+    return play_seconds(schedule, topology, size, 4, schedule.segments(size))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -98,7 +92,7 @@ def test_schedules_of_many_messages_cost_what_their_execution_takes_in_nearly_al
     for kind, hosts in zip(KINDS, (19, 6, 19, 16, 10), strict=True):
         topology = uneven(kind, hosts)
         for name in sorted({*SCHEDULES} - {"ring"}):
-            timer = Timer(OUTLINES[name], topology.rows)
+            timer = Timer(find_schedule(name), topology.rows)
             for size in SIZES[:2]:
                 found = timer.seconds(size, 4, timer.outline.segments(size))
                 errors.append(abs(found / executed(name, topology, size) - 1))
@@ -123,9 +117,9 @@ def test_a_large_ring_is_timed_on_fewer_hosts(name: str, monkeypatch: pytest.Mon
         rows = grouped(hosts).rows
         for size in SIZES:
             monkeypatch.setattr(schedules, "MOST_HOSTS", 10**6)
-            one_by_one = Timer(OUTLINES[name], rows).seconds(size, 4)
+            one_by_one = Timer(find_schedule(name), rows).seconds(size, 4)
             monkeypatch.setattr(schedules, "MOST_HOSTS", 150)
-            assert Timer(OUTLINES[name], rows).seconds(size, 4) == pytest.approx(one_by_one, rel=0.01)
+            assert Timer(find_schedule(name), rows).seconds(size, 4) == pytest.approx(one_by_one, rel=0.01)
 
 
 @pytest.mark.parametrize("name", ["butterfly", "halving-doubling", "one-to-all", "tree"])
@@ -139,19 +133,3 @@ def test_the_price_of_very_many_ranks_follows_from_that_of_fewer(
             direct = all_reduce_costs(name, topology).price(size, 4).seconds
             monkeypatch.setattr(schedules, "MOST_RANKS", 512)
             assert all_reduce_costs(name, topology).price(size, 4).seconds == pytest.approx(direct, rel=0.1)
-
-
-@pytest.mark.parametrize("name", sorted(SCHEDULES))
-def test_the_arrays_are_the_schedules(name: str) -> None:
-    for hosts in ([0], [0, 1], [0, 0, 1, 1, 1, 2], [*range(11)], [0] * 8 + [1] * 3):
-        outline = OUTLINES[name](np.array(hosts))
-        schedule = build_schedule(name, hosts)
-        found = Counter()
-        for turn in outline.rounds:
-            for source, target in zip(turn.sources.tolist(), turn.targets.tolist(), strict=True):
-                found[source, target, turn.chunks, turn.reduces] += turn.times
-        sent = [one for turn in schedule.rounds for one in turn.transfers]
-        said = ((one.source, one.target, one.stop - one.start, one.then is Then.REDUCE) for one in sent)
-        assert found == Counter(said)
-        assert outline.chunks == schedule.chunks or not schedule.rounds
-        assert outline.segments(10**7) == segments_for(schedule, 10**7)

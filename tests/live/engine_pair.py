@@ -17,14 +17,14 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline import strategies
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
 from paceline.jobs.spec import JobSpec
+from paceline.records.events import MetricsRow
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import MetricsRow
-from paceline.records.observer import Silent
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.live.guard import leave
@@ -75,7 +75,7 @@ def by_schedule(name: str) -> Settings:
     return replace(SETTINGS["cnn"], collective=name, strategy="all-reduce:bucket=20000,first_bucket=4000")
 
 
-class Pulse(Silent):
+class Pulse(Observer):
     """Counts steps, keeps what was noted, and can fail at a step."""
 
     def __init__(self, fail_at: int | None = None) -> None:

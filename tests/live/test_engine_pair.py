@@ -13,7 +13,7 @@ import torch
 from engine_pair import SETTINGS, Pulse
 
 from command import start_python
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.jobs.sharding import Shards
 from paceline.records.events import read_events
 from paceline.records.files import from_document

@@ -17,7 +17,7 @@ from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
-from paceline.records.observer import Silent, Started
+from paceline.records.observer import Observer, Started
 from paceline.records.spans import StepRecord, Totals
 from paceline.runtimes.config import read_settings, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
@@ -267,14 +267,14 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
             options=LiveOptions(),
             place=ProcessInfo(),
             runs=tmp_path,
-            observer=Silent(),
+            observer=Observer(),
             heartbeat=None,
             stop_requested=lambda: False,
         )
     assert list(tmp_path.iterdir()) == []
 
 
-class Witness(Silent):
+class Witness(Observer):
     """Keeps what is told at the start, and the folder."""
 
     def started(self, run: Started) -> None:

@@ -8,9 +8,8 @@ import pytest
 
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
-from paceline.records.create import create_new, new_folder_name
-from paceline.records.folder import RunFolder
-from paceline.records.identity import RunIdentity
+from paceline.records.folder import RunFolder, create_new, new_folder_name
+from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config, write_config
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.worker.run_folder import agree_on_folder

@@ -13,8 +13,7 @@ from paceline.cli.reshard import make_folder
 from paceline.cli.resuming import name_folder, repeated_options
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
-from paceline.records.create import check_writable
-from paceline.records.folder import RunFolder
+from paceline.records.folder import RunFolder, check_writable
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.launcher.resharding import with_workers

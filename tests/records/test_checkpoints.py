@@ -9,7 +9,7 @@ import torch
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import DamagedFile, listing
 from paceline.records.folder import RunFolder
-from paceline.records.identity import RunIdentity
+from paceline.records.tensors import RunIdentity
 
 RUN = RunIdentity(run="0123456789abcdef", settings="0" * 64)
 

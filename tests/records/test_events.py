@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from paceline.records.events import (
     EventWriter,
+    MetricsRow,
+    Scores,
     append_metrics,
     read_events,
     read_metrics,
@@ -15,7 +17,6 @@ from paceline.records.events import (
 )
 from paceline.records.files import DamagedFile
 from paceline.records.ledger import TimeLedger
-from paceline.records.metrics import MetricsRow, Scores
 from paceline.records.spans import KINDS, Span, StepRecord
 
 TIMES = st.floats(0, 1e6)

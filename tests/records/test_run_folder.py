@@ -7,9 +7,15 @@ from datetime import UTC, datetime
 import pytest
 
 from paceline.errors import UsageError
-from paceline.records.create import check_folder_name, create, create_new, environment, new_folder_name
 from paceline.records.files import DamagedFile, read_json, write_json
-from paceline.records.folder import RunFolder
+from paceline.records.folder import (
+    RunFolder,
+    check_folder_name,
+    create,
+    create_new,
+    environment,
+    new_folder_name,
+)
 
 NOON = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
 

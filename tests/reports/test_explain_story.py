@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.schedule import Then
+from paceline.collectives import SCHEDULES
 from paceline.reports.explain.answer import answer
 from paceline.reports.explain.document import document
 from paceline.reports.explain.messages import receipts
@@ -83,10 +82,10 @@ def test_what_is_said_of_a_message_is_what_happened(name, workers):
             part = slice(story.bounds[receipt.start], story.bounds[receipt.stop])
             came = [step.before.values[source][part] for source in receipt.sources]
             had = step.before.values[receipt.target][part]
-            (then,) = {
-                m.then for m in step.messages if (m.target, m.start) == (receipt.target, receipt.start)
+            (reduces,) = {
+                m.reduces for m in step.messages if (m.target, m.start) == (receipt.target, receipt.start)
             }
-            made = tuple(map(sum, zip(had, *came, strict=True))) if then is Then.REDUCE else came[-1]
+            made = tuple(map(sum, zip(had, *came, strict=True))) if reduces else came[-1]
             assert step.after.values[receipt.target][part] == made
             assert (
                 receipt.arithmetic.endswith(number(made[-1]))

@@ -6,7 +6,7 @@ import re
 import pytest
 from rich.console import Console
 
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.reports.explain.answer import answer
 from paceline.reports.explain.request import DRAWN, Request
 from paceline.reports.explain.text import print_story, story_lines

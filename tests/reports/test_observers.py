@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from paceline.records.events import MetricsRow, Scores
 from paceline.records.files import from_document
-from paceline.records.metrics import MetricsRow, Scores
-from paceline.records.observer import Silent, Started
+from paceline.records.observer import Observer, Started
 from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import SCHEMA, Summary
 from paceline.reports import meters
@@ -58,8 +58,8 @@ def _a_plain_terminal(monkeypatch):
 
 
 def play(observer, monkeypatch, interval: float = 0.0) -> None:
-    monkeypatch.setattr(meters.Bar, "interval", interval)
-    monkeypatch.setattr(meters.Lines, "interval", interval)
+    monkeypatch.setattr(meters.ProgressBar, "interval", interval)
+    monkeypatch.setattr(meters.ProgressLines, "interval", interval)
     observer.started(RUN)
     for row in ROWS:
         observer.stepped(row.step, 64, 0.25, row.seconds)
@@ -154,7 +154,7 @@ def test_an_encoding_without_blocks_gets_ascii_bars(monkeypatch):
 
 
 def test_a_run_that_never_finishes_leaves_the_terminal_tidy(monkeypatch):
-    monkeypatch.setattr(meters.Bar, "interval", 0.0)
+    monkeypatch.setattr(meters.ProgressBar, "interval", 0.0)
     terminal = Terminal()
     observer = ConsoleObserver(terminal, terminal)
     observer.started(RUN)
@@ -206,7 +206,7 @@ def test_nothing_is_printed_before_the_json_document():
 def test_everybody_is_told():
     streams = [io.StringIO(), io.StringIO()]
     tee = Tee(
-        [ConsoleObserver(streams[0], io.StringIO()), Silent(), JsonObserver({}, streams[1], io.StringIO())]
+        [ConsoleObserver(streams[0], io.StringIO()), Observer(), JsonObserver({}, streams[1], io.StringIO())]
     )
     tee.started(RUN)
     tee.stepped(45, 64, 0.25, 0.4)
@@ -232,7 +232,7 @@ def test_the_header_tells_batches_where_they_differ_and_where_a_run_goes_on():
 
 
 def test_a_run_of_steps_counts_steps_and_simulated_seconds_are_called_so(monkeypatch):
-    monkeypatch.setattr(meters.Lines, "interval", 0.0)
+    monkeypatch.setattr(meters.ProgressLines, "interval", 0.0)
     out, err = io.StringIO(), io.StringIO()
     observer = ConsoleObserver(out, err, clock="simulated")
     observer.started(replace(RUN, last_step=14500))
@@ -261,7 +261,7 @@ def test_a_reader_who_leaves_does_not_end_the_run():
 
 def test_the_header_tells_the_threads_of_a_worker_and_the_cores():
     """If this failed, nobody would see that one worker is compared with two on other terms."""
-    assert header(replace(RUN, threads=1, cores=2))[1] == "1 thread each of 2 cores; --threads N for more"
+    assert header(replace(RUN, threads=1, cores=2))[1] == "1 thread each of 2 cores"
     assert header(replace(RUN, threads=2, cores=2, batch_sizes=(8,)))[1] == "2 threads of 2 cores"
     assert not [line for line in header(RUN) if "thread" in line]
 

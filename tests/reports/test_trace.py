@@ -3,9 +3,8 @@ import json
 
 import pytest
 
-from paceline.records.events import EventWriter, append_metrics
+from paceline.records.events import EventWriter, MetricsRow, Scores, append_metrics
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import MetricsRow, Scores
 from paceline.records.servers import AppliedGradient, Received, ServerLog, Ticked, Updated
 from paceline.records.spans import Span, StepRecord
 from paceline.reports.trace import write_trace

@@ -12,16 +12,16 @@ from paceline.clusters.cluster import Link
 from paceline.collectives.over_torch import find_operation
 from paceline.costs.all_reduce import predict_all_reduce, uniform_cluster
 from paceline.errors import UsageError
-from paceline.reports.bench import ConsoleBench, conclusion, row, winners
+from paceline.reports.bench import BenchReport, conclusion, row, winners
 from paceline.shm.operations import OPERATIONS
-from paceline.studies.collectives.predict import predict
-from paceline.studies.collectives.probe import AlphaBeta, PiecewiseAlphaBeta, ProbeResult, fit_line
+from paceline.studies.collectives.probe import AlphaBeta, PiecewiseAlphaBeta, ProbeResult, fit_line, predict
 from paceline.studies.collectives.request import (
-    ELEMENTS,
+    DTYPES,
     SIDES,
     SIZES,
     BenchPrediction,
     BenchRequest,
+    BenchResult,
     BenchSettings,
     Cell,
     parse_only,
@@ -57,7 +57,7 @@ def test_no_figure_is_negative():
 PAIRS = [
     (op, dtype)
     for op, operation in OPERATIONS.items()
-    for dtype in ELEMENTS
+    for dtype in DTYPES
     if getattr(torch, dtype) in operation.types
 ]
 
@@ -150,7 +150,9 @@ def test_a_side_that_is_wrong_only_at_the_end_is_wrong():
     sides = [Side("good", buffer, lambda tensor: None), Side("late", buffer, late)]
     turns = []
     pattern = Pattern(find_operation("sum", torch.float32), torch.float32, 0, 1)
-    cells = Measurer(asked, Alone(), pattern, turns.append).measure(4_000, sides, {"good": 1.0, "late": 1.0})
+    cells = Measurer(asked, Alone(), pattern, turns.append).measure(
+        4_000, sides, {"good": {4_000: 1.0}, "late": {4_000: 1.0}}
+    )
     assert [(cell.what, cell.right, cell.repeats) for cell in cells] == [
         ("good", True, 5),
         ("late", False, 5),
@@ -185,7 +187,7 @@ def test_rates_are_those_of_nccl_tests():
         BenchRequest(repeats=1), Four(), Pattern(operation, torch.float32, 0, 1), lambda words: None
     )
     (found,) = measurer.measure(
-        4_000_000, [Side("x", torch.zeros(1_000_000), lambda tensor: None)], {"x": 1.0}
+        4_000_000, [Side("x", torch.zeros(1_000_000), lambda tensor: None)], {"x": {4_000_000: 1.0}}
     )
     assert found.algbw == 4_000_000 / found.median
     assert found.busbw == pytest.approx(found.algbw * 2 * 3 / 4)
@@ -222,15 +224,13 @@ def test_the_answer_names_the_fastest_that_was_right():
 
 def test_the_settings_and_figures_stand_above_the_table():
     out, err = io.StringIO(), io.StringIO()
-    console = ConsoleBench(out, err)
-    console.started(
-        BenchSettings(
-            request=BenchRequest(op="max", dtype="int32", repeats=7), hosts=(1, 2), threads=1, torch="2.99"
-        )
-    )
-    console.predicted(BenchPrediction(made_at=0.0, how=("a sentence",), figures={}, probes=(), seconds={}))
-    console.measured([cell()])
-    console.finished("done")
+    report = BenchReport(as_json=False, out=out, err=err)
+    request = BenchRequest(op="max", dtype="int32", repeats=7)
+    settings = BenchSettings(request=request, hosts=(1, 2), threads=1, torch="2.99")
+    report.show(settings)
+    report.show(BenchPrediction(made_at=0.0, how=("a sentence",), figures={}, probes=(), seconds={}))
+    report.show([cell()])
+    report.finish(BenchResult(settings=settings, cells=[cell()], ending="done"))
     text = out.getvalue()
     for words in (
         "all-reduce (max) of int32, 3 workers on 2 hosts",

@@ -8,7 +8,7 @@ import torch
 from predict_setups import LINK, make_setup
 
 from paceline.clusters.cluster import Cluster, Device, Host, Link
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.costs.all_reduce import all_reduce_costs
 from paceline.costs.topology import Topology
 from paceline.studies.predict.closed import by_folding, by_slowest, in_step

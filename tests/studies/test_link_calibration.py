@@ -1,4 +1,4 @@
-"""From times of all-reduces behind computing to a link, and the company of workers who meet more or less often."""
+"""From times of all-reduces behind computing to a link, and to the contention of workers on one host."""
 
 from collections import Counter
 from dataclasses import replace
@@ -10,15 +10,14 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import SLICE, LinkFit, Profile
 from paceline.costs.all_reduce import predict_all_reduce
 from paceline.errors import UsageError
-from paceline.studies.calibrate.link_fit import Point, fit_contention, fit_link, fit_wire
-from paceline.studies.calibrate.together import add_links
+from paceline.studies.calibrate.link_fit import AveragedStep, add_links, fit_contention, fit_link, fit_wire
 from paceline.studies.collectives.probe import AlphaBeta
 
 SIZES = ((6_000,), (150_000,), (800_000,), (2_500_000, 40_000), (6_000_000,))
 LINK = Link(latency=3e-4, bandwidth=2e9)
 
 
-def points(way: str, hosts: tuple[int, ...], link: Link = LINK) -> list[Point]:
+def points(way: str, hosts: tuple[int, ...], link: Link = LINK) -> list[AveragedStep]:
     """What the model itself would have measured."""
     cluster = Cluster.of(
         tuple(
@@ -33,7 +32,9 @@ def points(way: str, hosts: tuple[int, ...], link: Link = LINK) -> list[Point]:
         )
     )
     return [
-        Point(sizes=sizes, added=sum(predict_all_reduce("native", cluster, s) for s in sizes), beside=4e-3)
+        AveragedStep(
+            sizes=sizes, added=sum(predict_all_reduce("native", cluster, s) for s in sizes), beside=4e-3
+        )
         for sizes in SIZES
     ]
 
@@ -52,14 +53,16 @@ def test_a_fit_gives_back_the_link_that_made_the_times(way: str, hosts: tuple[in
 
 def test_messages_go_to_a_server_and_back() -> None:
     """Each delay counts twice, and the server's end carries everybody's tensor each way."""
-    made = [Point(sizes=(s,), added=2 * (1e-3 + 3 * s / 1e9), beside=1e-3) for s in (1_000, 1_000_000)]
+    made = [AveragedStep(sizes=(s,), added=2 * (1e-3 + 3 * s / 1e9), beside=1e-3) for s in (1_000, 1_000_000)]
     fit = fit_link("messages", (0, 0, 0), made)
     assert (fit.latency, fit.bandwidth) == pytest.approx((1e-3, 1e9), rel=1e-6)
 
 
 def test_noise_makes_no_figure_negative() -> None:
     """An all-reduce that seemed to take less than nothing is one of no time, not a link into the past."""
-    shrunk = [Point(sizes=p.sizes, added=p.added - 1e-3, beside=p.beside) for p in points("memory", (0, 0))]
+    shrunk = [
+        AveragedStep(sizes=p.sizes, added=p.added - 1e-3, beside=p.beside) for p in points("memory", (0, 0))
+    ]
     fit = fit_link("memory", (0, 0), shrunk)
     assert fit.latency == 0
     assert fit.bandwidth > 0
@@ -89,8 +92,8 @@ def profile(**more: object) -> Profile:
     return Profile(name="here", made="", versions={}, machine={}, device={}, **more)  # type: ignore[arg-type]
 
 
-def test_company_lies_between_what_was_measured() -> None:
-    """Who meets often is slowed down more, up to a point; who meets seldom loses some slices at each meeting."""
+def test_contention_lies_between_what_was_measured() -> None:
+    """Workers that synchronise often are slowed down more, up to a point; others lose some slices at each barrier."""
     known = profile(contention=(1.0, 1.2, 1.8), contention_short=(1.0, 1.4, 2.6))
     assert known.contention_between(0.0) == pytest.approx((1.0, 1.4, 2.6))
     assert known.contention_between(1e6) == pytest.approx((1.0, 1.2, 1.8))
@@ -126,7 +129,7 @@ def test_a_wire_is_as_uncertain_as_its_line() -> None:
 def test_small_tensors_do_not_make_a_network_faster_than_its_wire() -> None:
     """A shaper lets some bytes through at once: what takes no time has no latency, and says nothing of the rate."""
     made = points("network", (0, 1, 2), Link(latency=0.0, bandwidth=1e7))
-    saved = [Point(sizes=p.sizes, added=max(0.0, p.added - 20e-3), beside=p.beside) for p in made]
+    saved = [AveragedStep(sizes=p.sizes, added=max(0.0, p.added - 20e-3), beside=p.beside) for p in made]
     fit = fit_link("network", (0, 1, 2), saved, wire=1e-7)
     assert (fit.latency, fit.bandwidth) == (0, pytest.approx(1e7))
 
@@ -138,8 +141,8 @@ def test_a_network_may_be_slower_in_a_step_than_its_wire() -> None:
     assert (fit.latency, fit.bandwidth) == pytest.approx((0, 1e7), abs=1e-9)
 
 
-def test_company_is_fitted_to_all_networks() -> None:
-    """The fit gives back what made its points; company that seems to help is noise."""
+def test_contention_is_fitted_to_all_networks() -> None:
+    """The fit gives back what made its points; contention that seems to help is noise."""
     known = profile(contention=(1.0, 1.8), contention_short=(1.0, 3.0))
     points = [(t, known.contention_between(t)[1]) for t in (1e-3, 4e-3, 2e-2, 0.3)]
     assert fit_contention(points) == pytest.approx((3.0, 1.8))

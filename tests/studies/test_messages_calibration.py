@@ -1,6 +1,8 @@
 """Messages with a server, found from trainings with one and without."""
 
+from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,10 @@ from paceline.clusters.profile import Profile
 from paceline.clusters.profile_file import read_profile, write_profile
 from paceline.costs.recorded import usual_pace
 from paceline.records.folder import RunFolder
-from paceline.studies.calibrate.messages import calibrate_messages, measure_cipher
+from paceline.studies.calibrate.measure import measure_cipher
+from paceline.studies.calibrate.messages import calibrate_messages
 
-COMPANY = 1.5
+CONTENTION = 1.5
 TIMES = "data=0.1 ms,forward=1 ms,backward=2 ms,apply=0.2 ms"
 
 
@@ -20,22 +23,19 @@ def profile(*contention: float) -> Profile:
     return Profile(name="here", made="now", versions={}, machine={}, device={}, contention=contention)
 
 
-def simulated(runs: Path, words: tuple[str, ...], workers: int) -> RunFolder:
-    """A training on a host with a stated link inside, whose workers compute longer in contention."""
-    speed = 1.0 if workers == 1 else 1 / COMPANY
+def simulated(runs: Path, settings: Mapping[str, str]) -> RunFolder:
+    """A training on a host with a stated link inside, whose workers slow each other down."""
+    workers = int(settings["workers"])
+    speed = 1.0 if workers == 1 else 1 / CONTENTION
     host = f"hosts=1,workers={workers},inside-latency=0.3 ms,inside-bandwidth=2 GB/s,speed={speed}"
-    steps = words.index("--iterations") + 1
-    few = (*words[:steps], "40", *words[steps + 1 :])
-    kept = ("--runs", str(runs), "--no-gradients")
-    return RunFolder(
-        Path(run_json("simulate", *few, "--cluster", f"{host},{TIMES}", *kept, cwd=runs)["run"]["folder"])
-    )
+    few = {name: value for name, value in settings.items() if name not in ("workers", "threads")}
+    few |= {"iterations": "40", "cluster": f"{host},{TIMES}", "runs": str(runs)}
+    words = [word for name, value in few.items() for word in (f"--{name.replace('_', '-')}", value)]
+    return RunFolder(Path(run_json("simulate", *words, "--no-gradients", cwd=runs)["run"]["folder"]))
 
 
 def test_the_link_is_found_through_which_the_messages_went(tmp_path):
-    (fit,) = calibrate_messages(
-        profile(1.0, COMPANY), [2], lambda words, workers: simulated(tmp_path, tuple(words), workers)
-    )
+    (fit,) = calibrate_messages(profile(1.0, CONTENTION), [2], partial(simulated, tmp_path))
     assert (fit.name, fit.workers, fit.points) == ("messages", 2, 2)
     assert fit.bandwidth == pytest.approx(2e9, rel=0.1)
     assert fit.latency == pytest.approx(0.3e-3, rel=0.25), "a server that applies takes its own time as well"

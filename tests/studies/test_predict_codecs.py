@@ -10,7 +10,7 @@ from test_closed_path import assert_equal
 from paceline import specs
 from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.costs.compression import Coded, compression_of
 from paceline.studies.predict.closed import by_folding
 from paceline.studies.predict.events import by_events

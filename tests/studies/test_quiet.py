@@ -11,8 +11,7 @@ from paceline.cli.main import main
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter
-from paceline.studies.calibrate.quiet import QuietMachine
-from paceline.studies.calibrate.results import SilentCalibration
+from paceline.studies.calibrate.quiet import CalibrationObserver, QuietMachine
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.sources import Nominal, by_profile
 
@@ -33,7 +32,7 @@ class Stated:
         return replace(LOAD, others=next(self._others, 0.0))
 
 
-class Heard(SilentCalibration):
+class Heard(CalibrationObserver):
     def __init__(self) -> None:
         self.said: list[str] = []
 
@@ -66,7 +65,8 @@ def test_what_was_disturbed_is_measured_again() -> None:
 
 def test_it_gives_up_and_names_the_amount() -> None:
     with pytest.raises(
-        RunFailed, match=r"other processes use 1.4 of 2 cores on here, and did so for 6 s: .*--busy"
+        RunFailed,
+        match=r"other processes use 1.4 of 2 cores on here, and did so for 6 s: .*allow a busy machine",
     ):
         machine(*[1.4] * 9)
 
@@ -86,7 +86,7 @@ def test_a_profile_of_a_busy_machine_is_refused(
     monkeypatch.setattr(LoadMeter, "load", lambda self: replace(LOAD, others=0.9))
     usual = {"busy": False, "patience": 0.0, "window": 0.0}
     monkeypatch.setattr(QuietMachine.__init__, "__kwdefaults__", usual)
-    assert main(["calibrate", "--seconds", "2", "--out", str(tmp_path / "here.json")]) == 1
+    assert main(["calibrate", "device", "--seconds", "2", "--out", str(tmp_path / "here.json")]) == 1
     assert "other processes use 0.9 of 2 cores on here" in capsys.readouterr().err
     assert not list(tmp_path.iterdir())
 

@@ -8,10 +8,8 @@ from virtual_helpers import make_cluster, make_job, time_only, with_gradients
 from paceline.cli.main import main
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.clusters.description import read_cluster
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.pipeline import pipelined, segments_for
-from paceline.collectives.traffic import schedule_bytes
+from paceline.collectives import SCHEDULES, build_schedule
+from paceline.collectives.schedule import pipelined
 from paceline.costs.all_reduce import all_reduce_costs
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
@@ -19,6 +17,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.shape import JobShape
+from schedule_reference import schedule_bytes
 
 UNEVEN = Cluster.of(
     (
@@ -39,8 +38,8 @@ def test_spans_are_the_schedules_price_and_bytes_its_traffic(name, strategy) -> 
     size = 4 * (LARGE.size + CONTROL)
     topology = Topology(UNEVEN)
     schedule = build_schedule(name, topology.workers)
-    waves = pipelined(schedule, segments_for(schedule, size))
-    assert len(waves.rounds) > len(schedule.rounds) or name == "ring"
+    waves = pipelined(schedule, schedule.segments(size))
+    assert waves.round_count > schedule.round_count or name == "ring"
     seconds = all_reduce_costs(name, topology).price(size, 4).seconds
     for rank in range(6):
         steps = [record for record in kept.records[rank] if record.is_step]

@@ -12,8 +12,8 @@ from paceline.clusters.times import StepTimes
 from paceline.costs.given import given_costs
 from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec
-from paceline.records.metrics import MetricsRow
-from paceline.records.observer import Silent
+from paceline.records.events import MetricsRow
+from paceline.records.observer import Observer
 from paceline.records.servers import Entry
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
@@ -81,7 +81,7 @@ def make_cluster(
 
 
 @dataclass
-class Kept(Silent):
+class Kept(Observer):
     """Keeps all that a run tells."""
 
     detailed: bool = True

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.signals import StopRequest
-    from paceline.studies.collectives.run import BenchOutcome
+    from paceline.studies.collectives.request import BenchResult
 
 WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is shown", sort_key=5)
@@ -70,11 +70,21 @@ def collectives(
     where = where or PlaceOptions()
     asked = parse_request(sizes, only, op, dtype, repeats=repeats, cell_seconds=cell_seconds)
 
-    def work(place: "ProcessInfo", heartbeat: "Heartbeat", stopping: "StopRequest") -> "BenchOutcome":
-        from paceline.reports.bench import ConsoleBench, JsonBench
+    def work(place: "ProcessInfo", heartbeat: "Heartbeat", stopping: "StopRequest") -> "BenchResult":
+        from paceline.reports.bench import BenchReport
         from paceline.studies.collectives.run import run_bench
 
-        with closing(JsonBench() if as_json else ConsoleBench()) as observer:
-            return run_bench(asked, place, observer=observer, beat=heartbeat.beat, stopping=stopping)
+        with closing(BenchReport(as_json=as_json)) as report:
+            result = run_bench(
+                asked,
+                place,
+                show=report.show,
+                progress=report.progress,
+                beat=heartbeat.beat,
+                stopping=stopping,
+            )
+            if place.rank == 0:
+                report.finish(result)
+        return result
 
     return run_workers(where, DEFAULT_WORKERS if where.workers is None else where.workers, work)

@@ -1,189 +1,284 @@
 """``paceline calibrate``: measure this machine, so that predictions know it."""
 
 import json
+import subprocess
 import sys
+import tempfile
+from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-from cyclopts import Group, Parameter
+from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import WHERE, whole
+from paceline.cli.options import whole
 from paceline.cli.place import PlaceOptions
+from paceline.cli.together import be_worker, launch_workers
+from paceline.clusters.profile_file import DEFAULT_PATH
+from paceline.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from paceline.clusters.profile import Profile
+    from paceline.records.folder import RunFolder
+    from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.process_info import ProcessInfo
+    from paceline.runtimes.live.signals import StopRequest
+    from paceline.studies.calibrate.link_fit import ContentionFit
+    from paceline.studies.calibrate.links import LinksOutcome
 
 WHAT = Group("What is measured", sort_key=1)
-TABLE = Group("From a table instead", sort_key=2)
-SHOWN = Group("What is written and shown", sort_key=3)
+SHOWN = Group("What is written and shown", sort_key=5)
 
-Whole = Parameter(converter=whole)
+Threads = Annotated[int | None, Parameter(converter=whole, group=WHAT)]
+Busy = Annotated[bool, Parameter(group=WHAT, negative=(), show_default=False)]
+Name = Annotated[str | None, Parameter(group=SHOWN)]
+Json = Annotated[bool, Parameter(name="--json", group=SHOWN, negative=(), show_default=False)]
+
+app = App(
+    name="calibrate",
+    help="Measure this machine, so that predictions know it: 'paceline predict MODEL --profile FILE'.",
+    help_flags=["--help", "-h"],
+    version_flags=[],
+    help_format="plaintext",
+    result_action="return_value",
+)
+
+_TASKS = {
+    "device": ("measures how fast this machine computes", ("--seconds", "--threads", "--name", "--busy")),
+    "links": (
+        "adds its links to that profile",
+        ("--workers", "-np", "--nodes", "-n", "--node-rank", "-nr", "--address", "-a", "--port", "-p"),
+    ),
+    "record": ("corrects a profile by a recorded run", ("--record",)),
+    "table": ("completes a table of measured epochs", ("--table", "--from", "--collective", "--predict")),
+}
+"""What each task does, and options by which a task is recognised that was not named."""
 
 
-@Parameter(name="*")
-@dataclass(kw_only=True)
-class LinkOptions(PlaceOptions):
-    """None means that an option was not given."""
+@app.default
+def choose(
+    *words: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
+) -> int:
+    """Name a task; each has its own --help."""
+    tasks = ", ".join(f"'{task}' {does}" for task, (does, _) in _TASKS.items())
+    given = {word.partition("=")[0] for word in words}
+    for task in ("table", "record", "links", "device"):
+        if given.intersection(_TASKS[task][1]):
+            raise UsageError(f"say what to calibrate; did you mean 'paceline calibrate {task}'? ({tasks})")
+    raise UsageError(f"say what to calibrate: {tasks}")
 
-    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHERE)] = None
-    """Worker processes on this host, whose links are measured; without it, or --nodes, only the device is."""
 
-
-def calibrate(
+@app.command
+def device(
     *,
     seconds: Annotated[float | None, Parameter(group=WHAT)] = None,
-    threads: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
-    record: Annotated[Path | None, Parameter(group=WHAT)] = None,
-    profile: Annotated[Path | None, Parameter(group=WHAT)] = None,
-    busy: Annotated[bool, Parameter(group=WHAT, negative=(), show_default=False)] = False,
-    where: LinkOptions | None = None,
-    table: Annotated[Path | None, Parameter(group=TABLE)] = None,
-    start: Annotated[str | None, Parameter(name="--from", group=TABLE)] = None,
-    collective: Annotated[str | None, Parameter(group=TABLE)] = None,
-    foretell: Annotated[str | None, Parameter(name="--predict", group=TABLE)] = None,
-    out: Annotated[Path | None, Parameter(group=SHOWN)] = None,
-    name: Annotated[str | None, Parameter(group=SHOWN)] = None,
-    as_json: Annotated[bool, Parameter(name="--json", group=SHOWN, negative=(), show_default=False)] = False,
+    threads: Threads = None,
+    busy: Busy = False,
+    out: Annotated[Path, Parameter(group=SHOWN)] = DEFAULT_PATH,
+    name: Name = None,
+    as_json: Json = False,
 ) -> int:
-    """Measure this machine, so that predictions know it: 'paceline predict MODEL --profile FILE'.
+    """Measure how fast this machine computes, and write a new profile.
 
-    Runs random networks of many shapes for a few minutes, times every operator in its place, and fits how its time
+    Trains random networks of many shapes for a few minutes, times every operator in its place, and fits how its time
     depends on its sizes. Waits up to a minute until nothing else computes, measures again what was disturbed, and ends
-    with exit code 1 if that goes on. The profile holds for workers with as many threads. With --workers 2 or more, on
-    one host or several, links and what contention costs are measured afterwards. A record of a real run can
-    correct a profile as well; and a table of measured epochs says how the rest of it would look.
+    with exit code 1 if that goes on. The profile holds for workers with as many threads.
 
     Parameters
     ----------
     seconds
         How long to measure (default 180); more is more accurate.
     threads
-        Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says; with --record, as in that run). With
-        --workers only 1 will do, in --profile as well.
-    record
-        Instead of measuring: the folder of a run by one worker, whose typical step corrects the times.
-    profile
-        With --record: the profile to correct, which keeps its links, threads and name (default: none, and one rate is
-        all that is known). With --workers: the profile that links are added to, instead of measuring the device first.
+        Threads that a worker computes with (default 1, or as OMP_NUM_THREADS says).
     busy
         Measure though other processes compute, and mark the profile: predictions will say so.
-    table
-        A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml; nothing is measured or written.
+    out
+        Where to write the profile.
+    name
+        What to call the machine (default: its host name).
+    as_json
+        One JSON document instead of text.
+    """
+    from paceline.reports.calibrate import ShownCalibration, render_device, write_and_render
+    from paceline.studies.calibrate.device import calibrate_machine, check_out
+
+    check_out(out)
+    with closing(ShownCalibration()) as observer:
+        profile, found = calibrate_machine(seconds, threads, name, observer=observer, busy=busy)
+    lines = render_device(found)
+    return _print(write_and_render(profile, out, {"device": asdict(found)}, lines, as_json=as_json), out)
+
+
+@app.command
+def links(
+    *,
+    profile: Annotated[Path, Parameter(group=WHAT)] = DEFAULT_PATH,
+    busy: Busy = False,
+    where: PlaceOptions | None = None,
+    out: Annotated[Path | None, Parameter(group=SHOWN)] = None,
+    as_json: Json = False,
+) -> int:
+    """Measure links and contention with several workers, and add them to a profile.
+
+    The workers train small networks together, with one thread each. On one host they measure shared memory, Gloo on the
+    loopback, messages with a server, and contention: how much slower each computes beside the others. On several hosts
+    (start the command on each), or under torchrun or any launcher that sets its variables, they measure the network.
+    Measure as many numbers of workers as you like, one after the other.
+
+    Parameters
+    ----------
+    profile
+        The profile that is added to, on the host of rank 0; its workers have one thread.
+    busy
+        Measure though other processes compute, and mark the profile: predictions will say so.
+    out
+        Where to write the profile (default: where it was).
+    as_json
+        One JSON document instead of text.
+    """
+    from paceline.runtimes.live.process_info import ProcessInfo
+
+    where, out = where or PlaceOptions(), out or profile
+    if (place := ProcessInfo.from_environment()) is not None:
+        return be_worker(where, place, partial(_measure_links, profile, out, busy, as_json))
+    from paceline.studies.calibrate.links import check_profile
+    from paceline.studies.calibrate.messages import add_messages
+
+    if not where.node_rank:
+        check_profile(profile, out)
+    workers = (1 if where.nodes else 2) if where.workers is None else where.workers
+    code = launch_workers(where, workers)
+    if code == 0 and (where.nodes or 1) == 1:
+        sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
+        with tempfile.TemporaryDirectory(prefix="paceline-") as runs:
+            found = add_messages(out, workers, partial(_train, runs), busy=busy)
+        _print_links(found, out, as_json)
+    return code
+
+
+def _measure_links(
+    profile: Path,
+    out: Path,
+    busy: bool,
+    as_json: bool,
+    place: "ProcessInfo",
+    heartbeat: "Heartbeat",
+    stopping: "StopRequest",
+) -> "LinksOutcome":
+    from paceline.studies.calibrate.links import LinksOutcome, add_links_here
+
+    if place.rank == 0:
+        sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
+    found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
+    if found and place.rank == 0 and (place.launch is None or place.nodes > 1):
+        _print_links(found, out, as_json)  # else the launcher measures more, and prints it all
+    return LinksOutcome("done" if found else "interrupted")
+
+
+def _train(runs: str, settings: Mapping[str, str]) -> "RunFolder":
+    from paceline.errors import RunFailed
+    from paceline.records.folder import RunFolder
+    from paceline.runtimes.live.launcher.launch import train_command
+
+    options = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", value)]
+    command = train_command(["train", *options, "--runs", runs, "--json"])
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RunFailed(f"a training with {settings['workers']} workers failed: {done.stderr.strip()}")
+    return RunFolder(Path(json.loads(done.stdout)["run"]["folder"]))
+
+
+def _print_links(found: "ContentionFit", out: Path, as_json: bool) -> None:
+    from paceline.reports.calibrate import links_document, render_links
+
+    _print(
+        json.dumps(links_document(found, out), indent=2) if as_json else "\n".join(render_links(found, out)),
+        out,
+    )
+
+
+@app.command
+def record(
+    run: Annotated[Path, Parameter(group=WHAT)],
+    *,
+    profile: Annotated[Path | None, Parameter(group=WHAT)] = None,
+    threads: Threads = None,
+    out: Annotated[Path, Parameter(group=SHOWN)] = DEFAULT_PATH,
+    name: Name = None,
+    as_json: Json = False,
+) -> int:
+    """Correct a profile by the typical step of a recorded run; nothing is measured.
+
+    Parameters
+    ----------
+    run
+        The folder of a run by one worker.
+    profile
+        The profile to correct, which keeps its links, threads and name (default: none, and the new profile knows one
+        rate only).
+    threads
+        Threads of the run's worker, where its record does not say (default 1).
+    out
+        Where to write the profile.
+    name
+        What to call the machine (default: as --profile has it, or its host name).
+    as_json
+        One JSON document instead of text.
+    """
+    from paceline.records.folder import RunFolder
+    from paceline.reports.calibrate import render_record, write_and_render
+    from paceline.studies.calibrate.device import check_out
+    from paceline.studies.calibrate.record import calibrate_by_record
+
+    check_out(out)
+    made, found = calibrate_by_record(RunFolder(run), profile, threads, name)
+    lines = render_record(found)
+    return _print(write_and_render(made, out, {"record": found.to_json()}, lines, as_json=as_json), out)
+
+
+@app.command
+def table(
+    file: Annotated[Path, Parameter(group=WHAT)],
+    *,
+    start: Annotated[str | None, Parameter(name="--from", group=WHAT)] = None,
+    collective: Annotated[str | None, Parameter(group=WHAT)] = None,
+    forecast: Annotated[str | None, Parameter(name="--predict", group=WHAT)] = None,
+    as_json: Json = False,
+) -> int:
+    """Predict the rest of a table of measured epochs from one of its points; nothing is measured or written.
+
+    Parameters
+    ----------
+    file
+        A .toml file of measured epochs, such as examples/resnet18-cifar10-table.toml.
     start
         The point that is fitted, workers x batch, such as 4x128 (default: the most workers, the middle batch).
     collective
         How gradients were exchanged: one-to-all, ring, tree or butterfly (default: each of them beside the others).
-    foretell
+    forecast
         Further points, such as 8x128,8x512.
-    out
-        Where to write the profile (default paceline-profile.json; with --workers, where --profile is).
-    name
-        What to call the machine (default: its host name, or as --profile has it).
     as_json
         One JSON document instead of text.
     """
-    from paceline.cli.table import fit_from_table
-    from paceline.cli.together import work_together
-    from paceline.clusters.profile_file import DEFAULT_PATH
-    from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.studies.calibrate.words import choose_task
+    from paceline.reports.calibrate import fits_document, render_fits
+    from paceline.studies.calibrate.table import TablePoint, fit_table, read_table
 
-    where, place = where or LinkOptions(), ProcessInfo.from_environment()
-    what = {"--seconds": seconds, "--threads": threads, "--record": record, "--profile": profile}
-    what |= {"--busy": busy or None}
-    tables = {"--table": table, "--from": start, "--collective": collective, "--predict": foretell}
-    others = {f"--{name.replace('_', '-')}": value for name, value in asdict(where).items()}
-    task = choose_task({**what, **tables, **others, "--out": out, "--name": name}, place)
-    if table is not None:
-        return fit_from_table(table, start, collective, foretell, as_json=as_json)
-    base = profile or out or DEFAULT_PATH
-    if place is not None:
-        return work_together(place, where, base, out or base, as_json, busy=busy)
-    if task in ("together", "add"):
-        kept = Kept(out or base, name, as_json, busy, last=False)
-        return _together(where, profile, seconds, kept)
-    kept = Kept(out or DEFAULT_PATH, name, as_json, busy)
-    if record is not None:
-        return _by_record(record, profile, threads, kept)
-    return _by_measuring(seconds, threads, kept)
+    measured = read_table(file)
+    fits = fit_table(
+        measured,
+        start=None if start is None else TablePoint.parse(start),
+        collective=collective,
+        predict=[TablePoint.parse(text) for text in forecast.split(",")] if forecast else (),
+    )
+    if as_json:
+        return _print(json.dumps(fits_document(fits, measured.model)))
+    return _print("\n".join(render_fits(fits, measured.model)))
 
 
-class Kept(NamedTuple):
-    """Where the profile goes, what it is called, and who is told."""
-
-    path: Path
-    name: str | None
-    as_json: bool
-    busy: bool
-    """Whether it may be measured while something else computes."""
-    last: bool = True
-    """Whether nothing is measured after it; one JSON document is then written."""
-
-
-def _together(where: PlaceOptions, base: Path | None, seconds: float | None, kept: Kept) -> int:
-    """With several workers; the host of rank 0 has the profile, or makes it first."""
-    from paceline.cli.together import check_together, launch_together
-    from paceline.clusters.profile_file import read_profile
-    from paceline.studies.calibrate.words import check_one_thread, check_out
-
-    check_together(where)
-    first = not where.node_rank
-    if first and base is not None:
-        check_one_thread(read_profile(base), base)
-        check_out(kept.path)
-    elif first:
-        _by_measuring(seconds, None, kept)
-    return launch_together(where, kept.path, kept.as_json, busy=kept.busy)
-
-
-def _by_measuring(seconds: float | None, threads: int | None, kept: Kept) -> int:
-    from paceline.reports.calibrate import ShownCalibration, tell_device
-    from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
-    from paceline.studies.calibrate.messages import measure_cipher
-    from paceline.studies.calibrate.profile import make_profile
-    from paceline.studies.calibrate.words import check_out, check_threads
-
-    check_out(kept.path)
-    many, long = check_threads(threads), USUAL_SECONDS if seconds is None else seconds
-    with closing(ShownCalibration()) as observer:
-        device, found = calibrate_device(long, threads=many, observer=observer, busy=kept.busy)
-    profile = make_profile(device, many, kept.name, found.disturbed, cipher=measure_cipher())
-    return _finish(profile, kept, {"device": found.to_json()}, [*tell_device(found), ""])
-
-
-def _by_record(record: Path, base: Path | None, threads: int | None, kept: Kept) -> int:
-    from paceline.clusters.profile_file import read_profile
-    from paceline.records.folder import RunFolder
-    from paceline.reports.calibrate import tell_record
-    from paceline.studies.calibrate.record import correct_profile, profile_of_record
-    from paceline.studies.calibrate.words import check_out
-
-    check_out(kept.path)
-    if base is None:
-        profile, found = profile_of_record(RunFolder(record), threads, kept.name)
-    else:
-        profile, found = correct_profile(read_profile(base), RunFolder(record), str(base), kept.name)
-    return _finish(profile, kept, {"record": found.to_json()}, tell_record(found))
-
-
-def _finish(profile: "Profile", kept: Kept, document: dict[str, Any], lines: "Iterable[str]") -> int:
-    """Write the profile and, if somebody is to be told, say what was found and where it is."""
-    from paceline.clusters.profile_file import made_before, write_profile
-    from paceline.reports.calibrate import tell_file
-    from paceline.studies.calibrate.results import SCHEMA
-
-    replaced = made_before(kept.path)
-    write_profile(profile, kept.path)
-    if kept.as_json and not kept.last:
-        return 0
-    if kept.as_json:
-        whole_document = {"schema": SCHEMA, "profile": str(kept.path), "replaced": replaced, **document}
-        text = json.dumps(whole_document, indent=2, allow_nan=False)
-    else:
-        text = "\n".join([*lines, *tell_file(kept.path, replaced, last=kept.last)])
+def _print(text: str, profile: Path | None = None) -> int:
+    """Print what was found and, below text for people, what to do with the profile."""
     sys.stdout.write(f"{text}\n")
+    if profile and not text.startswith("{"):
+        sys.stdout.write(f"next: paceline predict resnet18 --profile {profile}\n")
     return 0

@@ -32,7 +32,7 @@ COMMANDS = {
         "paceline.cli.predict:predict",
         "Predict how fast a training will go, on hardware that nobody has bought yet.",
     ),
-    "calibrate": ("paceline.cli.calibrate:calibrate", "Measure this machine, so that predictions know it."),
+    "calibrate": ("paceline.cli.calibrate:app", "Measure this machine, so that predictions know it."),
     "explain": ("paceline.cli.explain:explain", "Show what a collective does, round by round."),
     "bench": ("paceline.cli.bench:app", "Measure how fast things are here, beside what was predicted."),
     "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter, Token
 
 from paceline import jobs, specs
-from paceline.collectives.algorithms import SCHEDULES
-from paceline.collectives.choose import NATIVE, check_collective
+from paceline.collectives import NATIVE, SCHEDULES, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
@@ -195,8 +194,8 @@ class KeepOptions:
 
     def observers(self, settings: Settings, clock: str) -> "list[Observer]":
         """Who is told of the run; ``clock`` says whose seconds it counts."""
-        from paceline.records.tensorboard import TensorBoardObserver
         from paceline.reports.progress import ConsoleObserver, JsonObserver
+        from paceline.reports.tensorboard import TensorBoardObserver
 
         shown = JsonObserver(settings.to_json()) if self.as_json else ConsoleObserver(clock=clock)
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]

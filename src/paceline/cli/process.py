@@ -113,7 +113,7 @@ def work(asked: Asked, place: "ProcessInfo") -> int:
 
 def _training(asked: Asked, place: "ProcessInfo") -> "Work":
     """A worker's work."""
-    from paceline.records.observer import Silent
+    from paceline.records.observer import Observer
     from paceline.records.summary import Summary
     from paceline.reports.progress import Tee
     from paceline.reports.trace import write_trace
@@ -121,7 +121,7 @@ def _training(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.runtimes.live.signals import StopRequest
     from paceline.runtimes.live.worker.start import run_worker
 
-    class _Told(Silent):
+    class _Told(Observer):
         """Whether this process was told of the run's end."""
 
         last = False

@@ -60,7 +60,7 @@ def _launch(asked: Asked) -> int:
     """Find every mistake here, once; then start this very command line again as each worker and server."""
     # torch reads it when it is imported, before workers are forked: what goes wrong there is told by paceline.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from paceline.records.create import check_parent, check_writable
+    from paceline.records.folder import check_parent, check_writable
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import check_unfinished, read_settings
     from paceline.runtimes.live.launcher.launch import launch, say_on_stderr, train_command

@@ -6,8 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.execute import Pending, Reducer
+from paceline.collectives import build_schedule
+from paceline.collectives.execute import PendingMessage, Reducer
 from paceline.collectives.schedule import Schedule, number_hosts
 from paceline.errors import UsageError, unknown
 from paceline.shm import operations
@@ -23,13 +23,13 @@ class TorchTransport:
     def __init__(self, group: dist.ProcessGroup | None = None) -> None:
         self._group = group
 
-    def send(self, tensor: Tensor, to: int) -> Pending:
+    def send(self, tensor: Tensor, to: int) -> PendingMessage:
         """Begin to send."""
         work = dist.isend(tensor, group=self._group, group_dst=to)
         assert work is not None
         return work
 
-    def receive(self, tensor: Tensor, source: int) -> Pending:
+    def receive(self, tensor: Tensor, source: int) -> PendingMessage:
         """Begin to receive."""
         work = dist.irecv(tensor, group=self._group, group_src=source)
         assert work is not None
@@ -88,7 +88,7 @@ def _wish(tensor: object, schedule: Schedule | str, op: str) -> str:
     if isinstance(schedule, str):
         by = schedule
     else:
-        by = f"{schedule.name} ({schedule.workers} workers, {schedule.chunks} chunks, {len(schedule.rounds)} rounds)"
+        by = f"{schedule.name} ({schedule.workers} workers, {schedule.chunks} chunks, {schedule.round_count} rounds)"
     if not isinstance(tensor, Tensor) or tensor.layout != torch.strided:
         return f"{op} of {_kind(tensor)} by {by}"
     return f"{op} of {tensor.numel():,} elements of {tensor.dtype} on {tensor.device.type} by {by}"

@@ -1,7 +1,47 @@
-"""How many bytes of tensors one worker sends and receives in a collective; both runtimes count with these."""
+"""How a gradient travels: in which buckets, and how many bytes each worker sends and receives for it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
 
 from paceline.collectives.schedule import Schedule, chunk_bounds
-from paceline.collectives.turns import alike
+
+LARGEST_SWAP = 2**20
+"""Bytes up to which a pair swaps. It sends what a ring would send, in one message instead of two after each other;
+beyond, a ring's smaller pieces pay, because they are added while others travel (``benchmarks/pair.py``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bucket:
+    """A contiguous part of the flat gradient, in elements, and the parameters that lie in it."""
+
+    start: int
+    stop: int
+    parameters: range
+
+
+def plan_buckets(sizes: Sequence[int], element: int, first: int, later: int) -> list[Bucket]:
+    """Cut parameters of ``sizes`` elements into buckets, last parameter first, as backward produces gradients.
+
+    The first bucket holds about ``first`` bytes and each later one ``later``; a parameter is never split, so a bucket
+    may be larger than its limit by less than one parameter.
+    """
+    buckets: list[Bucket] = []
+    stop = sum(sizes)
+    start, high = stop, len(sizes)
+    for index in range(len(sizes) - 1, -1, -1):
+        start -= sizes[index]
+        limit = later if buckets else first
+        if (stop - start) * element >= limit or index == 0:
+            buckets.append(Bucket(start, stop, range(index, high)))
+            stop, high = start, index
+    return buckets
+
+
+def swaps(workers: int, size: int) -> bool:
+    """Whether two workers need no ring for ``size`` bytes: each sends the other all it has, and adds."""
+    return workers == 2 and size <= LARGEST_SWAP
 
 
 def ring_bytes(size: int, workers: int) -> int:
@@ -22,44 +62,23 @@ def broadcast_bytes(size: int, workers: int, rank: int, root: int = 0) -> tuple[
     return children * size, size if place else 0
 
 
-def schedule_bytes(schedule: Schedule, size: int, rank: int, element: int = 4) -> tuple[int, int]:
-    """Bytes that a rank (sends, receives) when a tensor of ``size`` bytes goes through a schedule.
-
-    The tensor is whole elements of ``element`` bytes, and so are chunks. All transfers are walked through: slow and
-    obvious beside ``traffic_of_all``.
-    """
-    bounds = [element * bound for bound in chunk_bounds(size // element, schedule.chunks)]
-    sent = received = 0
-    for turn in schedule.rounds:
-        for transfer in turn.transfers:
-            length = bounds[transfer.stop] - bounds[transfer.start]
-            sent += length if transfer.source == rank else 0
-            received += length if transfer.target == rank else 0
-    return sent, received
-
-
 def traffic_of_all(
     schedule: Schedule, size: int, element: int = 4, segments: int = 1
 ) -> list[tuple[int, int]]:
-    """What ``schedule_bytes`` says of each rank when the schedule is pipelined in so many segments.
+    """Bytes that each rank (sends, receives) when a tensor of ``size`` bytes travels in so many segments.
 
-    Like rounds are counted at once: a message of k turns carries the k chunks up to its own, counted round.
+    The tensor is whole elements of ``element`` bytes, and so are chunks. Like rounds are counted at once: a message of
+    k rounds carries the k chunks up to its own, counted round.
     """
     chunks = schedule.chunks
-    bounds = _bounds(size // element, chunks, segments)
-    sent, received = [0] * schedule.workers, [0] * schedule.workers
-    for turn, times in alike(schedule.rounds):
-        for transfer in turn.transfers:
-            low = transfer.start - times + 1
-            beyond = bounds[chunks] - bounds[chunks + low] if low < 0 else 0
-            length = bounds[transfer.stop] - bounds[max(0, low)] + beyond
-            sent[transfer.source] += element * length
-            received[transfer.target] += element * length
-    return list(zip(sent, received, strict=True))
-
-
-def _bounds(length: int, chunks: int, segments: int) -> list[int]:
-    """As ``chunk_bounds``, but each chunk as long as the chunks in its place in all segments together."""
-    cuts = chunk_bounds(length, chunks * segments)
-    starts = range(0, chunks * segments, chunks)
-    return [sum(cuts[start + chunk] - cuts[start] for start in starts) for chunk in range(chunks + 1)]
+    cuts = chunk_bounds(size // element, chunks * segments)
+    starts = np.arange(0, chunks * segments, chunks)
+    bounds = (cuts[starts + np.arange(chunks + 1)[:, np.newaxis]] - cuts[starts]).sum(axis=1)
+    sent, received = np.zeros(schedule.workers, np.int64), np.zeros(schedule.workers, np.int64)
+    for turn in schedule.rounds:
+        low = turn.starts - turn.times + 1
+        beyond = bounds[chunks] - bounds[chunks + np.minimum(0, low)]
+        lengths = element * (bounds[turn.stops] - bounds[np.maximum(0, low)] + beyond)
+        np.add.at(sent, turn.sources, lengths)
+        np.add.at(received, turn.targets, lengths)
+    return list(zip(sent.tolist(), received.tolist(), strict=True))

@@ -5,11 +5,8 @@ from functools import cache
 from typing import Protocol
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, HostGroup, Link
-from paceline.collectives import many as outlines
-from paceline.collectives.choose import NATIVE, build_schedule, check_collective
-from paceline.collectives.pairs import swaps
-from paceline.collectives.pipeline import segments_for
-from paceline.collectives.traffic import ring_bytes, traffic_of_all
+from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective
+from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.costs.prices import FREE, Price, shared_memory
 from paceline.costs.schedules import SchedulePrices, Timer, timer_for
 from paceline.costs.topology import Topology
@@ -38,16 +35,17 @@ class Native:
         if topology.shares_memory:
             return shared_memory(topology, size)
         if swaps(topology.count, size):
-            return self._priced(timer_for(outlines.butterfly, self._rows()), size)
+            return self._priced(timer_for(algorithms.butterfly, self._rows()), size)
         return self.ring(size)
 
     def ring(self, size: int) -> Price:
         """Gloo's own: a ring through all ranks in order, which reduces a piece while the next one travels."""
-        return self._priced(timer_for(outlines.ring, self._rows(), hides=True), size)
+        return self._priced(timer_for(algorithms.ring, self._rows(), hides=True), size)
 
     def gather(self, size: int) -> Price:
         """Everybody's ``size`` bytes go round a ring through all ranks, until all have all."""
-        return self._priced(timer_for(outlines.all_gather, self._rows()), size)
+        whole = size * self._topology.count
+        return self._priced(timer_for(algorithms.all_gather, self._rows()), whole)
 
     def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:  # noqa: ARG002
         """The same for all."""
@@ -75,7 +73,7 @@ class Scheduled:
         if self._topology.by_group:
             return [(self._prices.mean_traffic(size),) * 2] * len(self._topology.workers)
         schedule = self._schedule()
-        return traffic_of_all(schedule, size, element, segments_for(schedule, size))
+        return traffic_of_all(schedule, size, element, schedule.segments(size))
 
 
 def all_reduce_costs(collective: str, topology: Topology) -> AllReduceCosts:

@@ -1,7 +1,7 @@
 """What a schedule costs when every rank goes on as soon as it can, as they do when it is carried out.
 
 A rank with nothing to take in sends its next message at once, and messages of two rounds share a link. This plays each
-rank's own part, message by message: as slow as it is exact, so ``schedules`` has it for few messages only.
+rank's own plan, message by message: as slow as it is exact, so ``schedules`` has it for few messages only.
 """
 
 from collections import deque
@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from paceline.collectives.part import Incoming, RankPlan, part
-from paceline.collectives.pipeline import pipelined
-from paceline.collectives.schedule import Schedule
+from paceline.collectives.execute import RankPlan, Receive, plan_rank
+from paceline.collectives.schedule import Schedule, pipelined
 from paceline.costs.network import Network
 from paceline.costs.topology import Topology
 
@@ -27,7 +26,7 @@ def play_seconds(
 def parts_of(schedule: Schedule, length: int, segments: int) -> Sequence[RankPlan]:
     """What each rank does with so many elements."""
     waves = pipelined(schedule, segments)
-    return [part(waves, rank, length) for rank in range(schedule.workers)]
+    return [plan_rank(waves, rank, length) for rank in range(schedule.workers)]
 
 
 def play_parts(parts: Sequence[RankPlan], topology: Topology, element: int) -> float:
@@ -49,7 +48,7 @@ class _Pair:
 
 @dataclass(slots=True, eq=False)
 class _Rank:
-    part: RankPlan
+    plan: RankPlan
     step: int = -1
     arrived: set[tuple[int, int]] = field(default_factory=set)
     """Step and place of messages that are there."""
@@ -71,7 +70,7 @@ class _Play:
 
     def run(self) -> float:
         for rank, state in enumerate(self._ranks):
-            if state.part.steps:
+            if state.plan.rounds:
                 self._post(rank, 0, early=True)
                 self._begin(rank)
         while self._events or not self._network.idle:
@@ -91,21 +90,21 @@ class _Play:
         """The next step: await what could not be awaited before, send, and await what may come early."""
         state = self._ranks[rank]
         state.step, state.taken = state.step + 1, 0
-        if state.step == len(state.part.steps):
+        if state.step == len(state.plan.rounds):
             return
         self._post(rank, state.step, early=False)
-        for sent in state.part.steps[state.step].outgoing:
+        for sent in state.plan.rounds[state.step].outgoing:
             pair = self._pair(rank, sent.peer)
             pair.sent.append(sent.length * self._element)
             self._match(rank, sent.peer, pair)
-        if state.step + 1 < len(state.part.steps):
+        if state.step + 1 < len(state.plan.rounds):
             self._post(rank, state.step + 1, early=True)
         self._take(rank)
 
     def _post(self, rank: int, step: int, *, early: bool) -> None:
-        for place, one in enumerate(self._ranks[rank].part.steps[step].incoming):
+        for place, one in enumerate(self._ranks[rank].plan.rounds[step].incoming):
             if one.early == early:
-                source = one.message.peer
+                source = one.peer
                 pair = self._pair(source, rank)
                 pair.awaited.append(lambda place=place: self._arrive(rank, step, place))  # type: ignore[misc]
                 self._match(source, rank, pair)
@@ -147,8 +146,8 @@ class _Play:
     def _take(self, rank: int) -> None:
         """Take in what is there, in the order of the schedule; then go on to the next step."""
         state = self._ranks[rank]
-        while not state.busy and state.step < len(state.part.steps):
-            incoming = state.part.steps[state.step].incoming
+        while not state.busy and state.step < len(state.plan.rounds):
+            incoming = state.plan.rounds[state.step].incoming
             if state.taken == len(incoming):
                 self._begin(rank)
                 return
@@ -156,7 +155,7 @@ class _Play:
                 return
             self._combine(rank, incoming[state.taken])
 
-    def _combine(self, rank: int, one: Incoming) -> None:
+    def _combine(self, rank: int, one: Receive) -> None:
         state = self._ranks[rank]
         state.busy = True
 
@@ -165,5 +164,5 @@ class _Play:
             state.taken += 1
             self._take(rank)
 
-        seconds = self._topology.reduce_seconds(rank) * one.message.length * self._element
+        seconds = self._topology.reduce_seconds(rank) * one.length * self._element
         self._after(seconds if one.reduce else 0.0, combined)

@@ -1,14 +1,14 @@
 """A schedule's rounds on a cluster's links, as arrays: who sends to whom, over which links, and with whom at once."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import groupby, pairwise
 
 import numpy as np
 import numpy.typing as npt
 
-from paceline.collectives.many import Messages, Outline, Ranks
+from paceline.collectives.schedule import Ranks, Round, Schedule
 from paceline.costs.topology import HostRow
 
 Numbers = npt.NDArray[np.float64]
@@ -88,7 +88,7 @@ class Links:
 
 @dataclass(eq=False, slots=True)
 class Wave:
-    """Messages of one round, or of several rounds that segments are in; by target, those of a pair in one."""
+    """Round of one round, or of several rounds that segments are in; by target, those of a pair in one."""
 
     sources: Ranks
     targets: Ranks
@@ -113,19 +113,18 @@ class Wave:
         return len(self.firsts) == len(self.targets) and np.array_equal(np.sort(self.sources), self.targets)
 
     @classmethod
-    def of(cls, under_way: Sequence[tuple[Messages, int]], places: Places) -> "Wave":
+    def of(cls, under_way: Sequence[tuple[Round, int]], places: Places) -> "Wave":
         """Of these rounds, each in so many segments."""
-        pairs: dict[tuple[int, int], list[tuple[Messages, int]]] = {}
+        pairs: dict[tuple[int, int], list[tuple[Round, int]]] = {}
         for turn, count in under_way:
-            pairs.setdefault(turn.pairs, []).append((turn, count))
+            pairs.setdefault((id(turn.sources), id(turn.targets)), []).append((turn, count))
         columns, kinds = [], []
         for key, same in pairs.items():
             first = same[0][0]
-            total = sum(turn.chunks * count for turn, count in same)
-            added = sum(turn.chunks * count for turn, count in same if turn.reduces)
-            longest = max((turn.chunks for turn, _ in same if turn.reduces), default=0)
-            said = (np.full(len(first.sources), number) for number in (total, added, longest))
-            columns.append((first.sources, first.targets, *said))
+            total = sum(turn.lengths * count for turn, count in same)
+            added = sum(turn.lengths * turn.reduces * count for turn, count in same)
+            longest = np.max([turn.lengths * turn.reduces for turn, _ in same], axis=0)
+            columns.append((first.sources, first.targets, total, added, longest))
             kinds.append((key, len(first.sources)))
         order = np.argsort(np.concatenate([column[1] for column in columns]), kind="stable")
         joined: list[Ranks] = [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
@@ -140,17 +139,26 @@ Plan = tuple[tuple[Wave, Ranks, Numbers], ...]
 
 
 @lru_cache(maxsize=32)
-def outline_of(outline: Callable[[Ranks], Outline], counts: Counts, fewer: Counts = ()) -> Outline:
+def outline_of(outline: Callable[[Ranks], Schedule], counts: Counts, fewer: Counts = ()) -> Schedule:
     """The schedule's among these hosts, or as many rounds of it among fewer.
 
     Made once, as all that follows from it: a question asks about the same hosts with many links.
     """
     whole = outline(Places.of(counts).host_of)
-    return whole.among(outline_of(outline, fewer)) if fewer else whole
+    return _among(outline_of(outline, fewer), whole) if fewer else whole
+
+
+def _among(few: Schedule, whole: Schedule) -> Schedule:
+    """As many rounds of as many chunks as the whole schedule's, among the ranks of the same one for fewer hosts."""
+    turns = zip(few.rounds, whole.rounds, strict=True)
+    rounds = (
+        replace(one, times=turn.times, stops=one.starts + turn.lengths.max(initial=0)) for one, turn in turns
+    )
+    return replace(few, chunks=whole.chunks, rounds=tuple(rounds))
 
 
 @lru_cache(maxsize=16)
-def plan(outline: Outline, counts: Counts, segments: int) -> Plan:
+def plan(outline: Schedule, counts: Counts, segments: int) -> Plan:
     """The schedule's waves among these hosts, in so many segments."""
     places = Places.of(counts)
     found = waves(outline.rounds, segments, places)
@@ -158,17 +166,17 @@ def plan(outline: Outline, counts: Counts, segments: int) -> Plan:
 
 
 @lru_cache(maxsize=32)
-def carried(outline: Outline, counts: Counts) -> Numbers:
+def carried(outline: Schedule, counts: Counts) -> Numbers:
     """Chunks that each host carries: out of it, into it and inside it, in three rows."""
     places = Places.of(counts)
     load = np.zeros(3 * places.hosts)
     for turn in outline.rounds:
         links = places.links(turn.sources, turn.targets)
-        load += places.load(links, np.full(len(turn.sources), turn.chunks * turn.times))
+        load += places.load(links, turn.lengths * turn.times)
     return load.reshape(3, -1)
 
 
-def waves(rounds: Sequence[Messages], segments: int, places: Places) -> list[Wave]:
+def waves(rounds: Sequence[Round], segments: int, places: Places) -> list[Wave]:
     """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time.
 
     Like waves in a row are one where ranks go round in a circle, and apart elsewhere.
@@ -210,7 +218,7 @@ def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[tuple[int,
 def paces(found: Sequence[Wave], places: Places) -> list[tuple[Ranks, Numbers]]:
     """For each wave the level of its messages, and the chunks over their two links while they are under way.
 
-    Messages of one level are under way at the same time and share links. A message's level is one more than that of
+    Round of one level are under way at the same time and share links. A message's level is one more than that of
     whatever it has to wait for: what its sender received before, what its receiver took in two rounds before, and the
     message before it between the same two.
     """

@@ -14,9 +14,9 @@ from math import ceil, inf, log2
 import numpy as np
 
 from paceline.clusters.cluster import Cluster, HostGroup
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.many import OUTLINES, Outline, Ranks
-from paceline.collectives.part import RankPlan
+from paceline.collectives import build_schedule, find_schedule
+from paceline.collectives.execute import RankPlan
+from paceline.collectives.schedule import Ranks, Schedule
 from paceline.costs.played import parts_of, play_parts
 from paceline.costs.prices import FREE, Price, Stage
 from paceline.costs.rounds import Links, Numbers, Wave, carried, counts_of, outline_of, plan
@@ -46,7 +46,7 @@ class SchedulePrices:
         self._collective, self._topology = collective, topology
         self._plays = 0 if collective == "ring" else most_messages
         self._rows = tuple(topology.rows)
-        self._timer = timer_for(OUTLINES[collective], self._rows)
+        self._timer = timer_for(find_schedule(collective), self._rows)
 
     def price(self, size: int, element: int) -> Price:
         """The price of ``size`` bytes in whole elements, in the segments in which it is carried out."""
@@ -64,7 +64,7 @@ class SchedulePrices:
     def mean_traffic(self, size: int) -> int:
         """Bytes that a rank sends, and receives, in the mean."""
         outline = self._timer.outline
-        chunks = sum(turn.times * turn.chunks * len(turn.sources) for turn in outline.rounds)
+        chunks = sum(turn.times * int(turn.lengths.sum()) for turn in outline.rounds)
         return chunks * size // (outline.chunks * outline.workers)
 
     def _timed(self, size: int, element: int, segments: int) -> float:
@@ -95,7 +95,7 @@ def _extrapolated(
     hosts = sum(row.hosts for row in rows)
     counts, prices, halvings = [], [], ceil(log2(workers / MOST_RANKS))
     for times in (halvings + 1, halvings):
-        timer = timer_for(OUTLINES[collective], tuple(thinned(rows, hosts >> times)))
+        timer = timer_for(find_schedule(collective), tuple(thinned(rows, hosts >> times)))
         counts.append(timer.outline.workers)
         prices.append(timer.seconds(size, element, segments))
     grows = float if collective == "one-to-all" else log2
@@ -105,7 +105,7 @@ def _extrapolated(
 
 @lru_cache(maxsize=64)
 def timer_for(
-    outline: Callable[[Ranks], Outline], rows: tuple[HostRow, ...], *, hides: bool = False
+    outline: Callable[[Ranks], Schedule], rows: tuple[HostRow, ...], *, hides: bool = False
 ) -> "Timer":
     """The same timer for the same schedule on the same links: it knows what it was asked before."""
     return Timer(outline, rows, hides=hides)
@@ -115,14 +115,14 @@ class Timer:
     """The recurrence, for one schedule on one cluster."""
 
     def __init__(
-        self, outline: Callable[[Ranks], Outline], rows: Sequence[HostRow], *, hides: bool = False
+        self, outline: Callable[[Ranks], Schedule], rows: Sequence[HostRow], *, hides: bool = False
     ) -> None:
         """``hides`` is of a backend that reduces one piece of a message while the next one travels."""
         self._hides, self._rows = hides, rows
         self.outline = outline_of(outline, counts_of(rows))
         hosts = sum(row.hosts for row in rows)
         self._each = 1.0
-        if self.outline.circles and hosts > MOST_HOSTS:
+        if any(turn.times > 1 for turn in self.outline.rounds) and hosts > MOST_HOSTS:
             self._rows = thinned(rows, MOST_HOSTS)
             self.outline = outline_of(outline, counts_of(rows), counts_of(self._rows))
             self._each = hosts / sum(row.hosts for row in self._rows)

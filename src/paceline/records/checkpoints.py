@@ -4,10 +4,17 @@ from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.records.files import DamagedFile, leftovers, listing, sync_folder
+from paceline.records.files import DamagedFile, leftovers, listing, read_sealed, sync_folder, write_sealed
 from paceline.records.folder import RunFolder
-from paceline.records.identity import FileIdentity, Role, RunIdentity
-from paceline.records.tensors import Tree, check_tensors, read_tensors, write_tensors
+from paceline.records.tensors import (
+    FileIdentity,
+    Role,
+    RunIdentity,
+    Tree,
+    check_tensors,
+    read_tensors,
+    write_tensors,
+)
 
 
 class Checkpoints:
@@ -38,7 +45,6 @@ class Checkpoints:
         return path
 
     def load(self, step: int, rank: int) -> Tree:
-        """Read a worker's part back, or raise DamagedFile."""
         return read_tensors(self._path(step, rank), self._of(step, rank))
 
     def is_whole(self, step: int, rank: int) -> bool:
@@ -111,7 +117,6 @@ class Checkpoints:
         return sorted(self._step_folders(), reverse=True)
 
     def is_there(self, step: int, rank: int) -> bool:
-        """Whether there is a file of this worker, whole or not."""
         return self._path(step, rank).exists()
 
     def _of(self, step: int, rank: int) -> FileIdentity:
@@ -136,3 +141,39 @@ class Checkpoints:
 def _remove_if_empty(folder: Path) -> None:
     with suppress(OSError):  # another worker's file is in it, or another worker has just removed it
         folder.rmdir()
+
+
+_KEPT = 64
+"""Steps that a record names, the newest; many more than checkpoints that are kept."""
+
+
+class Commits:
+    """``checkpoints/complete-N.json``: the steps that all had saved, as the first worker of node N learned it.
+
+    One process of a node writes it. A record that is damaged, or of another run, names no step.
+    """
+
+    def __init__(self, folder: RunFolder, identity: RunIdentity, node: int) -> None:
+        self._path, self._run = folder.commits(node), identity.run
+
+    def steps(self) -> list[int]:
+        try:
+            document = read_sealed(self._path)
+        except (DamagedFile, OSError):
+            return []
+        steps = document.get("steps")
+        if document.get("run") != self._run or not isinstance(steps, list):
+            return []
+        return sorted(step for step in steps if type(step) is int)
+
+    def add(self, step: int) -> None:
+        self._write({*self.steps(), step})
+
+    def forget_after(self, step: int) -> None:
+        """The run goes on from a step: what comes after it is to be saved anew."""
+        known = self.steps()
+        if any(one > step for one in known):
+            self._write({one for one in known if one <= step})
+
+    def _write(self, steps: set[int]) -> None:
+        write_sealed(self._path, {"run": self._run, "steps": sorted(steps)[-_KEPT:]})

@@ -141,7 +141,6 @@ def digest_of(document: Any) -> str:
 
 
 def finite(document: Any) -> Any:
-    """The same document with null for every number that JSON cannot write."""
     if isinstance(document, float):
         return document if math.isfinite(document) else None
     if isinstance(document, dict):

@@ -35,7 +35,6 @@ class TimeLedger:
         self._totals = Totals()
 
     def add(self, record: StepRecord) -> None:
-        """Count one record."""
         seconds = [0.0] * WIDTH
         for kind, _, length in record.spans:
             seconds[PLACE[kind]] += length
@@ -97,11 +96,9 @@ class TimeLedger:
                 self._sums[place] += length
 
     def note_damage(self) -> None:
-        """A line more could not be read."""
         self._totals.damaged += 1
 
     def totals(self) -> Totals:
-        """The sums so far, as a value of their own."""
         every = [one for classes in self._classes.values() for one in classes.values()]
         many, *steps = [sum(column) for column in zip(*every, strict=True)] or [0.0] * (WIDTH + 2)
         counted = self._totals

@@ -63,7 +63,6 @@ class HostLoad:
         return self.others > max(LEAST, OF_FREE_CORES * (self.cores - self.wanted))
 
     def with_others(self, others: float) -> "HostLoad":
-        """The same job beside others who use so much."""
         return replace(self, others=round(others, 3))
 
     @property
@@ -84,12 +83,10 @@ class LoadMeter:
         self.restart()
 
     def restart(self) -> None:
-        """Measure from now on."""
         self._begun, self._total, self._own = time.monotonic(), _host_seconds(), _job_seconds(self._roots)
 
     @property
     def seconds(self) -> float:
-        """How long it has measured."""
         return time.monotonic() - self._begun
 
     def load(self) -> HostLoad:

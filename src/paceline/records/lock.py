@@ -65,7 +65,6 @@ class RunLock:
 
     @classmethod
     def share(cls, folder: RunFolder, node: int) -> Self:
-        """Use a folder together with its owner."""
         lock = cls(folder, node)
         lock._take(fcntl.LOCK_SH)
         return lock
@@ -130,7 +129,6 @@ class RunLock:
 
 
 def _holder(path: Path) -> str:
-    """Who holds a lock, as far as it can be read."""
     try:
         who = json.loads(path.read_bytes()[:4096])
         pid, host, since, command = (_plain(who[key]) for key in ("pid", "host", "since", "command"))

@@ -1,9 +1,8 @@
 """Who is told while a run goes on; only rank 0 talks."""
 
 from dataclasses import dataclass
-from typing import Protocol
 
-from paceline.records.metrics import MetricsRow
+from paceline.records.events import MetricsRow
 from paceline.records.summary import Summary
 
 
@@ -34,8 +33,8 @@ class Started:
     """What a step is made of, after the batch: " x 4 accumulated, bf16"; empty for one plain mini-batch."""
 
 
-class Observer(Protocol):
-    """What a person or a program sees of a run."""
+class Observer:
+    """What a person or a program sees of a run; this one shows nothing."""
 
     def started(self, run: Started) -> None:
         """Before the first step."""
@@ -57,25 +56,3 @@ class Observer(Protocol):
 
     def close(self) -> None:
         """The run is over, however it ended; may be called twice."""
-
-
-class Silent:
-    """Tells nobody."""
-
-    def started(self, run: Started) -> None:
-        """Say nothing."""
-
-    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        """Say nothing."""
-
-    def evaluated(self, row: MetricsRow) -> None:
-        """Say nothing."""
-
-    def noted(self, sentence: str) -> None:
-        """Say nothing."""
-
-    def finished(self, summary: Summary) -> None:
-        """Say nothing."""
-
-    def close(self) -> None:
-        """Nothing is open."""

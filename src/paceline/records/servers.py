@@ -138,7 +138,6 @@ class ServerTotals:
     """Lines of the log that could not be read when the run resumed; what they said is in no count."""
 
     def add(self, entry: Entry) -> None:
-        """Count one entry."""
         match entry:
             case Updated():
                 self.updates += 1

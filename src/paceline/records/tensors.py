@@ -7,18 +7,20 @@ without syncing it and hides the number of an error, so files are written here; 
 
 import hashlib
 import json
+import re
+import secrets
 import struct
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from paceline.records.files import DamagedFile, from_document, replacing, to_document
-from paceline.records.identity import FileIdentity
 
 Tree = Any
 """Dicts and lists of tensors, int, float, bool, str and None, in each other to any depth."""
@@ -54,6 +56,47 @@ _TYPES = {
     torch.float64: "F64",
     torch.complex64: "C64",
 }
+
+
+Role = Literal["rank", "server"]
+
+_RUN_ID = re.compile(r"[0-9a-f]{16}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunIdentity:
+    """What all files of a run share."""
+
+    run: str
+    """Drawn at random when the run began, 16 hexadecimal digits."""
+    settings: str
+    """SHA-256 of the settings that may not change when the run resumes."""
+
+    def __post_init__(self) -> None:
+        if not _RUN_ID.fullmatch(self.run):
+            raise ValueError(f"{self.run!r} is not the id of a run")
+        if not _DIGEST.fullmatch(self.settings):
+            raise ValueError(f"{self.settings!r} is not a digest")
+
+    def of(self, role: Role, rank: int, step: int) -> "FileIdentity":
+        return FileIdentity(run=self.run, settings=self.settings, role=role, rank=rank, step=step)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FileIdentity(RunIdentity):
+    """Whose state of which step a checkpoint file holds."""
+
+    role: Role
+    rank: int
+    step: int
+
+    def __str__(self) -> str:
+        return f"run {self.run}, {self.role} {self.rank}, step {self.step}"
+
+
+def new_run_id() -> str:
+    return secrets.token_hex(8)
 
 
 def write_tensors(path: Path, tree: Tree, identity: FileIdentity | None = None) -> None:

@@ -8,16 +8,16 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.records.files import finite
-from paceline.reports.meters import Bar, Countdown, Lines, meter_for
+from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter_for
 from paceline.studies.collectives.request import (
     GLOO,
     SCHEMA,
-    BenchObserver,
     BenchPrediction,
+    BenchResult,
     BenchSettings,
     Cell,
     Ending,
@@ -30,35 +30,43 @@ _TITLES = (
 )
 
 
-class ConsoleBench(BenchObserver):
-    """Rows on stdout as sizes are done; progress on stderr, or both on one terminal."""
+class BenchReport:
+    """Rows on stdout as sizes are done, or one JSON document at the end; progress on stderr."""
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self._out = out or sys.stdout
-        self._meter = meter_for(self._out, err or sys.stderr)
-        self.progressed = Countdown(self._meter).show  # type: ignore[method-assign]
-        self.noted = self._meter.say  # type: ignore[method-assign]
-        self.close = self._meter.stop  # type: ignore[method-assign]
-        self._cells: list[Cell] = []
+    def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self._as_json, self._out, err = as_json, out or sys.stdout, err or sys.stderr
+        self._meter = ProgressLines(err) if as_json else meter_for(self._out, err)
+        self.progress = Countdown(self._meter).show
+        self.close = self._meter.stop
 
-    def started(self, settings: BenchSettings) -> None:
-        self._print(*header(settings))
+    def show(self, found: BenchSettings | BenchPrediction | Sequence[Cell]) -> None:
+        match found:
+            case _ if self._as_json:
+                pass
+            case BenchSettings():
+                self._print(*header(found))
+            case BenchPrediction():
+                self._print("predicted from:", *(f"  {sentence}" for sentence in found.how), "", _TITLES)
+            case _:
+                self._print(*map(row, found), "")
 
-    def predicted(self, prediction: BenchPrediction) -> None:
-        self._print("predicted from:", *(f"  {sentence}" for sentence in prediction.how), "", _TITLES)
-
-    def measured(self, cells: Sequence[Cell]) -> None:
-        self._print(*([""] if self._cells else []), *map(row, cells))
-        self._cells += cells
-
-    def finished(self, ending: Ending) -> None:
+    def finish(self, result: BenchResult) -> None:
         self.close()
-        fastest = (str(found) for found in winners(self._cells) if found.compared)
-        self._print("", *fastest, conclusion(self._cells, ending))
+        for note in result.notes:
+            self._meter.say(note)
+        fastest = winners(result.cells)
+        if self._as_json:
+            document = {"schema": SCHEMA, **asdict(result), "fastest": [asdict(found) for found in fastest]}
+            document["settings"]["workers"] = result.settings.workers
+            document["cells"] = [cell.to_json() for cell in result.cells]
+            self._print(json.dumps(finite(document), indent=2, allow_nan=False))
+        else:
+            answers = (str(found) for found in fastest if found.compared)
+            self._print(*answers, conclusion(result.cells, result.ending))
 
     def _print(self, *lines: str) -> None:
         text = "\n".join(lines)
-        if isinstance(self._meter, Bar) and self._meter.console.file is self._out:
+        if isinstance(self._meter, ProgressBar) and self._meter.console.file is self._out:
             self._meter.say(text)
             return
         try:
@@ -67,36 +75,6 @@ class ConsoleBench(BenchObserver):
         except BrokenPipeError:
             # The reader has seen enough, as `head` does; the other workers still measure.
             self._out = Path(os.devnull).open("w")  # noqa: SIM115
-
-
-class JsonBench(BenchObserver):
-    """One JSON document on stdout at the end; progress on stderr."""
-
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self._out = out or sys.stdout
-        self._meter = Lines(err or sys.stderr)
-        self.progressed = Countdown(self._meter).show  # type: ignore[method-assign]
-        self._document: dict[str, Any] = {"schema": SCHEMA}
-        self._cells: list[Cell] = []
-
-    def started(self, settings: BenchSettings) -> None:
-        self._document["settings"] = {**asdict(settings), "workers": settings.workers}
-
-    def predicted(self, prediction: BenchPrediction) -> None:
-        self._document["prediction"] = asdict(prediction)
-
-    def measured(self, cells: Sequence[Cell]) -> None:
-        self._cells += cells
-
-    def noted(self, sentence: str) -> None:
-        self._document.setdefault("notes", []).append(sentence)
-        self._meter.say(sentence)
-
-    def finished(self, ending: Ending) -> None:
-        self._document |= {"ending": ending, "fastest": [asdict(found) for found in winners(self._cells)]}
-        self._document["cells"] = [cell.to_json() for cell in self._cells]
-        self._out.write(json.dumps(finite(self._document), indent=2, allow_nan=False) + "\n")
-        self._out.flush()
 
 
 def header(settings: BenchSettings) -> list[str]:

@@ -1,50 +1,58 @@
-"""A calibration as people read it: the answer, how far off it is, what was found, and what to type next."""
+"""A calibration as people read it: the answer, its error, what was found, and what to type next."""
 
+import json
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from math import exp
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
-from paceline.clusters.profile import LinkFit
-from paceline.reports.meters import meter_for
-from paceline.reports.text import counted, time_left
-from paceline.studies.calibrate.results import DeviceFound, RecordFound
-from paceline.units import show_bytes, show_seconds
+from paceline.clusters.profile import Profile
+from paceline.clusters.profile_file import made_before, write_profile
+from paceline.reports.meters import Countdown, meter_for
+from paceline.reports.scenarios.told import exact_seconds
+from paceline.reports.scenarios.told import table as aligned
+from paceline.reports.text import counted
+from paceline.studies.calibrate.device_fit import DeviceFit
+from paceline.studies.calibrate.link_fit import ContentionFit
+from paceline.studies.calibrate.quiet import CalibrationObserver
+from paceline.studies.calibrate.record import RecordFit
+from paceline.studies.calibrate.table import Forecast, TableFit
+from paceline.units import show_bytes, show_rate, show_seconds
+
+SCHEMA = 2
 
 
-class ShownCalibration:
-    """Progress on stderr: a bar on a terminal, a line now and then elsewhere."""
+class ShownCalibration(CalibrationObserver):
+    """Progress on stderr: a bar on a terminal, a line at intervals elsewhere."""
 
     def __init__(self, err: TextIO | None = None) -> None:
         stream = err or sys.stderr
-        self._meter = meter_for(stream, stream)
-        self._begun = time.monotonic()
-        self._due = self._begun + self._meter.interval
-
-    def progressed(self, done: float, words: str) -> None:
-        """Show it when it is time."""
-        now = time.monotonic()
-        if now >= self._due:
-            left = (now - self._begun) * (1 - done) / done if done else 0.0
-            self._meter.show(done, f"{words}  {time_left(left)} left" if left else words)
-            self._due = now + self._meter.interval
-
-    def noted(self, sentence: str) -> None:
-        """Say it at once."""
-        self._meter.say(sentence)
-
-    def close(self) -> None:
-        """Leave the terminal tidy."""
-        self._meter.stop()
+        meter = meter_for(stream, stream)
+        self.progressed = Countdown(meter).show  # type: ignore[method-assign]
+        self.noted = meter.say  # type: ignore[method-assign]
+        self.close = meter.stop
 
 
-def tell_device(found: DeviceFound) -> Iterator[str]:
-    """What was found of the device."""
+def write_and_render(
+    profile: Profile, path: Path, document: Mapping[str, Any], lines: Iterable[str], *, as_json: bool
+) -> str:
+    """Write the profile; return what was found and where it is."""
+    replaced = made_before(path)
+    write_profile(profile, path)
+    if as_json:
+        written = {"schema": SCHEMA, "profile": str(path), "replaced": replaced, **document}
+        return json.dumps(written, indent=2, allow_nan=False)
+    size = f"{show_bytes(path.stat().st_size)}{f', in place of {replaced}' if replaced else ''}"
+    return "\n".join([*lines, f"written: {path} ({size})"])
+
+
+def render_device(found: DeviceFit) -> Iterator[str]:
     middle, most = found.steps
     yield (
-        f"Steps of networks that the fit has not seen are {_share(middle)} off, nine tenths within {_share(most)}."
+        f"Steps of networks that the fit has not seen: median error {_share(middle)}, "
+        f"90th percentile {_share(most)}."
     )
     yield (
         f"measured: {counted(found.operators, 'operator')} of {counted(found.networks, 'random network')} "
@@ -54,53 +62,107 @@ def tell_device(found: DeviceFound) -> Iterator[str]:
     if found.disturbed:
         yield found.disturbed
     if found.dropped:
-        yield f"left out: {counted(found.dropped, 'measurement')} that cannot be (faster than the peak)"
+        yield f"left out: {counted(found.dropped, 'impossible measurement')} (faster than the peak)"
     yield ""
-    yield f"{'operators':12}  {'off by':>7}  {'9 of 10':>7}  rates, by shape"
+    yield f"{'operators':12}  {'median':>7}  {'90th':>7}  rates, by shape"
     for kind, (half, nine) in found.residuals.items():
         rates = found.rates.get(kind)
         span = f"{rates[0] / 1e9:.3g} to {_rate(rates[1])}" if rates else ""
         yield f"{kind:12}  {_share(half):>7}  {_share(nine):>7}  {span}".rstrip()
+    yield ""
 
 
-def tell_record(found: RecordFound) -> Iterator[str]:
-    """What a record of a run has corrected."""
+def render_record(found: RecordFit) -> Iterator[str]:
     yield (
-        f"{found.name} at batch {found.samples}, by the record {found.folder}: the model's step was "
-        f"{100 * found.off:+.0f} % off; each phase now takes as long as it did there"
+        f"{found.name} at batch {found.samples}, by the record {found.folder}: the predicted step had an error of "
+        f"{100 * found.error:+.0f} %; each phase now takes as long as it did there"
     )
     for phase, measured in found.measured.items():
         yield f"  {phase:9} {show_seconds(measured):>9} measured  {show_seconds(found.predicted[phase]):>9} before"
 
 
-def tell_together(
-    workers: int, short: float, long: float, links: Sequence[LinkFit], path: Path
-) -> Iterator[str]:
-    """What several workers found of their links and of each other."""
-    if any(link.name == "memory" for link in links):
+def links_document(found: ContentionFit, path: Path) -> dict[str, Any]:
+    return {"schema": SCHEMA, "profile": str(path), **asdict(found)}
+
+
+def render_links(found: ContentionFit, path: Path) -> Iterator[str]:
+    if any(link.name == "memory" for link in found.links):
         yield (
-            f"{workers} workers at once compute {long:.2f} times as long each as one alone, "
-            f"{short:.2f} times where they meet after every step"
+            f"with {found.workers} workers on this host, each computes {found.long:.2f}x slower, "
+            f"{found.short:.2f}x where they synchronise after every step"
         )
-    for link in links:
+    for link in found.links:
         yield (
             f"  {link.name:9} {show_bytes(link.bandwidth)}/s, {show_seconds(link.latency)} a message, "
-            f"off by a typical factor of {exp(link.spread):.3g} ({counted(link.points, 'measurement')})"
+            f"typical error a factor of {exp(link.spread):.3g} ({counted(link.points, 'measurement')})"
         )
     yield f"added to: {path}"
-    yield from _next(path)
 
 
-def tell_file(path: Path, replaced: str | None, *, last: bool) -> Iterator[str]:
-    """Where it was written and, if this is the ``last`` word, what to do with it."""
-    size = show_bytes(path.stat().st_size)
-    yield f"written: {path} ({size}){f', in place of {replaced}' if replaced else ''}"
-    if last:
-        yield from _next(path)
+def fits_document(fits: Sequence[TableFit], model: str) -> dict[str, Any]:
+    return {"schema": 1, "model": model, "fits": [fit.to_json() for fit in fits]}
 
 
-def _next(path: Path) -> Iterator[str]:
-    yield f"next: paceline predict resnet18 --profile {path}"
+def render_fits(fits: Sequence[TableFit], model: str) -> Iterator[str]:
+    """The fit that suits the rest best, or what they agree on; then all of them, point by point."""
+    best, shown = fits[0], _merged(fits)
+    rows = [
+        [
+            str(one.point),
+            "-" if one.measured is None else f"{one.measured:.2f}",
+            *(_cell(fit.points[place]) for fit in shown.values()),
+        ]
+        for place, one in enumerate(best.points)
+    ]
+    if best.errors:
+        rows.append(["median error", "", *(_percent(fit.median, sign=False) for fit in shown.values())])
+        rows.append(["worst error", "", *(_percent(fit.worst) for fit in shown.values())])
+    yield _sentence(fits, model)
+    yield ""
+    yield from aligned(["point", "measured s", *shown], rows)
+    yield ""
+    rates = (f"{fit.collective} {exact_seconds(fit.transfer)} ({show_rate(fit.rate)})" for fit in fits)
+    yield f"one worker's gradients cross one link in: {', '.join(rates)}"
+    if bounds := best.interval(1.0):
+        yield (
+            f"80 % interval of {best.collective}, by its own errors: {bounds[0]:.2f} to {bounds[1]:.2f} "
+            "times what is predicted"
+        )
+    if len(fits) > 1:
+        yield (
+            "one point cannot tell how gradients were exchanged; the order above is by the errors on the rest of the "
+            "table, so name the collective where you know it"
+        )
+
+
+def _sentence(fits: Sequence[TableFit], model: str) -> str:
+    best = fits[0]
+    start = f"{model}, from one worker's times and {best.start}"
+    if not best.points:
+        return f"{start}: the table has no other point, so there is nothing to predict."
+    if not best.errors:
+        return f"{start}: nothing else was measured, so the error of these predictions is unknown."
+    return (
+        f"{start}: {best.collective} predicts {'' if len(fits) == 1 else 'best '}the {len(best.errors)} other points "
+        f"that were measured, median error {_percent(best.median, sign=False)}, worst {_percent(best.worst)}."
+    )
+
+
+def _merged(fits: Sequence[TableFit]) -> dict[str, TableFit]:
+    """A column a fit; those that predict the same, as a tree and a butterfly do, share one."""
+    columns: dict[tuple[str, ...], list[TableFit]] = {}
+    for fit in fits:
+        columns.setdefault(tuple(f"{one.seconds:.6g}" for one in fit.points), []).append(fit)
+    return {", ".join(fit.collective for fit in same): same[0] for same in columns.values()}
+
+
+def _cell(one: Forecast) -> str:
+    seconds = f"{one.seconds:.2f}"
+    return seconds if one.error is None else f"{seconds} ({_percent(one.error)})"
+
+
+def _percent(share: float | None, sign: bool = True) -> str:
+    return "-" if share is None else f"{100 * share:{'+' if sign else ''}.0f} %"
 
 
 def _share(share: float) -> str:

@@ -27,7 +27,7 @@ class Meter(Protocol):
         """Leave the last state on the screen; may be called twice."""
 
 
-class Bar:
+class ProgressBar:
     """A progress bar at the bottom of a terminal."""
 
     interval = 0.25
@@ -49,7 +49,6 @@ class Bar:
         self.console = console
 
     def show(self, done: float, words: str) -> None:
-        """Draw the bar."""
         if not self._progress.live.is_started:
             self._task = self._progress.add_task("", total=1.0, words=words)
             self._progress.start()
@@ -58,16 +57,14 @@ class Bar:
         self._progress.refresh()
 
     def say(self, sentence: str) -> None:
-        """Write above the bar."""
         write(self.console, sentence)
 
     def stop(self) -> None:
-        """End the bar's line."""
         if self._progress.live.is_started:
             self._progress.stop()
 
 
-class Lines:
+class ProgressLines:
     """A plain line now and then, for files and pipes."""
 
     interval = 10.0
@@ -76,11 +73,9 @@ class Lines:
         self._stream = stream
 
     def show(self, done: float, words: str) -> None:
-        """Write a line."""
         self.say(f"{100 * done:.0f} %  {words}")
 
     def say(self, sentence: str) -> None:
-        """Write a line."""
         self._stream.write(f"{sentence}\n")
         self._stream.flush()
 
@@ -88,7 +83,7 @@ class Lines:
         """Nothing is open."""
 
 
-class Pace:
+class StepProgress:
     """Counts steps, cheaply, and shows them on a meter when it is time."""
 
     def __init__(self, meter: Meter, run: Started) -> None:
@@ -112,7 +107,6 @@ class Pace:
             self.show()
 
     def show(self) -> None:
-        """Show the loss and the rate since the last time."""
         run, now = self._run, time.monotonic()
         if self._steps and self._seconds > self._since:
             rate = self._samples / (self._seconds - self._since)
@@ -158,4 +152,4 @@ def _position(run: Started, progress: int) -> str:
 def meter_for(out: TextIO, err: TextIO) -> Meter:
     """A bar where people look at a terminal, plain lines elsewhere."""
     console = Console(file=out if out.isatty() else err, force_terminal=True)
-    return Bar(console) if err.isatty() and not console.is_dumb_terminal else Lines(err)
+    return ProgressBar(console) if err.isatty() and not console.is_dumb_terminal else ProgressLines(err)

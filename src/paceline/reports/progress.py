@@ -8,19 +8,18 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TextIO
 
+from paceline.records.events import MetricsRow
 from paceline.records.files import finite
-from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
-from paceline.reports.meters import Bar, Lines, Pace, meter_for
-from paceline.reports.rows import RowTable
+from paceline.reports.meters import ProgressBar, ProgressLines, StepProgress, meter_for
 from paceline.reports.summary import summary_text
-from paceline.reports.text import can_draw, counted
+from paceline.reports.text import can_draw, counted, figure
 
 SCHEMA = 1
 
 
-class ConsoleObserver:
+class ConsoleObserver(Observer):
     """Results on stdout: what runs, a row an evaluation, the summary. Progress and notes on stderr.
 
     Where both are one terminal, the bar and the rows share it and do not break each other.
@@ -31,33 +30,28 @@ class ConsoleObserver:
         self._meter = meter_for(self._out, err or sys.stderr)
         self._table = RowTable(clock)
         self._timed = clock != "recorded"
-        self._pace: Pace | None = None
+        self._pace: StepProgress | None = None
         self._folder: str | None = None
 
     def started(self, run: Started) -> None:
-        """Say what runs, and where it is recorded."""
         self._folder = run.folder
-        self._pace = Pace(self._meter, run)
+        self._pace = StepProgress(self._meter, run)
         for line in header(run):
             self._print(line)
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        """Count; show progress now and then."""
         assert self._pace
         self._pace.count(progress, samples, loss, seconds)
 
     def evaluated(self, row: MetricsRow) -> None:
-        """Print the row."""
         for line in self._table.lines(row):
             self._print(line)
 
     def noted(self, sentence: str) -> None:
-        """Say it on stderr."""
         self._meter.say(sentence)
 
     def finished(self, summary: Summary) -> None:
-        """Show the last progress, then print where the time went and what is wrong with it."""
-        if self._pace and isinstance(self._meter, Bar):
+        if self._pace and isinstance(self._meter, ProgressBar):
             self._pace.show()
         self.close()
         text = summary_text(summary, self._folder, blocks=can_draw(self._out), timed=self._timed)
@@ -70,7 +64,7 @@ class ConsoleObserver:
         self._meter.stop()
 
     def _print(self, text: str) -> None:
-        if isinstance(self._meter, Bar) and self._meter.console.file is self._out:
+        if isinstance(self._meter, ProgressBar) and self._meter.console.file is self._out:
             self._meter.say(text)
         else:
             self._write(text)
@@ -84,7 +78,7 @@ class ConsoleObserver:
             self._out = Path(os.devnull).open("w")  # noqa: SIM115
 
 
-class JsonObserver:
+class JsonObserver(Observer):
     """One JSON document on stdout when the run is over; a line of progress on stderr now and then."""
 
     def __init__(
@@ -92,30 +86,25 @@ class JsonObserver:
     ) -> None:
         self._settings = dict(settings)
         self._out = out or sys.stdout
-        self._meter = Lines(err or sys.stderr)
+        self._meter = ProgressLines(err or sys.stderr)
         self._rows: list[MetricsRow] = []
         self._run: Started | None = None
-        self._pace: Pace | None = None
+        self._pace: StepProgress | None = None
 
     def started(self, run: Started) -> None:
-        """Remember what runs."""
-        self._run, self._pace = run, Pace(self._meter, run)
+        self._run, self._pace = run, StepProgress(self._meter, run)
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        """Count; show progress now and then."""
         assert self._pace
         self._pace.count(progress, samples, loss, seconds)
 
     def evaluated(self, row: MetricsRow) -> None:
-        """Remember the row."""
         self._rows.append(row)
 
     def noted(self, sentence: str) -> None:
-        """Say it on stderr."""
         self._meter.say(sentence)
 
     def finished(self, summary: Summary) -> None:
-        """Print the document; what is wrong with it is in there, and said too."""
         for sentence in summary.notes:
             self.noted(sentence)
         document = {
@@ -128,43 +117,34 @@ class JsonObserver:
         self._out.write(json.dumps(finite(document), indent=2, allow_nan=False) + "\n")
         self._out.flush()
 
-    def close(self) -> None:
-        """Nothing is open."""
 
-
-class Tee:
+class Tee(Observer):
     """Tells several observers, in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
         self._observers = tuple(observers)
 
     def started(self, run: Started) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.started(run)
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.stepped(progress, samples, loss, seconds)
 
     def evaluated(self, row: MetricsRow) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.evaluated(row)
 
     def noted(self, sentence: str) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.noted(sentence)
 
     def finished(self, summary: Summary) -> None:
-        """Tell all."""
         for observer in self._observers:
             observer.finished(summary)
 
     def close(self) -> None:
-        """Close all."""
         for observer in self._observers:
             observer.close()
 
@@ -181,8 +161,7 @@ def header(run: Started) -> list[str]:
     lines = [f"{run.job} ({size}), {_workers(run.batch_sizes)}{run.step}, {run.strategy}{way}"]
     if run.threads and run.cores:
         each = " each" if len(run.batch_sizes) > 1 else ""
-        more = "; --threads N for more" if run.threads < run.cores else ""
-        lines.append(f"{counted(run.threads, 'thread')}{each} of {counted(run.cores, 'core')}{more}")
+        lines.append(f"{counted(run.threads, 'thread')}{each} of {counted(run.cores, 'core')}")
     if run.first_step:
         lines.append(f"resumed at step {run.first_step:,} of {run.last_step:,}")
     if run.folder:
@@ -198,3 +177,34 @@ def _workers(sizes: Sequence[int]) -> str:
         [str(size) for size in sizes] if len(sizes) <= 8 else [*map(str, sizes[:7]), "...", str(sizes[-1])]
     )
     return f"{count} with batches {','.join(shown)}"
+
+
+class RowTable:
+    """Lines that stand below each other; the columns are set by the first row."""
+
+    def __init__(self, clock: str = "wall") -> None:
+        self._clock = clock
+        """Whose seconds they are: "wall" or "simulated"."""
+        self._titles: list[str] = []
+
+    def lines(self, row: MetricsRow) -> list[str]:
+        """The row's line, below the header if it is the first."""
+        scores = row.scores
+        cells = {
+            "epoch": f"{row.epoch:.6g}" if round(row.epoch, 2) == row.epoch else f"{row.epoch:.2f}",
+            "train loss": figure(scores.train_loss),
+            **({} if scores.test_loss is None else {"test loss": figure(scores.test_loss)}),
+            **{name: figure(value) for name, value in scores.metrics.items()},
+            "lr": figure(row.learning_rate),
+            f"{self._clock} s": f"{row.seconds:.{1 if self._clock == 'wall' else 3}f}",
+        }
+        line = _cells(list(cells.items()))
+        if self._titles:
+            return [line]
+        self._titles = list(cells)
+        return ["", _cells([(title, title) for title in cells]), line]
+
+
+def _cells(cells: list[tuple[str, str]]) -> str:
+    """Right-aligned cells, three spaces apart, each column at least as wide as its title and as a loss."""
+    return " ".join(cell.rjust(max(len(title), 6) + 2) for title, cell in cells)

@@ -123,13 +123,11 @@ def _waiting(totals: Sequence[Totals]) -> list[str]:
 
 
 def _share_waited(totals: Totals) -> float:
-    """Of all of a worker's time."""
     whole = sum(totals.seconds.values())
     return totals.seconds["wait"] / whole if whole else 0.0
 
 
 def _compute(totals: Totals) -> float:
-    """Seconds of a typical step that are the worker's own."""
     return totals.typical.compute - totals.typical.apply
 
 
@@ -168,7 +166,6 @@ def _counts(servers: Sequence[ServerTotals]) -> list[str]:
 
 
 def _changes(server: ServerTotals) -> list[str]:
-    """Who joined late, left or died, in order of time."""
     changes = [one for one in server.changes if one.how != "finished"]
     lines = [str(one) for one in changes[:CHANGES]]
     if len(changes) > CHANGES:

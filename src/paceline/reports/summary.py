@@ -205,7 +205,6 @@ def _work(summary: Summary) -> str:
 
 
 def _first(workers: list[WorkerSteps]) -> list[str]:
-    """What the first step took, where that is worth a word."""
     firsts = [one.totals for one in workers if one.totals.warm_up_steps]
     if not firsts:
         return []

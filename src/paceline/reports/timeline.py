@@ -64,7 +64,6 @@ def timeline_text(entries: Sequence[Entry], sequential: int | None = None) -> st
 
 
 def distance_text(distance: Distance) -> str:
-    """The bound in one breath, with what it is made of."""
     if not distance.bound:
         return "as many updates of sequential SGD lead to the same place: none of these is stale"
     more = distance.updates - distance.sequential
@@ -90,7 +89,7 @@ def _reason(updates: int, which: str, weight: int) -> str:
     return f"{counted(updates, 'update')} that {which} {f'counts {weight}' if updates == 1 else f'count {weight} each'}"
 
 
-class Row(NamedTuple):
+class TimelineRow(NamedTuple):
     """A line of the table."""
 
     at: float
@@ -98,7 +97,7 @@ class Row(NamedTuple):
     what: str
 
 
-def _rows(entries: Sequence[Entry]) -> Iterator[Row]:
+def _rows(entries: Sequence[Entry]) -> Iterator[TimelineRow]:
     """What happened, in the log's order. A read is known by the version that the next gradient was computed on."""
     used = {
         (one.worker, one.clock): place
@@ -115,10 +114,10 @@ def _rows(entries: Sequence[Entry]) -> Iterator[Row]:
                 version = entry.version
                 for one in entry.used:
                     what = f"update {version}, computed on version {one.version}, staleness {one.staleness}"
-                    yield Row(entry.at, one.worker, what + _read(awaited, one.worker, version, "; "))
+                    yield TimelineRow(entry.at, one.worker, what + _read(awaited, one.worker, version, "; "))
                 for worker in sorted(awaited):
                     if what := _read(awaited, worker, version):
-                        yield Row(entry.at, worker, what)
+                        yield TimelineRow(entry.at, worker, what)
             case Received():
                 if place in reads:
                     awaited[entry.worker] = reads[place]
@@ -128,7 +127,7 @@ def _rows(entries: Sequence[Entry]) -> Iterator[Row]:
                 if entry.kind == "Join" and place not in reads:
                     said = f"reads version {version}, and hands nothing in before the end"
                 if said:
-                    yield Row(entry.at, entry.worker, said)
+                    yield TimelineRow(entry.at, entry.worker, said)
 
 
 def _reads(entries: Sequence[Entry]) -> dict[int, int]:

@@ -10,8 +10,8 @@ from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
 from paceline.jobs.sources import check_trusted, fingerprints
 from paceline.records.files import DamagedFile, digest_of, read_json, read_sealed, write_sealed
 from paceline.records.folder import RunFolder
-from paceline.records.identity import RunIdentity, new_run_id
 from paceline.records.summary import read_summary
+from paceline.records.tensors import RunIdentity, new_run_id
 from paceline.records.typed import WrongType, check_type
 from paceline.runtimes.settings import Settings
 from paceline.strategies import STRATEGIES

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job

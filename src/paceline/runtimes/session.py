@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.errors import Diverged
 from paceline.jobs.sharding import Shards
-from paceline.records.metrics import TEST_LOSS, MetricsRow, Scores
+from paceline.records.events import TEST_LOSS, MetricsRow, Scores
 from paceline.runtimes.agenda import Due, Triggers
 from paceline.strategies.base import Strategy, SyncPoint, Worker
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program

@@ -1,7 +1,7 @@
 """From a request to its story."""
 
-from paceline.collectives.choose import build_schedule
-from paceline.collectives.pipeline import pipelined
+from paceline.collectives import build_schedule
+from paceline.collectives.schedule import pipelined
 from paceline.errors import unknown
 from paceline.reports.explain.request import Limits, Request, first_values, host_of_each
 from paceline.reports.explain.story import OPERATIONS, Story, tell

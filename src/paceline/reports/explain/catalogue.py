@@ -5,18 +5,22 @@ import inspect
 from rich.console import Console
 from rich.table import Table
 
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.specs import find
 
 
 def about(name: str) -> str:
-    """What a schedule is, in its own module's words."""
-    return (inspect.getdoc(inspect.getmodule(find(SCHEDULES[name]))) or "").partition("\n")[0]
+    """What a schedule is: the first line of its documentation."""
+    return _documentation(name)[0]
 
 
 def how(name: str) -> str:
-    """How it goes about it, in its own words."""
-    return (inspect.getdoc(find(SCHEDULES[name])) or "").partition("\n")[0]
+    """How it works: the first line after that."""
+    return next(filter(None, _documentation(name)[1:]), "")
+
+
+def _documentation(name: str) -> list[str]:
+    return (inspect.getdoc(find(SCHEDULES[name])) or "").splitlines() or [""]
 
 
 def entries() -> dict[str, dict[str, str]]:

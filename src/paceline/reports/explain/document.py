@@ -48,7 +48,7 @@ def _step(story: Story, step: Step, number: int) -> dict[str, Any]:
                 "target": message.target,
                 "start": message.start,
                 "stop": message.stop,
-                "then": message.then.value,
+                "then": "reduce" if message.reduces else "replace",
                 "values": _numbers(message.values),
             }
             for message in step.messages
@@ -71,7 +71,7 @@ def _moment(moment: Moment) -> dict[str, Any]:
 def _totals(story: Story) -> dict[str, Any]:
     ranks = range(story.schedule.workers)
     return {
-        "rounds": len(story.schedule.rounds),
+        "rounds": story.schedule.round_count,
         "messages": len(story.messages),
         "messages_between_hosts": story.across,
         "values_sent": [story.sent(rank) for rank in ranks],

@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from paceline.collectives.schedule import Then
 from paceline.reports.explain.request import Values
 from paceline.reports.explain.story import Message, Step, Story
 from paceline.reports.explain.words import numbers
@@ -62,7 +61,7 @@ def _arithmetic(story: Story, step: Step, messages: list[Message]) -> str:
         return "it is empty"
     if len(after) > SPELLED:
         return ""
-    if first.then is Then.REPLACE:
+    if not first.reduces:
         return numbers(after)
     terms: list[Values] = [before, *(message.values for message in messages)]
     if story.op not in SIGNS:

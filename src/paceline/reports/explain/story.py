@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from types import MappingProxyType
+from typing import Any
 
-from paceline.collectives.play import play
-from paceline.collectives.schedule import Round, Schedule, Then, chunk_bounds
+from paceline.collectives.schedule import Round, Schedule, chunk_bounds
 from paceline.costs.bandwidth import lower_bound_bytes
 from paceline.errors import UsageError
 from paceline.reports.explain.request import Values
@@ -30,7 +30,7 @@ class Message:
     target: int
     start: int
     stop: int
-    then: Then
+    reduces: bool
     values: Values
 
 
@@ -127,7 +127,7 @@ def tell(
     segments: int = 1,
 ) -> Story:
     """Play the schedule on these values, a row a rank, and write down what happens."""
-    bounds = tuple(chunk_bounds(len(values[0]), schedule.chunks))
+    bounds = tuple(chunk_bounds(len(values[0]), schedule.chunks).tolist())
     begin = _moments(schedule, op, values)
     start = next(begin)
     steps = list(_steps(schedule, start, begin, bounds))
@@ -155,10 +155,29 @@ def _moments(schedule: Schedule, op: str, values: Sequence[Values]) -> Iterator[
     # A mark for each chunk and rank, chunk by chunk, so that a chunk's marks travel with it.
     whose = [[other == rank for _ in range(chunks) for other in range(workers)] for rank in range(workers)]
     yield Moment(values=_rows(rows), parts=_parts(whose, chunks))
-    moved = play(schedule, rows, lambda mine, other: list(map(of_two, mine, other)))
-    marked = play(schedule, whose, lambda mine, other: list(map(operator.or_, mine, other)))
+    moved = _play(schedule, rows, of_two)
+    marked = _play(schedule, whose, operator.or_)
     for held, marks in zip(moved, marked, strict=True):
         yield Moment(values=_rows(held), parts=_parts(marks, chunks))
+
+
+def _play(
+    schedule: Schedule, rows: list[list[Any]], of_two: Callable[[Any, Any], Any]
+) -> Iterator[list[list[Any]]]:
+    """What every rank holds after each round."""
+    bounds = chunk_bounds(len(rows[0]), schedule.chunks).tolist()
+    for turn in schedule.each_round():
+        before, rows = rows, [list(row) for row in rows]
+        for source, target, start, stop, reduces in _each(turn):
+            part = slice(bounds[start], bounds[stop])
+            sent = before[source][part]
+            rows[target][part] = map(of_two, rows[target][part], sent) if reduces else sent
+        yield rows
+
+
+def _each(turn: Round) -> Iterator[tuple[int, int, int, int, bool]]:
+    columns = (turn.sources, turn.targets, turn.starts, turn.stops, turn.reduces)
+    return zip(*(column.tolist() for column in columns), strict=True)
 
 
 def _rows(held: Sequence[Sequence[float]]) -> tuple[Values, ...]:
@@ -180,7 +199,7 @@ def _steps(
     schedule: Schedule, start: Moment, moments: Iterator[Moment], bounds: tuple[int, ...]
 ) -> Iterator[Step]:
     before = start
-    for _, group in groupby(schedule.rounds, key=lambda turn: turn.phase):
+    for _, group in groupby(schedule.each_round(), key=lambda turn: turn.phase):
         rounds = list(group)
         for place, turn in enumerate(rounds, start=1):
             after = next(moments)
@@ -198,14 +217,14 @@ def _steps(
 def _messages(turn: Round, before: Moment, bounds: tuple[int, ...]) -> tuple[Message, ...]:
     return tuple(
         Message(
-            source=transfer.source,
-            target=transfer.target,
-            start=transfer.start,
-            stop=transfer.stop,
-            then=transfer.then,
-            values=before.values[transfer.source][bounds[transfer.start] : bounds[transfer.stop]],
+            source=source,
+            target=target,
+            start=start,
+            stop=stop,
+            reduces=reduces,
+            values=before.values[source][bounds[start] : bounds[stop]],
         )
-        for transfer in turn.transfers
+        for source, target, start, stop, reduces in _each(turn)
     )
 
 

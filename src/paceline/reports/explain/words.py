@@ -4,7 +4,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
-from paceline.collectives.schedule import Then
 from paceline.reports.explain.story import Message, Step, Story
 from paceline.units import show_bytes
 
@@ -72,10 +71,11 @@ def sentence(story: Story, step: Step) -> str:
     workers = story.schedule.workers
     if not step.messages:
         return f"Every process divides what it holds by {workers}: the sum becomes the mean."
-    thens = {message.then for message in step.messages}
     combines = COMBINES.get(story.op, f"combines {{it}} with what it holds by {story.op}")
-    does = [combines] * (Then.REDUCE in thens)
-    does += ["puts {it} in the place of what it held"] * (Then.REPLACE in thens)
+    does = [combines] * any(message.reduces for message in step.messages)
+    does += ["puts {it} in the place of what it held"] * (
+        not all(message.reduces for message in step.messages)
+    )
     it = "them" if _amount(story, step.messages).endswith("chunks") else "it"
     return f"{_exchange(story, step.messages)}; the receiver {', or '.join(does).format(it=it)}."
 
@@ -143,7 +143,7 @@ def traffic(story: Story) -> list[str]:
     """How many rounds and messages it took, and what the busiest process sent against the least possible."""
     workers = story.schedule.workers
     crossing = f", {story.across} of them between hosts" if max(story.hosts) else ""
-    total = f"{count(len(story.schedule.rounds), 'round')}, {count(len(story.messages), 'message')}{crossing}"
+    total = f"{count(story.schedule.round_count, 'round')}, {count(len(story.messages), 'message')}{crossing}"
     if workers == 1:
         return [total]
     sent = [story.sent(rank) for rank in range(workers)]

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 
 import paceline.shm  # noqa: F401  makes "shm" a backend that torch knows
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.errors import UsageError, unknown
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE

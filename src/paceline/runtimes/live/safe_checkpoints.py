@@ -10,10 +10,9 @@ from shlex import quote
 from typing import Any, Self
 
 from paceline.errors import UsageError
-from paceline.records.checkpoints import Checkpoints
-from paceline.records.commits import Commits
+from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.folder import RunFolder
-from paceline.records.identity import Role
+from paceline.records.tensors import Role
 from paceline.runtimes.config import Config, read_live
 from paceline.units import show_seconds
 

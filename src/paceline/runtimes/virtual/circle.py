@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any
 
-from paceline.collectives.buckets import plan_buckets
-from paceline.collectives.traffic import broadcast_bytes
+from paceline.collectives.traffic import broadcast_bytes, plan_buckets
 from paceline.costs.prices import Price
 from paceline.costs.through_server import through_server
 from paceline.errors import RunFailed

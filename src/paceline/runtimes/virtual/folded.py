@@ -7,7 +7,7 @@ from math import inf
 from paceline.clusters.cluster import Cluster, HostGroup
 from paceline.costs.base import Costs
 from paceline.costs.topology import Topology
-from paceline.records.observer import Silent
+from paceline.records.observer import Observer
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.recorder import Recorder
 from paceline.runtimes.virtual.run import Run
@@ -37,7 +37,7 @@ class FoldedRun(Run):
             costs,
             False,
             strategy,
-            Silent(),
+            Observer(),
             recorder,
             "",
             None,

@@ -11,12 +11,10 @@ from typing import Any, Self
 from torch import Tensor
 
 from paceline.clusters.cluster import Cluster
-from paceline.records.create import create_new, environment
-from paceline.records.events import EventWriter, append_metrics
+from paceline.records.events import EventWriter, MetricsRow, append_metrics
 from paceline.records.files import digest_of, write_json
-from paceline.records.folder import RunFolder
-from paceline.records.metrics import MetricsRow
-from paceline.records.observer import Silent
+from paceline.records.folder import RunFolder, create_new, environment
+from paceline.records.observer import Observer
 from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
 from paceline.records.summary import Summary
@@ -69,7 +67,7 @@ class FolderRecorder:
         write_tensors(self.folder.model, dict(state))
 
 
-class FolderObserver(Silent):
+class FolderObserver(Observer):
     """Keeps evaluations and the summary in a run folder."""
 
     def __init__(self, folder: RunFolder) -> None:

@@ -5,7 +5,7 @@ from functools import partial
 from math import inf
 
 from paceline.clusters.cluster import Cluster, Host
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.costs.all_reduce import AllReduceCosts, all_reduce_costs
 from paceline.costs.base import Costs
 from paceline.costs.compressed import Compressed
@@ -15,7 +15,7 @@ from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
 from paceline.jobs.job import Job, constant
 from paceline.jobs.sharding import Shards
-from paceline.records.metrics import MetricsRow
+from paceline.records.events import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.agenda import Triggers

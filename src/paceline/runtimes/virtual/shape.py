@@ -7,7 +7,7 @@ from typing import Any, Self
 
 import torch
 
-from paceline.collectives.buckets import Bucket
+from paceline.collectives.traffic import Bucket
 from paceline.costs.compression import Compression, Whole
 from paceline.jobs.job import Job
 from paceline.strategies.messages import Push, message_bytes

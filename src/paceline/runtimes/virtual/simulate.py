@@ -7,7 +7,7 @@ from paceline.clusters.cluster import Cluster
 from paceline.costs.base import Costs
 from paceline.errors import UsageError
 from paceline.jobs.job import Job
-from paceline.records.observer import Observer, Silent
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.runtimes.prepare import check_buffers
 from paceline.runtimes.randomness import AllStreams, undisturbed
@@ -50,7 +50,7 @@ def simulate(
         costs,
         gradients,
         strategy,
-        observer or Silent(),
+        observer or Observer(),
         recorder or TotalsOnly(),
         name,
         folder,

@@ -1,28 +1,56 @@
-"""Calibrate what computes here: random networks until the time is up, then the fit."""
+"""Calibrate what computes here: random networks until the time is up, then the fit, then the profile."""
 
+import socket
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 
 import torch
 
+from paceline.clusters.profile import DISTURBED, Profile
+from paceline.clusters.profile_file import DEFAULT_PATH
 from paceline.costs.devices.fitted import Fitted
 from paceline.errors import RunFailed, UsageError
-from paceline.records.load import LoadMeter
-from paceline.studies.calibrate.fit import Fit, fit_device
-from paceline.studies.calibrate.measure import Measured, Probe, measure
+from paceline.records.folder import environment
+from paceline.records.load import LoadMeter, usable_cores
+from paceline.runtimes.threads import VARIABLE, usual_threads
+from paceline.studies.calibrate.device_fit import DeviceFit, fit_device
+from paceline.studies.calibrate.measure import (
+    MeasuredNetwork,
+    measure,
+    measure_cipher,
+    measure_limits,
+    measure_page,
+)
 from paceline.studies.calibrate.networks import MOST_WORK, draw_layer, draw_network
-from paceline.studies.calibrate.peak import measure_limits, measure_page
-from paceline.studies.calibrate.quiet import WINDOW, QuietMachine
-from paceline.studies.calibrate.results import CalibrationObserver, DeviceFound, SilentCalibration
+from paceline.studies.calibrate.quiet import WINDOW, CalibrationObserver, QuietMachine
 
 USUAL_SECONDS = 180.0
 LEAST_SECONDS, MOST_SECONDS = 2.0, 3600.0
 LAYERS_SHARE = 0.15
 """Of the time, for single layers of torch.nn."""
 WHOLE_EVERY = 3
-"""Of so many networks one is measured as a whole step too."""
+"""One network of so many is measured as a whole step too."""
 FEWEST_NETWORKS = 8
+
+
+def calibrate_machine(
+    seconds: float | None = None,
+    threads: int | None = None,
+    name: str | None = None,
+    *,
+    observer: CalibrationObserver,
+    busy: bool = False,
+) -> tuple[Profile, DeviceFit]:
+    """A new profile of this machine; None is the usual time, number of threads or host name."""
+    threads = check_threads(threads)
+    device, found = calibrate_device(
+        USUAL_SECONDS if seconds is None else seconds, threads=threads, observer=observer, busy=busy
+    )
+    profile = make_profile(device, threads, name, found.disturbed)
+    return replace(profile, cipher=measure_cipher()), found
 
 
 def calibrate_device(
@@ -33,7 +61,7 @@ def calibrate_device(
     observer: CalibrationObserver | None = None,
     clock: Callable[[], float] = time.monotonic,
     busy: bool = False,
-) -> tuple[Fitted, DeviceFound]:
+) -> tuple[Fitted, DeviceFit]:
     """Measure for so many seconds, and fit; the fit itself takes a few seconds more.
 
     Sets torch's number of threads in this process and puts it back. Waits until nothing else computes, measures again
@@ -41,77 +69,99 @@ def calibrate_device(
     """
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise UsageError(
-            f"--seconds {seconds:g} is out of range: give {LEAST_SECONDS:g} to {MOST_SECONDS:g}, "
+            f"{seconds:g} seconds are out of range: give {LEAST_SECONDS:g} to {MOST_SECONDS:g}, "
             f"for example {USUAL_SECONDS:g}"
         )
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    observer = observer or SilentCalibration()
+    observer = observer or CalibrationObserver()
     try:
         quiet = QuietMachine(LoadMeter(wanted=threads), observer, busy=busy)
         limits, page = quiet.measure(lambda: (measure_limits(), measure_page()))
-        networks, layers = _networks(seconds, seed, observer, clock, quiet)
-        observer.noted(f"fitting what {len(networks)} networks have shown, which takes some seconds more")
-        fit = fit_device([*networks, *layers], limits, page)
+        networks, layers = _measure_networks(seconds, seed, observer, clock, quiet)
+        observer.noted(f"fitting the times of {len(networks)} networks, which takes some seconds more")
+        device, found = fit_device(networks, layers, limits, page)
     finally:
         torch.set_num_threads(before)
-    return fit.device, replace(_found(fit, networks, layers, threads), disturbed=quiet.disturbance)
+    return device, replace(found, threads=threads, disturbed=quiet.disturbance)
 
 
-def _networks(
+def _measure_networks(
     seconds: float,
     seed: int,
     observer: CalibrationObserver,
     clock: Callable[[], float],
     quiet: QuietMachine,
-) -> tuple[list[Measured], list[Measured]]:
+) -> tuple[list[MeasuredNetwork], list[MeasuredNetwork]]:
     """Networks of the seed and single layers, as many as there is time for.
 
     The first networks are small, so that a short time has several. They are measured a few at a time, so that few have
     to be measured again.
     """
-    begun, probe = clock() - quiet.lost, Probe()
-    measured: list[Measured] = []
-    layers: list[Measured] = []
+    begun = clock() - quiet.lost
+    networks: list[MeasuredNetwork] = []
+    layers: list[MeasuredNetwork] = []
 
-    def some() -> tuple[list[Measured], list[Measured]]:
-        few: list[Measured] = []
-        single: list[Measured] = []
+    def some() -> tuple[list[MeasuredNetwork], list[MeasuredNetwork]]:
+        few: list[MeasuredNetwork] = []
+        single: list[MeasuredNetwork] = []
         start = clock()
         while not few or clock() - start < WINDOW:
-            number = len(measured) + len(few)
+            number = len(networks) + len(few)
             torch.manual_seed(seed * 1_000_003 + number)
             work = MOST_WORK if seconds >= 30 and number >= FEWEST_NETWORKS else MOST_WORK / 100
             network = draw_network(seed * 1_000_003 + number, work)
-            few.append(measure(network, probe, whole=number % WHOLE_EVERY == 0))
-        whole = (clock() - start) / (1 - LAYERS_SHARE)
-        while clock() - start < whole:
-            layer = draw_layer(seed, len(layers) + len(single))
-            single.append(measure(layer, probe, whole=False))
+            few.append(measure(*network, whole=number % WHOLE_EVERY == 0))
+        end = start + (clock() - start) / (1 - LAYERS_SHARE)
+        while clock() < end:
+            single.append(measure(*draw_layer(seed, len(layers) + len(single)), whole=False))
         return few, single
 
     with torch.random.fork_rng(devices=()):
-        while (spent := clock() - begun - quiet.lost) < seconds or len(measured) < FEWEST_NETWORKS:
+        while (spent := clock() - begun - quiet.lost) < seconds or len(networks) < FEWEST_NETWORKS:
             if spent > 10 * seconds + 60:
-                raise RunFailed(f"only {len(measured)} networks could be measured in {spent:.0f} s")
+                raise RunFailed(f"only {len(networks)} networks could be measured in {spent:.0f} s")
             few, single = quiet.measure(some)
-            measured += few
+            networks += few
             layers += single
-            observer.progressed(min(1.0, spent / seconds), f"{len(measured)} networks")
-    return measured, layers
+            observer.progressed(min(1.0, spent / seconds), f"{len(networks)} networks")
+    return networks, layers
 
 
-def _found(fit: Fit, networks: list[Measured], layers: list[Measured], threads: int) -> DeviceFound:
-    return DeviceFound(
-        threads=threads,
-        networks=len(networks),
-        layers=len(layers),
-        operators=sum(len(one.operators) for one in (*networks, *layers)),
-        dropped=fit.dropped,
-        flops=fit.device.limits.flops,
-        bandwidth=fit.device.limits.bandwidth,
-        residuals={str(kind): off for kind, off in fit.residuals.items()},
-        rates={str(kind): span for kind, span in fit.rates.items()},
-        steps=fit.steps,
-        spread=fit.device.spread,
+def check_threads(threads: int | None) -> int:
+    """Threads that a worker of this machine can compute with; None is the usual number."""
+    most, said = usable_cores(), "threads" if threads is not None else VARIABLE
+    threads = usual_threads() if threads is None else threads
+    if not 1 <= threads <= most:
+        raise UsageError(f"{said}={threads} does not fit this machine: give 1 to {most}, its cores")
+    return threads
+
+
+def check_out(out: Path) -> None:
+    """Refuse a place where no profile can be written, before minutes are spent on measuring."""
+    if out.is_dir() or not out.parent.is_dir():
+        what = "is a folder" if out.is_dir() else f"lies in {out.parent}, which is no folder"
+        raise UsageError(f"{out} {what}; give the name of a file, for example {DEFAULT_PATH}")
+
+
+def make_profile(device: Fitted, threads: int, name: str | None = None, disturbed: str = "") -> Profile:
+    """A profile of the device alone, on this machine; ``disturbed`` says what else computed meanwhile."""
+    here = environment()
+    profile = Profile(
+        name=name or socket.gethostname(),
+        made=now(),
+        versions={part: str(here[part]) for part in ("paceline", "torch", "python")},
+        machine={part: here[part] for part in ("cpu", "cores", "usable_cores", "memory_bytes", "platform")}
+        | {"threads": threads},
+        device=device.to_json(),
     )
+    return mark_disturbed(profile, disturbed)
+
+
+def mark_disturbed(profile: Profile, disturbed: str) -> Profile:
+    """The profile, which says so where a part of it was measured while something else computed."""
+    return replace(profile, machine={**profile.machine, DISTURBED: disturbed}) if disturbed else profile
+
+
+def now() -> str:
+    return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"

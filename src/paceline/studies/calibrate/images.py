@@ -1,12 +1,12 @@
 """Random convolutional networks, layer by layer within a limit of work."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, log, log2
 from random import Random
 
-from torch import nn
-
-from paceline.studies.calibrate.blocks import Inverted, Join, Sum
+import torch
+from torch import Tensor, nn
 
 SIDES = (4, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 160, 224)
 KERNELS = (
@@ -17,14 +17,14 @@ KERNELS = (
     *((1, 7), (7, 1), (1, 3), (3, 1)),
 )
 LARGE = ((3, 3), (3, 3), (3, 3), (5, 5), (5, 5), (7, 7), (7, 7), (9, 9))
-"""Kernels of convolutions in which every channel is alone."""
+"""Kernels of depthwise convolutions."""
 MOST_ELEMENTS = 12_000_000
-"""Of one tensor: 48 MB, above what an allocator keeps for the next one."""
+"""Of one tensor: 48 MB, above what an allocator keeps for reuse."""
 
 
 @dataclass
-class Drawing:
-    """A network as far as it is drawn, and the images as it leaves them."""
+class ImageNetwork:
+    """A network while it is drawn, and the shape of the images behind its last layer."""
 
     random: Random
     samples: int
@@ -39,13 +39,12 @@ class Drawing:
         self._padded = self.random.random() < 0.8
 
     def elements(self, channels: int | None = None) -> int:
-        """Of the images."""
         return self.samples * (channels or self.channels) * self.height * self.width
 
     def convolve(self) -> None:
-        """Add a convolution with what usually comes with it, if one fits."""
+        """Add a convolution with its usual norm and activation, if one fits."""
         chance = self.random.random()
-        if chance < 0.08 and self._enlarge():
+        if chance < 0.08 and self._upsample():
             return
         if chance > 0.94 and self._invert():
             return
@@ -72,8 +71,8 @@ class Drawing:
             (side + 2 * padding - kernel) // stride + 1 for side in (self.height, self.width)
         )
 
-    def _enlarge(self) -> bool:
-        """Add a transposed convolution, if it fits."""
+    def _upsample(self) -> bool:
+        """Add a transposed convolution; whether it fits."""
         outputs = max(4, round(self.channels * self.random.choice((0.25, 0.5, 0.5, 1))))
         kernel, padding = self.random.choice(((2, 0), (2, 0), (4, 1), (3, 1)))
         stride = self.random.choice((1, 2)) if kernel == 3 else 2
@@ -88,18 +87,17 @@ class Drawing:
         return True
 
     def _invert(self) -> bool:
-        """Add some blocks of wide convolutions and linear layers with the channels last, if they fit."""
+        """Add some inverted blocks; whether they fit."""
         kernel, wider = self.random.choice((3, 5, 7, 7)), self.random.choice((2, 4))
         if min(self._sides()) < 2 or self.channels < 8 or wider * self.elements() > MOST_ELEMENTS / 2:
             return False
         if 2.0 * self.elements() * self.channels * wider > self.work:
             return False
         blocks = self.random.randint(1, 3)
-        self.layers += [Inverted(self.channels, kernel, wider) for _ in range(blocks)]
+        self.layers += [InvertedBlock(self.channels, kernel, wider) for _ in range(blocks)]
         return True
 
     def finish(self, classes: int) -> nn.Module:
-        """Close it with linear layers."""
         features = self.channels * self.height * self.width
         if self.random.random() < 0.6 or 2.0 * self.samples * features * classes > self.work:
             self.layers.append(nn.AdaptiveAvgPool2d(1))
@@ -115,11 +113,10 @@ class Drawing:
         return self.height, self.width
 
     def _draw_convolution(self) -> tuple[nn.Conv2d, int, int] | None:
-        """One that the images and the limit allow, with the sides of its result; the first of a few that fits."""
+        """One that the images and the limit allow, with the sides of its result; the first of 30 that fits."""
         for _ in range(30):
             outputs, groups = self._draw_channels()
-            alone = groups == self.channels > 1
-            kernel = self.random.choice(LARGE if alone else KERNELS)
+            kernel = self.random.choice(LARGE if groups == self.channels > 1 else KERNELS)
             stride = self._draw_stride(max(kernel))
             tall, broad = (k // 2 if self._padded or k > min(self._sides()) else 0 for k in kernel)
             height, width = (
@@ -155,7 +152,7 @@ class Drawing:
         return outputs, 1
 
     def _draw_outputs(self) -> int:
-        """As networks have them: mostly about as many as come in, and more where images are smaller."""
+        """Mostly about as many as the input has, and more where images are smaller."""
         if self.channels > 3 and self.random.random() < 0.6:
             return max(4, round(self.channels * self.random.choice((0.25, 0.5, 1, 1, 1, 2, 2, 4))))
         most = max(16, min(2048, 16384 // min(self._sides())))
@@ -179,11 +176,11 @@ class Drawing:
             self.layers.append(nn.Dropout(0.1))
 
     def _branch(self, layer: nn.Conv2d) -> None:
-        """A shortcut around the convolution where channels allow it, or a second branch beside it."""
+        """Add the convolution with a shortcut where channels allow it, or with a second branch beside it."""
         if layer.out_channels == self.channels and self.random.random() < 0.5:
-            self.layers.append(Sum(layer))
+            self.layers.append(Shortcut(layer))
             return
-        self.layers.append(Join([layer, nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1))]))
+        self.layers.append(ParallelBranches([layer, nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1))]))
         self.channels += layer.out_channels
 
 
@@ -196,7 +193,7 @@ def draw_images(
     side = random.choice(fitting or SIDES[:1])
     channels = channels or nice(random, max(8, 256 / side), max(16, min(1024, 8192 // side)))
     width = side if random.random() < 0.85 else max(4, side - random.randrange(4))
-    drawing = Drawing(random, samples, work, channels, side, width)
+    drawing = ImageNetwork(random, samples, work, channels, side, width)
     for _ in range(random.randint(2, 8)):
         drawing.convolve()
         if random.random() < 0.2:
@@ -205,7 +202,7 @@ def draw_images(
 
 
 def nice(random: Random, low: float, high: float) -> int:
-    """A number of channels as people choose them: a power of two, or a multiple of 8 or more."""
+    """A usual number of channels: a power of two, or a multiple of 8 or more."""
     number, chance = log_uniform(random, low, high), random.random()
     if chance < 0.1:
         return number
@@ -218,3 +215,46 @@ def nice(random: Random, low: float, high: float) -> int:
 def log_uniform(random: Random, low: float, high: float) -> int:
     """A whole number, as likely between 1 and 10 as between 10 and 100."""
     return round(exp(random.uniform(log(low), log(high))))
+
+
+class Shortcut(nn.Module):
+    """The input plus what a branch makes of it."""
+
+    def __init__(self, branch: nn.Module) -> None:
+        super().__init__()
+        self.branch = branch
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        result: Tensor = inputs + self.branch(inputs)
+        return result
+
+
+class ParallelBranches(nn.Module):
+    """What several branches make of the same input, their channels side by side."""
+
+    def __init__(self, branches: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.branches = nn.ModuleList(branches)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return torch.cat([branch(inputs) for branch in self.branches], dim=1)
+
+
+class InvertedBlock(nn.Module):
+    """A wide depthwise convolution, then linear layers over the channels of each pixel."""
+
+    def __init__(self, channels: int, kernel: int, wider: int) -> None:
+        super().__init__()
+        self.spatial = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels)
+        self.inner = nn.Sequential(
+            nn.LayerNorm(channels),
+            nn.Linear(channels, wider * channels),
+            nn.GELU(),
+            nn.Linear(wider * channels, channels),
+        )
+        self.first = wider != 2
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The sum lies in memory as its first part does."""
+        branch: Tensor = self.inner(self.spatial(inputs).permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return branch + inputs if self.first else inputs + branch

@@ -26,7 +26,7 @@ Call = Callable[[Any, Tensor], Any]
 
 
 @dataclass(frozen=True)
-class Row:
+class LayerCase:
     """A layer for inputs of some channels, and how it is called on them."""
 
     make: Callable[[int], nn.Module]
@@ -34,7 +34,7 @@ class Row:
     """Dimensions of an input behind samples and channels: 2 is an image, 0 a vector; -1 a sequence, channels last."""
     call: Call = lambda layer, inputs: layer(inputs)
     most: int = MOST_ELEMENTS
-    """Elements of an input, at most: fewer where a layer does much with each."""
+    """Elements of an input at most: fewer where a layer does much with each."""
 
     def shape(self, random: Random) -> tuple[int, ...]:
         """A random shape of inputs; channels are a multiple of 8."""
@@ -47,8 +47,8 @@ class Row:
         return max(1, elements // channels // side**self.sides), channels, *[side] * self.sides
 
 
-class Alone(nn.Module):
-    """A layer whose input needs a gradient, as in the midst of a network."""
+class SingleLayer(nn.Module):
+    """A layer whose input needs a gradient, as inside a network."""
 
     def __init__(self, layer: nn.Module, call: Call) -> None:
         super().__init__()
@@ -56,7 +56,6 @@ class Alone(nn.Module):
         self.scale = nn.Parameter(torch.ones(()))
 
     def forward(self, inputs: Tensor) -> Any:
-        """Call it."""
         return self.call(self.layer, inputs * self.scale)
 
 
@@ -67,7 +66,7 @@ def layer_subject(name: str, random: Random) -> tuple[Subject, int]:
     channels = shape[-1] if row.sides == -1 else shape[0]
     subject = Subject(
         name=name,
-        model=lambda: Alone(row.make(channels), row.call),
+        model=lambda: SingleLayer(row.make(channels), row.call),
         loss=_mean,
         batch=partial(_batch, tuple(shape)),
         optimizer=Sgd(),
@@ -85,37 +84,42 @@ def _batch(shape: tuple[int, ...], samples: int) -> Batch:
 
 
 def _ignoring(make: Callable[[], nn.Module], _: int) -> nn.Module:
-    """A layer that needs no channels."""
     return make()
 
 
-def _plain(names: str, **options: Any) -> dict[str, Row]:
-    return {name: Row(partial(_ignoring, partial(getattr(nn, name), **options))) for name in names.split()}
+def _plain(names: str, **options: Any) -> dict[str, LayerCase]:
+    return {
+        name: LayerCase(partial(_ignoring, partial(getattr(nn, name), **options))) for name in names.split()
+    }
 
 
-def _sided(name: str, make: Callable[[Any, int], nn.Module], **options: Any) -> dict[str, Row]:
+def _sided(name: str, make: Callable[[Any, int], nn.Module], **options: Any) -> dict[str, LayerCase]:
     """The same layer for lines, images and volumes."""
     return {
-        f"{name}{sides}d": Row(partial(make, getattr(nn, f"{name}{sides}d")), sides, **options)
+        f"{name}{sides}d": LayerCase(partial(make, getattr(nn, f"{name}{sides}d")), sides, **options)
         for sides in (1, 2, 3)
     }
 
 
-def _unpooling(sides: int) -> Row:
+def _unpooling(sides: int) -> LayerCase:
     """A layer that needs the indices of another."""
     pool, unpool = (getattr(nn, f"Max{name}{sides}d") for name in ("Pool", "Unpool"))
-    return Row(
+    return LayerCase(
         lambda _: nn.ModuleList([pool(2, return_indices=True), unpool(2)]),
         sides,
         lambda both, x: both[1](*both[0](x)),
     )
 
 
-def _loss(make: Callable[[], nn.Module], *targets: Callable[[Tensor], Tensor], inputs: int = 1) -> Row:
+def _loss(make: Callable[[], nn.Module], *targets: Callable[[Tensor], Tensor], inputs: int = 1) -> LayerCase:
     """A loss of vectors and of what is made of them."""
-    return Row(
+    return LayerCase(
         lambda _: make(), 0, lambda loss, x: loss(*[x] * inputs, *(target(x.detach()) for target in targets))
     )
+
+
+def _losses(names: str, *targets: Callable[[Tensor], Tensor], inputs: int = 1) -> dict[str, LayerCase]:
+    return {name: _loss(getattr(nn, name), *targets, inputs=inputs) for name in names.split()}
 
 
 def _same(x: Tensor) -> Tensor:
@@ -135,42 +139,32 @@ def _words(layer: Any, x: Tensor) -> Any:
 
 
 _EMBEDDED = 512
-_loss_names: Mapping[str, Row] = {
-    "BCELoss": _loss(nn.BCELoss, _same),
-    "BCEWithLogitsLoss": _loss(nn.BCEWithLogitsLoss, _same),
-    "CosineEmbeddingLoss": _loss(nn.CosineEmbeddingLoss, _signs, inputs=2),
-    "CrossEntropyLoss": _loss(nn.CrossEntropyLoss, _classes),
+_LOSSES: Mapping[str, LayerCase] = {
+    **_losses("BCELoss BCEWithLogitsLoss HuberLoss MSELoss PoissonNLLLoss SmoothL1Loss", _same),
+    **_losses("CrossEntropyLoss MultiMarginLoss NLLLoss", _classes),
+    **_losses("HingeEmbeddingLoss MultiLabelSoftMarginLoss SoftMarginLoss", torch.ones_like),
+    **_losses("L1Loss", torch.zeros_like),
+    **_losses("CosineEmbeddingLoss", _signs, inputs=2),
+    **_losses("MarginRankingLoss", torch.ones_like, inputs=2),
+    **_losses("MultiLabelMarginLoss", lambda x: torch.zeros_like(x, dtype=torch.long)),
+    **_losses("TripletMarginLoss TripletMarginWithDistanceLoss", inputs=3),
     "CrossEntropyLoss probabilities": _loss(nn.CrossEntropyLoss, _same),
     "CrossEntropyLoss smooth": _loss(lambda: nn.CrossEntropyLoss(label_smoothing=0.1), _classes),
-    "HingeEmbeddingLoss": _loss(nn.HingeEmbeddingLoss, torch.ones_like),
-    "HuberLoss": _loss(nn.HuberLoss, _same),
     "KLDivLoss": _loss(lambda: nn.KLDivLoss(reduction="batchmean"), _same),
-    "L1Loss": _loss(nn.L1Loss, torch.zeros_like),
-    "LinearCrossEntropyLoss": Row(
+    "LinearCrossEntropyLoss": LayerCase(
         lambda c: nn.LinearCrossEntropyLoss(c, 32), 0, lambda loss, x: loss(x, _classes(x)), 2**17
     ),
-    "MSELoss": _loss(nn.MSELoss, _same),
-    "MarginRankingLoss": _loss(nn.MarginRankingLoss, torch.ones_like, inputs=2),
-    "MultiLabelMarginLoss": _loss(nn.MultiLabelMarginLoss, lambda x: torch.zeros_like(x, dtype=torch.long)),
-    "MultiLabelSoftMarginLoss": _loss(nn.MultiLabelSoftMarginLoss, torch.ones_like),
-    "MultiMarginLoss": _loss(nn.MultiMarginLoss, _classes),
-    "NLLLoss": _loss(nn.NLLLoss, _classes),
-    "NLLLoss2d": Row(
+    "NLLLoss2d": LayerCase(
         lambda _: nn.NLLLoss(), 2, lambda loss, x: loss(x, torch.zeros_like(x[:, 0], dtype=torch.long))
     ),
-    "PoissonNLLLoss": _loss(nn.PoissonNLLLoss, _same),
-    "SmoothL1Loss": _loss(nn.SmoothL1Loss, _same),
-    "SoftMarginLoss": _loss(nn.SoftMarginLoss, torch.ones_like),
-    "TripletMarginLoss": _loss(nn.TripletMarginLoss, inputs=3),
-    "TripletMarginWithDistanceLoss": _loss(nn.TripletMarginWithDistanceLoss, inputs=3),
 }
 
-LAYERS: Mapping[str, Row] = {
-    "Linear": Row(lambda c: nn.Linear(c, 64), 0),
-    "Linear sequence": Row(lambda c: nn.Linear(c, 64), -1),
-    "Bilinear": Row(lambda c: nn.Bilinear(c, c, 8), 0, lambda layer, x: layer(x, x), 2**14),
+LAYERS: Mapping[str, LayerCase] = {
+    "Linear": LayerCase(lambda c: nn.Linear(c, 64), 0),
+    "Linear sequence": LayerCase(lambda c: nn.Linear(c, 64), -1),
+    "Bilinear": LayerCase(lambda c: nn.Bilinear(c, c, 8), 0, lambda layer, x: layer(x, x), 2**14),
     **_plain("Identity Flatten"),
-    "Unflatten": Row(lambda c: nn.Unflatten(1, (2, c // 2))),
+    "Unflatten": LayerCase(lambda c: nn.Unflatten(1, (2, c // 2))),
     **_sided("Conv", lambda kind, c: kind(c, 16, 3, padding=1), most=2**17),
     **_sided("ConvTranspose", lambda kind, c: kind(c, 16, 2, stride=2), most=2**16),
     **_sided("MaxPool", lambda kind, _: kind(2)),
@@ -178,8 +172,8 @@ LAYERS: Mapping[str, Row] = {
     **_sided("AdaptiveAvgPool", lambda kind, _: kind(4)),
     **_sided("AdaptiveMaxPool", lambda kind, _: kind(4)),
     **_sided("LPPool", lambda kind, _: kind(2, 2)),
-    "FractionalMaxPool2d": Row(lambda _: nn.FractionalMaxPool2d(2, output_ratio=0.5)),
-    "FractionalMaxPool3d": Row(lambda _: nn.FractionalMaxPool3d(2, output_ratio=0.5), 3),
+    "FractionalMaxPool2d": LayerCase(lambda _: nn.FractionalMaxPool2d(2, output_ratio=0.5)),
+    "FractionalMaxPool3d": LayerCase(lambda _: nn.FractionalMaxPool3d(2, output_ratio=0.5), 3),
     **{f"MaxUnpool{sides}d": _unpooling(sides) for sides in (1, 2, 3)},
     **_sided("ConstantPad", lambda kind, _: kind(1, 0.5)),
     **_sided("ZeroPad", lambda kind, _: kind(1)),
@@ -198,72 +192,74 @@ LAYERS: Mapping[str, Row] = {
         ).items()
     },
     **_plain("LogSoftmax Softmax Softmin", dim=1),
-    "PReLU": Row(nn.PReLU),
-    "Threshold": Row(lambda _: nn.Threshold(0.5, 0.1)),
-    "Dropout1d": Row(lambda _: nn.Dropout1d(), 1),
-    "Dropout3d": Row(lambda _: nn.Dropout3d(), 3),
+    "PReLU": LayerCase(nn.PReLU),
+    "Threshold": LayerCase(lambda _: nn.Threshold(0.5, 0.1)),
+    "Dropout1d": LayerCase(lambda _: nn.Dropout1d(), 1),
+    "Dropout3d": LayerCase(lambda _: nn.Dropout3d(), 3),
     **_sided("BatchNorm", lambda kind, c: kind(c)),
     **_sided("InstanceNorm", lambda kind, c: kind(c, affine=True)),
-    "GroupNorm": Row(lambda c: nn.GroupNorm(4, c)),
-    "LayerNorm": Row(nn.LayerNorm, -1),
-    "RMSNorm": Row(nn.RMSNorm, -1),
-    "CrossMapLRN2d": Row(lambda _: nn.CrossMapLRN2d(3), most=2**17),
-    "LocalResponseNorm": Row(lambda _: nn.LocalResponseNorm(3)),
-    "RNN": Row(lambda c: nn.RNN(c, 32, batch_first=True), -1, most=2**15),
-    "RNN relu": Row(lambda c: nn.RNN(c, 32, nonlinearity="relu"), -1, most=2**15),
-    "GRU": Row(lambda c: nn.GRU(c, 32, bidirectional=True), -1, most=2**15),
-    "LSTM": Row(lambda c: nn.LSTM(c, 32, 2, dropout=0.1, batch_first=True), -1, most=2**15),
-    "RNNCell": Row(lambda c: nn.RNNCell(c, 64), 0, most=2**16),
-    "GRUCell": Row(lambda c: nn.GRUCell(c, 64), 0, most=2**16),
-    "LSTMCell": Row(lambda c: nn.LSTMCell(c, 64), 0, most=2**16),
-    "MultiheadAttention": Row(lambda c: nn.MultiheadAttention(c, 4), -1, lambda one, x: one(x, x, x), 2**15),
-    "MultiheadAttention alone": Row(
+    "GroupNorm": LayerCase(lambda c: nn.GroupNorm(4, c)),
+    "LayerNorm": LayerCase(nn.LayerNorm, -1),
+    "RMSNorm": LayerCase(nn.RMSNorm, -1),
+    "CrossMapLRN2d": LayerCase(lambda _: nn.CrossMapLRN2d(3), most=2**17),
+    "LocalResponseNorm": LayerCase(lambda _: nn.LocalResponseNorm(3)),
+    "RNN": LayerCase(lambda c: nn.RNN(c, 32, batch_first=True), -1, most=2**15),
+    "RNN relu": LayerCase(lambda c: nn.RNN(c, 32, nonlinearity="relu"), -1, most=2**15),
+    "GRU": LayerCase(lambda c: nn.GRU(c, 32, bidirectional=True), -1, most=2**15),
+    "LSTM": LayerCase(lambda c: nn.LSTM(c, 32, 2, dropout=0.1, batch_first=True), -1, most=2**15),
+    "RNNCell": LayerCase(lambda c: nn.RNNCell(c, 64), 0, most=2**16),
+    "GRUCell": LayerCase(lambda c: nn.GRUCell(c, 64), 0, most=2**16),
+    "LSTMCell": LayerCase(lambda c: nn.LSTMCell(c, 64), 0, most=2**16),
+    "MultiheadAttention": LayerCase(
+        lambda c: nn.MultiheadAttention(c, 4), -1, lambda one, x: one(x, x, x), 2**15
+    ),
+    "MultiheadAttention alone": LayerCase(
         lambda c: nn.MultiheadAttention(c, 4, batch_first=True),
         -1,
         lambda one, x: one(x, x, x, need_weights=False),
         2**15,
     ),
-    "Transformer": Row(
+    "Transformer": LayerCase(
         lambda c: nn.Transformer(c, 4, 1, 1, 2 * c, batch_first=True), -1, lambda one, x: one(x, x), 2**13
     ),
-    "TransformerEncoderLayer": Row(
+    "TransformerEncoderLayer": LayerCase(
         lambda c: nn.TransformerEncoderLayer(c, 4, 2 * c, batch_first=True), -1, most=2**14
     ),
-    "TransformerDecoderLayer": Row(
+    "TransformerDecoderLayer": LayerCase(
         lambda c: nn.TransformerDecoderLayer(c, 4, 2 * c), -1, lambda one, x: one(x, x), 2**14
     ),
-    "TransformerEncoder": Row(
+    "TransformerEncoder": LayerCase(
         lambda c: nn.TransformerEncoder(
             nn.TransformerEncoderLayer(c, 4, c, activation="gelu"), 2, enable_nested_tensor=False
         ),
         -1,
         most=2**13,
     ),
-    "TransformerDecoder": Row(
+    "TransformerDecoder": LayerCase(
         lambda c: nn.TransformerDecoder(nn.TransformerDecoderLayer(c, 4, c), 2),
         -1,
         lambda one, x: one(x, x),
         2**13,
     ),
-    "Embedding": Row(lambda c: nn.Embedding(_EMBEDDED, c), -1, _words),
-    "EmbeddingBag": Row(lambda c: nn.EmbeddingBag(_EMBEDDED, c), -1, _words),
-    "EmbeddingBag max": Row(lambda c: nn.EmbeddingBag(_EMBEDDED, c, mode="max"), -1, _words),
-    "ChannelShuffle": Row(lambda _: nn.ChannelShuffle(4)),
-    "PixelShuffle": Row(lambda _: nn.PixelShuffle(2)),
-    "PixelUnshuffle": Row(lambda _: nn.PixelUnshuffle(2), 2, lambda one, x: one(x[..., :8, :8])),
+    "Embedding": LayerCase(lambda c: nn.Embedding(_EMBEDDED, c), -1, _words),
+    "EmbeddingBag": LayerCase(lambda c: nn.EmbeddingBag(_EMBEDDED, c), -1, _words),
+    "EmbeddingBag max": LayerCase(lambda c: nn.EmbeddingBag(_EMBEDDED, c, mode="max"), -1, _words),
+    "ChannelShuffle": LayerCase(lambda _: nn.ChannelShuffle(4)),
+    "PixelShuffle": LayerCase(lambda _: nn.PixelShuffle(2)),
+    "PixelUnshuffle": LayerCase(lambda _: nn.PixelUnshuffle(2), 2, lambda one, x: one(x[..., :8, :8])),
     **{
-        f"Upsample {mode}": Row(
+        f"Upsample {mode}": LayerCase(
             partial(_ignoring, partial(nn.Upsample, scale_factor=2, mode=mode)), sides, most=2**18
         )
         for mode, sides in (("nearest", 1), ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3))
     },
-    "Upsample volumes": Row(lambda _: nn.Upsample(scale_factor=2), 3, most=2**17),
-    "UpsamplingNearest2d": Row(lambda _: nn.UpsamplingNearest2d(scale_factor=2), most=2**18),
-    "UpsamplingBilinear2d": Row(lambda _: nn.UpsamplingBilinear2d(scale_factor=2), most=2**18),
-    "Unfold": Row(lambda _: nn.Unfold(3, padding=1), most=2**17),
-    "Fold": Row(lambda _: nn.Fold(4, 2, stride=2), 1, lambda fold, x: fold(x[..., :4]), 2**17),
-    "CosineSimilarity": Row(lambda _: nn.CosineSimilarity(), 0, lambda layer, x: layer(x, x)),
-    "PairwiseDistance": Row(lambda _: nn.PairwiseDistance(), 0, lambda layer, x: layer(x, x)),
-    **_loss_names,
+    "Upsample volumes": LayerCase(lambda _: nn.Upsample(scale_factor=2), 3, most=2**17),
+    "UpsamplingNearest2d": LayerCase(lambda _: nn.UpsamplingNearest2d(scale_factor=2), most=2**18),
+    "UpsamplingBilinear2d": LayerCase(lambda _: nn.UpsamplingBilinear2d(scale_factor=2), most=2**18),
+    "Unfold": LayerCase(lambda _: nn.Unfold(3, padding=1), most=2**17),
+    "Fold": LayerCase(lambda _: nn.Fold(4, 2, stride=2), 1, lambda fold, x: fold(x[..., :4]), 2**17),
+    "CosineSimilarity": LayerCase(lambda _: nn.CosineSimilarity(), 0, lambda layer, x: layer(x, x)),
+    "PairwiseDistance": LayerCase(lambda _: nn.PairwiseDistance(), 0, lambda layer, x: layer(x, x)),
+    **_LOSSES,
 }
 """By its class in ``torch.nn``, with a word more where a class has several rows."""

@@ -1,17 +1,18 @@
-"""From what all-reduces added to a step to a link's latency and bandwidth: pure, so that it can be tested."""
+"""From what all-reduces added to a step to a link's latency and bandwidth, and to contention: pure."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import log
+from dataclasses import dataclass, replace
+from math import inf, log
 from statistics import fmean, pstdev
 
 from paceline.clusters.cluster import Backend, Cluster, Host, Link
-from paceline.clusters.profile import INSIDE, LinkFit, moment
+from paceline.clusters.profile import INSIDE, LinkFit, Profile, moment
 from paceline.costs.all_reduce import Native
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
-from paceline.studies.collectives.probe import AlphaBeta
+from paceline.studies.calibrate.device import mark_disturbed
+from paceline.studies.collectives.probe import AlphaBeta, least_squares
 
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
@@ -21,8 +22,8 @@ LARGE = 2_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Point:
-    """A step, and what was averaged in it."""
+class AveragedStep:
+    """What averaging cost a step."""
 
     sizes: tuple[int, ...]
     """Bytes of the tensors, which travel one after the other."""
@@ -31,36 +32,55 @@ class Point:
     beside: float
     """Seconds of the step without them; noise is in proportion to the whole."""
 
+    @property
+    def total(self) -> float:
+        return self.beside + max(0.0, self.added)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContentionFit:
+    """What was measured with so many workers."""
+
+    workers: int
+    short: float
+    """How many times as long computing takes with all workers at it, which synchronise again at once."""
+    long: float
+    """The same where they never synchronise."""
+    links: tuple[LinkFit, ...]
+    disturbed: str = ""
+    """What else computed meanwhile, in a sentence; empty where nothing did."""
+
 
 def fit_link(
-    way: str, hosts: Sequence[int], points: Sequence[Point], *, wire: float | None = None
+    name: str, hosts: Sequence[int], steps: Sequence[AveragedStep], *, wire: float | None = None
 ) -> LinkFit:
     """The link through which all-reduces among ranks on these hosts take what they took, least squares of the whole.
 
-    ``way`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on the same host: everybody's
-    tensor goes there, and back. Where the ``wire`` is known to take so many seconds a byte, large tensors alone say
-    how much longer it takes in a step, and small ones only tell the latency: shapers let the first bytes after a pause
-    pass at once. Neither figure comes out negative.
+    ``name`` is "memory", "loopback" or "network"; "messages" are a synchronous server's on the same host: every
+    worker's tensor goes there, and back. Where the ``wire`` is known to take so many seconds a byte, large tensors
+    alone tell how much longer it takes in a step, and small ones only tell the latency: shapers let the first bytes
+    after a pause pass at once. Neither figure comes out negative.
     """
-    if len(points) < 2:
-        raise UsageError(f"{len(points)} steps tell no link's latency and bandwidth: measure 2 or more")
-    delays = [_seconds(way, hosts, point, Link(latency=1.0, bandwidth=1e30)) for point in points]
-    moved = [_seconds(way, hosts, point, Link(latency=0.0, bandwidth=1.0)) for point in points]
-    weights = [1 / (point.beside + max(0.0, point.added)) ** 2 for point in points]
-    added = [point.added for point in points]
+    if len(steps) < 2:
+        raise UsageError(f"{len(steps)} steps tell no link's latency and bandwidth: measure 2 or more")
+    delays = [_seconds(name, hosts, step, Link(latency=1.0, bandwidth=1e30)) for step in steps]
+    moved = [_seconds(name, hosts, step, Link(latency=0.0, bandwidth=1.0)) for step in steps]
+    weights = [1 / step.total**2 for step in steps]
+    added = [step.added for step in steps]
     if wire is None:
-        latency, byte_seconds = _least_squares(delays, moved, added, weights)
+        latency, byte_seconds = least_squares(delays, moved, added, weights)
     else:
-        byte_seconds = max([wire, *_rates(points, moved)])
+        large = [s.added / size for s, size in zip(steps, moved, strict=True) if sum(s.sizes) >= LARGE]
+        byte_seconds = max(wire, fmean(large) if large else 0.0)
         left = [seconds - byte_seconds * size for seconds, size in zip(added, moved, strict=True)]
-        latency = _least_squares(delays, [0.0] * len(points), left, weights)[0]
+        latency = least_squares(delays, [0.0] * len(steps), left, weights)[0]
     link = Link(latency=latency, bandwidth=_bandwidth(byte_seconds))
     return LinkFit(
-        name=way,
+        name=name,
         bandwidth=link.bandwidth,
         latency=latency,
-        spread=_spread(way, hosts, points, link),
-        points=len(points),
+        spread=pstdev(log(step.total / (step.beside + _seconds(name, hosts, step, link))) for step in steps),
+        points=len(steps),
         workers=len(hosts),
     )
 
@@ -77,8 +97,63 @@ def fit_wire(line: AlphaBeta, measured: Sequence[tuple[float, float]], workers: 
     )
 
 
-def check_rates(links: Iterable[LinkFit], memory: float) -> None:
-    """Refuse links inside a host that are faster than its memory, in bytes a second, in which their messages lie."""
+def fit_contention(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """How many times as long computing takes for workers that synchronise at once, and for those that never do.
+
+    ``points`` are seconds between barriers and such factors. No worker computes faster beside others, nor for
+    synchronising often.
+    """
+    parts = [moment(apart) for apart, _ in points]
+    weights = [1 / factor**2 for _, factor in points]
+    over = [factor - 1 for _, factor in points]
+    long, more = least_squares([1.0] * len(points), parts, over, weights)
+    return 1 + long + more, 1 + long
+
+
+def _bandwidth(byte_seconds: float) -> float:
+    return 1 / max(byte_seconds, 1 / FASTEST)
+
+
+def _seconds(name: str, hosts: Sequence[int], step: AveragedStep, link: Link) -> float:
+    """What the model predicts for a step; a link's own figures enter it in proportion."""
+    if name == "messages":
+        return sum(2 * (link.latency + len(hosts) * size / link.bandwidth) for size in step.sizes)
+    backend: Backend = "shm" if name == "memory" else "gloo"
+    described = Cluster.of(
+        Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
+        for host, count in sorted(Counter(hosts).items())
+    )
+    native = Native(Topology(described))
+    return sum(native.price(size, 1).seconds for size in step.sizes)
+
+
+def add_contention(profile: Profile, found: ContentionFit) -> Profile:
+    """The profile with these links and, of workers on one host, this contention, in place of those of as many."""
+    profile = mark_disturbed(add_links(profile, found.links), found.disturbed)
+    if not any(link.name == "memory" for link in found.links):
+        return profile
+    return replace(
+        profile,
+        contention=_filled(profile.contention, found.workers, found.long),
+        contention_short=_filled(profile.contention_short, found.workers, found.short),
+    )
+
+
+def add_links(profile: Profile, links: Sequence[LinkFit]) -> Profile:
+    """The profile with these links, in place of those of the same name and as many workers.
+
+    Raises UsageError where one is faster than the memory that the profile's device was measured with.
+    """
+    _check_rates(profile, links)
+    anew = {(link.name, link.workers) for link in links}
+    kept = [link for link in profile.links if (link.name, link.workers) not in anew]
+    return replace(profile, links=(*kept, *links))
+
+
+def _check_rates(profile: Profile, links: Iterable[LinkFit]) -> None:
+    """Messages inside a host lie in its memory; a device that only a record is known of has no rate of memory."""
+    device = profile.device
+    memory = float(device["limits"]["bandwidth"]) if device.get("curves") else inf
     for link in links:
         if link.name in INSIDE and memory < link.bandwidth < FASTEST:
             raise UsageError(
@@ -87,67 +162,10 @@ def check_rates(links: Iterable[LinkFit], memory: float) -> None:
             )
 
 
-def _bandwidth(byte_seconds: float) -> float:
-    return 1 / max(byte_seconds, 1 / FASTEST)
-
-
-def _spread(way: str, hosts: Sequence[int], points: Sequence[Point], link: Link) -> float:
-    """Of the steps as measured over the steps as this link would have them."""
-    return pstdev(
-        log((one.beside + max(0.0, one.added)) / (one.beside + _seconds(way, hosts, one, link)))
-        for one in points
-    )
-
-
-def fit_contention(points: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """How many times as long computing takes for workers who meet at once, and for those who never do.
-
-    ``points`` are seconds between meetings and such factors. Contention makes nobody faster, nor does
-    meeting often.
-    """
-    parts = [moment(apart) for apart, _ in points]
-    weights = [1 / factor**2 for _, factor in points]
-    ones, over = [1.0] * len(points), [factor - 1 for _, factor in points]
-    long, more = _least_squares(ones, parts, over, weights)
-    return 1 + long + more, 1 + long
-
-
-def _seconds(way: str, hosts: Sequence[int], point: Point, link: Link) -> float:
-    """What the model makes of a point; a link's own figures enter it in proportion."""
-    if way == "messages":
-        return sum(2 * (link.latency + len(hosts) * size / link.bandwidth) for size in point.sizes)
-    backend: Backend = "shm" if way == "memory" else "gloo"
-    described = Cluster.of(
-        Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
-        for host, count in sorted(Counter(hosts).items())
-    )
-    native = Native(Topology(described))
-    return sum(native.price(size, 1).seconds for size in point.sizes)
-
-
-def _rates(points: Sequence[Point], moved: Sequence[float]) -> list[float]:
-    """The mean seconds a byte of large tensors, if there are any."""
-    large = [p.added / size for p, size in zip(points, moved, strict=True) if sum(p.sizes) >= LARGE]
-    return [fmean(large)] if large else []
-
-
-def _least_squares(
-    first: Sequence[float], second: Sequence[float], values: Sequence[float], weights: Sequence[float]
-) -> tuple[float, float]:
-    """The a and b, 0 or more, for which a first + b second come nearest to the values."""
-    both = list(zip(first, second, values, weights, strict=True))
-    aa, ab, bb = (
-        sum(w * x * x for x, _, _, w in both),
-        sum(w * x * y for x, y, _, w in both),
-        sum(w * y * y for _, y, _, w in both),
-    )
-    av, bv = sum(w * x * v for x, _, v, w in both), sum(w * y * v for _, y, v, w in both)
-    determinant = aa * bb - ab * ab
-    if not determinant:
-        return max(0.0, av / aa), 0.0
-    a, b = (av * bb - bv * ab) / determinant, (bv * aa - av * ab) / determinant
-    if a < 0:
-        return 0.0, max(0.0, bv / bb)
-    if b < 0:
-        return max(0.0, av / aa), 0.0
-    return a, b
+def _filled(known: tuple[float, ...], workers: int, factor: float) -> tuple[float, ...]:
+    """Numbers of workers that were never measured lie on a line between their neighbours."""
+    before = (*(known or (1.0,))[: workers - 1],)
+    missing = workers - 1 - len(before)
+    last = before[-1]
+    between = (last + (factor - last) * place / (missing + 1) for place in range(1, missing + 1))
+    return (*before, *between, max(1.0, factor), *known[workers:])

@@ -1,73 +1,105 @@
 """Links and contention as training meets them: small networks that are trained by all workers at once.
 
-A link that is measured on idle cores looks better than it is in a step, where a worker that is told something has to
-get a core first. So gradients are averaged as in training, and count as what that adds to a step whose workers only
-meet. All is measured in turn, round after round: a machine that is faster in one second than in the next is so for
-all of it.
+A link that is measured on idle cores looks better than it is in a step, where a worker that receives a message has to
+get a core first. So gradients are averaged as in training, and count as what that adds to a step of workers that only
+pass a barrier. All is measured in turn, round after round: a machine that is faster in one second than in the next is
+so for all of it.
 """
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
+from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Literal
 
 import torch
+import torch.distributed as dist
+from torch import Tensor, nn
 
+from paceline import shm
 from paceline.clusters.profile import LinkFit
-from paceline.errors import RunFailed
+from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.collectives import NATIVE
+from paceline.collectives.traffic import plan_buckets
+from paceline.errors import RunFailed, UsageError
+from paceline.jobs.optimizers import Sgd
+from paceline.jobs.step import StepPhase
+from paceline.jobs.subject import Subject
 from paceline.records.load import HostLoad, LoadMeter, disturbance
+from paceline.runtimes.flat import CONTROL, Flat, own_memory
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.studies.calibrate.groups import Averaging, groups
-from paceline.studies.calibrate.kernels import (
-    IMAGES,
-    WIDTHS,
-    Averaged,
-    Plain,
-    bucket_bytes,
-    dense,
-    images,
-    repeated,
+from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
+from paceline.runtimes.live.worker.comm import ProcessGroupComm
+from paceline.runtimes.live.worker.overlap import Overlap
+from paceline.runtimes.live.worker.slowness import Slowness
+from paceline.runtimes.threads import VARIABLE, usual_threads
+from paceline.strategies.effects import BucketedMean
+from paceline.studies.calibrate.device import check_out
+from paceline.studies.calibrate.link_fit import (
+    AveragedStep,
+    ContentionFit,
+    add_contention,
+    fit_contention,
+    fit_link,
+    fit_wire,
 )
-from paceline.studies.calibrate.link_fit import Point, fit_contention, fit_link, fit_wire
+from paceline.studies.calibrate.measure import TrainingStep
+from paceline.studies.calibrate.quiet import REMEDY
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
 from paceline.studies.collectives.probe import EXCHANGES, Prober
 
+MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
+"""How gradients are averaged by default."""
+WIDTHS = (40, 420, 700, 1100)
+"""Of dense layers whose gradients are of some 40 kB, 1 MB, 2.5 MB and 5.7 MB."""
+DENSE_SAMPLES, IMAGE_SAMPLES = 32, 24
 LONG = 32
-"""Steps between two meetings of those who meet seldom."""
+"""Steps between two barriers of workers that synchronise seldom."""
 APART = ("images", "420")
-"""The networks that are also trained for long without a meeting."""
+"""The networks that are also trained for long without a barrier."""
 ROUNDS = 9
 LEAST, MOST = 8, 80
 """Timed turns of one kind in a round; after a pause, a network needs some of them to find its pace."""
 AT_ONCE = 8
 """Short turns that follow each other, of which the mean counts."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class ContentionFit:
-    """What was found with so many workers."""
-
-    workers: int
-    short: float
-    """How many times as long computing takes with all workers at it, who meet again at once."""
-    long: float
-    """The same where they never meet."""
-    links: tuple[LinkFit, ...]
-    disturbed: str = ""
-    """What else computed meanwhile, in a sentence; empty where nothing did."""
+Round = Mapping[tuple[str, str], float]
+"""Seconds of a step by (how it ran, network); what is compared was measured within a second or two. It ran "alone" on
+one worker, on all with a barrier after each step ("short") or after many ("long"), or averaged over a named link."""
 
 
-@dataclass
-class _Round:
-    """Seconds of one round, each by network; what is compared was measured within a second or two."""
+@dataclass(frozen=True)
+class LinksOutcome:
+    """How a worker's part ended."""
 
-    alone: dict[str, float] = field(default_factory=dict)
-    short: dict[str, float] = field(default_factory=dict)
-    long: dict[str, float] = field(default_factory=dict)
-    averaged: dict[tuple[str, str], float] = field(default_factory=dict)
-    """By way and network."""
+    ending: Literal["done", "interrupted"]
+
+
+def check_profile(path: Path, out: Path) -> None:
+    """Refuse, before anything is measured, a profile that links cannot be added to."""
+    if usual_threads() != 1:
+        raise UsageError(
+            f"{VARIABLE}={usual_threads()} does not go with links, which are measured with one thread each; unset it"
+        )
+    threads = read_profile(path).machine.get("threads", 1)
+    if threads != 1:
+        raise UsageError(
+            f"{path} is of workers with {threads} threads, and links are measured by workers with one thread each; "
+            "give a profile that was made with one thread"
+        )
+    check_out(out)
+
+
+def add_links_here(place: ProcessInfo, path: Path, out: Path, **how: Any) -> ContentionFit | None:
+    """Call ``calibrate_links``; rank 0 adds what was found to the profile ``path`` and writes it to ``out``."""
+    if place.rank == 0:
+        check_profile(path, out)
+    found = calibrate_links(place, **how)
+    if found is not None and place.rank == 0:
+        write_profile(add_contention(read_profile(path), found), out)
+    return found
 
 
 def calibrate_links(
@@ -80,152 +112,247 @@ def calibrate_links(
     stopping: Callable[[], bool] = lambda: False,
     busy: bool = False,
 ) -> ContentionFit | None:
-    """Measure with all other workers of a launch, who must call this too; None where somebody was asked to stop.
+    """Measure with all other workers of a launch, which must call this too; None where one was asked to stop.
 
     Workers of one host measure shared memory and Gloo on the loopback, those of several hosts the network between
     them. Hosts that are one machine compute ``beside`` times as long together, as was measured there before. A turn
-    of one kind takes about so many seconds. All workers return the same. Unless a ``busy`` machine is accepted, rounds
+    of one kind takes about ``turn`` seconds. All workers return the same. Unless a ``busy`` machine is accepted, rounds
     during which something else computed are measured again, and RunFailed is raised where too many were.
     """
     torch.set_num_threads(1)
-    with BenchGroup(place, stopping) as room:
+    with BenchGroup(place, stopping) as group:
         meter = LoadMeter(job_roots(place), place.local_workers) if place.local_rank == 0 else None
         try:
-            return _Probe(room, turn, beside, meter).go(rounds, beat, busy=busy)
+            return _LinkProbe(group, turn, beside).measure(rounds, beat, meter, busy=busy)
         except BenchInterrupted:
             return None
 
 
-class _Probe:
-    def __init__(self, room: BenchGroup, turn: float, beside: float, meter: LoadMeter | None) -> None:
-        self._room, self._turn, self._beside, self._meter = room, turn, beside, meter
-        self._ways: Mapping[str, Averaging] = groups(room)
-        dense_nets = {str(width): Plain(dense(width)) for width in WIDTHS}
-        self._plain = {"images": Plain(images(), IMAGES), **dense_nets}
+class _LinkProbe:
+    def __init__(self, group: BenchGroup, turn: float, beside: float) -> None:
+        self._group, self._turn, self._beside = group, turn, beside
+        names = ("memory", "loopback") if len(set(group.hosts)) == 1 else ("network",)
+        self._links = {name: _BenchComm(group, shared=name == "memory") for name in names}
+        self._plain = {"images": TrainingStep(_subject(_images), IMAGE_SAMPLES)}
+        self._plain |= {str(width): TrainingStep(_dense(width), DENSE_SAMPLES) for width in WIDTHS}
         self._averaged = {
-            (way, str(width)): Averaged(dense(width), group)
-            for way, group in self._ways.items()
+            (name, str(width)): _AveragingStep(_dense(width), comm)
+            for name, comm in self._links.items()
             for width in WIDTHS
         }
 
-    def go(self, rounds: int, beat: Callable[[int], None], *, busy: bool) -> ContentionFit:
-        found: list[_Round] = []
+    def measure(
+        self, rounds: int, beat: Callable[[int], None], meter: LoadMeter | None, *, busy: bool
+    ) -> ContentionFit:
+        found: list[Round] = []
         number, disturbed = 0, ""
         while len(found) < rounds:
             beat(number)
-            one, loads = self._watched()
+            if meter:
+                meter.restart()
+            one = self._round()
+            loads = self._group.exchange(asdict(meter.load()) if meter else None)
             number += 1
             if number == 1:  # it warms up
                 continue
-            if told := disturbance(loads, "the measurement"):
-                disturbed = told
-            if busy or not told:
+            if others := disturbance([HostLoad(**load) for load in loads if load], "the measurement"):
+                disturbed = others
+            if busy or not others:
                 found.append(one)
             elif number > 2 * rounds + 1:
-                raise RunFailed(f"{told} Nothing was written: stop them and calibrate again, or give --busy")
-        together = self._conclude(found, self._wire(rounds))
-        return replace(together, disturbed=disturbed if busy else "")
-
-    def _watched(self) -> tuple[_Round, list[HostLoad]]:
-        """A round, and what else computed on every host meanwhile; the same loads on all ranks."""
-        if self._meter:
-            self._meter.restart()
-        one = self._round()
-        told = self._room.exchange(asdict(self._meter.load()) if self._meter else None)
-        return one, [HostLoad(**load) for load in told if load]
+                raise RunFailed(f"{others} Nothing was written: {REMEDY}")
+        wire = self._wire(rounds)
+        short, long = fit_contention(_contention_factors(found))
+        links = [self._fit(name, found, wire) for name in self._links]
+        return ContentionFit(
+            workers=self._group.workers,
+            short=short,
+            long=long,
+            links=(*links, *([wire] if wire else [])),
+            disturbed=disturbed if busy else "",
+        )
 
     def _wire(self, rounds: int) -> LinkFit | None:
         """What a message between two hosts takes, with nothing else under way and no part of an all-reduce."""
-        if "network" not in self._ways:
+        if "network" not in self._links:
             return None
-        prober = Prober(self._room, rounds * self._turn)
-        line = prober.exchange("across", self._room.first_of_each_host())
+        prober = Prober(self._group, rounds * self._turn)
+        line = prober.exchange("across", self._group.first_of_each_host())
         found: Any = prober.measured
         points = [(one["bytes"], one["seconds"] / EXCHANGES) for one in found]
-        return fit_wire(line, points, self._room.workers)
+        return fit_wire(line, points, self._group.workers)
 
-    def _round(self) -> _Round:
-        one = _Round()
-        for name, step in self._plain.items():
-            one.alone[name] = alone = self._alone(step)
-            one.short[name] = self._together(step, 1, alone)
-            if name in APART:
-                one.long[name] = self._together(step, LONG, alone)
+    def _round(self) -> Round:
+        one = {}
+        for net, step in self._plain.items():
+            one["alone", net] = alone = self._alone(step)
+            one["short", net] = self._together(step, 1, alone)
+            if net in APART:
+                one["long", net] = self._together(step, LONG, alone)
         for key, averaged in self._averaged.items():
-            one.averaged[key] = self._timed(averaged)
+            one[key] = self._timed(averaged.run)
         return one
 
-    def _alone(self, step: Plain) -> float:
-        """One worker computes while all others sleep, who must not even look whether it is done."""
+    def _alone(self, step: TrainingStep) -> float:
+        """One worker computes while all others sleep and do not poll."""
         seconds = 0.0
-        if self._room.rank == 0:
-            step()
+        if self._group.rank == 0:
+            step.run()
             calls, begun = 0, time.perf_counter()
             while time.perf_counter() - begun < self._turn:
-                step()
+                step.run()
                 calls += 1
             seconds = (time.perf_counter() - begun) / calls
-        told: float = self._room.exchange(seconds)[0]
-        return told
+        first: float = self._group.exchange(seconds)[0]
+        return first
 
-    def _together(self, step: Plain, steps: int, alone: float) -> float:
-        """Seconds of a step with all workers at it, who meet after so many, as quickly as there is a way to."""
-        if "memory" not in self._ways:
+    def _together(self, step: TrainingStep, steps: int, alone: float) -> float:
+        """Seconds of a step with all workers at it, with the quickest barrier there is after so many steps."""
+        if "memory" not in self._links:
             return self._beside * alone
-        work, meet = repeated(step, steps), self._ways["memory"].meet
 
         def turn() -> None:
-            work()
-            meet()
+            for _ in range(steps):
+                step.run()
+            self._links["memory"].barrier()
 
         return self._timed(turn) / steps
 
-    def _timed(self, turn: Callable[[], None]) -> float:
+    def _timed(self, turn: Callable[[], object]) -> float:
         """Seconds of a turn in a row of them, by the slowest worker: the median of means of a few that follow."""
-        (once,) = self._many(turn, 1)
-        times = self._many(turn, max(LEAST, min(MOST, int(self._turn / once))))
+        (once,) = self._group.slowest(self._times(turn, 1))
+        times = self._times(turn, max(LEAST, min(MOST, int(self._turn / once))))
         few = AT_ONCE if len(times) >= 3 * AT_ONCE else 1
         means = (sum(times[at : at + few]) / few for at in range(0, len(times) - few + 1, few))
-        return self._room.slowest([median(means)])[0]
+        return self._group.slowest([median(means)])[0]
 
-    def _many(self, turn: Callable[[], None], times: int) -> list[float]:
-        """Seconds of each turn; for a single one, the slowest worker's."""
-        self._room.align()
+    def _times(self, turn: Callable[[], object], times: int) -> list[float]:
+        self._group.align()
         marks = [time.perf_counter()]
         for _ in range(times):
             turn()
             marks.append(time.perf_counter())
-        found = [later - earlier for earlier, later in pairwise(marks)]
-        return self._room.slowest(found) if times == 1 else found
+        return [later - earlier for earlier, later in pairwise(marks)]
 
-    def _conclude(self, rounds: Sequence[_Round], wire: LinkFit | None) -> ContentionFit:
-        short, long = fit_contention(_factors(rounds))
-        return ContentionFit(
-            workers=self._room.workers,
-            short=short,
-            long=long,
-            links=(*(self._fit(way, rounds, wire) for way in self._ways), *([wire] if wire else [])),
-        )
-
-    def _fit(self, way: str, rounds: Sequence[_Round], wire: LinkFit | None) -> LinkFit:
+    def _fit(self, name: str, rounds: Sequence[Round], wire: LinkFit | None) -> LinkFit:
         points = []
         for net in map(str, WIDTHS):
             # In steps of one worker alone, so that slow rounds count as much as quick ones.
-            alone = median(one.alone[net] for one in rounds)
-            beside = alone * median(one.short[net] / one.alone[net] for one in rounds)
-            added = alone * median(
-                (one.averaged[way, net] - one.short[net]) / one.alone[net] for one in rounds
+            alone = median(one["alone", net] for one in rounds)
+            added = median((one[name, net] - one["short", net]) / one["alone", net] for one in rounds)
+            points.append(
+                AveragedStep(
+                    sizes=_bucket_bytes(self._plain[net].model.flat),
+                    added=alone * added,
+                    beside=alone * _factor(rounds, "short", net),
+                )
             )
-            points.append(Point(sizes=bucket_bytes(self._plain[net].flat), added=added, beside=beside))
-        return fit_link(way, self._room.hosts, points, wire=1 / wire.bandwidth if wire else None)
+        return fit_link(name, self._group.hosts, points, wire=1 / wire.bandwidth if wire else None)
 
 
-def _factors(rounds: Sequence[_Round]) -> list[tuple[float, float]]:
-    """Seconds that one worker alone computes between two meetings, and how many times as long it takes with all."""
+def _contention_factors(rounds: Sequence[Round]) -> list[tuple[float, float]]:
+    """Seconds that one worker alone computes between two barriers, and how many times as long it takes with all."""
     found = []
-    for net in rounds[0].alone:
-        alone = median(one.alone[net] for one in rounds)
-        found.append((alone, median(one.short[net] / one.alone[net] for one in rounds)))
+    for net in ("images", *map(str, WIDTHS)):
+        alone = median(one["alone", net] for one in rounds)
+        found.append((alone, _factor(rounds, "short", net)))
         if net in APART:
-            found.append((LONG * alone, median(one.long[net] / one.alone[net] for one in rounds)))
+            found.append((LONG * alone, _factor(rounds, "long", net)))
     return found
+
+
+def _factor(rounds: Sequence[Round], how: str, net: str) -> float:
+    return median(one[how, net] / one["alone", net] for one in rounds)
+
+
+class _BenchComm(ProcessGroupComm):
+    """Sums alone, over a group that the benchmark has made and will end: in shared memory, or by Gloo."""
+
+    def __init__(self, group: BenchGroup, *, shared: bool) -> None:
+        self.rank, self.workers, self.transport = group.rank, group.workers, "shm" if shared else "gloo"
+        self._shm = group.shm if shared else None
+        self._sums = choose_sums(NATIVE, group.hosts, group.rank, "gloo")
+        self._barrier = self.zeros(16, torch.float32, torch.device("cpu"))
+
+    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+        if self._shm is None:
+            return own_memory(length, dtype, device)
+        return shm.zeros(length, dtype=dtype, group=self._shm)
+
+    def sum(self, tensor: Tensor) -> None:
+        if self._shm is None:
+            super().sum(tensor)
+        else:
+            dist.all_reduce(tensor, group=self._shm)
+
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
+        if self._shm is None:
+            return super().start_sum(tensor, done)
+        work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
+        work.get_future().add_done_callback(lambda _: done())
+        return work
+
+    def barrier(self) -> None:
+        self.sum(self._barrier)
+
+
+class _AveragingStep(TrainingStep):
+    """A step with gradients averaged over all workers, as a live worker does it: in buckets, behind backward."""
+
+    def __init__(self, subject: Subject, comm: _BenchComm) -> None:
+        super().__init__(subject, DENSE_SAMPLES, comm.zeros)
+        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowness())
+
+    def last_backward(self) -> None:
+        self._overlap.begin()
+
+    def end(self, phase: StepPhase) -> None:
+        if phase == "backward":
+            storage = self.model.flat.grad_storage
+            storage[0], storage[1] = DENSE_SAMPLES, 0.0
+            self._overlap.finish()
+            storage[:2].tolist()
+        super().end(phase)
+
+
+def _bucket_bytes(flat: Flat) -> tuple[int, ...]:
+    """What is all-reduced in a step, one after the other."""
+    element = flat.grad_storage.element_size()
+    sizes = [parameter.numel() for parameter in flat.parameters]
+    buckets = plan_buckets(sizes, element, MEAN.first_bucket, MEAN.bucket)
+    *early, last = ((bucket.stop - bucket.start) * element for bucket in buckets)
+    return (*early, last + CONTROL * element)
+
+
+def _subject(model: Callable[[], nn.Module]) -> Subject:
+    return Subject(
+        name="link",
+        model=model,
+        loss=nn.functional.cross_entropy,
+        batch=lambda samples: (torch.randn(samples, 196), torch.randint(0, 10, (samples,))),
+        optimizer=Sgd(lr=1e-3, momentum=0.9),
+    )
+
+
+def _dense(width: int) -> Subject:
+    """A few matrix products and an optimizer's pass over their weights."""
+    sizes = (196, width, width, 10)
+    return _subject(
+        lambda: nn.Sequential(
+            *(layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU()))
+        )[:-1]
+    )
+
+
+def _images() -> nn.Module:
+    """Many short operators, as small convolutional networks have."""
+    return nn.Sequential(
+        nn.Unflatten(1, (1, 14, 14)),
+        nn.Conv2d(1, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(8, 24, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(24 * 49, 10),
+    )

@@ -1,30 +1,44 @@
-"""One network, measured: its whole steps, and each operator in its place."""
+"""What is measured of one network: each operator in its place, whole steps, and what the machine does at best."""
 
 import resource
-from dataclasses import dataclass
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import astuple, dataclass
+from itertools import repeat
 from statistics import median
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch._ops import OpOverload
 
+from paceline.costs.devices.features import Limits
+from paceline.costs.devices.fitted import PAGE
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.step import Step
 from paceline.costs.trace.timing import PHASES
-from paceline.studies.calibrate.networks import Network
-from paceline.studies.calibrate.steps import Parts, PlainStep, typical
+from paceline.jobs.step import StepHooks, StepPhase
+from paceline.jobs.subject import Subject
+from paceline.records.spans import StepBreakdown
+from paceline.runtimes.flat import FlatModel, Zeros, own_memory
+from paceline.runtimes.live.wire.channel import RECORD
+from paceline.runtimes.live.wire.noise import TAG, Cipher
 
 ENOUGH = 0.04
 """Seconds after which steps need not be run more often."""
 MOST_STEPS = 12
+CIPHER_RECORDS = 256
+"""Of 256 KiB: more than a processor's caches hold, as gradients are."""
 LONG = 1.0
 """Seconds of a step that is run once only."""
+PACE = 0.8
+"""How far the time of an operator follows that of the probe, as a power; memory follows it less than computing."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timed:
+class TimedOperator:
     """An operator in its place."""
 
     operator: Operator
@@ -33,97 +47,163 @@ class Timed:
     """Pages of memory that it was the first to touch; each costs it time that warm memory does not."""
 
 
-class Whole(NamedTuple):
-    """A step without a look at its operators."""
-
-    parts: Parts
-    pace: float
-
-
 @dataclass(frozen=True, kw_only=True)
-class Measured:
+class MeasuredNetwork:
     """A network's step."""
 
-    name: str
-    samples: int
-    operators: tuple[Timed, ...]
+    operators: tuple[TimedOperator, ...]
     pace: float
     """Seconds of a fixed small task in between: a shared machine is not as fast at one moment as at the next."""
-    whole: Whole | None
-    """The step as it runs when nobody looks at its operators, for some networks."""
+    step: StepBreakdown | None
+    """The step as it runs when its operators are not timed, at this pace; measured for some networks."""
 
 
-class Seconds(float):
+class _FaultedSeconds(float):
     """A time, and how many pages of memory were touched first in it."""
 
     faults: int
 
 
-class Probe:
-    """A fixed task that takes about a millisecond."""
+class TrainingStep(StepHooks):
+    """A model on flat buffers that is trained on one mini-batch again and again, as the live runtime does it."""
 
-    def __init__(self) -> None:
-        self._matrix = torch.randn(256, 256)
+    def __init__(self, subject: Subject, samples: int, zeros: Zeros = own_memory) -> None:
+        self.model = FlatModel(subject, subject.model(), zeros)
+        self._batch = subject.batch(samples)
+        self._ends: list[float] = []
 
-    def seconds(self) -> float:
-        """Of the task, now."""
-        times = []
-        for _ in range(5):
-            begin = perf_counter()
-            torch.mm(self._matrix, self._matrix)
-            times.append(perf_counter() - begin)
-        return median(times)
+    def end(self, phase: StepPhase) -> None:  # noqa: ARG002
+        self._ends.append(perf_counter())
+
+    def run(self) -> StepBreakdown:
+        self._ends = []
+        self.model.accumulate(repeat(self._batch), [1.0], self)
+        begin, forward, backward = self._ends
+        self.model.optimizer.step()
+        return StepBreakdown(
+            forward=forward - begin, backward=backward - forward, apply=perf_counter() - backward
+        )
 
 
-def measure(network: Network, probe: Probe, whole: bool = True) -> Measured:
+def measure(subject: Subject, samples: int, *, whole: bool) -> MeasuredNetwork:
     """Run steps in which each operator is timed and, if ``whole``, steps in which none is.
 
     Steps of a kind run one after the other, as in a training, and quick ones more often.
     """
     recorder = Recorder(_run)
-    step = Step(network.subject, network.samples, recorder)
+    step = Step(subject, samples, recorder)
     begin = perf_counter()
     with recorder:
-        step.run()  # kernels are made, memory is got
+        step.run()  # kernels are made, memory is allocated
     first = perf_counter() - begin
     repeats = min(MOST_STEPS, max(2 if first < LONG else 1, int(ENOUGH / first)))
-    pace, runs = [probe.seconds()], []
+    paces, runs = [_pace()], []
     for _ in range(repeats):
         with recorder:
             step.run()
         runs.append([call for phase in PHASES for call in recorder.calls[phase]])
-        pace.append(probe.seconds())
+        paces.append(_pace())
     operators = tuple(_typical(calls) for calls in zip(*runs, strict=True))
     del step, runs
-    return Measured(
-        name=network.subject.name,
-        samples=network.samples,
-        operators=operators,
-        pace=median(pace),
-        whole=_whole(network, probe, repeats) if whole else None,
+    pace = median(paces)
+    return MeasuredNetwork(
+        operators=operators, pace=pace, step=_whole_step(subject, samples, repeats, pace) if whole else None
     )
 
 
-def _whole(network: Network, probe: Probe, repeats: int) -> Whole:
-    plain = PlainStep(network.subject, network.samples)
-    plain.run()
-    pace = [probe.seconds()]
-    parts = [plain.run() for _ in range(repeats)]
-    pace.append(probe.seconds())
-    return Whole(typical(parts), sum(pace) / 2)
+def _whole_step(subject: Subject, samples: int, repeats: int, pace: float) -> StepBreakdown:
+    """The medians of a step's parts, as they would be at this pace."""
+    step = TrainingStep(subject, samples)
+    step.run()
+    before = _pace()
+    steps = [astuple(step.run()) for _ in range(repeats)]
+    here = (before + _pace()) / 2
+    typical = StepBreakdown(*(median(part) for part in zip(*steps, strict=True)))
+    return typical * float((pace / here) ** PACE)
 
 
-def _typical(calls: tuple[tuple[Operator, float], ...]) -> Timed:
+def _pace() -> float:
+    """Seconds of a fixed task that takes about a millisecond."""
+    matrix = torch.ones(256, 256)
+    return median(_times(lambda: torch.mm(matrix, matrix), 5))
+
+
+def _typical(calls: tuple[tuple[Operator, float], ...]) -> TimedOperator:
     """The medians of an operator's runs."""
     times = [seconds for _, seconds in calls]
-    pages = [seconds.faults for seconds in times if isinstance(seconds, Seconds)]
-    return Timed(calls[0][0], median(times), median(pages))
+    pages = [seconds.faults for seconds in times if isinstance(seconds, _FaultedSeconds)]
+    return TimedOperator(calls[0][0], median(times), median(pages))
 
 
 def _run(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, float]:
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
     begin = perf_counter()
     result = function(*args, **kwargs)
-    seconds = Seconds(perf_counter() - begin)
+    seconds = _FaultedSeconds(perf_counter() - begin)
     seconds.faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
     return result, seconds
+
+
+def measure_limits() -> Limits:
+    """The best rate of large matrix products and of a friendly convolution; memory by the best of several copies."""
+    matrix, source = torch.randn(768, 768), torch.randn(8 * 2**20)
+    images, weights = torch.randn(4, 128, 28, 28), torch.randn(128, 128, 3, 3)
+    target = torch.empty_like(source)
+    products = [
+        (2.0 * 768**3, lambda: torch.mm(matrix, matrix)),
+        (2.0 * 4 * 28 * 28 * 9 * 128**2, lambda: torch.conv2d(images, weights, padding=1)),
+    ]
+    flops = max(work / min(_times(run, 12)) for work, run in products)
+    copy = min(_times(lambda: target.copy_(source), 12))
+    return Limits(flops=flops, bandwidth=2 * source.nbytes / copy)
+
+
+def measure_page() -> float:
+    """Seconds that the first touch of a page costs beyond the writing."""
+    size = 64 * 2**20
+    fresh, warm = [], []
+    for _ in range(3):
+        memory = torch.empty(size, dtype=torch.uint8)
+        fresh += _times(lambda memory=memory: memory.fill_(1), 1)  # type: ignore[misc]
+        warm += _times(lambda memory=memory: memory.fill_(2), 1)  # type: ignore[misc]
+    return max(0.0, median(fresh) - median(warm)) / (size / PAGE)
+
+
+def measure_cipher() -> float:
+    """Bytes a second that one process seals and sends while another receives and opens them, here as two threads."""
+    return max(_cipher_rate() for _ in range(3))
+
+
+def _cipher_rate() -> float:
+    sealing, opening = Cipher(bytes(32)), Cipher(bytes(32))
+    source, target = (memoryview(bytearray(CIPHER_RECORDS * RECORD)) for _ in range(2))
+    sent, got = (memoryview(bytearray(RECORD + TAG)) for _ in range(2))
+    places = range(0, CIPHER_RECORDS * RECORD, RECORD)
+    with (
+        socket.create_server(("127.0.0.1", 0)) as listening,
+        socket.create_connection(listening.getsockname()) as sender,
+        listening.accept()[0] as receiver,
+    ):
+
+        def send() -> None:
+            for at in places:
+                sealing.seal_into(sent, source[at : at + RECORD])
+                sender.sendall(sent)
+
+        begun = perf_counter()
+        thread = threading.Thread(target=send, daemon=True)
+        thread.start()
+        for at in places:
+            receiver.recv_into(got, RECORD + TAG, socket.MSG_WAITALL)
+            opening.open_into(target[at : at + RECORD], got)
+        thread.join()
+        return CIPHER_RECORDS * RECORD / (perf_counter() - begun)
+
+
+def _times(run: Callable[[], object], repeats: int) -> list[float]:
+    times = []
+    for _ in range(repeats):
+        begin = perf_counter()
+        run()
+        times.append(perf_counter() - begin)
+    return times

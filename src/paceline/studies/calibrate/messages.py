@@ -4,116 +4,87 @@ A message on idle cores is quick. In a step the server needs a core as well, whi
 trained for real, alone and with a server, and the difference counts.
 """
 
-import socket
-import threading
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import torch
 
-from paceline.clusters.profile import LinkFit, Profile
+from paceline.clusters.profile import INSIDE, LinkFit, Profile
+from paceline.clusters.profile_file import read_profile, write_profile
 from paceline.costs.recorded import typical_step, usual_pace
+from paceline.errors import RunFailed
 from paceline.jobs.subjects import subject_of_job
 from paceline.records.folder import RunFolder
+from paceline.records.load import disturbance
+from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
-from paceline.runtimes.live.wire.channel import RECORD
-from paceline.runtimes.live.wire.noise import TAG, Cipher
-from paceline.studies.calibrate.link_fit import Point, fit_link
+from paceline.studies.calibrate.link_fit import AveragedStep, ContentionFit, add_links, fit_link
+from paceline.studies.calibrate.quiet import REMEDY
 
-JOBS = (
-    "--data synthetic:shape=1x8x8,train=40000 --model mlp:hidden=48 --batch-size 64",
-    "--data synthetic:shape=1x8x8,train=40000 --model mlp:hidden=640,layers=2 --batch-size 16",
-)
-"""One that sends little and one that sends much, as 'paceline train' has them."""
-STEPS = 600
+SMALL = {"model": "mlp:hidden=48", "batch_size": "64"}
+LARGE = {"model": "mlp:hidden=640,layers=2", "batch_size": "16"}
+"""A job that sends little and one that sends much, as settings of a training."""
+COMMON = {
+    "data": "synthetic:shape=1x8x8,train=40000",
+    "iterations": "600",
+    "threads": "1",
+    "evaluate_every": "never",
+    "checkpoint_every": "never",
+}
 AT_ONCE = 8
 """Steps in a row of which the mean counts."""
+TRIES = 3
+"""Of a training during which something else computes."""
 
-CIPHER_RECORDS = 256
-"""Of 256 KiB: more than a processor's caches hold, as gradients are."""
-
-Train = Callable[[Sequence[str], int], RunFolder]
-"""Trains by these words of 'paceline train' with so many workers of one thread each; the folder of that run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Alone:
-    """A job on one worker."""
-
-    words: tuple[str, ...]
-    gradient: float
-    """Seconds of a step without the optimizer's."""
-    apply: float
-    size: int
-    """Bytes of its parameters."""
+Train = Callable[[Mapping[str, str]], RunFolder]
+"""Trains with these settings, ``workers`` among them; the folder of that run."""
 
 
-def calibrate_messages(profile: Profile, counts: Sequence[int], train: Train) -> list[LinkFit]:
+def add_messages(path: Path, workers: int, train: Train, *, busy: bool = False) -> ContentionFit:
+    """Measure messages, add them to the profile ``path``, and return all that it holds of so many workers on a host."""
+    profile = read_profile(path)
+    profile = add_links(profile, calibrate_messages(profile, [workers], train, busy=busy))
+    write_profile(profile, path)
+    return ContentionFit(
+        workers=workers,
+        short=profile.contention_short[workers - 1],
+        long=profile.contention[workers - 1],
+        links=tuple(link for link in profile.links if link.workers == workers and link.name in INSIDE),
+    )
+
+
+def calibrate_messages(
+    profile: Profile, counts: Sequence[int], train: Train, *, busy: bool = False
+) -> list[LinkFit]:
     """The link of so many workers with a server on their host, for each of these counts.
 
-    The profile says what contention costs. Trains each job once on one worker and once for each count.
+    The profile says what contention costs. Trains each job once on one worker and once for each count, and again
+    where something else computed meanwhile, unless a ``busy`` machine is accepted.
     """
-    jobs = [_alone(text, train) for text in JOBS]
-    points = ((count, [_point(job, count, profile, train) for job in jobs]) for count in counts)
-    return [fit_link("messages", (0,) * count, found) for count, found in points]
+    steps: dict[int, list[AveragedStep]] = {count: [] for count in counts}
+    for job in (SMALL, LARGE):
+        alone = _train(train, {**COMMON, **job, "strategy": "all-reduce", "workers": "1"}, busy)
+        times, _ = typical_step(alone)
+        gradient = times.data + (times.forward or 0.0) + (times.backward or 0.0)
+        contention = profile.contention_between(gradient)
+        for count, found in steps.items():
+            beside = gradient * contention[min(count, len(contention)) - 1] + times.apply
+            served = _train(train, {**COMMON, **job, "strategy": "ps", "workers": str(count)}, busy)
+            added = usual_pace(served, AT_ONCE) - beside
+            found.append(AveragedStep(sizes=(_model_bytes(alone),), added=added, beside=beside))
+    return [fit_link("messages", (0,) * count, found) for count, found in steps.items()]
 
 
-def measure_cipher() -> float:
-    """Bytes a second that one process seals and sends while another receives and opens them, here as two threads."""
-    return max(_cipher_rate() for _ in range(3))
+def _train(train: Train, settings: Mapping[str, str], busy: bool) -> RunFolder:
+    for _ in range(TRIES):
+        run = train(settings)
+        disturbed = disturbance(recorded_loads(run), "the measurement")
+        if busy or not disturbed:
+            return run
+    raise RunFailed(f"{disturbed} Messages with a server were not added: {REMEDY}")
 
 
-def _cipher_rate() -> float:
-    sealing, opening = Cipher(bytes(32)), Cipher(bytes(32))
-    source, target = (memoryview(bytearray(CIPHER_RECORDS * RECORD)) for _ in "12")
-    sent, got = (memoryview(bytearray(RECORD + TAG)) for _ in "12")
-    places = range(0, CIPHER_RECORDS * RECORD, RECORD)
-    with (
-        socket.create_server(("127.0.0.1", 0)) as listening,
-        socket.create_connection(listening.getsockname()) as sender,
-        listening.accept()[0] as receiver,
-    ):
-
-        def send() -> None:
-            for at in places:
-                sealing.seal_into(sent, source[at : at + RECORD])
-                sender.sendall(sent)
-
-        begun = time.perf_counter()
-        thread = threading.Thread(target=send, daemon=True)
-        thread.start()
-        for at in places:
-            receiver.recv_into(got, RECORD + TAG, socket.MSG_WAITALL)
-            opening.open_into(target[at : at + RECORD], got)
-        thread.join()
-        return CIPHER_RECORDS * RECORD / (time.perf_counter() - begun)
-
-
-def _words(job: str, strategy: str) -> tuple[str, ...]:
-    return (
-        *job.split(),
-        *("--strategy", strategy, "--iterations", str(STEPS)),
-        *("--evaluate-every", "never", "--checkpoint-every", "never"),
-    )
-
-
-def _alone(job: str, train: Train) -> _Alone:
-    folder = train(_words(job, "all-reduce"), 1)
-    times, _ = typical_step(folder)
-    subject = subject_of_job(read_run(folder)[0].job)
+def _model_bytes(run: RunFolder) -> int:
     with torch.device("meta"):
-        size = sum(one.numel() * one.element_size() for one in subject.model().parameters())
-    return _Alone(
-        words=_words(job, "ps"),
-        gradient=times.data + (times.forward or 0.0) + (times.backward or 0.0),
-        apply=times.apply,
-        size=size,
-    )
-
-
-def _point(job: _Alone, workers: int, profile: Profile, train: Train) -> Point:
-    contention = profile.contention_between(job.gradient)
-    beside = job.gradient * contention[min(workers, len(contention)) - 1] + job.apply
-    step = usual_pace(train(job.words, workers), AT_ONCE)
-    return Point(sizes=(job.size,), added=step - beside, beside=beside)
+        model = subject_of_job(read_run(run)[0].job).model()
+    return sum(one.nbytes for one in model.parameters())

@@ -1,7 +1,6 @@
-"""Random networks by which a device is measured: many shapes, none of them anybody's model."""
+"""Random networks by which a device is measured: many shapes, none of them a model that ships."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from random import Random
@@ -13,26 +12,18 @@ from torch.nn import functional
 from paceline.jobs.batches import Batch
 from paceline.jobs.optimizers import Adam, AdamW, Sgd
 from paceline.jobs.subject import Subject
-from paceline.studies.calibrate.blocks import Tagger, Tokens, transformer_block
-from paceline.studies.calibrate.images import MOST_ELEMENTS, draw_images, log_uniform, nice
+from paceline.studies.calibrate.images import MOST_ELEMENTS, Shortcut, draw_images, log_uniform, nice
 from paceline.studies.calibrate.layers import LAYERS, layer_subject
 
-Optimizer = Sgd | Adam | AdamW
+Drawn = tuple[Subject, int]
+"""What is trained, and on how many samples."""
 
 LEAST_WORK = 1e6
 MOST_WORK = 4e9
 """Floating-point operations of a layer's forward: from next to nothing to about 50 ms of a core."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Network:
-    """A subject and how many samples to give it."""
-
-    subject: Subject
-    samples: int
-
-
-def draw_network(seed: int, work: float = MOST_WORK) -> Network:
+def draw_network(seed: int, work: float = MOST_WORK) -> Drawn:
     """The network of a seed; no layer's forward takes more than about ``work`` floating-point operations."""
     random = Random(seed)  # noqa: S311
     samples = log_uniform(random, 2, 128) if random.random() < 0.95 else 1
@@ -42,15 +33,14 @@ def draw_network(seed: int, work: float = MOST_WORK) -> Network:
     return draw(random, seed, samples, work)
 
 
-def draw_layer(seed: int, number: int) -> Network:
+def draw_layer(seed: int, number: int) -> Drawn:
     """A single layer, of all that torch.nn has one after the other, at sizes of the seed."""
     names = list(LAYERS)
     random = Random(seed * 1_000_003 + 500_000 + number)  # noqa: S311
-    subject, samples = layer_subject(names[number % len(names)], random)
-    return Network(subject=subject, samples=samples)
+    return layer_subject(names[number % len(names)], random)
 
 
-def _images(random: Random, seed: int, samples: int, work: float) -> Network:
+def _images(random: Random, seed: int, samples: int, work: float) -> Drawn:
     classes = log_uniform(random, 2, 1000)
     state = random.getstate()
 
@@ -64,7 +54,7 @@ def _images(random: Random, seed: int, samples: int, work: float) -> Network:
     return _network(f"images-{seed}", model, partial(_image_batch, shape, classes), random, samples)
 
 
-def _units(random: Random, seed: int, samples: int, work: float) -> Network:
+def _units(random: Random, seed: int, samples: int, work: float) -> Drawn:
     """Linear layers, some with a norm."""
     most = (work / 2 / samples) ** 0.5
     sizes = [
@@ -83,7 +73,7 @@ def _units(random: Random, seed: int, samples: int, work: float) -> Network:
     return _network(f"units-{seed}", model, partial(_image_batch, (sizes[0],), sizes[-1]), random, samples)
 
 
-def _tokens(random: Random, seed: int, samples: int, work: float) -> Network:
+def _tokens(random: Random, seed: int, samples: int, work: float) -> Drawn:
     """A transformer."""
     heads, length = random.choice((1, 2, 4, 6, 8)), log_uniform(random, 8, 512)
     width = heads * max(8, round(log_uniform(random, 32, 768) / heads / 8) * 8)
@@ -96,13 +86,13 @@ def _tokens(random: Random, seed: int, samples: int, work: float) -> Network:
     def model() -> nn.Module:
         inner = (transformer_block(width, heads, causal, wider, dropout) for _ in range(blocks))
         head = nn.Linear(width, vocabulary, bias=bias)
-        return nn.Sequential(Tokens(vocabulary, length, width), *inner, nn.LayerNorm(width), head)
+        return nn.Sequential(TokenEmbedding(vocabulary, length, width), *inner, nn.LayerNorm(width), head)
 
     return _network(f"tokens-{seed}", model, partial(_token_batch, length, vocabulary), random, samples)
 
 
-def _sequences(random: Random, seed: int, samples: int, work: float) -> Network:
-    """Recurrent layers over tokens, and what they make of each."""
+def _sequences(random: Random, seed: int, samples: int, work: float) -> Drawn:
+    """Recurrent layers over tokens."""
     kind = random.choice((nn.LSTM, nn.LSTM, nn.LSTM, nn.GRU, nn.GRU, nn.RNN))
     length, hidden = log_uniform(random, 6, 128), 8 * log_uniform(random, 2, 64)
     width = 8 * log_uniform(random, 1, 64)
@@ -122,10 +112,10 @@ def _sequences(random: Random, seed: int, samples: int, work: float) -> Network:
 
 def _network(
     name: str, model: Callable[[], nn.Module], batch: Callable[[int], Batch], random: Random, samples: int
-) -> Network:
-    optimizer: Optimizer = random.choice((Sgd(), Sgd(), Sgd(momentum=0.0), Adam(), AdamW()))
+) -> Drawn:
+    optimizer: Sgd | Adam | AdamW = random.choice((Sgd(), Sgd(), Sgd(momentum=0.0), Adam(), AdamW()))
     subject = Subject(name=name, model=model, loss=_cross_entropy, batch=batch, optimizer=optimizer)
-    return Network(subject=subject, samples=samples)
+    return subject, samples
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -139,3 +129,66 @@ def _image_batch(shape: tuple[int, ...], classes: int, samples: int) -> Batch:
 def _token_batch(length: int, vocabulary: int, samples: int, last: bool = False) -> Batch:
     tokens = torch.randint(vocabulary, (samples, length))
     return tokens, torch.randint(vocabulary, (samples,) if last else (samples, length))
+
+
+class TokenEmbedding(nn.Module):
+    """Tokens and their positions to vectors."""
+
+    def __init__(self, vocabulary: int, length: int, width: int) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(vocabulary, width)
+        self.positions = nn.Parameter(torch.zeros(length, width))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        vectors: Tensor = self.tokens(tokens) + self.positions[: tokens.shape[1]]
+        return vectors
+
+
+class Tagger(nn.Module):
+    """Tokens through recurrent layers to scores, of each token or of the last one."""
+
+    def __init__(self, tokens: nn.Embedding, inner: nn.RNNBase, classes: int, whole: bool) -> None:
+        super().__init__()
+        self.tokens, self.inner, self.whole = tokens, inner, whole
+        self.head = nn.Linear(inner.hidden_size * (2 if inner.bidirectional else 1), classes)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        vectors = self.tokens(tokens)
+        states = (
+            self.inner(vectors)[0]
+            if self.inner.batch_first
+            else self.inner(vectors.transpose(0, 1))[0].transpose(0, 1)
+        )
+        scores: Tensor = self.head(states if self.whole else states[:, -1])
+        return scores
+
+
+class SelfAttention(nn.Module):
+    """Every position attends to the others, or to those before it."""
+
+    def __init__(self, width: int, heads: int, causal: bool, dropout: float) -> None:
+        super().__init__()
+        self.heads, self.causal, self.dropout = heads, causal, dropout
+        self.inward = nn.Linear(width, 3 * width)
+        self.outward = nn.Linear(width, width)
+
+    def forward(self, vectors: Tensor) -> Tensor:
+        samples, length, width = vectors.shape
+        parts = self.inward(vectors).chunk(3, dim=-1)
+        query, key, value = (
+            part.view(samples, length, self.heads, width // self.heads).transpose(1, 2) for part in parts
+        )
+        mixed = functional.scaled_dot_product_attention(
+            query, key, value, dropout_p=self.dropout, is_causal=self.causal
+        )
+        result: Tensor = self.outward(mixed.transpose(1, 2).reshape(samples, length, width))
+        return result
+
+
+def transformer_block(width: int, heads: int, causal: bool, wider: int, dropout: float) -> nn.Module:
+    """Attention and two linear layers, each behind a norm and beside a shortcut, with or without dropout."""
+    drop = (nn.Dropout(dropout),) if dropout else ()
+    attention = nn.Sequential(nn.LayerNorm(width), SelfAttention(width, heads, causal, dropout), *drop)
+    into, out = nn.Linear(width, wider * width), nn.Linear(wider * width, width)
+    linear = nn.Sequential(nn.LayerNorm(width), into, nn.GELU(), *drop, out, *drop)
+    return nn.Sequential(Shortcut(attention), Shortcut(linear))

@@ -6,16 +6,26 @@ from typing import TypeVar
 
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.studies.calibrate.results import CalibrationObserver
 
 PATIENCE = 60.0
 """Seconds that may be lost, by waiting and by measurements that are thrown away."""
 WINDOW = 0.5
 """Seconds of a measurement, at least: the system counts CPU time in hundredths of a second."""
 REMIND = 10.0
-"""Seconds between two sentences to somebody who waits."""
+"""Seconds between two sentences to a user who waits."""
+REMEDY = "stop them and calibrate again, or allow a busy machine, which marks the profile"
 
-Found = TypeVar("Found")
+T = TypeVar("T")
+
+
+class CalibrationObserver:
+    """What is shown of a calibration while it runs; this one shows nothing."""
+
+    def progressed(self, done: float, words: str) -> None:
+        """The share that is done."""
+
+    def noted(self, sentence: str) -> None:
+        """Worth saying at once, such as what is waited for."""
 
 
 class QuietMachine:
@@ -41,7 +51,7 @@ class QuietMachine:
         if not busy:
             self._wait()
 
-    def measure(self, work: Callable[[], Found]) -> Found:
+    def measure(self, work: Callable[[], T]) -> T:
         """What the work found when nothing else computed; it should take half a second or more."""
         while True:
             self._meter.restart()
@@ -83,6 +93,5 @@ class QuietMachine:
         if self.lost > self._patience:
             raise RunFailed(
                 f"other processes use {load.words}, and did so for {self.lost:.0f} s: what is measured now would make "
-                "predictions too slow, so nothing was written; stop them and calibrate again, or give --busy to "
-                "measure all the same"
+                f"predictions too slow, so nothing was written; {REMEDY}"
             )

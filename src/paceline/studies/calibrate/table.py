@@ -6,28 +6,202 @@ single point says how long t is. One point cannot tell which collective it was: 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import exp, log, sqrt
+from pathlib import Path
+from statistics import median
 from types import MappingProxyType
+from typing import Any, NamedTuple
 
+from paceline.clusters.description import read_toml
+from paceline.clusters.table import Reader
+from paceline.costs.bandwidth import BUS_FACTORS
 from paceline.costs.paleo.model import SCHEMES
 from paceline.errors import UsageError, unknown
-from paceline.studies.calibrate.measured import Measured
-from paceline.studies.calibrate.table_fit import Foretold, Point, TableFit
+
+INTERVAL = 1.2816
+"""Standard deviations on either side of the middle of a normal distribution that hold 80 % of it."""
 
 TRANSFERS: Mapping[str, Callable[[int], float]] = MappingProxyType(
-    {
-        **SCHEMES,
-        "ring": lambda workers: 2 * (workers - 1) / workers,
-    }
+    {**SCHEMES, "ring": BUS_FACTORS["all_reduce"]}
 )
 """Collective to how many times one worker's gradients cross the busiest link, one after the other."""
 
 
+class TablePoint(NamedTuple):
+    """A place in the table, written "2x128"."""
+
+    workers: int
+    batch: int
+    """Samples of a worker and step."""
+
+    def __str__(self) -> str:
+        return f"{self.workers}x{self.batch}"
+
+    @classmethod
+    def parse(cls, text: str) -> "TablePoint":
+        workers, cross, batch = text.strip().lower().partition("x")
+        if not cross or not workers.strip().isdecimal() or not batch.strip().isdecimal():
+            raise UsageError(f"{text!r} is not a point of a table: write workers x batch, such as '2x128'")
+        return cls(int(workers), int(batch))
+
+
+@dataclass(frozen=True, kw_only=True)
+class EpochTable:
+    """Seconds an epoch; every batch was measured with one worker too."""
+
+    model: str
+    parameters: int
+    samples: int
+    """Of an epoch."""
+    epochs: Mapping[TablePoint, float]
+
+    def steps(self, point: TablePoint) -> int:
+        """Of an epoch."""
+        return -(-self.samples // (point.workers * point.batch))
+
+    def alone(self, batch: int) -> float:
+        """One worker's epoch with this batch."""
+        return self.epochs[TablePoint(1, batch)]
+
+    @property
+    def together(self) -> list[TablePoint]:
+        """The points of more than one worker, in order."""
+        return sorted(point for point in self.epochs if point.workers > 1)
+
+    def compute(self, point: TablePoint) -> float:
+        """Seconds an epoch that one worker's time explains: its part of the samples."""
+        return self.alone(point.batch) / point.workers
+
+    def communicate(self, point: TablePoint) -> float:
+        """Seconds a step that it does not explain."""
+        return (self.epochs[point] - self.compute(point)) / self.steps(point)
+
+
+def read_table(path: Path) -> EpochTable:
+    """Read a table from a file; a scenario that asks for scaling is one too."""
+    reader = read_toml(path, "table")
+    for key in ("about", "ask"):
+        reader.word(key, "scaling")
+    return table_of(reader)
+
+
+def table_of(reader: Reader) -> EpochTable:
+    """The table that a file's keys make; keys that were not read by now are refused."""
+    reader.need("parameters = 11_173_962", "samples = 50_000")
+    model, parameters = reader.word("model", "the model"), reader.whole("parameters", 0, least=1)
+    samples = reader.whole("samples", 0, least=1)
+    rows = reader.tables("measured")
+    reader.finish()
+    epochs: dict[TablePoint, float] = {}
+    for row in rows:
+        _read_row(row, epochs)
+    if not epochs:
+        raise UsageError(
+            f"{reader.where} has no measured times: add [[measured]] with workers, batch and epoch"
+        )
+    table = EpochTable(model=model, parameters=parameters, samples=samples, epochs=epochs)
+    for point in table.together:
+        if TablePoint(1, point.batch) not in epochs:
+            raise UsageError(
+                f"{reader.where}: {point} was measured and 1x{point.batch} was not: what {point.workers} workers gain "
+                f"or lose is only seen beside one; add batch {point.batch} to the row with workers = 1"
+            )
+    return table
+
+
+def _read_row(reader: Reader, epochs: dict[TablePoint, float]) -> None:
+    """The epochs of one number of workers."""
+    reader.need("workers = 2", "batch = [32, 128]", 'epoch = ["30.38 s", "12.82 s"]')
+    workers = reader.whole("workers", 0, least=1)
+    batches = [one.whole(key, 0, least=1) for one, key in reader.items("batch")]
+    seconds = [(one.seconds(key, 0.0), one, key) for one, key in reader.items("epoch")]
+    reader.finish()
+    if len(batches) != len(seconds):
+        raise reader.wrong(
+            "epoch", f"{len(seconds)} times", f"there must be as many as batches, {len(batches)}: one each"
+        )
+    for batch, (length, one, key) in zip(batches, seconds, strict=True):
+        point = TablePoint(workers, batch)
+        if not length > 0:
+            raise one.wrong(key, one.values[key], "an epoch takes more than 0 s")
+        if point in epochs:
+            raise reader.wrong("batch", batch, f"{point} is measured twice; keep one")
+        epochs[point] = length
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """One point as it was predicted and, where it was, measured."""
+
+    point: TablePoint
+    seconds: float
+    """Predicted, an epoch."""
+    measured: float | None
+
+    @property
+    def error(self) -> float | None:
+        """Predicted over measured, less one."""
+        return None if self.measured is None else self.seconds / self.measured - 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableFit:
+    """One collective, fitted to one point."""
+
+    collective: str
+    start: TablePoint
+    """The point that it was fitted to."""
+    transfer: float
+    """Seconds in which one worker's gradients cross one link."""
+    rate: float
+    """Bytes a second that this makes."""
+    points: tuple[Forecast, ...]
+    """All others of more than one worker."""
+
+    @property
+    def errors(self) -> list[float]:
+        """Of the points that were measured."""
+        return [point.error for point in self.points if point.error is not None]
+
+    @property
+    def median(self) -> float | None:
+        """Of the errors' sizes; None where nothing else was measured."""
+        return median(map(abs, self.errors)) if self.errors else None
+
+    @property
+    def worst(self) -> float | None:
+        return max(self.errors, key=abs) if self.errors else None
+
+    @property
+    def spread(self) -> float | None:
+        """Root mean square of the logarithms of predicted over measured; None where nothing else was measured."""
+        logs = [log(1 + error) for error in self.errors]
+        return sqrt(sum(one * one for one in logs) / len(logs)) if logs else None
+
+    def interval(self, seconds: float) -> tuple[float, float] | None:
+        """80 % interval, if this table is like those to come; by the fit's own residuals."""
+        if self.spread is None:
+            return None
+        width = exp(INTERVAL * self.spread)
+        return seconds / width, seconds * width
+
+    def to_json(self) -> dict[str, Any]:
+        points = [
+            {"point": str(one.point), "seconds": one.seconds, "measured": one.measured, "error": one.error}
+            | dict(zip(("low", "high"), self.interval(one.seconds) or (None, None), strict=True))
+            for one in self.points
+        ]
+        figures = {"transfer": self.transfer, "rate": self.rate, "median": self.median, "worst": self.worst}
+        return {"collective": self.collective, "from": str(self.start), **figures, "points": points}
+
+
 def fit_table(
-    measured: Measured,
+    table: EpochTable,
     *,
-    start: Point | None = None,
+    start: TablePoint | None = None,
     collective: str | None = None,
-    predict: Sequence[Point] = (),
+    predict: Sequence[TablePoint] = (),
 ) -> list[TableFit]:
     """Fit each collective, or the one that is named, to one point; the one that suits the others best comes first.
 
@@ -37,62 +211,56 @@ def fit_table(
     """
     if collective is not None and collective not in TRANSFERS:
         raise unknown("collective", collective, TRANSFERS)
-    first = _start(measured, start)
-    rest = measured.communicate(first)
+    first = _start(table, start)
+    rest = table.communicate(first)
     if not rest > 0:
         raise UsageError(
-            f"{first} took {measured.epochs[first]:g} s, no longer than 1/{first.workers} of one worker's "
-            f"{measured.alone(first.batch):g} s: nothing is left for communication, so there is nothing to fit; "
-            "choose another point"
+            f"{first} took {table.epochs[first]:g} s, no longer than 1/{first.workers} of one worker's "
+            f"{table.alone(first.batch):g} s: nothing is left for communication, so there is nothing to "
+            "fit; choose another point"
         )
-    others = sorted({*measured.together, *predict} - {first})
-    _check_known(measured, others)
+    others = sorted({*table.together, *predict} - {first})
+    for point in others:
+        if TablePoint(1, point.batch) not in table.epochs:
+            known = sorted(one.batch for one in table.epochs if one.workers == 1)
+            raise UsageError(
+                f"{point} cannot be predicted: one worker was not measured at batch {point.batch}, only at "
+                f"{', '.join(map(str, known))}"
+            )
     names = TRANSFERS if collective is None else (collective,)
-    fits = [_fit(measured, name, first, rest, others) for name in names]
+    fits = [_fit(table, name, first, rest, others) for name in names]
     return sorted(fits, key=lambda fit: fit.spread or 0.0)
 
 
-def _start(measured: Measured, start: Point | None) -> Point:
-    """The point to begin with."""
-    together = measured.together
+def _start(table: EpochTable, start: TablePoint | None) -> TablePoint:
+    together = table.together
     if not together:
         raise UsageError("the table has no point of more than one worker; a fit needs one, such as 2x128")
     if start is None:
         most = [point for point in together if point.workers == together[-1].workers]
         return most[len(most) // 2]
-    if start.workers < 2:
-        raise UsageError(f"{start} says nothing about communication; choose one of {_list(together)}")
-    if start not in measured.epochs:
-        raise UsageError(f"{start} was not measured; choose one of {_list(together)}")
+    if start not in together:
+        why = "says nothing about communication" if start.workers < 2 else "was not measured"
+        raise UsageError(f"{start} {why}; choose one of {', '.join(map(str, together))}")
     return start
 
 
-def _check_known(measured: Measured, points: Sequence[Point]) -> None:
-    for point in points:
-        if Point(1, point.batch) not in measured.epochs:
-            known = sorted(one.batch for one in measured.epochs if one.workers == 1)
-            raise UsageError(
-                f"{point} cannot be predicted: one worker was not measured at batch {point.batch}, only at "
-                f"{', '.join(map(str, known))}"
-            )
-
-
-def _fit(measured: Measured, name: str, first: Point, rest: float, others: Sequence[Point]) -> TableFit:
+def _fit(
+    table: EpochTable, name: str, first: TablePoint, rest: float, others: Sequence[TablePoint]
+) -> TableFit:
     transfers = TRANSFERS[name]
     transfer = rest / transfers(first.workers)
+
+    def forecast(point: TablePoint) -> Forecast:
+        communicate = table.steps(point) * transfer * transfers(point.workers)
+        return Forecast(
+            point=point, seconds=table.compute(point) + communicate, measured=table.epochs.get(point)
+        )
+
     return TableFit(
         collective=name,
         start=first,
         transfer=transfer,
-        rate=4 * measured.parameters / transfer,
-        points=tuple(_foretell(measured, point, transfer * transfers(point.workers)) for point in others),
+        rate=4 * table.parameters / transfer,
+        points=tuple(map(forecast, others)),
     )
-
-
-def _foretell(measured: Measured, point: Point, communicate: float) -> Foretold:
-    seconds = measured.compute(point) + measured.steps(point) * communicate
-    return Foretold(point=point, seconds=seconds, measured=measured.epochs.get(point))
-
-
-def _list(points: Sequence[Point]) -> str:
-    return ", ".join(map(str, points))

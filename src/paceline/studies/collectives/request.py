@@ -1,10 +1,10 @@
 """What a benchmark of collectives is asked for, checked before anything starts, and what it finds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-from paceline.collectives.algorithms import SCHEDULES
+from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, show_bytes
 
@@ -19,17 +19,8 @@ SIZES = (1_000, 10_000, 100_000, 1_000_000, 10_000_000, 100_000_000, 256_000_000
 LARGEST = 4_000_000_000
 """Bytes of the largest tensor: every worker holds two of them."""
 
-ELEMENTS = {
-    "float32": 4,
-    "float64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "int8": 1,
-    "uint8": 1,
-    "int32": 4,
-    "int64": 8,
-}
-"""The types that all sides support, and their bytes."""
+DTYPES = ("float32", "float64", "float16", "bfloat16", "int8", "uint8", "int32", "int64")
+"""The types that all sides support."""
 
 Ending = Literal["done", "wrong", "interrupted"]
 
@@ -58,16 +49,11 @@ class BenchRequest:
 
     def difference(self, other: Mapping[str, Any]) -> str | None:
         """The first setting in which this differs from another rank's ``asdict``, with both values."""
-        for field in fields(self):
-            mine, theirs = _shown(getattr(self, field.name)), _shown(other[field.name])
+        for name in (one.name for one in fields(self)):
+            mine, theirs = _shown(getattr(self, name)), _shown(other[name])
             if mine != theirs:
-                return f"{field.name.replace('_', ' ')} is {theirs} there and {mine} here"
+                return f"{name.replace('_', ' ')} is {theirs} there and {mine} here"
         return None
-
-    @property
-    def element(self) -> int:
-        """Bytes of one element."""
-        return ELEMENTS[self.dtype]
 
 
 def parse_request(sizes: str | None, only: str | None, op: str, dtype: str, **more: Any) -> BenchRequest:
@@ -76,12 +62,13 @@ def parse_request(sizes: str | None, only: str | None, op: str, dtype: str, **mo
 
     from paceline.collectives.over_torch import find_operation
 
-    if dtype not in ELEMENTS:
-        raise unknown("dtype", dtype, ELEMENTS)
-    find_operation(op, getattr(torch, dtype))
+    if dtype not in DTYPES:
+        raise unknown("dtype", dtype, DTYPES)
+    kind: torch.dtype = getattr(torch, dtype)
+    find_operation(op, kind)
     given = {name: value for name, value in more.items() if value is not None}
     return BenchRequest(
-        sizes=parse_sizes(sizes, ELEMENTS[dtype]), only=parse_only(only), op=op, dtype=dtype, **given
+        sizes=parse_sizes(sizes, kind.itemsize), only=parse_only(only), op=op, dtype=dtype, **given
     )
 
 
@@ -115,9 +102,7 @@ def parse_only(text: str | None) -> tuple[str, ...]:
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, list | tuple):
-        return ",".join(map(str, value))
-    return "not given" if value is None else str(value)
+    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,26 +166,12 @@ class Cell:
         return {**asdict(self), "error": self.error}
 
 
-class BenchObserver:
-    """What rank 0 reports of a benchmark, in this order; this one ignores it all."""
-
-    def started(self, settings: BenchSettings) -> None:
-        """Before the probes."""
-
-    def predicted(self, prediction: BenchPrediction) -> None:
-        """After the probes and before the first cell."""
-
-    def progressed(self, done: float, words: str) -> None:
-        """The share that is done, after every turn."""
-
-    def measured(self, cells: Sequence[Cell]) -> None:
-        """All cells of one size."""
-
-    def noted(self, sentence: str) -> None:
-        """What a reader of the figures must know; before the end."""
-
-    def finished(self, ending: Ending) -> None:
-        """After the last cell, or when it was interrupted."""
-
-    def close(self) -> None:
-        """It is over, however it ended; may be called twice."""
+@dataclass(kw_only=True)
+class BenchResult:
+    settings: BenchSettings
+    prediction: BenchPrediction | None = None
+    """None where it was interrupted before."""
+    cells: list[Cell] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    """What a reader of the figures must know."""
+    ending: Ending = "interrupted"

@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 
@@ -22,14 +23,13 @@ from paceline.studies.collectives.group import (
     share,
     timed,
 )
-from paceline.studies.collectives.predict import predict
-from paceline.studies.collectives.probe import Prober
+from paceline.studies.collectives.probe import Prober, predict
 from paceline.studies.collectives.request import (
-    BenchObserver,
+    BenchPrediction,
     BenchRequest,
+    BenchResult,
     BenchSettings,
     Cell,
-    Ending,
     check_workers,
 )
 from paceline.studies.collectives.sides import Pattern, Side, build_sides, left_out
@@ -38,44 +38,47 @@ ROUNDS = 5
 """How often each side has its turn."""
 
 
-@dataclass(frozen=True)
-class BenchOutcome:
-    ending: Ending
-
-
 def run_bench(
     asked: BenchRequest,
     place: ProcessInfo,
     *,
-    observer: BenchObserver,
+    show: Callable[[BenchSettings | BenchPrediction | Sequence[Cell]], None],
+    progress: Callable[[float, str], None],
     beat: Callable[[int], None],
     stopping: Callable[[], bool],
-) -> BenchOutcome:
-    """Measure with all other workers, which must be asked for the same; only rank 0's observer is called.
+) -> BenchResult:
+    """Measure with all other workers, which must be asked for the same.
 
-    ``beat`` gets the number of turns that are done, and ``stopping`` says at each of them whether to end.
+    On rank 0 ``show`` gets the settings, the prediction and the cells of each size as they are known, and ``progress``
+    the share that is done. ``beat`` gets the number of turns so far, and ``stopping`` says at each whether to end.
     """
     check_workers(place.workers)
     with BenchGroup(place, stopping) as group:
-        _check_alike(group, asked)
-        observer = observer if place.rank == 0 else BenchObserver()
-        meter = LoadMeter(job_roots(place), place.local_workers * usual_threads())
-        try:
-            ending = _measure_all(_shared_here(asked, group), group, observer, beat)
-        except BenchInterrupted:
-            ending = "interrupted"
-        if disturbed := disturbance([meter.load()], "the benchmark"):
-            observer.noted(disturbed)
-        observer.finished(ending)
-    return BenchOutcome(ending)
-
-
-def _check_alike(group: BenchGroup, asked: BenchRequest) -> None:
-    for rank, other in enumerate(group.exchange(asdict(asked))):
-        if difference := asked.difference(other):
-            raise UsageError(
-                f"rank {rank} was asked for something else than rank {group.rank}: {difference}; start all alike"
+        for rank, other in enumerate(group.exchange(asdict(asked))):
+            if difference := asked.difference(other):
+                raise UsageError(
+                    f"rank {rank} was asked for something else than rank {group.rank}: {difference}; start all alike"
+                )
+        torch.set_num_threads(usual_threads())
+        result = BenchResult(
+            settings=BenchSettings(
+                request=_shared_here(asked, group),
+                hosts=tuple(Counter(group.hosts).values()),
+                threads=torch.get_num_threads(),
+                torch=str(torch.__version__),
             )
+        )
+        meter = LoadMeter(job_roots(place), place.local_workers * torch.get_num_threads())
+        talks = place.rank == 0
+        with suppress(BenchInterrupted):
+            _measure(result, group, show if talks else _nothing, progress if talks else _nothing, beat)
+        if disturbed := disturbance([meter.load()], "the benchmark"):
+            result.notes.append(disturbed)
+    return result
+
+
+def _nothing(*_: object) -> None:
+    """What the other ranks show."""
 
 
 def _shared_here(asked: BenchRequest, group: BenchGroup) -> BenchRequest:
@@ -89,38 +92,36 @@ def _shared_here(asked: BenchRequest, group: BenchGroup) -> BenchRequest:
     return asked
 
 
-def _measure_all(
-    asked: BenchRequest, group: BenchGroup, observer: BenchObserver, beat: Callable[[int], None]
-) -> Ending:
-    torch.set_num_threads(usual_threads())
-    dtype = getattr(torch, asked.dtype)
+def _measure(
+    result: BenchResult,
+    group: BenchGroup,
+    show: Callable[[BenchSettings | BenchPrediction | Sequence[Cell]], None],
+    progress: Callable[[float, str], None],
+    beat: Callable[[int], None],
+) -> None:
+    asked = result.settings.request
+    dtype: torch.dtype = getattr(torch, asked.dtype)
     operation = find_operation(asked.op, dtype)
-    hosts = tuple(Counter(group.hosts).values())
-    version = str(torch.__version__)
-    observer.started(
-        BenchSettings(request=asked, hosts=hosts, threads=torch.get_num_threads(), torch=version)
-    )
     turns = 0
 
     def tick(words: str) -> None:
         nonlocal turns
         beat(turns)
-        observer.progressed(turns / (len(asked.sizes) * len(asked.only) * ROUNDS), words)
+        progress(turns / (len(asked.sizes) * len(asked.only) * ROUNDS), words)
         turns += 1
 
+    show(result.settings)
     tick("probes")
     sides = build_sides(asked, group, operation, dtype)
     found = Prober(group, asked.cell_seconds / 2).probe(sides, operation, dtype)
-    prediction = predict(found, group.hosts, asked.only, asked.sizes, asked.element)
-    observer.predicted(prediction)
+    result.prediction = predict(found, group.hosts, asked.only, asked.sizes, dtype.itemsize)
+    show(result.prediction)
     measurer = Measurer(asked, group, Pattern(operation, dtype, group.rank, group.workers), tick)
-    right = True
     for size in asked.sizes:
-        expected = {name: prediction.seconds[name][size] for name in asked.only}
-        cells = measurer.measure(size, list(sides.values()), expected)
-        observer.measured(cells)
-        right = right and all(cell.right for cell in cells)
-    return "done" if right else "wrong"
+        cells = measurer.measure(size, list(sides.values()), result.prediction.seconds)
+        show(cells)
+        result.cells += cells
+    result.ending = "done" if all(cell.right for cell in result.cells) else "wrong"
 
 
 @dataclass
@@ -146,9 +147,11 @@ class Measurer:
     ) -> None:
         self._asked, self._group, self._pattern, self._tick = asked, group, pattern, tick
 
-    def measure(self, size: int, sides: Sequence[Side], predicted: Mapping[str, float]) -> list[Cell]:
-        """The cells of one size, in the order of the sides."""
-        trials = [_Trial(side, size // self._asked.element) for side in sides]
+    def measure(
+        self, size: int, sides: Sequence[Side], predicted: Mapping[str, Mapping[int, float]]
+    ) -> list[Cell]:
+        """The cells of one size, in the order of the sides; ``predicted`` are seconds by side and size."""
+        trials = [_Trial(side, size // side.buffer.element_size()) for side in sides]
         for trial in trials:
             self._check(trial)
             (once,) = timed(self._group, trial.run, 1)  # a warm-up too
@@ -159,7 +162,7 @@ class Measurer:
                 self._tick(trial.side.name)
         for trial in trials:
             self._check(trial)
-        return [self._cell(trial, size, predicted[trial.side.name]) for trial in trials]
+        return [self._cell(trial, size, predicted[trial.side.name][size]) for trial in trials]
 
     def _check(self, trial: _Trial) -> None:
         """Reduce known values, and compare. Zeros afterwards: sums of sums would leave the numbers' range."""

@@ -8,7 +8,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline import shm
-from paceline.collectives.choose import build_schedule
+from paceline.collectives import build_schedule
 from paceline.collectives.execute import Reducer
 from paceline.collectives.over_torch import TorchTransport
 from paceline.shm.operations import Operation
@@ -36,7 +36,7 @@ def build_sides(
     asked: BenchRequest, group: BenchGroup, operation: Operation, dtype: torch.dtype
 ) -> dict[str, Side]:
     """All that were asked for; the schedules and Gloo share one buffer, as they never run at the same time."""
-    length = max(*asked.sizes, *PROBED) // asked.element
+    length = max(*asked.sizes, *PROBED) // dtype.itemsize
     ordinary = torch.zeros(length if set(asked.only) != {SHM} else 0, dtype=dtype)
     shared = shm.zeros(length if SHM in asked.only else 0, dtype=dtype, group=group.shm)
     return {

@@ -1,8 +1,7 @@
 """``ask = "scaling"``: measured epochs as a scaling study prints them."""
 
 from paceline.costs.bandwidth import bandwidth_use
-from paceline.studies.calibrate.measured import Measured, measured_of
-from paceline.studies.calibrate.table_fit import Point
+from paceline.studies.calibrate.table import EpochTable, TablePoint, table_of
 from paceline.studies.scenarios.answers import Scaling, ScalingPoint
 from paceline.studies.scenarios.scenario import Scenario
 
@@ -12,10 +11,10 @@ ELEMENT = 4
 
 def scaling(scenario: Scenario) -> Scaling:
     """Read the table and take every epoch apart."""
-    return scaling_of(measured_of(scenario.reader))
+    return scaling_of(table_of(scenario.reader))
 
 
-def scaling_of(measured: Measured) -> Scaling:
+def scaling_of(measured: EpochTable) -> Scaling:
     """Compute is one worker's epoch over the workers; what is left is communication."""
     points = tuple(_point(measured, point) for point in sorted(measured.epochs))
     return Scaling(
@@ -23,7 +22,7 @@ def scaling_of(measured: Measured) -> Scaling:
     )
 
 
-def _point(measured: Measured, point: Point) -> ScalingPoint:
+def _point(measured: EpochTable, point: TablePoint) -> ScalingPoint:
     seconds, steps, compute = measured.epochs[point], measured.steps(point), measured.compute(point)
     rest = seconds - compute
     use = None

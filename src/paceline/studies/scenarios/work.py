@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from paceline.clusters.table import Reader
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 
 LENGTHS = ("epochs", "batches", "iterations", "rounds")

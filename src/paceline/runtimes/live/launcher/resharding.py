@@ -17,13 +17,11 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.jobs.job import Job
-from paceline.records.checkpoints import Checkpoints
-from paceline.records.commits import Commits
-from paceline.records.create import create_new, environment, name_of_run
+from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import truncate_metrics
 from paceline.records.files import write_json
-from paceline.records.folder import RunFolder
-from paceline.records.identity import RunIdentity
+from paceline.records.folder import RunFolder, create_new, environment, name_of_run
+from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_live, write_config
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.replica import first_streams

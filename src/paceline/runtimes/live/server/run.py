@@ -11,12 +11,11 @@ from typing import Any, Protocol
 import torch
 
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.create import check_folder_name
 from paceline.records.files import write_json
-from paceline.records.folder import RunFolder
-from paceline.records.identity import RunIdentity
+from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.lock import RunLock
 from paceline.records.servers import ServerLog, ServerTotals, keep_entries, read_server_log
+from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_live
 from paceline.runtimes.live.addresses import own_address
 from paceline.runtimes.live.documents import Documents, check_equal

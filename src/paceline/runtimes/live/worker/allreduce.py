@@ -1,7 +1,7 @@
 """How a worker's tensors become sums: by the backend's own all-reduce, or by a schedule."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from queue import SimpleQueue
 from typing import Protocol
@@ -10,13 +10,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from paceline.collectives.choose import NATIVE, build_schedule
+from paceline.collectives import NATIVE, build_schedule
 from paceline.collectives.execute import Reducer
 from paceline.collectives.over_torch import TorchTransport
-from paceline.collectives.pairs import swaps
-from paceline.collectives.pipeline import segments_for
-from paceline.collectives.schedule import Hosts, Schedule
-from paceline.collectives.traffic import ring_bytes, traffic_of_all
+from paceline.collectives.schedule import Schedule
+from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.shm.operations import OPERATIONS
 
 
@@ -123,7 +121,7 @@ class ScheduledSums:
         return self._traffic(tensor.nbytes, tensor.element_size())
 
     def _count(self, size: int, element: int) -> tuple[int, int]:
-        return traffic_of_all(self._schedule, size, element, segments_for(self._schedule, size))[self._rank]
+        return traffic_of_all(self._schedule, size, element, self._schedule.segments(size))[self._rank]
 
     def idle(self) -> bool:
         """Whether the last one has ended, and so all."""
@@ -152,7 +150,7 @@ class _Sum:
             raise self._error
 
 
-def choose_sums(collective: str, hosts: Hosts, rank: int, transport: str) -> Sums:
+def choose_sums(collective: str, hosts: Sequence[int], rank: int, transport: str) -> Sums:
     """The backend's own way, or the schedule of that name among workers on these hosts."""
     if collective == NATIVE:
         return NativeSums(rank, len(hosts), transport)

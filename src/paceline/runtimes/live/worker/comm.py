@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.flat import own_memory

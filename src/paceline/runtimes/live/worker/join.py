@@ -11,10 +11,9 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.jobs.sources import source_files
-from paceline.records.create import check_folder_name
-from paceline.records.folder import RunFolder
+from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.lock import RunLock
-from paceline.records.observer import Silent
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.runtimes.config import new_identity, write_config
 from paceline.runtimes.live.launcher.launch import say_on_stderr
@@ -58,7 +57,7 @@ def join_run(
     torch.set_num_threads(options.threads)
     group = ServedGroup(welcome.rank, settings.workers, SharedFlat(run["name"]))
     device = torch.device(options.device)
-    life = JoinedWorkerRun(prepared, group, device, Silent(), heartbeat)
+    life = JoinedWorkerRun(prepared, group, device, Observer(), heartbeat)
     line = ServerClient.enter(secret, run["endpoints"], group.memory, welcome.rank, patience=options.timeout)
     group.connect(line)
     with ExitStack() as stack:

@@ -5,7 +5,7 @@ from time import perf_counter
 
 from torch import Tensor
 
-from paceline.collectives.buckets import plan_buckets
+from paceline.collectives.traffic import plan_buckets
 from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.worker.allreduce import Pending
 from paceline.runtimes.live.worker.comm import Group

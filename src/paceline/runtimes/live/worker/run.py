@@ -5,14 +5,13 @@ from contextlib import ExitStack
 
 import torch
 
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.events import EventWriter, append_metrics
+from paceline.records.events import EventWriter, MetricsRow, append_metrics
 from paceline.records.files import from_document, to_document, write_json
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
 from paceline.records.load import HostLoad, usable_cores
-from paceline.records.metrics import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.servers import ServerTotals
 from paceline.records.spans import Totals

@@ -10,16 +10,13 @@ from typing import Any, Protocol
 from torch import Tensor
 
 from paceline.errors import UsageError
-from paceline.records.checkpoints import Checkpoints
-from paceline.records.commits import Commits
-from paceline.records.create import check_folder_name, create, create_new, environment
+from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
 from paceline.records.files import DamagedFile, write_json
-from paceline.records.folder import RunFolder
-from paceline.records.identity import RunIdentity
+from paceline.records.folder import RunFolder, check_folder_name, create, create_new, environment
 from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
-from paceline.records.tensors import write_tensors
+from paceline.records.tensors import RunIdentity, write_tensors
 from paceline.runtimes.config import Placement, new_identity, read_config, write_config
 from paceline.runtimes.live.documents import check_equal
 from paceline.runtimes.live.options import LiveOptions

@@ -1,12 +1,12 @@
 """Only one worker talks: the first of those who are there."""
 
-from paceline.records.metrics import MetricsRow
-from paceline.records.observer import Observer, Silent, Started
+from paceline.records.events import MetricsRow
+from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
 from paceline.runtimes.live.worker.comm import Group
 
 
-class FirstSpeaks(Silent):
+class FirstSpeaks(Observer):
     """Passes on what happens while this worker is the first; one that becomes it says so, and how the run began."""
 
     def __init__(self, observer: Observer, group: Group) -> None:

@@ -9,8 +9,7 @@ from typing import Protocol
 import torch
 
 from paceline.errors import UsageError
-from paceline.records.checkpoints import Checkpoints
-from paceline.records.commits import Commits
+from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.folder import RunFolder
 from paceline.records.load import usable_cores
 from paceline.records.lock import RunLock

@@ -7,16 +7,16 @@ from statistics import median
 from typing import Any
 
 from paceline.errors import UsageError
+from paceline.records.events import MetricsRow
 from paceline.records.folder import RunFolder
-from paceline.records.metrics import MetricsRow
-from paceline.records.observer import Started
+from paceline.records.observer import Observer, Started
 from paceline.records.spans import StepBreakdown
 from paceline.records.summary import Summary
 
 POINTS = 200
 
 
-class TensorBoardObserver:
+class TensorBoardObserver(Observer):
     """Writes a run's scalars into its folder: losses, metrics, learning rate, samples/s, step times.
 
     The time of each point is the run's own, so simulated runs show simulated time on the relative axis.
@@ -36,7 +36,6 @@ class TensorBoardObserver:
         self._lengths: list[float] = []
 
     def started(self, run: Started) -> None:
-        """Open the files, and name the run."""
         assert run.folder, "a run without a folder has no place for event files"
         self._writer = _open(RunFolder(Path(run.folder)).tensorboard)
         self._begun = time.time() - run.seconds
@@ -74,12 +73,10 @@ class TensorBoardObserver:
         self._last, self._since = None, row.seconds
 
     def noted(self, sentence: str) -> None:
-        """Keep the sentence, once there is a file."""
         if self._writer:
             self._writer.add_text("notes", sentence, self._progress)
 
     def finished(self, summary: Summary) -> None:
-        """Write the parts of a typical step, in milliseconds, and close the files."""
         self._point(summary.seconds)
         workers = [totals.typical for totals in summary.totals if totals.steps]
         for part in fields(StepBreakdown) if workers else ():
@@ -89,7 +86,6 @@ class TensorBoardObserver:
         self.close()
 
     def close(self) -> None:
-        """Close the files, if there are any."""
         if self._writer:
             self._writer.close()
 

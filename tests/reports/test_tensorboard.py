@@ -4,11 +4,11 @@ from dataclasses import replace
 import pytest
 
 from paceline.errors import UsageError
-from paceline.records.metrics import MetricsRow, Scores
+from paceline.records.events import MetricsRow, Scores
 from paceline.records.observer import Started
 from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import Summary
-from paceline.records.tensorboard import TensorBoardObserver
+from paceline.reports.tensorboard import TensorBoardObserver
 
 STARTED = Started(
     name="digits",

@@ -1,0 +1,309 @@
+"""From measured networks to a device model: curves, overheads, and its error on networks that it has not seen."""
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from statistics import median
+from typing import NamedTuple, get_args
+
+import numpy as np
+
+from paceline.costs.devices.features import Limits, bytes_moved, curve_name, features, scales
+from paceline.costs.devices.fitted import PAGE, SIZES, Fitted, Fresh, Overhead, logarithm, results
+from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_curve
+from paceline.costs.trace.operator import Kind, Operator, Phase
+from paceline.errors import RunFailed
+from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOperator
+
+MOST_POINTS = {"convolution": 1100, "product": 300}
+USUAL_POINTS = 60
+MOST_CHOSEN = 300
+"""Points by which it is chosen how smooth a curve is."""
+FEWEST_POINTS = 3
+"""Of an operator that gets a curve of its own: few tell its rate, and the roofline how its time grows."""
+FEWEST_CHOSEN = 16
+"""Points by which it can be chosen how smooth a curve is; fewer are taken to be noisy."""
+FEW = Choice(noise=0.1)
+MARGIN = 1.15
+"""How far above the measured peak an operator may be before its measurement is called impossible."""
+FEWEST_OPERATORS = 6
+"""Of a kind, from which the error of one that was never measured is estimated."""
+ODD = 1.0
+"""Logarithm of the factor by which a call may be off the curve before it counts less."""
+FOLDS = 5
+TYPICAL = 1e-3
+"""Seconds of a call that is measured as exactly as most."""
+
+
+class CurvePoint(NamedTuple):
+    """A measured call, on a machine at its usual pace and in memory that is in use already."""
+
+    operator: Operator
+    seconds: float
+    network: int
+    moved: float
+    """Bytes, by the step that it is part of."""
+
+
+Named = Mapping[Kind, Mapping[str, list[CurvePoint]]]
+"""Points by kind and by curve."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceFit:
+    """What a device model is fitted to, and its errors: shares, each as the median and the 90th percentile."""
+
+    threads: int = 1
+    networks: int
+    layers: int
+    """Single layers that were measured, beside the random networks."""
+    operators: int
+    """Calls of operators behind the fit."""
+    dropped: int
+    """Impossible measurements (faster than the peak, or no time at all), which are left out."""
+    flops: float
+    """The best rate that was seen, operations a second."""
+    bandwidth: float
+    """Of memory, bytes a second."""
+    residuals: Mapping[Kind, tuple[float, float]]
+    """By kind: the error of a call that the curve has not seen."""
+    rates: Mapping[Kind, tuple[float, float]]
+    """By kind: operations a second, the 10th and the 98th percentile."""
+    steps: tuple[float, float]
+    """The error of whole steps of networks that were left out of the fit."""
+    spread: float
+    """Standard deviation of the logarithm of (measured / predicted) of these."""
+    disturbed: str = ""
+    """What else computed meanwhile, in a sentence; empty where nothing did."""
+
+
+def fit_device(
+    networks: Sequence[MeasuredNetwork], layers: Sequence[MeasuredNetwork], limits: Limits, page: float
+) -> tuple[Fitted, DeviceFit]:
+    """Fit everything; raises RunFailed where too many measurements are impossible."""
+    measured = at_usual_pace([*networks, *layers])
+    points, dropped = _points(measured, limits, page)
+    if not points or dropped > 0.2 * (len(points) + dropped):
+        raise RunFailed(
+            f"{dropped} of {len(points) + dropped} measurements are impossible (faster than the measured peak of "
+            f"{limits.flops / 1e9:.0f} GFLOP/s, or no time at all); the machine is too busy: calibrate again"
+        )
+    named, off = _named(points), step_errors(measured, limits, page)
+    device, missed = _fit(measured, points, limits, page)
+    device = replace(device, spread=_root_mean_square(off), doubts=_left_out_errors(named, limits), _known={})
+    found = DeviceFit(
+        networks=len(networks),
+        layers=len(layers),
+        operators=sum(len(one.operators) for one in measured),
+        dropped=dropped,
+        flops=limits.flops,
+        bandwidth=limits.bandwidth,
+        residuals={kind: _shares(errors) for kind, errors in missed.items()},
+        rates=_rates(named),
+        steps=_shares(off),
+        spread=device.spread,
+    )
+    return device, found
+
+
+def _fit(
+    measured: Sequence[MeasuredNetwork], points: Iterable[CurvePoint], limits: Limits, page: float
+) -> tuple[Fitted, dict[Kind, list[float]]]:
+    """The device by these networks and their calls; and by kind the errors of curves on what they have not seen."""
+    named = _named(points)
+    curves, missed = _curves(named, limits)
+    device = Fitted(
+        limits=limits,
+        peak=limits.flops,
+        curves=curves,
+        kinds={kind: _joint_curve(list(operators.values()), limits) for kind, operators in named.items()},
+        overheads={phase: _overhead(measured, phase) for phase in get_args(Phase)},
+        fresh=_fresh(measured, page),
+        spread=0.0,
+    )
+    return device, missed
+
+
+def at_usual_pace(measured: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:
+    """The times as they would be if the machine had always been as fast as it usually was."""
+    usual, found = median(one.pace for one in measured), []
+    for one in measured:
+        factor = (usual / one.pace) ** PACE
+        operators = tuple(replace(timed, seconds=timed.seconds * factor) for timed in one.operators)
+        found.append(replace(one, operators=operators, step=one.step and one.step * factor, pace=usual))
+    return found
+
+
+def _points(measured: Iterable[MeasuredNetwork], limits: Limits, page: float) -> tuple[list[CurvePoint], int]:
+    points, dropped = [], 0
+    for index, one in enumerate(measured):
+        moved = bytes_moved(timed.operator for timed in one.operators)
+        for timed in _alike_as_one(one.operators):
+            # First touches are priced apart; what is left is at least some of it.
+            seconds = max(timed.seconds - timed.faults * page, 0.3 * timed.seconds)
+            if seconds <= 0 or timed.operator.flops > MARGIN * limits.flops * seconds:
+                dropped += 1
+            else:
+                points.append(CurvePoint(timed.operator, seconds, index, moved))
+    return points, dropped
+
+
+def _alike_as_one(calls: Iterable[TimedOperator]) -> list[TimedOperator]:
+    """Calls of the same sizes in one step, of which a recurrent layer makes hundreds, as one with their median."""
+    groups: dict[Operator, list[TimedOperator]] = defaultdict(list)
+    for timed in calls:
+        groups[replace(timed.operator, module="")].append(timed)
+    return [
+        TimedOperator(operator, median(one.seconds for one in found), median(one.faults for one in found))
+        for operator, found in groups.items()
+    ]
+
+
+def _named(points: Iterable[CurvePoint]) -> Named:
+    kinds: dict[Kind, dict[str, list[CurvePoint]]] = defaultdict(lambda: defaultdict(list))
+    for point in points:
+        kinds[point.operator.kind][curve_name(point.operator)].append(point)
+    return {kind: kinds[kind] for kind in get_args(Kind) if kind in kinds}
+
+
+def _curves(named: Named, limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:
+    """By operator; and by kind their errors on what they have not seen."""
+    curves: dict[str, Curve] = {}
+    missed: dict[Kind, list[float]] = {}
+    for kind, operators in named.items():
+        for name, points in operators.items():
+            if len(points) < FEWEST_POINTS:
+                continue
+            found = _some(points, MOST_POINTS.get(kind, USUAL_POINTS))
+            places, values, reach = _arrays(found, limits)
+            # A call of a few microseconds is measured less exactly than one of milliseconds, and matters less.
+            doubts = np.clip((TYPICAL / np.array([point.seconds for point in found])) ** 0.5, 0.25, 4.0)
+            some = slice(None, None, -(-len(found) // MOST_CHOSEN))
+            few = len(found) < FEWEST_CHOSEN
+            choice = FEW if few else best_choice(places[some], values[some], reach, doubts[some])
+            _, errors = fit_curve(places, values, reach, choice, doubts)
+            # A call that something interrupted should not bend the curve.
+            doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
+            curves[name], errors = fit_curve(places, values, reach, choice, doubts)
+            missed.setdefault(kind, []).extend(errors.tolist())
+    return curves, missed
+
+
+def _some(points: list[CurvePoint], most: int) -> list[CurvePoint]:
+    """At most so many, longer calls rather than shorter ones, by exponential races."""
+    if len(points) <= most:
+        return points
+    random = Random(0)  # noqa: S311
+    ranks = [random.random() ** (point.seconds**-0.3) for point in points]
+    chosen = sorted(range(len(points)), key=ranks.__getitem__, reverse=True)[:most]
+    return [points[place] for place in chosen]
+
+
+def _arrays(points: Sequence[CurvePoint], limits: Limits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    places = np.array([features(point.operator, point.moved) for point in points])
+    values = np.array([logarithm(point.operator, point.seconds, limits) for point in points])
+    return places, values, np.array(scales(points[0].operator.kind))
+
+
+def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: Limits) -> Curve:
+    """One for all of some operators, each of which has the same weight."""
+    random = Random(0)  # noqa: S311
+    most = max(2, USUAL_POINTS // len(operators))
+    some = [point for found in operators for point in random.sample(found, min(most, len(found)))]
+    return fit_curve(*_arrays(some, limits), FEW)[0]
+
+
+def _left_out_errors(named: Named, limits: Limits) -> dict[str, float]:
+    """The error of an operator that was never measured: each is predicted by the others of its kind, without it.
+
+    By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
+    together; under "" that of a whole kind that is predicted by the roofline alone.
+    """
+    doubts: dict[str, list[float]] = {kind: [] for kind in named}
+    levels = []
+    for kind, operators in named.items():
+        for name, found in operators.items():
+            places, values, _ = _arrays(found, limits)
+            levels.append(float(values.mean()))
+            others = [other for other_name, other in operators.items() if other_name != name]
+            if others:
+                error = values - _joint_curve(others, limits)(places.tolist())
+                doubts[kind].append(float(error.mean()))
+    usual = [one for off in doubts.values() for one in off]
+    # A few operators of a kind may agree by chance.
+    enough = {kind: off if len(off) >= FEWEST_OPERATORS else off + usual for kind, off in doubts.items()}
+    return {kind: _root_mean_square(off or levels) for kind, off in {**enough, "": levels}.items()}
+
+
+def _root_mean_square(values: Sequence[float]) -> float:
+    return float(np.sqrt(np.mean(np.square(values))))
+
+
+def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> Fresh:
+    """How much of what operators write lies in memory that they are the first to touch."""
+    touched, asked = [0.0] * (len(SIZES) + 1), [0.0] * (len(SIZES) + 1)
+    for timed in (timed for one in measured for timed in one.operators):
+        pieces = results(timed.operator)
+        place = bisect_right(SIZES, max(pieces, default=0.0))  # the largest piece stands for all
+        touched[place] += timed.faults * PAGE if pieces else 0.0
+        asked[place] += sum(pieces)
+    # A tiny result shares its page with others; a large one is always fresh, and its parts are not all counted above.
+    middle = [min(1.0, t / a) if a else 0.0 for t, a in zip(touched[1:-1], asked[1:-1], strict=True)]
+    return Fresh(page=page, shares=(0.0, *middle, 1.0))
+
+
+def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> Overhead:
+    """By least squares of the relative error, small steps counting as much as large ones."""
+    rows = []
+    for one in measured:
+        if one.step is None:
+            continue
+        calls = [timed for timed in one.operators if timed.operator.phase == phase]
+        unrolled = sum(timed.operator.unrolled for timed in calls)
+        whole = getattr(one.step, phase)
+        rows.append(np.array((sum(timed.seconds for timed in calls), len(calls), unrolled)) / whole)
+    table = np.array(rows)
+    weights = np.ones(len(table))
+    for _ in range(10):  # a step that was disturbed should not count: towards the median
+        ratio, call, unrolled_call = np.linalg.lstsq(table * weights[:, None], weights, rcond=None)[0]
+        weights = 1 / np.sqrt(0.02 + np.abs(table @ (ratio, call, unrolled_call) - 1))
+    return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call), unrolled=float(unrolled_call))
+
+
+def step_errors(measured: Sequence[MeasuredNetwork], limits: Limits, page: float) -> list[float]:
+    """The logarithm of (predicted / measured) of each network's step, by a device that has not seen it.
+
+    All is fitted anew without a fifth of the networks, whose steps are then predicted: curves and how smooth they are,
+    overheads, and how much memory is fresh. Times are those at the machine's usual pace.
+    """
+    off = []
+    points, _ = _points(measured, limits, page)
+    for fold in range(FOLDS):
+        others = [one for place, one in enumerate(measured) if place % FOLDS != fold]
+        seen = [point for point in points if point.network % FOLDS != fold]
+        blind, _ = _fit(others, seen, limits, page)
+        for one in measured[fold::FOLDS]:
+            if one.step is None:
+                continue
+            operators = [timed.operator for timed in one.operators]
+            there = replace(blind, moved=bytes_moved(operators), _known={})
+            predicted = sum(map(there.seconds, operators))
+            off.append(float(np.log(predicted / one.step.total)))
+    return off
+
+
+def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
+    shares = np.abs(np.expm1(logarithms))
+    return float(np.median(shares)), float(np.quantile(shares, 0.9))
+
+
+def _rates(named: Named) -> dict[Kind, tuple[float, float]]:
+    rates: dict[Kind, tuple[float, float]] = {}
+    for kind, operators in named.items():
+        points = [point for found in operators.values() for point in found]
+        if kind in ("convolution", "product", "attention", "recurrence"):
+            low, high = np.quantile([one.operator.flops / one.seconds for one in points], (0.1, 0.98))
+            rates[kind] = float(low), float(high)
+    return rates
