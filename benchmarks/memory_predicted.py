@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.jobs.spec import JobSpec
-from paceline.studies.predict.asking import answer
+from paceline.studies.predict import predict
 from paceline.studies.predict.prediction import Memory
-from paceline.studies.predict.words import PredictRequest
+from paceline.studies.predict.request import PredictRequest
 
 MEDIAN, WORST = 5.0, 15.0
 """Per cent that the median error of a worker's peak and the worst may be."""
@@ -66,45 +66,45 @@ class Cell:
 SGD = "sgd:momentum=0"
 GPT = "gpt:layers=4,heads=4,width=256,context=128,vocabulary=8000"
 CELLS = (
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=64, optimizer=SGD),
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=64),
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=1024, optimizer="adam"),
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=4096, optimizer="adam"),
-    Cell(model="cnn", shape=(1, 28, 28), batch=1024),
-    Cell(model="cnn:first=32,second=64,hidden=512", shape=(3, 32, 32), batch=2048, optimizer="adam"),
-    Cell(model="resnet18", shape=(3, 32, 32), batch=16, optimizer=SGD),
-    Cell(model="resnet18", shape=(3, 32, 32), batch=64),
-    Cell(model="resnet18", shape=(3, 64, 64), batch=64, optimizer="adam"),
-    Cell(model="resnet50", shape=(3, 64, 64), batch=16),
-    Cell(model="resnet50", shape=(3, 64, 64), batch=48, optimizer="adamw"),
-    Cell(model="vgg16", shape=(3, 64, 64), batch=8, optimizer=SGD),
-    Cell(model="vgg16", shape=(3, 64, 64), batch=64),
-    Cell(model="alexnet", shape=(3, 128, 128), batch=64),
-    Cell(model="googlenet", shape=(3, 96, 96), batch=32),
-    Cell(model=GPT, batch=4, classes=None, optimizer="adamw"),
-    Cell(model=GPT, batch=32, classes=None, optimizer="adamw"),
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=64, workers=2),
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=64, workers=2, backend="gloo"),
-    Cell(model="resnet18", shape=(3, 32, 32), batch=32, workers=2, backend="gloo"),
+    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch_size=64, optimizer=SGD),
+    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch_size=64),
+    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch_size=1024, optimizer="adam"),
+    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch_size=4096, optimizer="adam"),
+    Cell(model="cnn", shape=(1, 28, 28), batch_size=1024),
+    Cell(model="cnn:first=32,second=64,hidden=512", shape=(3, 32, 32), batch_size=2048, optimizer="adam"),
+    Cell(model="resnet18", shape=(3, 32, 32), batch_size=16, optimizer=SGD),
+    Cell(model="resnet18", shape=(3, 32, 32), batch_size=64),
+    Cell(model="resnet18", shape=(3, 64, 64), batch_size=64, optimizer="adam"),
+    Cell(model="resnet50", shape=(3, 64, 64), batch_size=16),
+    Cell(model="resnet50", shape=(3, 64, 64), batch_size=48, optimizer="adamw"),
+    Cell(model="vgg16", shape=(3, 64, 64), batch_size=8, optimizer=SGD),
+    Cell(model="vgg16", shape=(3, 64, 64), batch_size=64),
+    Cell(model="alexnet", shape=(3, 128, 128), batch_size=64),
+    Cell(model="googlenet", shape=(3, 96, 96), batch_size=32),
+    Cell(model=GPT, batch_size=4, classes=None, optimizer="adamw"),
+    Cell(model=GPT, batch_size=32, classes=None, optimizer="adamw"),
+    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch_size=64, workers=2),
+    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch_size=64, workers=2, backend="gloo"),
+    Cell(model="resnet18", shape=(3, 32, 32), batch_size=32, workers=2, backend="gloo"),
     Cell(
         model="resnet18",
         shape=(3, 32, 32),
-        batch=32,
+        batch_size=32,
         workers=2,
         strategy="local-sgd:period=4",
         backend="gloo",
     ),
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=64, workers=2, strategy="ps", servers=1),
+    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch_size=64, workers=2, strategy="ps", servers=1),
     Cell(
         model="mlp:hidden=2048,layers=3",
         shape=(1, 28, 28),
-        batch=64,
+        batch_size=64,
         workers=2,
         strategy="ps",
         servers=2,
         optimizer="adam",
     ),
-    Cell(model="resnet18", shape=(3, 32, 32), batch=32, workers=2, strategy="ssp:staleness=2", servers=1),
+    Cell(model="resnet18", shape=(3, 32, 32), batch_size=32, workers=2, strategy="ssp:staleness=2", servers=1),
 )
 
 
@@ -173,11 +173,11 @@ def _predicted(cell: Cell, job: Path) -> tuple[Memory, float]:
         device="epyc-7763",
         per_host=1 if cell.backend == "gloo" else cell.workers + 1,
         workers=(cell.workers,),
-        batch=cell.batch,
+        batch_size=cell.batch,
         strategies=(cell.strategy,),
         servers=cell.servers or 1,
     )
-    memory = answer(words).series[0].rows[0].memory
+    memory = predict(words).series[0].rows[0].memory
     assert memory is not None
     return memory, _sample_bytes(job)
 

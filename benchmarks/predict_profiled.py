@@ -39,7 +39,7 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
 from paceline.studies.predict.asking import recorded
 from paceline.studies.predict.base import Step
-from paceline.studies.predict.batches import Batches
+from paceline.studies.predict.traces import BatchTraces
 from paceline.studies.predict.machine import Machine
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.modelled import Modelled

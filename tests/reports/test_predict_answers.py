@@ -12,7 +12,7 @@ from paceline.reports.predict.text import text_lines
 from paceline.studies.predict.asking import answer, ask
 from paceline.studies.predict.prediction import Prediction
 from paceline.studies.predict.pricing import Pricing
-from paceline.studies.predict.words import PredictRequest
+from paceline.studies.predict.request import PredictRequest
 
 TWO_IN_A_HOST = PredictRequest(
     model="vgg16",

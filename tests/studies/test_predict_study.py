@@ -19,7 +19,7 @@ from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of
 from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
-from paceline.studies.predict.batches import Batches
+from paceline.studies.predict.traces import BatchTraces
 from paceline.studies.predict.interval import interval, longest
 from paceline.studies.predict.machine import Machine, Machines
 from paceline.studies.predict.model import Case, Quality
@@ -30,7 +30,7 @@ from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_t
 from paceline.studies.predict.sources import told_disturbance
 from paceline.studies.predict.standing import find_standing
 from paceline.studies.predict.study import predict
-from paceline.studies.predict.words import PredictRequest
+from paceline.studies.predict.request import PredictRequest
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -149,7 +149,9 @@ def find_compute(
     )
 
 
-def by_profile(profile: Profile, device: DeviceModel, traces: BatchTraces, accumulate: int = 1) -> ComputeTimes:
+def by_profile(
+    profile: Profile, device: DeviceModel, traces: BatchTraces, accumulate: int = 1
+) -> ComputeTimes:
     """A machine that was measured; the job was not."""
     threads = profile.machine.get("threads")
     return ComputeTimes(

@@ -256,7 +256,7 @@ class Finder:
                 yield from [one for _, one in ([found[0]] if found[0][0] < best[0] else []) + [best]]
 
     def _fit(self, setting: Setting | None, workers: int) -> tuple[int, Fit] | None:
-        """The change, with as large a batch as fits with some memory to spare, up to the requested one; and the batch."""
+        """The change, with as large a batch as fits with memory to spare, up to the requested one; and the batch."""
         change = () if setting is None else (setting,)
         try:
             pricing = self._pricing.changed(*change) if change else self._pricing

@@ -1,9 +1,9 @@
-"""What the study asks of a cost model, and Paceline's own: traced compute on a device, the strategy's program on links."""
+"""What the study asks of a cost model, and Paceline's own: traced compute, and the strategy's program on links."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp
-from typing import Protocol, Self
+from typing import Protocol
 
 import torch
 
@@ -17,7 +17,6 @@ from paceline.codecs import CODECS
 from paceline.codecs.identity import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
 from paceline.costs.devices.base import StepCost
-from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subject import Subject
 from paceline.runtimes.virtual.shape import JobShape
@@ -33,7 +32,13 @@ from paceline.studies.predict.compute import (
 )
 from paceline.studies.predict.memory import MemorySize, find_memory, predict_memory
 from paceline.studies.predict.observe import observe
-from paceline.studies.predict.placement import Placement, SyncPattern, at_their_speeds, find_placement, first_device
+from paceline.studies.predict.placement import (
+    Placement,
+    SyncPattern,
+    at_their_speeds,
+    find_placement,
+    first_device,
+)
 from paceline.studies.predict.prediction import Basis, Memory, ModuleCost, PredictedStep, Where, Wire
 from paceline.studies.predict.request import USUAL_BATCH, PredictRequest
 from paceline.studies.predict.search import holds_up_to
@@ -64,25 +69,43 @@ class Case:
 class CostModel(Protocol):
     """Prices cases: Paceline's model, or Paleo's."""
 
-    name: str
-    title: str
-    """What is trained."""
-    strategies: tuple[str, ...]
-    """What its cases are of: strategies, or Paleo's schemes."""
-    explains: bool
-    """Whether it knows what bounds a step, so that findings follow."""
-    batch: int
-    """Samples a worker and step, or of all workers together in strong scaling."""
-    accumulate: int
-    """Mini-batches that these are."""
-    epoch_samples: int | None
-    """Samples of an epoch, where that is known."""
-    most: int
-    """The largest number of workers that it can be asked about."""
-    jitter: float
-    """That of the described cluster."""
-    links_spread: float
-    """Standard deviation of the logarithm of (real / predicted) time of a transfer."""
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def title(self) -> str:
+        """What is trained."""
+
+    @property
+    def strategies(self) -> tuple[str, ...]:
+        """What its cases are of: strategies, or Paleo's schemes."""
+
+    @property
+    def explains(self) -> bool:
+        """Whether it knows what bounds a step, so that findings follow."""
+
+    @property
+    def batch(self) -> int:
+        """Samples a worker and step, or of all workers together in strong scaling."""
+
+    @property
+    def accumulate(self) -> int:
+        """Mini-batches that these are."""
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """Samples of an epoch, where that is known."""
+
+    @property
+    def most(self) -> int:
+        """The largest number of workers that it can be asked about."""
+
+    @property
+    def jitter(self) -> float: ...
+
+    @property
+    def links_spread(self) -> float:
+        """Standard deviation of the logarithm of (real / predicted) time of a transfer."""
 
     @property
     def basis(self) -> Basis: ...
@@ -110,7 +133,7 @@ class CostModel(Protocol):
     def wire(self, case: Case, where: Where) -> Wire:
         """The link that a case's steps cross there."""
 
-    def changed(self, request: PredictRequest) -> Self:
+    def changed(self, request: PredictRequest) -> "CostModel":
         """The model of another request."""
 
 
@@ -324,4 +347,3 @@ def _find_sheet(request: PredictRequest, placement: Placement) -> DeviceSheet | 
         return find_device(request.device)
     measured = request.profile is not None or request.times is not None
     return None if placement.described is None or measured else first_device(placement.described)
-

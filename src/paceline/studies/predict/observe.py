@@ -7,7 +7,17 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.strategies.base import Server, Strategy, Worker
-from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Peer, Program, Receive, Send
+from paceline.strategies.effects import (
+    AllReduce,
+    Apply,
+    Broadcast,
+    Clock,
+    Gradient,
+    Peer,
+    Program,
+    Receive,
+    Send,
+)
 from paceline.strategies.messages import Join, Push
 
 FIRST = 32
@@ -16,7 +26,7 @@ FIRST = 32
 LONGEST = 2**18
 """Steps after which no pattern is looked for any more."""
 
-Exchange = tuple[object, ...]
+Exchange = tuple[tuple[str, int], ...]
 """What a worker exchanges in one step: kinds and sizes, empty for nothing."""
 
 
@@ -50,7 +60,7 @@ def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") ->
             sequence.append(next(steps))
         length *= 2
     found = {kind for step in sequence[-cycle:] for kind in step}
-    buckets = [bucket for kind, bucket in found if kind == "mean"]  # type: ignore[misc]
+    buckets = [bucket for kind, bucket in found if kind == "mean"]
     others = {min(1, workers - 1), workers - 1} - {0}
     return ExchangePattern(
         cycle=cycle,
@@ -72,7 +82,9 @@ def updates_before_answering(strategy: Strategy) -> bool:
     return applied
 
 
-def _is_same(strategy: Strategy, rank: int, workers: int, seconds: float, expected: Sequence[Exchange]) -> bool:
+def _is_same(
+    strategy: Strategy, rank: int, workers: int, seconds: float, expected: Sequence[Exchange]
+) -> bool:
     steps = _exchanges(strategy, rank, workers, seconds)
     return all(next(steps) == one for one in expected)
 
@@ -92,7 +104,7 @@ def _exchanges(strategy: Strategy, rank: int, workers: int, seconds: float) -> I
     vector = torch.zeros(8)
     me = Worker(rank=rank, workers=workers, params=vector, grad=vector.clone(), buffers=torch.zeros(0))
     program: Program = strategy.worker(me)
-    found: list[object] = []
+    found: list[tuple[str, int]] = []
     for effect in program:
         match effect:
             case Gradient(reduce=reduce):

@@ -63,8 +63,14 @@ class PaleoModel:
 
     def cost(self, batch: int) -> StepCost:
         priced = paleo_step(self.model, self.traces.trace(batch), 1)
-        parts = {"forward": priced.forward, "backward": priced.backward, "apply": priced.apply}
-        return StepCost(samples=batch, **parts, ready=(), spread=0.0)
+        return StepCost(
+            samples=batch,
+            forward=priced.forward,
+            backward=priced.backward,
+            apply=priced.apply,
+            ready=(),
+            spread=0.0,
+        )
 
     def parameters(self) -> int:
         return self.traces.trace(self.batch).size
@@ -102,7 +108,9 @@ def find_paleo_model(request: PredictRequest) -> PaleoModel:
     """A UsageError names what Paleo's model does not have: strategies, profiles, several devices a host."""
     _check(request)
     assert request.device is not None, "other sources of compute times are refused"
-    subject = find_subject(request if request.model is None else replace(request, model=as_paleo(request.model)))
+    subject = find_subject(
+        request if request.model is None else replace(request, model=as_paleo(request.model))
+    )
     return PaleoModel(
         request=request,
         model=Paleo(

@@ -130,7 +130,9 @@ def _find_room(request: PredictRequest, profile: Profile | None) -> HostRoom | N
     return replace(run, measured=there.measured) if run.threads == there.threads else run
 
 
-def equal_hosts(link: Link, per_host: int, inside: Callable[[int], Link], contention: tuple[float, ...]) -> Layout:
+def equal_hosts(
+    link: Link, per_host: int, inside: Callable[[int], Link], contention: tuple[float, ...]
+) -> Layout:
     """As many equal hosts as it takes, the last one partly used; ``inside`` is what the workers of a host share."""
 
     def host(workers: int) -> Host:
@@ -287,7 +289,11 @@ def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Placement
 
 
 def _link_words(
-    request: PredictRequest, profile: Profile | None, network: NetworkSheet, inside: NetworkSheet | None, alone: bool
+    request: PredictRequest,
+    profile: Profile | None,
+    network: NetworkSheet,
+    inside: NetworkSheet | None,
+    alone: bool,
 ) -> str:
     missing = "the profile has no links ('paceline calibrate links' adds them), so "
     assumed = "" if request.network else missing if profile else "no network is given, so "
@@ -320,7 +326,9 @@ def _server_words(request: PredictRequest, placement: Placement, profile: Profil
     """Where servers are and how fast messages to them are encrypted."""
     measured = profile.cipher if profile else None
     rate = f"{show_rate(measured or CIPHER)} a process ({'measured' if measured else 'assumed'})"
-    return f"; {_server_hosts(request, placement)}; messages to servers on other hosts are encrypted, at {rate}"
+    return (
+        f"; {_server_hosts(request, placement)}; messages to servers on other hosts are encrypted, at {rate}"
+    )
 
 
 def _server_hosts(request: PredictRequest, placement: Placement) -> str:
@@ -331,7 +339,9 @@ def _server_hosts(request: PredictRequest, placement: Placement) -> str:
         return f"servers are on {', '.join(named)}"
     if request.servers == 1:
         return "the server is on the first worker's host"
-    return f"the {request.servers} servers are on the first worker's host and those after it, one each in turn"
+    return (
+        f"the {request.servers} servers are on the first worker's host and those after it, one each in turn"
+    )
 
 
 def first_device(cluster: Cluster) -> DeviceSheet | None:

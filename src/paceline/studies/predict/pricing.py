@@ -111,7 +111,9 @@ class Pricing:
     def _show(self, case: Case) -> None:
         """Only of requested numbers; others are tried to find where something changes."""
         if case.workers in self.workers:
-            self._progress(f"{case.strategy}, {case.workers:,} {'worker' if case.workers == 1 else 'workers'}")
+            self._progress(
+                f"{case.strategy}, {case.workers:,} {'worker' if case.workers == 1 else 'workers'}"
+            )
 
     def seconds(self, case: Case) -> float:
         return self.step(case).seconds

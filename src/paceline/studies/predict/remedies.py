@@ -7,7 +7,7 @@ from paceline.clusters.devices import DEVICES
 from paceline.clusters.networks import find_network
 from paceline.codecs import CODECS
 from paceline.codecs.identity import Identity
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.studies.predict.compute import is_mixed, narrowest
 from paceline.studies.predict.model import PacelineModel
@@ -94,4 +94,3 @@ def _inside(model: PacelineModel) -> Iterator[str]:
     for name in model.sheet.inside:
         if find_network(name).bandwidth > now:
             yield name
-

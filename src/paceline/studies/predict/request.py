@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal, Self
 
 from paceline.clusters.cluster import Backend
-from paceline.collectives.choose import NATIVE, check_collective
+from paceline.collectives import NATIVE, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.prepare import check_servers
@@ -111,8 +111,8 @@ class PredictRequest:
         """The request with another value of one setting, by its name on the command line."""
         if setting == "strategy":
             return replace(self, strategies=(value,), servers=1)
-        number = setting in ("batch_size", "servers")
-        return replace(self, **{setting: int(value) if number else value})
+        changed: dict[str, Any] = {setting: int(value) if setting in ("batch_size", "servers") else value}
+        return replace(self, **changed)
 
     def counts(self, most: int, batch: int) -> tuple[int, ...]:
         """The requested worker counts, or the usual ones of at most ``most`` that have work.
@@ -139,19 +139,20 @@ class PredictRequest:
             raise UsageError(
                 "which model? name one, such as resnet50 ('paceline models' lists them), or give a job"
             )
-        trained = {
-            f"model {self.model}": self.model,
-            "a job": self.job,
-            "an input shape": self.shape,
-            f"classes {self.classes}": self.classes,
-            f"optimizer {self.optimizer}": self.optimizer,
-            f"accumulate {self.accumulate}": self.accumulate,
-        }
+        run, trained = (
+            f"the run {self.times} says itself what was trained",
+            {
+                f"model {self.model}": self.model,
+                "a job": self.job,
+                "an input shape": self.shape,
+                f"classes {self.classes}": self.classes,
+                f"optimizer {self.optimizer}": self.optimizer,
+                f"accumulate {self.accumulate}": self.accumulate,
+            },
+        )
         for what, value in trained.items():
             if self.times is not None and value is not None:
-                raise UsageError(
-                    f"the run {self.times} says itself what was trained, which {what} contradicts; leave one of them out"
-                )
+                raise UsageError(f"{run}, which {what} contradicts; leave one of them out")
         if self.model is not None and self.job is not None:
             raise UsageError(f"model {self.model} and a job both say what is trained; leave one of them out")
         if self.job is not None and (self.shape is not None or self.classes is not None):
@@ -271,7 +272,9 @@ def check_counts(workers: Sequence[int]) -> None:
     if not workers:
         raise UsageError("workers names no number: write counts such as 1,2,4,8 or 1-8")
     if len(workers) > MOST_COUNTS:
-        raise UsageError(f"{len(workers)} numbers of workers are too many; ask for at most {MOST_COUNTS} at once")
+        raise UsageError(
+            f"{len(workers)} numbers of workers are too many; ask for at most {MOST_COUNTS} at once"
+        )
     for count in workers:
         if not 1 <= count <= MOST_WORKERS:
             raise UsageError(f"workers {count} is out of range: it must be 1 to {MOST_WORKERS:,}")
@@ -290,5 +293,5 @@ def parse_counts(text: str) -> tuple[int, ...]:
         for counts in ((low,), (high,), range(low, high + 1)):
             check_counts(counts)
         found.update(range(low, high + 1))
-    check_counts(counts := tuple(sorted(found)))
-    return counts
+    check_counts(every := tuple(sorted(found)))
+    return every

@@ -33,7 +33,7 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
 
 
 def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
-    """The largest number whose doubling pays off, 0 where none does, and the first power of two before it whose does not.
+    """The largest number whose doubling pays off (0: none), and the first power of two before it whose does not.
 
     That one may come early: the second worker, or the second host, is the first to need the network at all.
     """

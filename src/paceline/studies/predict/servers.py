@@ -225,7 +225,10 @@ class ServedLoad:
         found: dict[int, dict[int, float]] = {}
         for place in groups:
             for push, model, server in zip(pushes, models, self.servers, strict=True):
-                routes = ((self.topology.to_server(place, server), push), (self.topology.from_server(server, place), model))
+                routes = (
+                    (self.topology.to_server(place, server), push),
+                    (self.topology.from_server(server, place), model),
+                )
                 for route, size in routes:
                     for link, times in route.crosses.items():
                         demand = found.setdefault(link, {})
@@ -259,7 +262,8 @@ class ServedLoad:
         """How long workers of each group compute, and how many they are."""
         jitter = self.setup.jitter
         return {
-            place: (sum_of([self.busy / pace], jitter), self.count(place)) for place, pace in self.paces.items()
+            place: (sum_of([self.busy / pace], jitter), self.count(place))
+            for place, pace in self.paces.items()
         }
 
     def _arrivals(self) -> torch.Tensor:

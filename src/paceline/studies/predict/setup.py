@@ -5,7 +5,7 @@ from functools import cached_property
 
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.times import StepTimes
-from paceline.collectives.choose import NATIVE
+from paceline.collectives import NATIVE
 from paceline.costs.compression import Coded
 from paceline.costs.devices.base import StepCost
 from paceline.jobs.spec import JobSpec
@@ -148,7 +148,9 @@ def apply_change(setup: Setup, change: Change) -> Setup:
 def _changed_cluster(setup: Setup, change: Change) -> Cluster:
     def changed(host: Host) -> Host:
         return replace(
-            host, link=_changed_link(host.link, change, "network"), inside=_changed_link(host.inside, change, "inside")
+            host,
+            link=_changed_link(host.link, change, "network"),
+            inside=_changed_link(host.inside, change, "inside"),
         )
 
     cluster = setup.cluster.map_hosts(changed)
@@ -166,14 +168,13 @@ def _changed_cluster(setup: Setup, change: Change) -> Cluster:
 def _changed_link(link: Link, change: Change, where: Where) -> Link:
     bandwidth, latency = (change.bandwidth, change.latency) if change.link == where else (1.0, 1.0)
     return Link(
-        bandwidth=link.bandwidth * bandwidth / change.transfers, latency=link.latency * latency * change.transfers
+        bandwidth=link.bandwidth * bandwidth / change.transfers,
+        latency=link.latency * latency * change.transfers,
     )
 
 
 def _wider(host: Host, factor: float) -> Host:
-    link, inside = (
-        replace(one, bandwidth=one.bandwidth * factor) for one in (host.link, host.inside)
-    )
+    link, inside = (replace(one, bandwidth=one.bandwidth * factor) for one in (host.link, host.inside))
     return replace(host, link=link, inside=inside)
 
 

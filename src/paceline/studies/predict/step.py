@@ -138,7 +138,9 @@ def _cycles(setup: Setup) -> Weighted:
 
 def _grouped(setup: Setup) -> Simulation:
     """Of one worker for each group of equal hosts; the hosts of servers are groups of their own."""
-    cluster = setup.cluster.split(setup.server_hosts).encrypted(setup.server_hosts)
+    cluster = setup.cluster.split(setup.server_hosts)
+    if setup.server_hosts:
+        cluster = cluster.encrypted(setup.server_hosts)
     places = [cluster.group_at(host) for host in setup.server_hosts]
     setup = replace(setup, cluster=cluster)
     groups = [group for group in cluster.groups if group.workers]
@@ -199,7 +201,10 @@ def find_bounds(setup: Setup, step: Callable[[Setup], float]) -> tuple[Bound, Bo
         return now - step(apply_change(setup, change))
 
     links: dict[Where, dict[Bound, float]] = {
-        where: {"bandwidth": gain(Change(link=where, bandwidth=2.0)), "latency": gain(Change(link=where, latency=0.5))}
+        where: {
+            "bandwidth": gain(Change(link=where, bandwidth=2.0)),
+            "latency": gain(Change(link=where, latency=0.5)),
+        }
         for where in links_in_use(setup)
     }
     where: Where = max(links, key=lambda one: max(links[one].values()), default="network")
@@ -217,7 +222,7 @@ def find_bounds(setup: Setup, step: Callable[[Setup], float]) -> tuple[Bound, Bo
         if server >= SERVERS * carried:
             gains["server"] = max(server, carried)
             gains.pop("bandwidth", None)
-    besides = {name: value for name, value in gains.items() if name != "compute"}
+    besides: dict[Bound, float] = {name: value for name, value in gains.items() if name != "compute"}
     return _largest(gains, now), _largest(besides, now), where
 
 

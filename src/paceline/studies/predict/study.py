@@ -54,7 +54,11 @@ def price_request(pricing: Pricing, *, modules: bool = False) -> Prediction:
         unmeasured=unmeasured,
         modules=model.modules(pricing.batch) if modules else (),
         settings=request.to_json(),
-        versions={"paceline": __version__, "torch": str(torch.__version__), "python": platform.python_version()},
+        versions={
+            "paceline": __version__,
+            "torch": str(torch.__version__),
+            "python": platform.python_version(),
+        },
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
 
