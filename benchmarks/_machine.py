@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from paceline.studies.predict.places import SyncPattern
 
 from _shaped import run_here, spread
 from paceline import __version__
@@ -24,7 +25,6 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.records.folder import RunFolder
 from paceline.studies.calibrate.messages import calibrate_messages
-from paceline.studies.predict.places import SyncPattern
 
 USUAL = 0.004
 """Seconds of a step of the networks that links are calibrated with."""

@@ -94,7 +94,14 @@ CELLS = (
         strategy="local-sgd:period=4",
         backend="gloo",
     ),
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch_size=64, workers=2, strategy="ps", servers=1),
+    Cell(
+        model="mlp:hidden=2048,layers=3",
+        shape=(1, 28, 28),
+        batch_size=64,
+        workers=2,
+        strategy="ps",
+        servers=1,
+    ),
     Cell(
         model="mlp:hidden=2048,layers=3",
         shape=(1, 28, 28),
@@ -104,7 +111,9 @@ CELLS = (
         servers=2,
         optimizer="adam",
     ),
-    Cell(model="resnet18", shape=(3, 32, 32), batch_size=32, workers=2, strategy="ssp:staleness=2", servers=1),
+    Cell(
+        model="resnet18", shape=(3, 32, 32), batch_size=32, workers=2, strategy="ssp:staleness=2", servers=1
+    ),
 )
 
 

@@ -24,6 +24,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from paceline.studies.predict.asking import recorded
+from paceline.studies.predict.base import Step
+from paceline.studies.predict.machine import Machine
+from paceline.studies.predict.modelled import Modelled
+from paceline.studies.predict.places import Place
+from paceline.studies.predict.scored import compare_parts, parts_table
+from paceline.studies.predict.sources import Nominal, Recorded
+
 from _machine import Namespaces, calibrate
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
@@ -37,15 +45,7 @@ from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
-from paceline.studies.predict.asking import recorded
-from paceline.studies.predict.base import Step
-from paceline.studies.predict.traces import BatchTraces
-from paceline.studies.predict.machine import Machine
 from paceline.studies.predict.model import Case
-from paceline.studies.predict.modelled import Modelled
-from paceline.studies.predict.places import Place
-from paceline.studies.predict.scored import compare_parts, parts_table
-from paceline.studies.predict.sources import Nominal, Recorded
 
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
 """Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""

@@ -123,7 +123,9 @@ def test_jitter_makes_no_transfer_shorter() -> None:
     # If this fails, transfers and encoding vanish from the table as soon as workers vary.
     still, varying = by_groups(make_setup(8)), by_slowest(make_setup(8, jitter=0.2))
     assert still.breakdown.hidden > 0.01
-    assert varying.breakdown.communicate + varying.breakdown.hidden == pytest.approx(still.breakdown.communicate + still.breakdown.hidden, rel=0.01)
+    assert varying.breakdown.communicate + varying.breakdown.hidden == pytest.approx(
+        still.breakdown.communicate + still.breakdown.hidden, rel=0.01
+    )
 
 
 def with_servers(workers: int, strategy: str, servers: int, gbit: float, jitter: float, apart: bool):
@@ -232,7 +234,9 @@ def test_who_is_held_together_with_slow_workers_waits_for_them(slow: int, bandwi
     found, expected = approximate_bounded(setup), by_events(setup)
     assert found.seconds == pytest.approx(expected.seconds, rel=0.08)
     for part in ("communicate", "wait"):
-        assert getattr(found.breakdown, part) == pytest.approx(getattr(expected.breakdown, part), abs=0.1 * expected.seconds)
+        assert getattr(found.breakdown, part) == pytest.approx(
+            getattr(expected.breakdown, part), abs=0.1 * expected.seconds
+        )
 
 
 def test_who_comes_late_or_varies_by_the_clock_is_not_stood_for() -> None:

@@ -42,7 +42,10 @@ def test_workers_that_do_not_wait_push_less_and_get_the_whole_model():
 
 def test_gathering_turns_a_gain_into_a_loss_with_many_workers():
     def gain(workers):
-        return predict_step(make_setup(workers)).seconds / predict_step(coded(workers, "all-reduce", TENTH)).seconds
+        return (
+            predict_step(make_setup(workers)).seconds
+            / predict_step(coded(workers, "all-reduce", TENTH)).seconds
+        )
 
     assert gain(2) > 1.01
     assert gain(64) < 0.99
@@ -51,7 +54,8 @@ def test_gathering_turns_a_gain_into_a_loss_with_many_workers():
 def test_encoding_takes_its_time():
     slow = replace(TENTH, encode_rate=1e-8)
     longer = (
-        predict_step(coded(4, "all-reduce", slow)).seconds - predict_step(coded(4, "all-reduce", TENTH)).seconds
+        predict_step(coded(4, "all-reduce", slow)).seconds
+        - predict_step(coded(4, "all-reduce", TENTH)).seconds
     )
     assert 0.1 * SHAPE.size * 4 * 1e-8 < longer <= SHAPE.size * 4 * 1e-8
     assert predict_step(coded(4, "all-reduce", slow)).breakdown.backward == COST.backward

@@ -100,7 +100,9 @@ def test_a_workers_parts_by_hand() -> None:
 @pytest.mark.parametrize(("optimizer", "state"), [("sgd:momentum=0", 0), ("sgd", 1), ("adam", 2)])
 def test_memory_grows_with_the_batch_from_the_state_on(optimizer: str, state: int) -> None:
     """Parameters, gradients and the optimizer's state are the floor of every batch."""
-    totals = [memory_of(replace(MLP, optimizer=optimizer, batch_size=batch)).total for batch in (1, 2, 5, 64, 300)]
+    totals = [
+        memory_of(replace(MLP, optimizer=optimizer, batch_size=batch)).total for batch in (1, 2, 5, 64, 300)
+    ]
     assert totals == sorted(set(totals))
     assert totals[0] > (2 + state) * (VECTOR - 64)
 

@@ -120,7 +120,9 @@ def test_better_is_never_slower(setup: Setup, factor: float) -> None:
     assert predict_step(replace(setup, cost=slower(setup.cost, 1 / factor))).seconds <= now
     if setup.strategy != "ps":
         # With servers, workers that vary take turns on the servers' links, which may be quicker.
-        assert predict_step(replace(setup, jitter=setup.jitter + 0.1)).seconds * (1 + 1e-9) >= now / (1 + 1e-9)
+        assert predict_step(replace(setup, jitter=setup.jitter + 0.1)).seconds * (1 + 1e-9) >= now / (
+            1 + 1e-9
+        )
 
 
 FAST = Link(bandwidth=1e11, latency=1e-6)

@@ -13,8 +13,8 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.virtual.keeping import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
-from paceline.studies.predict.setup import Setup
 from paceline.studies.predict.score import compare_parts, parts_table
+from paceline.studies.predict.setup import Setup
 from paceline.studies.predict.step import predict_step
 
 LINK = Link(bandwidth=1e9, latency=1e-4)
