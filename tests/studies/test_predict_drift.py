@@ -8,9 +8,9 @@ from paceline.costs.recorded import Typical
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of
 from paceline.studies.predict.compute import ComputeTimes, NominalDevice
+from paceline.studies.predict.deployment import Deployment, SyncPattern, one_machine
 from paceline.studies.predict.memory import MemorySize
 from paceline.studies.predict.model import Case, PacelineModel
-from paceline.studies.predict.placement import Placement, SyncPattern, one_machine
 from paceline.studies.predict.request import PredictRequest
 from paceline.studies.predict.traces import BatchTraces
 
@@ -49,7 +49,7 @@ def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
         profile=PROFILE,
         sheet=None,
         compute=compute,
-        placement=Placement(layout=one_machine(PROFILE), most=2, words="", spread=0.1),
+        deployment=Deployment(layout=one_machine(PROFILE), most=2, words="", spread=0.1),
         memory_size=MemorySize(name="here"),
     )
     case = Case(strategy=strategy, workers=2, batch=SAMPLES, samples=2 * SAMPLES, jitter=stated)

@@ -21,16 +21,16 @@ from paceline.jobs.subjects import subject_of
 from paceline.records.files import from_document, to_document
 from paceline.records.spans import StepBreakdown
 from paceline.studies.predict.compute import as_clause
-from paceline.studies.predict.interval import interval, longest
-from paceline.studies.predict.model import Case, find_model
-from paceline.studies.predict.placement import (
+from paceline.studies.predict.deployment import (
     SyncPattern,
     equal_hosts,
     equal_machines,
-    find_placement,
+    find_deployment,
     first_workers,
     one_machine,
 )
+from paceline.studies.predict.interval import interval, longest
+from paceline.studies.predict.model import Case, find_model
 from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Prediction, Wire
 from paceline.studies.predict.pricing import Pricing
 from paceline.studies.predict.remedies import find_remedies
@@ -446,8 +446,8 @@ def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_n
     )
     model = find_model(words)
     keeper = Host(name="keeper", link=Link(bandwidth=1e6, latency=1e-3), workers=0, servers=1)
-    whole = model.placement.described.with_hosts((*model.placement.described.hosts, keeper))
-    model = replace(model, placement=replace(model.placement, layout=first_workers(whole)))
+    whole = model.deployment.described.with_hosts((*model.deployment.described.hosts, keeper))
+    model = replace(model, deployment=replace(model.deployment, layout=first_workers(whole)))
     case = Case(strategy="all-reduce", workers=2, batch=8, samples=16)
     faster = case.with_link("inside", bandwidth=4.0)
     assert model.step(faster).seconds < model.step(case).seconds
@@ -526,14 +526,14 @@ def test_workers_on_several_measured_machines_talk_over_the_network_that_was_mea
 
 def test_a_profile_of_several_hosts_puts_a_worker_on_each():
     words = PredictRequest(model="mlp", profile=Path("here.json"))
-    assert find_placement(words, measured_across("network", "wire")).hosts(4) == 4
+    assert find_deployment(words, measured_across("network", "wire")).hosts(4) == 4
     here = measured_across("memory", "network")
-    assert find_placement(words, here).hosts(4) == 1, "the machine itself, unless the network is asked for"
-    assert find_placement(replace(words, network="measured"), here).hosts(4) == 4
+    assert find_deployment(words, here).hosts(4) == 1, "the machine itself, unless the network is asked for"
+    assert find_deployment(replace(words, network="measured"), here).hosts(4) == 4
     with pytest.raises(UsageError, match="has no network"):
-        find_placement(replace(words, network="measured"), measured_across("memory"))
+        find_deployment(replace(words, network="measured"), measured_across("memory"))
     with pytest.raises(UsageError, match="give a profile"):
-        find_placement(PredictRequest(model="mlp", device="a100", network="measured"), None)
+        find_deployment(PredictRequest(model="mlp", device="a100", network="measured"), None)
 
 
 def test_the_interval_holds_what_operators_without_a_measured_relative_may_really_take():

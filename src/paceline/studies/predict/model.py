@@ -30,15 +30,15 @@ from paceline.studies.predict.compute import (
     is_mixed,
     precision_words,
 )
-from paceline.studies.predict.memory import MemorySize, find_memory, predict_memory
-from paceline.studies.predict.observe import observe
-from paceline.studies.predict.placement import (
-    Placement,
+from paceline.studies.predict.deployment import (
+    Deployment,
     SyncPattern,
     at_their_speeds,
-    find_placement,
+    find_deployment,
     first_device,
 )
+from paceline.studies.predict.memory import MemorySize, find_memory, predict_memory
+from paceline.studies.predict.observe import observe
 from paceline.studies.predict.prediction import Basis, Memory, ModuleCost, PredictedStep, Where, Wire
 from paceline.studies.predict.request import USUAL_BATCH, PredictRequest
 from paceline.studies.predict.search import holds_up_to
@@ -146,7 +146,7 @@ class PacelineModel:
     profile: Profile | None
     sheet: DeviceSheet | None
     compute: ComputeTimes
-    placement: Placement
+    deployment: Deployment
     memory_size: MemorySize
     """The memory of a worker whose host does not say what memory it has."""
     costs: dict[int, StepCost] = field(default_factory=dict)
@@ -180,15 +180,15 @@ class PacelineModel:
 
     @property
     def most(self) -> int:
-        return self.placement.most
+        return self.deployment.most
 
     @property
     def jitter(self) -> float:
-        return self.placement.jitter if self.request.jitter is None else self.request.jitter
+        return self.deployment.jitter if self.request.jitter is None else self.request.jitter
 
     @property
     def links_spread(self) -> float:
-        return self.placement.spread
+        return self.deployment.spread
 
     @cached_property
     def basis(self) -> Basis:
@@ -196,7 +196,7 @@ class PacelineModel:
         return Basis(
             level=self.compute.level,
             compute=self.compute.words + (f"; {times} mini-batches a step" if times > 1 else ""),
-            links=self.placement.words,
+            links=self.deployment.words,
             interval=f"{self.compute.doubt}; transfers likewise {exp(self.links_spread):.3g}",
             precision=precision_words(self.request, self.sheet, self.subject),
             faster_precision=faster_precision(self.request, self.sheet, self.compute, self.batch),
@@ -242,10 +242,10 @@ class PacelineModel:
         return replace(found, largest=largest, least=None if largest else needs(1).needed)
 
     def hosts(self, workers: int) -> int:
-        return self.placement.hosts(workers)
+        return self.deployment.hosts(workers)
 
     def wire(self, case: Case, where: Where) -> Wire:
-        return self.placement.wire(self.setup(case).cluster, where)
+        return self.deployment.wire(self.setup(case).cluster, where)
 
     def changed(self, request: PredictRequest) -> "PacelineModel":
         return find_model(request, like=self)
@@ -254,7 +254,7 @@ class PacelineModel:
         strategy = build_strategy(case.strategy)
         cost = self.cost(case.batch)
         pattern = SyncPattern(strategy.served, self._apart(strategy, cost))
-        cluster = self.placement.cluster(case.workers, pattern)
+        cluster = self.deployment.cluster(case.workers, pattern)
         if strategy.served:
             measured = self.profile.cipher if self.profile else None
             cluster = replace(cluster, cipher=measured or CIPHER)
@@ -308,7 +308,7 @@ class PacelineModel:
 def find_model(request: PredictRequest, like: PacelineModel | None = None) -> PacelineModel:
     """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same."""
     profile = _find_profile(request) if like is None else like.profile
-    placement = find_placement(request, profile)
+    deployment = find_deployment(request, profile)
     subject = find_subject(request) if like is None else like.subject
     if request.times is None:  # a run says itself how it was trained
         narrow = subject.precision != "fp32" and request.precision is None and request.device is not None
@@ -317,7 +317,7 @@ def find_model(request: PredictRequest, like: PacelineModel | None = None) -> Pa
             accumulate=request.accumulate or subject.accumulate,
             precision=subject.precision if narrow else request.precision,
         )
-    sheet = _find_sheet(request, placement)
+    sheet = _find_sheet(request, deployment)
     if like is not None and (sheet, request.precision) == (like.sheet, like.request.precision):
         compute, costs = like.compute, like.costs
     else:
@@ -329,21 +329,21 @@ def find_model(request: PredictRequest, like: PacelineModel | None = None) -> Pa
         profile=profile,
         sheet=sheet,
         compute=compute,
-        placement=placement,
+        deployment=deployment,
         memory_size=find_memory(request, profile, sheet),
         costs=costs,
     )
-    placed = at_their_speeds(request, placement, compute, model.batch)
-    return model if placed is placement else replace(model, placement=placed)
+    placed = at_their_speeds(request, deployment, compute, model.batch)
+    return model if placed is deployment else replace(model, deployment=placed)
 
 
 def _find_profile(request: PredictRequest) -> Profile | None:
     return None if request.profile is None else read_profile(request.profile, str(torch.__version__))
 
 
-def _find_sheet(request: PredictRequest, placement: Placement) -> DeviceSheet | None:
+def _find_sheet(request: PredictRequest, deployment: Deployment) -> DeviceSheet | None:
     """The device that times are for: the named one, or that of the cluster's first worker."""
     if request.device is not None:
         return find_device(request.device)
     measured = request.profile is not None or request.times is not None
-    return None if placement.described is None or measured else first_device(placement.described)
+    return None if deployment.described is None or measured else first_device(deployment.described)

@@ -10,9 +10,9 @@ from paceline.codecs.identity import Identity
 from paceline.collectives import NATIVE
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.studies.predict.compute import is_mixed, narrowest
+from paceline.studies.predict.deployment import inside_name
 from paceline.studies.predict.model import PacelineModel
 from paceline.studies.predict.observe import observe
-from paceline.studies.predict.placement import inside_name
 from paceline.studies.predict.prediction import Setting
 from paceline.studies.predict.request import USUAL_NETWORK, PredictRequest
 
@@ -39,7 +39,7 @@ COLLECTIVE = "halving-doubling"
 def find_remedies(model: PacelineModel) -> Iterator[Setting]:
     """Changes that may make training faster; of one setting, what costs least comes first."""
     request = model.request
-    if model.placement.by_catalogue:
+    if model.deployment.by_catalogue:
         yield from (("network", name) for name in _networks(request))
         yield from (("inside", name) for name in _inside(model))
     if request.served and 2 * request.servers <= MOST_SERVERS:

@@ -50,7 +50,7 @@ Layout = Callable[[int, SyncPattern], Cluster]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Placement:
+class Deployment:
     """Hosts for any number of workers, and what is known of their links."""
 
     layout: Layout
@@ -91,7 +91,7 @@ class Placement:
         return Wire(where=where, name=getattr(self, where), bandwidth=min(rates), latency=latency)
 
 
-def find_placement(request: PredictRequest, profile: Profile | None) -> Placement:
+def find_deployment(request: PredictRequest, profile: Profile | None) -> Deployment:
     """By a cluster's description, by the profile's links, or by the catalogue's.
 
     Refuses more workers on a host than the measured times hold for.
@@ -100,9 +100,9 @@ def find_placement(request: PredictRequest, profile: Profile | None) -> Placemen
         check_alone(RunFolder(request.times))
     room = _find_room(request, profile)
     if request.cluster is not None:
-        placement = _described(request.cluster)
-        if room is not None and placement.described is not None:
-            room.check_hosts(placement.described, f"cluster {request.cluster}")
+        deployment = _described(request.cluster)
+        if room is not None and deployment.described is not None:
+            room.check_hosts(deployment.described, f"cluster {request.cluster}")
     else:
         if room is not None and request.per_host is not None:
             room.check(request.per_host, f"{request.per_host} workers per host")
@@ -110,12 +110,12 @@ def find_placement(request: PredictRequest, profile: Profile | None) -> Placemen
             raise UsageError(f"network {MEASURED} is that of a profile; give a profile, or name a network")
         measured = request.network == MEASURED or request.network is None
         if profile is not None and measured and (request.network or profile.links):
-            placement = _measured(request, profile, room)
+            deployment = _measured(request, profile, room)
         else:
-            placement = _by_catalogue(request, profile)
+            deployment = _by_catalogue(request, profile)
     if not request.served:
-        return placement
-    return replace(placement, words=placement.words + _server_words(request, placement, profile))
+        return deployment
+    return replace(deployment, words=deployment.words + _server_words(request, deployment, profile))
 
 
 def _find_room(request: PredictRequest, profile: Profile | None) -> HostRoom | None:
@@ -213,7 +213,7 @@ def _link(fit: LinkFit | None) -> Link:
     return MEMORY if fit is None else Link(bandwidth=fit.bandwidth, latency=fit.latency)
 
 
-def _described(text: str) -> Placement:
+def _described(text: str) -> Deployment:
     cluster = read_cluster(text)
     stated = replace(cluster.times, jitter=0.0, serve=0.0, aggregate=0.0)
     if stated != StepTimes():
@@ -227,7 +227,7 @@ def _described(text: str) -> Placement:
                 f"cluster {cluster.name}: workers of host {group.name(0)!r} join or leave ({settings}), and what is "
                 "predicted is the pace of those that stay; leave that out, or use 'paceline simulate'"
             )
-    return Placement(
+    return Deployment(
         layout=first_workers(cluster),
         most=cluster.workers,
         words=f"as {cluster.name} describes them: {cluster}",
@@ -236,7 +236,7 @@ def _described(text: str) -> Placement:
     )
 
 
-def _measured(request: PredictRequest, profile: Profile, room: HostRoom | None) -> Placement:
+def _measured(request: PredictRequest, profile: Profile, room: HostRoom | None) -> Deployment:
     """On the measured machine, or on several like it where their network was measured."""
     apart = request.network == MEASURED or not any(link.name in INSIDE for link in profile.links)
     for setting, value in (("inside", request.inside), ("per-host", None if apart else request.per_host)):
@@ -255,7 +255,7 @@ def _measured(request: PredictRequest, profile: Profile, room: HostRoom | None) 
             "measures it, or name one, such as 10gbit"
         )
     here = MOST_HERE if room is None else room.workers
-    return Placement(
+    return Deployment(
         layout=equal_machines(profile, request.per_host or 1) if apart else one_machine(profile, backend),
         most=MOST_WORKERS if apart else here,
         words=f"{fit.name} of {profile.name} as measured, {show_rate(fit.bandwidth)}, {show_seconds(fit.latency)}",
@@ -265,14 +265,14 @@ def _measured(request: PredictRequest, profile: Profile, room: HostRoom | None) 
     )
 
 
-def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Placement:
+def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Deployment:
     """Equal hosts; where the requested workers fit one, there is only that one."""
     network = find_network(request.network or USUAL_NETWORK)
     per_host = request.per_host or 1
     linked = inside_name(request)
     inside = None if linked is None else find_network(linked)
     alone = request.workers is not None and max(request.workers) <= per_host
-    return Placement(
+    return Deployment(
         layout=equal_hosts(
             Link.of(network),
             per_host,
@@ -322,17 +322,17 @@ def inside_name(request: PredictRequest) -> str | None:
     return next(iter(sheet.inside), OLD_INSIDE) if sheet.kind == "gpu" else None
 
 
-def _server_words(request: PredictRequest, placement: Placement, profile: Profile | None) -> str:
+def _server_words(request: PredictRequest, deployment: Deployment, profile: Profile | None) -> str:
     """Where servers are and how fast messages to them are encrypted."""
     measured = profile.cipher if profile else None
     rate = f"{show_rate(measured or CIPHER)} a process ({'measured' if measured else 'assumed'})"
     return (
-        f"; {_server_hosts(request, placement)}; messages to servers on other hosts are encrypted, at {rate}"
+        f"; {_server_hosts(request, deployment)}; messages to servers on other hosts are encrypted, at {rate}"
     )
 
 
-def _server_hosts(request: PredictRequest, placement: Placement) -> str:
-    cluster = placement.described
+def _server_hosts(request: PredictRequest, deployment: Deployment) -> str:
+    cluster = deployment.described
     if cluster is not None and any(group.host.servers for group in cluster.groups):
         places = cluster.place_servers(request.servers)
         named = dict.fromkeys(cluster.hosts[place].name for place in places)
@@ -350,15 +350,15 @@ def first_device(cluster: Cluster) -> DeviceSheet | None:
 
 
 def at_their_speeds(
-    request: PredictRequest, placement: Placement, compute: ComputeTimes, batch: int
-) -> Placement:
+    request: PredictRequest, deployment: Deployment, compute: ComputeTimes, batch: int
+) -> Deployment:
     """Make hosts of a described cluster that name devices of the catalogue as fast as their sheets say.
 
     A stated speed multiplies; a host that names no device of the catalogue has the stated speed alone.
     """
-    cluster = placement.described
+    cluster = deployment.described
     if cluster is None or not any(group.host.device.sheet for group in cluster.groups):
-        return placement
+        return deployment
     if request.profile is not None or request.times is not None:
         _refuse_devices(cluster, "the times" if request.times is not None else "the profile")
     base = compute.cost(batch).compute
@@ -373,7 +373,7 @@ def at_their_speeds(
         return replace(host, device=replace(host.device, speed=host.device.speed * speeds[sheet.name]))
 
     changed = cluster.map_hosts(faster)
-    return replace(placement, layout=first_workers(changed), described=changed)
+    return replace(deployment, layout=first_workers(changed), described=changed)
 
 
 def _refuse_devices(cluster: Cluster, measured: str) -> None:
