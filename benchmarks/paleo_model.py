@@ -11,8 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.clusters.devices import DEVICES
-from paceline.clusters.networks import NETWORKS
+from paceline.clusters.catalogue import all_devices, all_networks
 from paceline.costs.paleo.model import SCHEMES, Paleo, PaleoStep, paleo_step
 from paceline.costs.paleo.table import as_paleo
 from paceline.costs.trace.trace import Trace
@@ -36,8 +35,8 @@ def compare() -> list[dict[str, Any]]:
         if (network, samples) not in traces:
             traces[network, samples] = trace(subject_of(as_paleo(network)), samples)
         model = Paleo(
-            device=DEVICES[printed["device"]],
-            bandwidth=NETWORKS[printed["link"]].bandwidth,
+            device=all_devices()[printed["device"]],
+            bandwidth=all_networks()[printed["link"]].bandwidth,
             compute=float(printed["ppp_comp"]),
             network=float(printed["ppp_comm"]),
         )

@@ -26,19 +26,18 @@ from typing import NamedTuple
 import torch
 
 from _held_out import HELD_OUT
-from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.devices import find_device
-from paceline.clusters.profile_file import read_profile, write_profile
-from paceline.costs.devices.base import step_cost
-from paceline.costs.devices.fitted import Fitted, read_fitted
-from paceline.costs.devices.roofline import Roofline
+from paceline.clusters.catalogue import DeviceSheet, find_device
+from paceline.clusters.profile import read_profile, write_profile
+from paceline.costs.device import step_cost
+from paceline.costs.fitted import FittedDevice, read_fitted
 from paceline.costs.paleo.model import Paleo, paleo_step
+from paceline.costs.roofline import Roofline
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of
 from paceline.reports.calibrate import ShownCalibration, render_device
-from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device, make_profile
+from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.measure import TrainingStep
 from paceline.studies.predict.interval import NORMAL
 
@@ -139,19 +138,19 @@ def main() -> int:
     return report(cells)
 
 
-def calibrated(profile: Path | None, seconds: float) -> Fitted:
+def calibrated(profile: Path | None, seconds: float) -> FittedDevice:
     """The device of a profile, or of a calibration now, which is kept beside the predictions."""
     if profile is not None:
         return read_fitted(read_profile(profile, torch.__version__).device, str(profile))
     shown = ShownCalibration()
-    device, found = calibrate_device(seconds, observer=shown)
+    made, found = calibrate_device(seconds, observer=shown)
     shown.close()
     print("\n".join([*render_device(found)]))
-    write_profile(make_profile(device, 1), Path("predicted-calibrated-profile.json"))
-    return device
+    write_profile(made, Path("predicted-calibrated-profile.json"))
+    return read_fitted(made.device, "the profile")
 
 
-def predict(name: str, batch: int, work: Work, device: Fitted) -> Cell:
+def predict(name: str, batch: int, work: Work, device: FittedDevice) -> Cell:
     traced = trace(work.subject, batch)
     sheet = find_device(SHEET)
     at_peak, apply = paleo_parts(traced, device)
@@ -168,7 +167,7 @@ def predict(name: str, batch: int, work: Work, device: Fitted) -> Cell:
     )
 
 
-def paleo_parts(traced: Trace, device: Fitted) -> tuple[float, float]:
+def paleo_parts(traced: Trace, device: FittedDevice) -> tuple[float, float]:
     """Paleo's model of this machine, with the peak and the bandwidth that were measured."""
     sheet = DeviceSheet(
         name="here",

@@ -27,9 +27,8 @@ from typing import Any
 from _machine import calibrate, in_namespaces
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile, write_profile
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import StepTimes
+from paceline.clusters.profile import Profile, read_profile, write_profile
 from paceline.costs.paleo.model import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
 from paceline.costs.trace.trace import Trace

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from paceline.costs.devices.base import StepCost, accumulated
+from paceline.costs.device import StepCost, accumulated
 from paceline.errors import UsageError
 from paceline.jobs import Job, TensorData
 from paceline.jobs.imports import checked_job

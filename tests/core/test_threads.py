@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from command import run_paceline
-from paceline.clusters.profile import LinkFit, Profile
-from paceline.clusters.profile_file import write_profile
+from paceline.clusters.profile import LinkFit, Profile, write_profile
 from paceline.errors import UsageError
 from paceline.records.load import usable_cores
 from paceline.runtimes.live.options import LiveOptions

@@ -2,8 +2,7 @@
 
 import pytest
 
-from paceline.clusters.devices import DEVICES
-from paceline.clusters.networks import NETWORKS
+from paceline.clusters.catalogue import all_devices, all_networks
 from paceline.costs.paleo.model import Paleo, paleo_layers, paleo_step
 from paceline.costs.paleo.table import as_paleo, paleo_table
 from paceline.costs.trace.tracer import trace
@@ -18,7 +17,10 @@ def traced(model):
 
 def paleo(device="k40", network="ethernet", compute=0.62, share=0.72):
     return Paleo(
-        device=DEVICES[device], bandwidth=NETWORKS[network].bandwidth, compute=compute, network=share
+        device=all_devices()[device],
+        bandwidth=all_networks()[network].bandwidth,
+        compute=compute,
+        network=share,
     )
 
 

@@ -7,10 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.clusters.devices import DEVICES, find_device
-from paceline.costs.devices.base import step_cost
-from paceline.costs.devices.roofline import WIDTHS, Roofline
-from paceline.costs.devices.shares import fullness
+from paceline.clusters.catalogue import all_devices, find_device
+from paceline.costs.device import step_cost
+from paceline.costs.roofline import WIDTHS, Roofline, fullness
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
 from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError
@@ -56,7 +55,7 @@ def depthwise(groups: int) -> Operator:
     return operator("convolution", 2.0 * 32 * 14**2 * 256 * 256 // groups * 9, 4 * 32 * 256 * 14**2, shape)
 
 
-sheets = st.sampled_from(list(DEVICES.values()))
+sheets = st.sampled_from(list(all_devices().values()))
 formats = st.sampled_from(list(WIDTHS))
 operators = st.builds(
     operator,

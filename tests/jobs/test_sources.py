@@ -15,7 +15,7 @@ from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire.messages import Welcome
-from paceline.runtimes.live.worker import join as joining
+from paceline.runtimes.live.worker import start
 from paceline.runtimes.settings import Settings
 
 CODE = """
@@ -121,24 +121,23 @@ def test_joining_runs_no_code_that_the_user_did_not_name(tmp_path, marker, monke
     write_code(tmp_path / "mine.py", marker)
     settings = Settings(job=JobSpec(path="mine.py:build"), epochs=1, strategy="async")
     document = json.dumps({"settings": settings.to_json(), "name": "x", "run": "0" * 16, "endpoints": []})
-    monkeypatch.setattr(joining, "_knock", lambda *_: Welcome(2, False, document))
+    monkeypatch.setattr(start, "_request_rank", lambda *_: Welcome(2, False, document))
 
     def join(**more):
-        joining.join_run(
+        start.join_run(
             "tcp://x:1",
             Secret.new(),
             LiveOptions(),
             tmp_path,
             heartbeat=None,
             stop_requested=lambda: False,
+            say=lambda _: None,
             **more,
         )
 
-    with pytest.raises(
-        UsageError, match=r"would have this host import and call mine.py:build, from .*/mine.py"
-    ):
+    with pytest.raises(UsageError, match=r"this host would import and call mine.py:build, from .*/mine.py"):
         join()
-    with pytest.raises(UsageError, match=r"give --job mine.py:build or --trust"):
+    with pytest.raises(UsageError, match=r"name the same job mine.py:build, or trust the run"):
         join(job="other.py:build")
     assert not marker.exists()
     for more in ({"job": "mine.py:build"}, {"trust": True}):

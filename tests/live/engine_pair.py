@@ -27,10 +27,10 @@ from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
-from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.worker.comm import join
+from paceline.runtimes.live.worker.comm import join_group
+from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
@@ -167,7 +167,7 @@ class Process:
         chosen = SETTINGS[name]
         job = build_job(chosen.job)
         shards = Shards(samples=len(job.train), batch_sizes=chosen.batch_sizes, seed=chosen.seed)
-        group = join(self.place(), LiveOptions(backend="gloo"), torch.device("cpu"))
+        group = join_group(self.place(), LiveOptions(backend="gloo"), torch.device("cpu"))
         torch.manual_seed(chosen.seed)
         model = DistributedDataParallel(job.model())  # which makes buffers rank 0's before each forward
         self.models.append(model)

@@ -10,7 +10,7 @@ import torch
 from command import run_json, run_paceline
 from paceline.cli.options import RunOptions
 from paceline.cli.reshard import make_folder
-from paceline.cli.resuming import name_folder, repeated_options
+from paceline.cli.resuming import name_folder, repeated_settings
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder, check_writable
@@ -134,9 +134,11 @@ def test_a_place_where_no_folder_can_be_made_is_refused_with_the_command_that_ma
 
 
 def test_the_command_that_resumes_a_resumed_run_repeats_how_long():
-    assert repeated_options(RunOptions(epochs=40, target_accuracy=0.97), trust=True) == (
-        " --trust --epochs 40 --target-accuracy 0.97"
-    )
+    assert repeated_settings(RunOptions(epochs=40, target_accuracy=0.97), trust=True) == {
+        "trust": True,
+        "epochs": 40,
+        "target_accuracy": 0.97,
+    }
     folder = RunFolder(Path("runs/it"))
     assert name_folder(["train", "--resume", "latest", "-i", "3"], folder) == [
         *("train", "--resume", "runs/it", "-i", "3")

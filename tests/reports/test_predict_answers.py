@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.clusters.networks import find_network
+from paceline.clusters.catalogue import find_network
 from paceline.records.files import from_document, to_document
 from paceline.reports.predict.svg import picture
 from paceline.reports.predict.text import text_lines

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from paceline.clusters.cluster import Cluster, Device, Host, Link
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.studies.predict.setup import Setup
 

@@ -7,9 +7,8 @@ import torch
 from predict_setups import COST, SHAPE, make_setup
 from test_closed_path import assert_equal
 
-from paceline import specs
 from paceline.clusters.cluster import Link
-from paceline.codecs import CODECS
+from paceline.codecs import CODECS, build_codec
 from paceline.collectives import SCHEDULES
 from paceline.costs.compression import Coded, compression_of
 from paceline.studies.predict.servers import approximate_bounded
@@ -64,7 +63,7 @@ def test_encoding_takes_its_time():
 
 def real(spec: str) -> Coded:
     """A codec of the table on parameters of this size, on a device that moves 100 GB/s."""
-    codec = specs.build(spec, CODECS, "codec")
+    codec = build_codec(spec)
     shapes = [(600, 1000)] * 18
     return compression_of(codec, shapes, torch.float32, lambda one: (one.read + one.written) / 1e11)
 

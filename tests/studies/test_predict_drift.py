@@ -2,8 +2,8 @@
 
 import pytest
 
+from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import LinkFit, Profile
-from paceline.clusters.times import StepTimes
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of

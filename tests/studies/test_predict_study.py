@@ -13,7 +13,7 @@ from predict_setups import make_setup
 
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import main
-from paceline.reports.scenarios import WORDS
+from paceline.reports.scenarios import RENDERERS
 from paceline.studies.scenarios import ASKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -141,7 +141,7 @@ def test_every_example_that_asks_is_tested_here():
 
 
 def test_every_question_has_words_for_its_answer():
-    assert set(ASKS) <= set(WORDS)
+    assert set(ASKS) <= set(RENDERERS)
 
 
 RUN = 'cluster = "hosts=2,forward=1 s,backward=1 s"\nask = "run"\n[run]\nbatch = 8\n'

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.given import given_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
-from paceline.runtimes.virtual.keeping import FolderRecorder
+from paceline.runtimes.virtual.recording import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.studies.predict.score import compare_parts, parts_table

@@ -85,7 +85,7 @@ def test_a_strategy_that_needs_everybody_refuses_to_lose_anybody(how: dict) -> N
 
 
 def test_a_horizon_needs_servers() -> None:
-    with pytest.raises(UsageError, match=r"--horizon '0\.6 s' would cut strategy 'all-reduce'"):
+    with pytest.raises(UsageError, match=r"a horizon of 0\.6 s would cut strategy 'all-reduce'"):
         time_only(make_cluster(2), horizon=0.6)
 
 

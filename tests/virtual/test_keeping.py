@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.records.folder import RunFolder
-from paceline.runtimes.virtual.keeping import MOST_STEPS, MOST_WORKERS, FolderRecorder
+from paceline.runtimes.virtual.recording import MOST_STEPS, MOST_WORKERS, FolderRecorder
 
 
 @pytest.mark.parametrize(

@@ -51,7 +51,7 @@ def recorded(
         settings=settings,
         gradients=True,
         threads=1,
-        founders=founders,
+        initial_workers=founders,
         logs=logs,
     )
     return recording, kept, settings

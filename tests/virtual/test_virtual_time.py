@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, settings_of, time_only
 
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import StepTimes
 from paceline.costs.given import given_costs
 from paceline.errors import UsageError
 from paceline.records.ledger import TimeLedger
@@ -226,7 +226,7 @@ def test_shape_of_a_job_is_that_of_its_model() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"--target-accuracy 0\.9 cannot be met without gradients"):
+    with pytest.raises(UsageError, match=r"a target accuracy of 0\.9 cannot be met without gradients"):
         time_only(make_cluster(2), target_accuracy=0.9)
     with pytest.raises(UsageError, match="nothing to evaluate without gradients"):
         time_only(make_cluster(2), evaluate=Every(1))

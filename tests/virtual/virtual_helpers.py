@@ -7,8 +7,7 @@ from math import inf
 import torch
 from torch import Tensor, nn, optim
 
-from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.costs.given import given_costs
 from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec

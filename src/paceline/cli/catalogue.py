@@ -8,9 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from paceline.cli.lists import AsJson
-from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
-from paceline.clusters.devices import DEVICES
-from paceline.clusters.networks import NETWORKS
+from paceline.clusters.catalogue import DeviceSheet, NetworkSheet, all_devices, all_networks
 
 FORMATS = ("tf32", "fp16", "bf16")
 
@@ -21,7 +19,7 @@ _WIDTH = 110
 def devices(*, as_json: AsJson = False) -> None:
     """List the devices of the catalogue, with their figures and where those are from."""
     if as_json:
-        return _print_json(DEVICES)
+        return _print_json(all_devices())
     peaks = [f"{name}\nTFLOP/s" for name in ("fp32", *FORMATS)]
     rows = [
         [
@@ -31,16 +29,16 @@ def devices(*, as_json: AsJson = False) -> None:
             f"{sheet.bandwidth / 1e9:,.4g}",
             _gibi(sheet.memory),
         ]
-        for sheet in DEVICES.values()
+        for sheet in all_devices().values()
     ]
-    _print_table(["device", "", *peaks, "memory\nGB/s", "\nGiB"], rows, list(DEVICES.values()))
+    _print_table(["device", "", *peaks, "memory\nGB/s", "\nGiB"], rows, list(all_devices().values()))
     return None
 
 
 def networks(*, as_json: AsJson = False) -> None:
     """List the networks of the catalogue, with their figures and where those are from."""
     if as_json:
-        return _print_json(NETWORKS)
+        return _print_json(all_networks())
     rows = [
         [
             sheet.name,
@@ -48,9 +46,9 @@ def networks(*, as_json: AsJson = False) -> None:
             f"{sheet.bandwidth * 8 / 1e9:,.4g}",
             f"{sheet.latency * 1e6:.3g}",
         ]
-        for sheet in NETWORKS.values()
+        for sheet in all_networks().values()
     ]
-    _print_table(["network", "", "each way\nGbit/s", "latency\nus"], rows, list(NETWORKS.values()))
+    _print_table(["network", "", "each way\nGbit/s", "latency\nus"], rows, list(all_networks().values()))
     return None
 
 

@@ -19,15 +19,15 @@ from paceline.runtimes.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from paceline.runtimes.live.guard import Work
     from paceline.runtimes.live.launcher.processes import Start
     from paceline.runtimes.live.process_info import ProcessInfo
+    from paceline.runtimes.live.worker.guard import Work
 
 _NEEDED = (
     "paceline.cli.train",
     "paceline.reports.progress",
     "paceline.reports.trace",
-    "paceline.runtimes.live.server.run",
+    "paceline.runtimes.live.server.start",
     "paceline.runtimes.live.worker.start",
 )
 _OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file")
@@ -101,7 +101,7 @@ def _preload() -> None:
 
 def work(asked: Asked, place: "ProcessInfo") -> int:
     """Be one worker or server, to the end."""
-    from paceline.runtimes.live.guard import run_guarded
+    from paceline.runtimes.live.worker.guard import run_guarded
 
     spare_compiler()
     if place.rank > 0 and not sys.warnoptions:  # all run the same code: what torch warns of is shown once
@@ -158,13 +158,13 @@ def _training(asked: Asked, place: "ProcessInfo") -> "Work":
 
 def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     """A server's work."""
-    from paceline.runtimes.live.guard import Ended
+    from paceline.errors import say_on_stderr
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.launcher.launch import say_on_stderr
-    from paceline.runtimes.live.server.run import run_server
+    from paceline.runtimes.live.server.start import run_server
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import HasEnding
 
-    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
         return run_server(
             asked.settings(place.workers),
             options=asked.where.live(asked.resume),
@@ -183,11 +183,11 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
 
 def join(asked: Asked) -> int:
     """Be one more worker of a run that is under way; the run decides all but where this one computes."""
-    from paceline.runtimes.live.guard import Ended, run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo, host_name
     from paceline.runtimes.live.secret import Secret
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import HasEnding, run_guarded
 
     spare_compiler()
     _refuse_beside_join(asked)
@@ -196,8 +196,9 @@ def join(asked: Asked) -> int:
     live = asked.where.live(None)
     runs = asked.keep.runs or door.runs or asked.keep.parent
 
-    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
-        from paceline.runtimes.live.worker.join import join_run
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
+        from paceline.errors import say_on_stderr
+        from paceline.runtimes.live.worker.start import join_run
 
         return join_run(
             door.endpoint,
@@ -206,6 +207,7 @@ def join(asked: Asked) -> int:
             runs,
             heartbeat=heartbeat,
             stop_requested=stopping,
+            say=say_on_stderr,
             job=asked.options.job,
             trust=asked.trust,
         )

@@ -21,7 +21,7 @@ def repeat(run: Path, options: RunOptions, where: ClusterOptions, keep: KeepOpti
 
     from paceline.reports.progress import Tee
     from paceline.runtimes.prepare import prepare
-    from paceline.runtimes.virtual.keeping import FolderObserver, FolderRecorder, new_replay_folder
+    from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
     from paceline.runtimes.virtual.replay import read_recording, replay
 
     if given := [*given_options(options), *where.given()]:
@@ -32,7 +32,8 @@ def repeat(run: Path, options: RunOptions, where: ClusterOptions, keep: KeepOpti
     torch.set_num_threads(recording.threads)
     prepared = prepare(recording.settings)
     name = keep.name or f"{prepared.job.name}-replay"
-    folder = new_replay_folder(keep.parent, name, recording)
+    machinery = {"replay": str(recording.folder.path), "gradients": recording.gradients}
+    folder = new_folder(keep.parent, name, recording.settings, machinery)
     observer = Tee([FolderObserver(folder), *keep.observers(recording.settings, "recorded")])
     with FolderRecorder(folder, recording.workers, prepared.agenda.last) as recorder, closing(observer):
         replay(

@@ -88,13 +88,11 @@ def latest_run(parent: Path) -> RunFolder:
     )
 
 
-def repeated_options(options: RunOptions, *, trust: bool) -> str:
+def repeated_settings(options: RunOptions, *, trust: bool) -> dict[str, object]:
     """What the command that resumes a resumed run must repeat: until it trains, its folder does not know of them."""
-    words = ["--trust"] if trust else []
-    for option in CHANGEABLE:
-        if (value := getattr(options, option[2:].replace("-", "_"))) is not None:
-            words += [option, str(value)]
-    return "".join(f" {word}" for word in words)
+    names = [option[2:].replace("-", "_") for option in CHANGEABLE]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    return {"trust": True, **given} if trust else given
 
 
 def name_folder(arguments: Sequence[str], folder: RunFolder) -> list[str]:

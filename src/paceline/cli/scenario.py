@@ -5,8 +5,8 @@ from pathlib import Path
 
 from paceline import specs
 from paceline.errors import UsageError
-from paceline.reports.scenarios import WORDS
-from paceline.reports.scenarios.told import Told
+from paceline.reports.scenarios import RENDERERS
+from paceline.reports.scenarios.render import RenderedAnswer
 
 SCHEMA = 1
 
@@ -19,7 +19,7 @@ def answer_scenario(path: Path, given: list[str], as_json: bool) -> int:
         raise UsageError(f"{path} says all that is run, so {given[0]} has no place; leave one of them out")
     scenario = read_scenario(path)
     try:
-        told: Told = specs.find(WORDS[scenario.ask])(scenario.answer())
+        told: RenderedAnswer = specs.find(RENDERERS[scenario.ask])(scenario.answer())
     except UsageError as mistake:
         raise scenario.placed(mistake) from mistake
     if as_json:

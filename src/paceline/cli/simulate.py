@@ -1,7 +1,7 @@
 """``paceline simulate``: the same training in virtual time."""
 
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -77,8 +77,8 @@ class ClusterOptions:
 
     def read(self) -> "Cluster":
         """The described cluster."""
+        from paceline.clusters.cluster import StepTimes
         from paceline.clusters.description import read_cluster
-        from paceline.clusters.times import StepTimes
 
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--workers {self.workers} is too small: at least 1 worker must train")
@@ -172,13 +172,15 @@ def _run(
     from paceline.reports.progress import Tee
     from paceline.reports.trace import write_trace
     from paceline.runtimes.prepare import prepare
-    from paceline.runtimes.virtual.keeping import FolderObserver, FolderRecorder, new_folder
+    from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
     from paceline.runtimes.virtual.simulate import check, simulate
 
     prepared = prepare(settings)
     check(settings, prepared.job, cluster, prepared.strategy, where.gradients, where.end)
     name = keep.name or prepared.job.name
-    folder = new_folder(keep.parent, name, settings, cluster, where.gradients)
+    folder = new_folder(
+        keep.parent, name, settings, {"cluster": asdict(cluster), "gradients": where.gradients}
+    )
     observer = Tee([FolderObserver(folder), *keep.observers(settings, "simulated")])
     with FolderRecorder(folder, settings.workers, prepared.agenda.last) as recorder, closing(observer):
         if where.note:

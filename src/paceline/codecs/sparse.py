@@ -50,7 +50,6 @@ class TopK:
 
     @property
     def sums(self) -> bool:
-        """Each worker's largest are elsewhere."""
         return False
 
     def encode(self, tensor: Tensor) -> Message:
@@ -60,12 +59,10 @@ class TopK:
         return flat[places], _narrow(places, flat)
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """Zeros but for those."""
         values, places = message
         return _scatter(places, values, shape)
 
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
-        """A value and a place each."""
         return _kept(elements(shapes), self.ratio) * (element + INDEX)
 
 
@@ -88,16 +85,13 @@ class RandomK:
         return True
 
     def encode(self, tensor: Tensor) -> Message:
-        """The values at the drawn places."""
         flat = tensor.reshape(-1)
         return (flat[self._places(flat.numel(), flat.device)],)
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """Zeros but for those."""
         return _scatter(self._places(prod(shape), message[0].device), message[0], shape)
 
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
-        """Values only."""
         return _kept(elements(shapes), self.ratio) * element
 
     def _places(self, count: int, device: torch.device) -> Tensor:
@@ -125,7 +119,6 @@ class Threshold:
 
     @property
     def sums(self) -> bool:
-        """Each worker's are elsewhere."""
         return False
 
     def encode(self, tensor: Tensor) -> Message:
@@ -139,7 +132,6 @@ class Threshold:
         return flat[places], _narrow(places, flat)
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """Zeros but for those."""
         values, places = message
         return _scatter(places, values, shape)
 

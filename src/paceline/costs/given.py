@@ -4,8 +4,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from paceline.clusters.cluster import Cluster
-from paceline.clusters.times import StepTimes, takes_turn
+from paceline.clusters.cluster import Cluster, StepTimes, takes_turn
 from paceline.costs.base import Times
 from paceline.errors import UsageError
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from itertools import count
 
-from paceline.collectives.execute import RankPlan, Receive, plan_rank
+from paceline.collectives.execute import PlannedReceive, RankPlan, plan_rank
 from paceline.collectives.schedule import Schedule, pipelined
 from paceline.costs.network import Network
 from paceline.costs.topology import Topology
@@ -155,7 +155,7 @@ class _Play:
                 return
             self._combine(rank, incoming[state.taken])
 
-    def _combine(self, rank: int, one: Receive) -> None:
+    def _combine(self, rank: int, one: PlannedReceive) -> None:
         state = self._ranks[rank]
         state.busy = True
 

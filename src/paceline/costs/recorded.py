@@ -5,7 +5,7 @@ from math import log
 from statistics import fmean, quantiles
 from typing import NamedTuple
 
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import StepTimes
 from paceline.errors import UsageError
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder

@@ -16,8 +16,8 @@ from mmap import PAGESIZE, mmap
 from pathlib import Path
 from stat import S_ISREG
 
+from paceline.shm.barrier import died
 from paceline.shm.host import free_memory
-from paceline.shm.peers import died
 
 PAGE = PAGESIZE
 PREFIX = "paceline-"

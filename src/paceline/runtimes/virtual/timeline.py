@@ -1,4 +1,4 @@
-"""The event clock: what happens when, and transfers that take their time."""
+"""The event clock: scheduled actions, and transfers that share links."""
 
 import heapq
 from collections.abc import Callable, Sequence
@@ -9,29 +9,29 @@ from paceline.costs.network import Network
 from paceline.costs.prices import Price
 
 Action = Callable[[float], None]
-"""Something that happens; told the time."""
+"""Called with the time at which it happens."""
 Transfer = tuple[float, Price]
-"""A collective that may start at a time, and what it costs."""
+"""The earliest time at which a collective may start, and what it costs."""
 Interval = tuple[float, float]
-"""From when to when."""
+"""Begin and end."""
 
 
 class Timeline:
-    """Actions in order of time, those of one moment in the order in which they were asked for."""
+    """Actions in order of time, those of one moment in the order in which they were scheduled."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
         self.now = 0.0
-        """The last moment at which something happened."""
+        """The time of the last event."""
         self._heap: list[tuple[float, int, Action]] = []
         self._number = count()
 
     def at(self, time: float, action: Action) -> None:
-        """Do something at a time that is not over yet."""
+        """Schedule an action; the time must not be over yet."""
         heapq.heappush(self._heap, (time, next(self._number), action))
 
     def step(self) -> bool:
-        """Go to the next moment at which something happens; False where nothing will."""
+        """Advance to the next event; False where there is none."""
         arrival = self.network.next_end()
         planned = self._heap[0][0] if self._heap else inf
         if arrival == planned == inf:
@@ -47,21 +47,21 @@ class Timeline:
 
     @property
     def planned(self) -> int:
-        """How many actions are still to come, apart from transfers that end."""
+        """How many actions are scheduled; ends of transfers do not count."""
         return len(self._heap)
 
     def is_quiet_until(self, time: float) -> bool:
-        """Whether nothing is under way and nothing is planned before a time."""
+        """Whether no transfer is under way and no action is scheduled before a time."""
         return self.network.idle and (not self._heap or self._heap[0][0] >= time)
 
 
 def run_transfers(
     timeline: Timeline, transfers: Sequence[Transfer], done: Callable[[Sequence[Interval]], None]
 ) -> None:
-    """Run collectives one after the other, each not before its time, and tell when each began and ended.
+    """Run collectives one after the other, each not before its time; ``done`` is given when each began and ended.
 
-    Where nothing else happens in the meantime the answer is known at once; else they share the links with the
-    others. Both give the same times.
+    Where nothing else happens in the meantime the result is known at once; else they share the links with the other
+    traffic. Both give the same times.
     """
     alone = []
     free = 0.0
@@ -72,34 +72,31 @@ def run_transfers(
     if timeline.is_quiet_until(free):
         done(alone)
     else:
-        Convoy(timeline, transfers, done).proceed(0.0)
+        _share_links(timeline, transfers, done)
 
 
-class Convoy:
-    """Collectives under way among other traffic."""
+def _share_links(
+    timeline: Timeline, transfers: Sequence[Transfer], done: Callable[[Sequence[Interval]], None]
+) -> None:
+    intervals: list[Interval] = []
 
-    def __init__(
-        self, timeline: Timeline, transfers: Sequence[Transfer], done: Callable[[Sequence[Interval]], None]
-    ) -> None:
-        self._timeline, self._transfers, self._done = timeline, transfers, done
-        self._intervals: list[Interval] = []
-
-    def proceed(self, now: float) -> None:
-        """Start the next collective as soon as it may, or report that all are done."""
-        if len(self._intervals) == len(self._transfers):
-            self._done(self._intervals)
+    def start(place: int, now: float) -> None:
+        if place == len(transfers):
+            done(intervals)
             return
-        ready, price = self._transfers[len(self._intervals)]
-        self._timeline.at(max(now, ready), lambda begun: self._stage(begun, begun, price, 0))
+        timeline.at(max(now, transfers[place][0]), lambda begun: stage(place, 0, begun, begun))
 
-    def _stage(self, now: float, begun: float, price: Price, number: int) -> None:
-        if number == len(price.stages):
-            self._intervals.append((begun, now))
-            self.proceed(now)
+    def stage(place: int, number: int, begun: float, now: float) -> None:
+        stages = transfers[place][1].stages
+        if number == len(stages):
+            intervals.append((begun, now))
+            start(place + 1, now)
             return
-        stage = price.stages[number]
+        one = stages[number]
 
         def sent(time: float) -> None:
-            self._timeline.at(time + stage.latency, lambda end: self._stage(end, begun, price, number + 1))
+            timeline.at(time + one.latency, lambda end: stage(place, number + 1, begun, end))
 
-        self._timeline.network.start(now, stage.size, stage.crosses, sent)
+        timeline.network.start(now, one.size, one.crosses, sent)
+
+    start(0, 0.0)

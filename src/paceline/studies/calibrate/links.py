@@ -19,8 +19,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline import shm
-from paceline.clusters.profile import LinkFit
-from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.clusters.profile import LinkFit, read_profile, write_profile
 from paceline.collectives import NATIVE
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError
@@ -30,10 +29,9 @@ from paceline.jobs.subject import Subject
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.flat import CONTROL, Flat, own_memory
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
+from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
 from paceline.runtimes.live.worker.comm import ProcessGroupComm
-from paceline.runtimes.live.worker.overlap import Overlap
-from paceline.runtimes.live.worker.slowness import Slowness
+from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
 from paceline.studies.calibrate.device import check_out
@@ -271,7 +269,7 @@ class _BenchComm(ProcessGroupComm):
     def __init__(self, group: BenchGroup, *, shared: bool) -> None:
         self.rank, self.workers, self.transport = group.rank, group.workers, "shm" if shared else "gloo"
         self._shm = group.shm if shared else None
-        self._sums = choose_sums(NATIVE, group.hosts, group.rank, "gloo")
+        self._all_reduce = choose_all_reduce(NATIVE, group.hosts, group.rank, "gloo")
         self._barrier = self.zeros(16, torch.float32, torch.device("cpu"))
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -285,7 +283,7 @@ class _BenchComm(ProcessGroupComm):
         else:
             dist.all_reduce(tensor, group=self._shm)
 
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
         if self._shm is None:
             return super().start_sum(tensor, done)
         work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
@@ -301,7 +299,7 @@ class _AveragingStep(TrainingStep):
 
     def __init__(self, subject: Subject, comm: _BenchComm) -> None:
         super().__init__(subject, DENSE_SAMPLES, comm.zeros)
-        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowness())
+        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowdown())
 
     def last_backward(self) -> None:
         self._overlap.begin()

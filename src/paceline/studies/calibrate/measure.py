@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from paceline.costs.devices.features import Limits
-from paceline.costs.devices.fitted import PAGE
+from paceline.costs.features import DevicePeaks
+from paceline.costs.fitted import PAGE
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.recorder import Recorder
 from paceline.costs.trace.step import Step
@@ -144,7 +144,7 @@ def _run(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return result, seconds
 
 
-def measure_limits() -> Limits:
+def measure_limits() -> DevicePeaks:
     """The best rate of large matrix products and of a friendly convolution; memory by the best of several copies."""
     matrix, source = torch.randn(768, 768), torch.randn(8 * 2**20)
     images, weights = torch.randn(4, 128, 28, 28), torch.randn(128, 128, 3, 3)
@@ -155,7 +155,7 @@ def measure_limits() -> Limits:
     ]
     flops = max(work / min(_times(run, 12)) for work, run in products)
     copy = min(_times(lambda: target.copy_(source), 12))
-    return Limits(flops=flops, bandwidth=2 * source.nbytes / copy)
+    return DevicePeaks(flops=flops, bandwidth=2 * source.nbytes / copy)
 
 
 def measure_page() -> float:

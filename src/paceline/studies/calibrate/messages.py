@@ -9,8 +9,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.clusters.profile import INSIDE, LinkFit, Profile
-from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.clusters.profile import INSIDE, LinkFit, Profile, read_profile, write_profile
 from paceline.costs.recorded import typical_step, usual_pace
 from paceline.errors import RunFailed
 from paceline.jobs.subjects import subject_of_job

@@ -16,9 +16,9 @@ from paceline.collectives.over_torch import TorchTransport
 from paceline.costs.all_reduce import Native
 from paceline.costs.schedules import SchedulePrices
 from paceline.costs.topology import Topology
+from paceline.shm.arena import PIECE
+from paceline.shm.local_comm import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.shm.operations import Operation
-from paceline.shm.table import PIECE
-from paceline.shm.team import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.studies.collectives.group import BenchGroup, calls_within, quartiles, share, timed
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchPrediction
 from paceline.studies.collectives.sides import PROBED, Side

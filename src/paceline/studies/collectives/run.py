@@ -82,7 +82,7 @@ def _nothing(*_: object) -> None:
 
 
 def _shared_here(asked: BenchRequest, group: BenchGroup) -> BenchRequest:
-    idle = left_out(asked, group.shm.party.teams)
+    idle = left_out(asked, group.shm.comm.team_sizes)
     asked = replace(asked, only=tuple(name for name in asked.only if name not in idle))
     if not asked.only:
         raise UsageError(

@@ -1,16 +1,16 @@
 """Where compute times come from: a data sheet, a measured machine, or the job's own step on one worker."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import exp
 from types import MappingProxyType
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import DISTURBED, Profile
-from paceline.costs.devices.base import DeviceModel, StepCost, accumulated, step_cost, within
-from paceline.costs.devices.fitted import read_fitted
-from paceline.costs.devices.roofline import TORCH, WIDTHS, Roofline
+from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
+from paceline.costs.fitted import read_fitted
 from paceline.costs.recorded import Typical, recorded_jitter, typical_step
+from paceline.costs.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
@@ -83,7 +83,7 @@ class ComputeTimes:
 
     def timed(self, trace: Trace) -> Callable[[Operator], float]:
         """How long each operator of a trace takes."""
-        device = within(self.device, trace)
+        device = self.device.within(trace)
         if self.typical is None:
             return device.seconds
         modelled, measured = step_cost(trace, self.device), self.cost(trace.samples * self.accumulate)
@@ -103,6 +103,10 @@ class NominalDevice:
     """A device with some operations and some bytes a second, to divide a known time by."""
 
     spread = 0.0
+    unmeasured: Mapping[str, float] = MappingProxyType({})
+
+    def within(self, trace: Trace) -> "NominalDevice":  # noqa: ARG002
+        return self
 
     def seconds(self, operator: Operator) -> float:
         return operator.flops / 5e10 + (operator.read + operator.written) / 1e10 + 2e-6

@@ -3,13 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from paceline.clusters.catalogue import DeviceSheet, NetworkSheet
-from paceline.clusters.cluster import CIPHER, MEMORY, Backend, Cluster, Host, HostGroup, Link
+from paceline.clusters.catalogue import DeviceSheet, NetworkSheet, find_device, find_network
+from paceline.clusters.cluster import CIPHER, MEMORY, Backend, Cluster, Host, HostGroup, Link, StepTimes
 from paceline.clusters.description import read_cluster
-from paceline.clusters.devices import find_device
-from paceline.clusters.networks import find_network
 from paceline.clusters.profile import INSIDE, LinkFit, Profile
-from paceline.clusters.times import StepTimes
 from paceline.costs.recorded import check_alone
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder

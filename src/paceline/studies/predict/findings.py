@@ -5,8 +5,7 @@ from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
 
-from paceline import specs
-from paceline.codecs import CODECS
+from paceline.codecs import build_codec
 from paceline.errors import UsageError
 from paceline.strategies import build_strategy
 from paceline.studies.predict.model import Case
@@ -293,7 +292,7 @@ class Finder:
     def _gathering(self) -> GatheringCodec | None:
         """Where every worker receives all messages: from where on uncompressed gradients would be faster."""
         codec = self._pricing.request.codec
-        if specs.build(codec, CODECS, "codec").sums or build_strategy(self._strategy).served:
+        if build_codec(codec).sums or build_strategy(self._strategy).served:
             return None
         plain = self._pricing.changed(("codec", "identity"))
         slower = None

@@ -7,16 +7,13 @@ from typing import Protocol
 
 import torch
 
-from paceline import specs
-from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.catalogue import DeviceSheet, find_device
 from paceline.clusters.cluster import CIPHER
-from paceline.clusters.devices import find_device
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile
-from paceline.codecs import CODECS
-from paceline.codecs.identity import Identity
+from paceline.clusters.profile import Profile, read_profile
+from paceline.codecs import build_codec
+from paceline.codecs.base import Identity
 from paceline.costs.compression import Compression, Whole, compression_of
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subject import Subject
 from paceline.runtimes.virtual.shape import JobShape
@@ -297,7 +294,7 @@ class PacelineModel:
 
     @cached_property
     def _compression(self) -> Compression:
-        codec = specs.build(self.request.codec, CODECS, "codec")
+        codec = build_codec(self.request.codec)
         if isinstance(codec, Identity):
             return Whole()
         traced = self.compute.trace(next(iter(self.costs)))

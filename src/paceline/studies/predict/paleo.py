@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass, replace
 
-from paceline.clusters.devices import find_device
-from paceline.clusters.networks import find_network
-from paceline.costs.devices.base import StepCost
+from paceline.clusters.catalogue import find_device, find_network
+from paceline.costs.device import StepCost
 from paceline.costs.paleo.model import SCHEMES, Paleo, paleo_layers, paleo_step
 from paceline.costs.paleo.table import as_paleo
 from paceline.costs.trace.tracer import trace

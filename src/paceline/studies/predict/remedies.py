@@ -2,11 +2,9 @@
 
 from collections.abc import Iterator
 
-from paceline import specs
-from paceline.clusters.devices import DEVICES
-from paceline.clusters.networks import find_network
-from paceline.codecs import CODECS
-from paceline.codecs.identity import Identity
+from paceline.clusters.catalogue import all_devices, find_network
+from paceline.codecs import build_codec
+from paceline.codecs.base import Identity
 from paceline.collectives import NATIVE
 from paceline.runtimes.settings import MOST_SERVERS
 from paceline.studies.predict.compute import is_mixed, narrowest
@@ -44,7 +42,7 @@ def find_remedies(model: PacelineModel) -> Iterator[Setting]:
         yield from (("inside", name) for name in _inside(model))
     if request.served and 2 * request.servers <= MOST_SERVERS:
         yield "servers", str(2 * request.servers)
-    plain = isinstance(specs.build(request.codec, CODECS, "codec"), Identity)
+    plain = isinstance(build_codec(request.codec), Identity)
     yield "codec", CODEC if plain else "identity"
     if not request.served and request.collective == NATIVE:
         yield "collective", COLLECTIVE
@@ -61,7 +59,7 @@ def find_roomier(model: PacelineModel) -> Iterator[Setting]:
     narrow = narrowest(sheet)
     if narrow is not None and not is_mixed(request):
         yield "precision", narrow
-    larger = (one for one in DEVICES.values() if one.kind == sheet.kind and one.memory > sheet.memory)
+    larger = (one for one in all_devices().values() if one.kind == sheet.kind and one.memory > sheet.memory)
     for other in sorted(larger, key=lambda one: one.memory) if request.memory is None else ():
         yield "device", other.name
 

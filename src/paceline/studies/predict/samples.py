@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown, StepRecord
-from paceline.runtimes.virtual.recorder import TotalsOnly
+from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.setup import Setup
 
@@ -76,7 +76,7 @@ Simulation = Callable[[int], Weighted]
 
 
 @dataclass
-class StepSamples(TotalsOnly):
+class StepSamples(SimulationRecorder):
     """Keeps every step of every worker; evaluations and checkpoints are no steps."""
 
     detailed: bool = True

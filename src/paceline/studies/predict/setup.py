@@ -3,11 +3,10 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
 from paceline.costs.compression import Coded
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape

@@ -5,7 +5,6 @@ from dataclasses import replace
 
 from paceline.costs.compression import Coded
 from paceline.costs.given import StatedCosts, given_costs
-from paceline.runtimes.virtual.folded import FoldedRun
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
@@ -154,8 +153,16 @@ def _grouped(setup: Setup) -> Simulation:
             updating=setup.updating,
             gradients=cluster.workers,
         )
-        shape = setup.shape_for(settings)
-        FoldedRun(settings, shape, cluster, places, costs, setup.program, samples).run()
+        simulate(
+            settings,
+            setup.shape_for(settings),
+            cluster,
+            costs,
+            gradients=False,
+            strategy=setup.program,
+            recorder=samples,
+            server_groups=places,
+        )
         return [(samples.steps[rank], group.workers) for rank, group in enumerate(groups)]
 
     return simulated

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from paceline.clusters.table import Reader
+from paceline.clusters.toml_reader import Reader
 from paceline.studies.predict import Prediction, PredictRequest, predict
 from paceline.studies.predict.request import Scaling
 from paceline.studies.scenarios.scenario import Scenario

@@ -6,8 +6,8 @@ from typing import Any
 
 from paceline import specs
 from paceline.clusters.cluster import Cluster
-from paceline.clusters.description import cluster_of, read_cluster, read_toml
-from paceline.clusters.table import Reader
+from paceline.clusters.description import cluster_of, read_cluster
+from paceline.clusters.toml_reader import Reader, read_toml
 from paceline.errors import UsageError, unknown
 from paceline.studies.scenarios import ASKS
 
@@ -32,7 +32,7 @@ class Scenario:
         return read_cluster(str(self.path.parent / text) if text.endswith(".toml") else text)
 
     def answer(self) -> Any:
-        """Answer what is asked: a dataclass of ``records.answers``."""
+        """Answer what is asked: a dataclass of this package."""
         return specs.find(ASKS[self.ask])(self)
 
     def placed(self, mistake: UsageError) -> UsageError:

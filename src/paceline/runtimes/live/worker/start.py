@@ -1,47 +1,50 @@
-"""One live worker from its first word with the others to the summary."""
+"""The two ways to be a worker of a run: from its start or a checkpoint, and by joining one that is under way."""
 
-import os
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from time import perf_counter
+from typing import Any
 
 import torch
 
 from paceline.errors import UsageError
-from paceline.records.checkpoints import Checkpoints, Commits
-from paceline.records.folder import RunFolder
+from paceline.jobs.sources import source_files
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.files import read_json
+from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.load import usable_cores
 from paceline.records.lock import RunLock
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
-from paceline.runtimes.config import read_live
+from paceline.records.tensors import RunIdentity
+from paceline.runtimes.config import new_identity, read_live, write_config
+from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.comm import Group
-from paceline.runtimes.live.worker.engine import Beating
+from paceline.runtimes.live.run_store import check_equal
+from paceline.runtimes.live.secret import Secret
+from paceline.runtimes.live.timeouts import KNOCK
+from paceline.runtimes.live.wire.messages import Hello, Welcome
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.comm import SoloComm, join_group
+from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.live.worker.run_folder import (
-    Describe,
-    Home,
-    agree_on_folder,
+    HeldFolder,
     asked_for,
-    check_alike,
+    claim,
     describe_run,
-    machine,
+    hold_folder,
+    worker_address,
 )
-from paceline.runtimes.live.worker.served import ThroughServers
-from paceline.runtimes.live.worker.ways import AmongWorkers, WorkerBackend
+from paceline.runtimes.live.worker.server_client import ServerClient
+from paceline.runtimes.live.worker.server_comm import ServerComm
+from paceline.runtimes.live.worker.stopping import StopByServers, StopByVote, choose_stop
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.threads import too_many
-
-
-class Heart(Beating, Protocol):
-    """Somebody who is told of every step, and where the run is kept."""
-
-    def show(self, run: Path) -> None:
-        """The run folder is known."""
 
 
 def run_worker(
@@ -51,7 +54,7 @@ def run_worker(
     place: ProcessInfo,
     runs: Path,
     observer: Observer,
-    heartbeat: Heart,
+    heartbeat: Heartbeat,
     stop_requested: Callable[[], bool],
     before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
     resume: RunFolder | None = None,
@@ -59,98 +62,102 @@ def run_worker(
 ) -> Summary:
     """Be one worker of a run to its end; every worker of the run must be started with the same settings.
 
-    Only rank 0's observer is told anything, and that of a host's first worker what the host lacks. Where servers
-    keep the parameters the first worker that is there is told. ``resume`` goes on in an earlier run's folder, from
-    the newest checkpoint that is whole on all workers; our own launcher then owns the folder already, else the first
-    worker of a host comes to own it. A run that is refused writes nothing. Whatever else is raised leaves the records
-    so far in the run folder, and the connections closed; where gloo still sums, they close with the process.
-    ``before_hard_end`` is given what writes the records down, for whoever may end the process.
+    Only the first worker's observer is called, and that of a host's first worker with what the host lacks. ``resume``
+    continues in an earlier run's folder, from the newest checkpoint that is whole on all workers; our own launcher
+    then owns the folder already, else the first worker of a host takes it. A run that is refused writes nothing.
+    Whatever else is raised leaves the records so far in the run folder, and the connections closed; where gloo still
+    sums, they close with the process. ``before_hard_end`` is called with what writes the records, for a signal handler
+    that may end the process.
     """
-    torch.set_num_threads(options.threads)
     prepared = _prepare(settings, place)
-    device = options.device_of(place)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    way = _way(prepared, place, options, stop_requested)
+    device = _set_up_device(options, place)
     with ExitStack() as stack:
-        own = _Ownership(place, resume, stack)
-        group = stack.enter_context(_joined(way.join(device, observer.noted)))
-        check_alike(group, settings, name or "", resume, own.run)
-        life = way.life(device, observer, heartbeat)
-        if resume:
-            heartbeat.show(resume.path)
-            life.restore(resume, own.checkpoints(settings.keep))
-        # Nobody writes before all have come so far: whatever is wrong with the run has been found by now.
-        workers = group.exchange(machine(place, os.getpid()))
-        home = own.move_in(
-            group,
-            runs,
-            name or prepared.job.name,
+        resumed = (resume, read_live(resume).identity) if resume else None
+        owned = _own(resumed, place, stack)
+        comm = stack.enter_context(_connected(prepared, options, place, device, observer))
+        asked = asked_for(settings, name or "", resume, resumed[1].run if resumed else None)
+        check_equal(comm.exchange(asked))
+        run = WorkerRun(prepared, comm, device, observer, heartbeat)
+        if resumed:
+            heartbeat.show(resumed[0].path)
+            run.restore(resumed[0], Checkpoints(*resumed, settings.keep))
+        # No worker writes before all have come so far: whatever is wrong with the run has been found by now.
+        workers = comm.exchange(worker_address(place))
+
+        def describe(folder: RunFolder, identity: RunIdentity) -> None:
+            describe_run(folder, identity, settings, options, place, workers)
+
+        held = hold_folder(
+            comm,
+            place,
             settings,
-            lambda folder, identity: describe_run(folder, identity, settings, options, place, workers),
+            describe,
+            runs=runs,
+            name=name or prepared.job.name,
+            resumed=resumed,
+            owned=owned,
         )
-        heartbeat.show(home.folder.path)
-        life.move_in(home)
-        agreed = way.agree(life, asked_for(settings, name or "", resume, own.run))
-        pids = [worker["pid"] for worker in workers if worker["node"] == place.node_rank]
-        sampler = None
-        if place.local_rank == 0:
-            _warn_of_sharing(place, options, observer)
-            sampler = SystemSampler(
-                home.folder.system,
-                pids,
-                since=life.begun,
-                roots=job_roots(place),
-                wanted=place.local_workers * options.threads,
+        stack.enter_context(held.lock)
+        run.open(held)
+        stop = _agree_to_stop(run, place, options, stop_requested, asked)
+        sampler = _sampler(run, place, options, observer, workers) if place.local_rank == 0 else None
+        return run.train(stop, before_hard_end, sampler)
+
+
+def join_run(
+    endpoint: str,
+    secret: Secret,
+    options: LiveOptions,
+    runs: Path,
+    *,
+    heartbeat: Heartbeat,
+    stop_requested: Callable[[], bool],
+    say: Callable[[str], None],
+    job: str | None = None,
+    trust: bool = False,
+) -> Summary:
+    """Train with the others until the run ends, or until this worker is asked to stop: then it leaves alone.
+
+    Code that the run names is executed where the user has named the same ``job``, or gives the run ``trust``.
+    """
+    asked = perf_counter()
+    welcome = _request_rank(endpoint, secret)
+    run_document = json.loads(welcome.document)
+    settings = Settings.from_json(run_document["settings"])
+    check_named(settings.job.path, job, trust=trust)
+    prepared = prepare(settings)
+    torch.set_num_threads(options.threads)
+    name, rank = run_document["name"], welcome.rank
+    comm = ServerComm(rank, settings.workers, SharedFlat(name))
+    device = torch.device(options.device)
+    run = WorkerRun(prepared, comm, device, Observer(), heartbeat, leaving=stop_requested)
+    comm.connect(secret, run_document["endpoints"], options.timeout)
+    with ExitStack() as stack:
+        stack.enter_context(_closing(comm))
+        held = _hold_joined(runs, run_document, settings, stack)
+        run.open(held, begun=run_document["now"] + perf_counter() - asked)
+        say(f"joined {name} as rank {rank}; Ctrl-C leaves it")
+        summary = run.train(StopByServers(comm.client, say), start_together=False)
+    ended = "left" if summary.ending == "left" else "ended with"
+    say(f"rank {rank} {ended} {name} after {run.me.clock:,} steps")
+    return summary
+
+
+def check_named(path: str | None, job: str | None, *, trust: bool) -> None:
+    """Refuse to import code that the run names and the user does not; nothing of it has been executed by then."""
+    if path is None or trust:
+        if job is not None and job != path:
+            raise UsageError(
+                f"job {job} is not what the run trains, which is {path or 'a job that ships'}; leave it out"
             )
-        return life.live(agreed, before_hard_end, sampler)
-
-
-def _warn_of_sharing(place: ProcessInfo, options: LiveOptions, observer: Observer) -> None:
-    """Say that the workers of this host share cores, where they do."""
-    shared = too_many(place.local_workers, options.threads, usable_cores())
-    if shared and options.device == "cpu":
-        observer.noted(
-            f"{shared} of {place.host}: they take turns, so steps take longer than with a core for each thread and "
-            "their times do not compare with those of fewer workers; give fewer --workers or --threads"
+        return
+    if job != path:
+        files = source_files(path)
+        where = f", from {files[-1]}" if files else ""
+        raise UsageError(
+            f"this host would import and call {path}{where}, which the run names; read it, and name the same job "
+            f"{path}, or trust the run"
         )
-
-
-class _Ownership:
-    """How a worker comes to hold its run folder: an earlier run's, or one that is made."""
-
-    def __init__(self, place: ProcessInfo, resume: RunFolder | None, stack: ExitStack) -> None:
-        """The ``stack`` gives the folder back."""
-        self._place, self._resume, self._stack = place, resume, stack
-        self._identity = read_live(resume).identity if resume else None
-        self._lock: RunLock | None = None
-        if resume and place.local_rank == 0 and place.launch is None:
-            self._lock = stack.enter_context(RunLock.own(resume, place.node_rank))
-
-    @property
-    def run(self) -> str | None:
-        """The id of the run that goes on."""
-        return self._identity.run if self._identity else None
-
-    def checkpoints(self, keep: int) -> Checkpoints:
-        """Those of the run that goes on."""
-        assert self._resume is not None
-        assert self._identity is not None
-        return Checkpoints(self._resume, self._identity, keep)
-
-    def move_in(self, group: Group, runs: Path, name: str, settings: Settings, describe: Describe) -> Home:
-        """Use the folder together with the other workers of this host, all of whom have come so far."""
-        folder, identity, node = self._resume, self._identity, self._place.node_rank
-        if folder is None or identity is None:
-            folder, identity, lock = agree_on_folder(group, self._place, runs, name, settings, describe)
-            self._lock = self._stack.enter_context(lock) if lock else None
-        elif self._place.local_rank == 0:
-            describe(folder, identity)
-        lock = self._lock or self._stack.enter_context(RunLock.share(folder, node))
-        first = self._place.rank - self._place.local_rank
-        local = tuple(range(first, first + self._place.local_workers))
-        commits = (Commits(folder, identity, node),)
-        return Home(folder=folder, identity=identity, lock=lock, commits=commits, local=local)
 
 
 def _prepare(settings: Settings, place: ProcessInfo) -> Prepared:
@@ -162,22 +169,117 @@ def _prepare(settings: Settings, place: ProcessInfo) -> Prepared:
     return prepare(settings)
 
 
-def _way(
-    prepared: Prepared,
-    place: ProcessInfo,
-    options: LiveOptions,
-    stop_requested: Callable[[], bool],
-) -> WorkerBackend:
-    if not prepared.servers:
-        return AmongWorkers(prepared, place, options, stop_requested)
-    return ThroughServers(prepared, place, options, stop_requested)
+def _set_up_device(options: LiveOptions, place: ProcessInfo) -> torch.device:
+    torch.set_num_threads(options.threads)
+    device = options.device_of(place)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def _own(
+    resumed: tuple[RunFolder, RunIdentity] | None, place: ProcessInfo, stack: ExitStack
+) -> RunLock | None:
+    """Own the resumed folder where our launcher does not, before anything else."""
+    if resumed is None or place.local_rank != 0 or place.launch is not None:
+        return None
+    return stack.enter_context(RunLock.own(resumed[0], place.node_rank))
 
 
 @contextmanager
-def _joined(group: Group) -> Iterator[Group]:
+def _connected(
+    prepared: Prepared, options: LiveOptions, place: ProcessInfo, device: torch.device, observer: Observer
+) -> Iterator[SoloComm]:
+    comm: SoloComm
+    if prepared.servers:
+        comm = ServerComm.at_start(place, options)
+    else:
+        comm = join_group(place, options, device, prepared.settings.collective, observer.noted)
+    with _closing(comm):
+        yield comm
+
+
+@contextmanager
+def _closing(comm: SoloComm) -> Iterator[None]:
     try:
-        yield group
+        yield
     except BaseException:
-        group.abandon()
+        comm.abandon()
         raise
-    group.leave()
+    comm.leave()
+
+
+def _agree_to_stop(
+    run: WorkerRun,
+    place: ProcessInfo,
+    options: LiveOptions,
+    stop_requested: Callable[[], bool],
+    asked: dict[str, Any],
+) -> StopByVote:
+    """How the workers stop together; where there are servers, they are connected to here."""
+    note, comm = run.reporter.noted, run.comm
+    if not isinstance(comm, ServerComm):
+        return choose_stop(
+            comm,
+            run.prepared.strategy.sync_point,
+            run.me,
+            requested=stop_requested,
+            note=note,
+            patience=options.timeout,
+        )
+    if comm.memory.why:
+        note(f"gradients go through sockets: {comm.memory.why}")
+    folder = run.held.folder
+    document = {
+        "name": folder.path.name,
+        "run": run.held.identity.run,
+        "asked": asked,
+        "begun": run.begun,
+        "step": run.resumed_step,
+        "workers": read_json(folder.env)["workers"],
+    }
+    comm.open(place, options.timeout, stop_requested, document)
+    return StopByServers(comm.client, note)
+
+
+def _sampler(
+    run: WorkerRun, place: ProcessInfo, options: LiveOptions, observer: Observer, workers: list[Any]
+) -> SystemSampler:
+    """What samples this host's load, once a host; a note where its workers share cores."""
+    shared = too_many(place.local_workers, options.threads, usable_cores())
+    if shared and options.device == "cpu":
+        observer.noted(
+            f"{shared} of {place.host}: they take turns, so steps take longer than with a core for each thread and "
+            "their times do not compare with those of fewer workers; use fewer workers or threads"
+        )
+    return SystemSampler(
+        run.held.folder.system,
+        [worker["pid"] for worker in workers if worker["node"] == place.node_rank],
+        since=run.begun,
+        roots=job_roots(place),
+        wanted=place.local_workers * options.threads,
+    )
+
+
+def _request_rank(endpoint: str, secret: Secret) -> Welcome:
+    """Ask server 0 for a rank and a description of the run."""
+    try:
+        with ServerClient(secret, [endpoint], SharedFlat("join"), patience=KNOCK) as client:
+            client.send(0, Hello(-1))
+            welcome = client.wait_for(Welcome).message
+    except (TimeoutError, ConnectionError):
+        raise UsageError(
+            f"no run answers at {endpoint.removeprefix('tcp://')} to this secret; "
+            "see that it is under way and that the secret file is the run's own"
+        ) from None
+    assert isinstance(welcome, Welcome)
+    return welcome
+
+
+def _hold_joined(runs: Path, run: dict[str, Any], settings: Settings, stack: ExitStack) -> HeldFolder:
+    """The run's folder on this host: its own, or one that is made for the records of workers that join."""
+    folder = RunFolder(runs / check_folder_name(run["name"]))
+    identity = new_identity(settings, run=run["run"])
+    claim(folder, identity, lambda draft: write_config(draft, settings, "live", {}, identity=identity))
+    locks = [stack.enter_context(RunLock.share(folder, node)) for node in folder.lock_nodes() or [0]]
+    return HeldFolder(folder=folder, identity=identity, lock=locks[0])

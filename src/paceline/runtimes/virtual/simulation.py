@@ -1,0 +1,214 @@
+"""One simulated run: its nodes and what they are given, built from the settings, and its summary."""
+
+from collections import deque
+from collections.abc import Mapping, Sequence
+from functools import cached_property, partial
+from math import inf
+
+from paceline.clusters.cluster import Cluster
+from paceline.collectives import NATIVE
+from paceline.costs.all_reduce import AllReduceCosts, all_reduce_costs
+from paceline.costs.base import Costs
+from paceline.costs.compressed import Compressed
+from paceline.costs.compression import Whole
+from paceline.costs.network import Network
+from paceline.costs.topology import Topology
+from paceline.errors import RunFailed
+from paceline.jobs.job import Job
+from paceline.jobs.sharding import Shards
+from paceline.records.events import MetricsRow
+from paceline.records.observer import Observer, Started
+from paceline.records.summary import Summary
+from paceline.runtimes.agenda import Triggers
+from paceline.runtimes.prepare import server_count
+from paceline.runtimes.session import Position, Session
+from paceline.runtimes.settings import Settings
+from paceline.runtimes.virtual.compute import NoCompute, RealCompute
+from paceline.runtimes.virtual.ledger import StepLedger
+from paceline.runtimes.virtual.node import Node
+from paceline.runtimes.virtual.recording import SimulationRecorder
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.runtimes.virtual.timeline import Timeline
+from paceline.specs import shorten
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Strategy, SyncPoint
+from paceline.strategies.effects import Peer, Program
+
+NEAR = 1e-6
+"""What is done within this part of the horizon after it is done in time: sums of stated times are not exact."""
+
+
+class Simulation:
+    """The workers, the servers and what they are given. Built from the settings, and run once."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        job: Job | JobShape,
+        cluster: Cluster,
+        costs: Costs,
+        *,
+        gradients: bool,
+        strategy: Strategy,
+        observer: Observer,
+        recorder: SimulationRecorder,
+        name: str = "",
+        folder: str | None = None,
+        horizon: float = inf,
+        server_groups: Sequence[int] | None = None,
+    ) -> None:
+        self.settings, self.cluster, self.costs, self.strategy = settings, cluster, costs, strategy
+        self.observer, self.recorder = observer, recorder
+        self._horizon = horizon
+        self.horizon = horizon * (1 + NEAR)
+        """When the run is over, whatever is unfinished."""
+        self.shape = job if isinstance(job, JobShape) else JobShape.of(job)
+        self._name, self._folder = name or self.shape.name, folder
+        sizes = settings.step_sizes(self.shape.accumulate)
+        self.shards = Shards(self.shape.train_samples, sizes, settings.seed)
+        self.triggers = Triggers(settings, self.shards.steps_per_epoch)
+        self._metrics, self._step = (tuple(job.metrics), job.step) if isinstance(job, Job) else ((), "")
+        servers = server_count(settings, strategy)
+        self.topology, hosts = _place(cluster, servers, server_groups)
+        workers = len(self.topology.workers)
+        self.compute = NoCompute(self.shape, workers, servers)
+        if gradients and isinstance(job, Job):
+            self.compute = RealCompute(job, self.shards, workers, settings.seed, servers)
+        self._rows: list[MetricsRow] = []
+        self.timeline = Timeline(Network(self.topology.capacities))
+        self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]
+        self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(hosts)]
+        self.ready: deque[Node] = deque()
+        """Nodes whose programs can be resumed."""
+
+    @cached_property
+    def nodes(self) -> Mapping[Peer, Node]:
+        return {node.peer: node for node in (*self.workers, *self.servers)}
+
+    @property
+    def all_reduce(self) -> AllReduceCosts:
+        """What sums cost among these links, by the codec where there is one."""
+        plain = all_reduce_costs(self.settings.collective, self.topology)
+        compression = self.shape.compression
+        return plain if isinstance(compression, Whole) else Compressed(plain, self.topology, compression)
+
+    @property
+    def initial_workers(self) -> tuple[int, ...]:
+        """The workers with which the run begins."""
+        topology = self.topology
+        return tuple(rank for rank, place in enumerate(topology.workers) if not topology.hosts[place].start)
+
+    def _worker(self, rank: int, place: int) -> Node:
+        me, host = self.compute.worker(rank), self.topology.hosts[place]
+        session = Session(
+            strategy=self.strategy,
+            me=me,
+            agenda=self.triggers,
+            shards=self.shards,
+            position=Position(),
+            metrics=self._metrics,
+            target=self.settings.target_accuracy,
+            buffers=self.settings.buffers,
+            learning_rate=self.compute.learning_rate,
+            report=self._report,
+            stopping=partial(self._stopping, rank),
+        )
+        node = Node(
+            peer=Peer("worker", rank),
+            host=place,
+            me=me,
+            program=self._program(session),
+            session=session,
+            ledger=StepLedger(partial(self.recorder.stepped, rank) if self.recorder.detailed else None),
+            starts=host.start,
+            steps=inf if host.steps is None else host.steps,
+            dies=inf if host.dies is None else host.dies,
+        )
+        node.ends = min(node.dies, self.horizon)
+        if self.costs.steady:
+            last = self.shards.steps_per_epoch - 1
+            sizes = (self.shards.batch_size(rank), self.shards.size(rank, last))
+            node.prices = tuple((self.costs.gradient(rank, size, 0), size) for size in sizes)
+            node.apply_seconds = self.costs.apply(rank, 0)
+        return node
+
+    def _program(self, session: Session) -> Program:
+        return session.program()
+
+    def _stopping(self, rank: int) -> bool:  # noqa: ARG002
+        """Whether a worker is to stop before its time."""
+        return False
+
+    def _server(self, rank: int, host: int) -> Node:
+        assert self.strategy.served
+        me = self.compute.server(rank)
+        me.initial_workers = self.initial_workers
+        return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
+
+    def _report(self, row: MetricsRow) -> None:
+        """Every worker at a sync point reports the same row; it is passed on once."""
+        if not self._rows or self._rows[-1].step < row.step:
+            self._rows.append(row)
+            self.observer.evaluated(row)
+
+    def started(self) -> Started:
+        return Started(
+            name=self._name,
+            job=self.shape.name,
+            parameters=self.shape.size,
+            strategy=shorten(self.settings.strategy, STRATEGIES),
+            batch_sizes=self.settings.batch_sizes,
+            step=self._step,
+            transport=self._describe(),
+            last_step=self.triggers.last,
+            steps_per_epoch=self.triggers.steps_per_epoch,
+            target=self.settings.target_accuracy,
+            folder=self._folder,
+        )
+
+    def _describe(self) -> str:
+        collective = self.settings.collective
+        return str(self.cluster) if collective == NATIVE else f"{self.cluster}, by {collective}"
+
+    def summary(self) -> Summary:
+        totals = [worker.ledger.totals() for worker in self.workers]
+        positions = [worker.session.position for worker in self.workers if worker.session is not None]
+        steps = positions[0].progress
+        if self.strategy.sync_point is SyncPoint.ON_REQUEST and self.servers:
+            steps = self.shards.steps_through(self.servers[0].me.seen)
+        return Summary(
+            name=self._name,
+            runtime="virtual",
+            ending=self._ending(),
+            workers=len(totals),
+            steps=steps,
+            epochs=self.triggers.epoch(steps),
+            seconds=min(self._horizon, max(worker.me.now for worker in self.workers)),
+            samples=sum(total.samples for total in totals),
+            parameters=self.shape.size,
+            target=self.settings.target_accuracy,
+            target_seconds=next((one.reached for one in positions if one.reached is not None), None),
+            final=self._rows[-1].to_json() if self._rows else {},
+            totals=totals,
+            servers=[server.totals for server in self.servers],
+        )
+
+    def _ending(self) -> str:
+        """How the run ended for the workers that were there at the end; a horizon is a budget too."""
+        endings = [worker.ending for worker in self.workers]
+        if self._horizon == inf and not any(endings):
+            raise RunFailed(
+                f"no worker is left: all {len(endings)} died, the last at step "
+                f"{max(worker.me.clock for worker in self.workers)}"
+            )
+        return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
+
+
+def _place(
+    cluster: Cluster, servers: int, server_groups: Sequence[int] | None
+) -> tuple[Topology, Sequence[int]]:
+    """The links, and the place of each server; messages to servers on other hosts are encrypted."""
+    if server_groups is not None:
+        return Topology(cluster, by_group=True), server_groups
+    hosts = cluster.place_servers(servers)
+    return Topology(cluster.encrypted(hosts) if servers else cluster), hosts
