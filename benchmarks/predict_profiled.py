@@ -36,14 +36,13 @@ from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
-from paceline.studies.predict.compute import ComputeTimes, NominalDevice, by_run
+from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice, by_run
 from paceline.studies.predict.deployment import Deployment, Layout, one_machine
 from paceline.studies.predict.memory import MemorySize
 from paceline.studies.predict.model import Case, PacelineModel
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.request import PredictRequest
 from paceline.studies.predict.score import compare_parts, parts_table
-from paceline.studies.predict.traces import BatchTraces
 
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
 """Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""

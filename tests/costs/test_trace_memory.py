@@ -15,7 +15,7 @@ from paceline.jobs.models.resnet import ResNet18
 from paceline.jobs.optimizers import Adam, Sgd
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of
-from paceline.studies.predict.traces import interpolate
+from paceline.studies.predict.compute import interpolate
 from small_models import cnn, images, words
 
 SUBJECTS = {

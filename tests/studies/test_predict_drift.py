@@ -7,12 +7,11 @@ from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subjects import subject_of
-from paceline.studies.predict.compute import ComputeTimes, NominalDevice
+from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice
 from paceline.studies.predict.deployment import Deployment, SyncPattern, one_machine
 from paceline.studies.predict.memory import MemorySize
 from paceline.studies.predict.model import Case, PacelineModel
 from paceline.studies.predict.request import PredictRequest
-from paceline.studies.predict.traces import BatchTraces
 
 SAMPLES = 4
 

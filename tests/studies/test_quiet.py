@@ -12,8 +12,7 @@ from paceline.clusters.profile import DISTURBED, Profile
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter
 from paceline.studies.calibrate.quiet import CalibrationObserver, QuietMachine
-from paceline.studies.predict.compute import NominalDevice, by_profile
-from paceline.studies.predict.traces import BatchTraces
+from paceline.studies.predict.compute import BatchTraces, NominalDevice, by_profile
 
 LOAD = HostLoad(host="here", cores=2, wanted=1, others=0.0)
 

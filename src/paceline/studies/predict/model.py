@@ -20,11 +20,13 @@ from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
 from paceline.studies.predict.compute import (
+    BatchTraces,
     ComputeTimes,
     faster_precision,
     find_compute,
     find_subject,
     is_mixed,
+    module_costs,
     precision_words,
 )
 from paceline.studies.predict.deployment import (
@@ -41,7 +43,6 @@ from paceline.studies.predict.request import USUAL_BATCH, PredictRequest
 from paceline.studies.predict.search import holds_up_to
 from paceline.studies.predict.setup import AS_DESCRIBED, Change, Setup, apply_change
 from paceline.studies.predict.step import explain_step, predict_step
-from paceline.studies.predict.traces import BatchTraces, module_costs
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,10 @@ from paceline.costs.paleo.table import as_paleo
 from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
-from paceline.studies.predict.compute import find_subject
+from paceline.studies.predict.compute import BatchTraces, find_subject
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Where, Wire
 from paceline.studies.predict.request import MOST_WORKERS, USUAL_BATCH, USUAL_NETWORK, PredictRequest
-from paceline.studies.predict.traces import BatchTraces
 from paceline.units import show_rate
 
 

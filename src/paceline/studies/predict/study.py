@@ -9,11 +9,10 @@ import torch
 
 from paceline import __version__
 from paceline.studies.predict.findings import Finder
-from paceline.studies.predict.interval import FOREIGN, guessed_share, longest
 from paceline.studies.predict.model import find_model
 from paceline.studies.predict.paleo import find_paleo_model
 from paceline.studies.predict.prediction import Basis, Prediction, StrategyPrediction
-from paceline.studies.predict.pricing import Pricing, Progress, silent
+from paceline.studies.predict.pricing import FOREIGN, Pricing, Progress, guessed_share, longest, silent
 from paceline.studies.predict.remedies import find_remedies, find_roomier
 from paceline.studies.predict.request import PredictRequest
 
