@@ -42,7 +42,7 @@ MISTAKES = {
     "train --optimizer sdg": "unknown optimizer 'sdg'; did you mean 'sgd'?",
     "train --optimizer sgd:lr=-1": "-1",
     "train --schedule cosin": "unknown schedule 'cosin'; did you mean 'cosine'?",
-    "train --lr 0.1 --optimizer sgd:lr=0.2": "both set the learning rate",
+    "train --lr 0.1 --optimizer sgd:lr=0.2": "sets lr already",
     "train --workers 0": "0 workers are too few",
     "train --workers -1": "-1 workers are too few",
     "train --nodes 0": "0 nodes are too few",

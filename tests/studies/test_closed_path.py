@@ -1,7 +1,7 @@
 """The closed path says what the simulation of every worker says."""
 
 import itertools
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import pytest
 import torch
@@ -11,8 +11,6 @@ from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.collectives import SCHEDULES
 from paceline.costs.all_reduce import all_reduce_costs
 from paceline.costs.topology import Topology
-from paceline.strategies.base import Strategy, SyncPoint, Worker
-from paceline.strategies.effects import Apply, Broadcast, Gradient, Program
 from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
 from paceline.studies.predict.observe import ExchangePattern
 from paceline.studies.predict.prediction import PredictedStep
@@ -242,41 +240,44 @@ def test_who_is_held_together_with_slow_workers_waits_for_them(slow: int, bandwi
         )
 
 
+BATON = """
+from dataclasses import dataclass
+from paceline import Apply, Broadcast, Gradient, Strategy, SyncPoint
+
 @dataclass(frozen=True, kw_only=True)
 class Baton(Strategy):
-    """Train apart; every few steps one worker's model, in turn, becomes that of all."""
-
     period: int = 4
 
     @property
-    def sync_point(self) -> SyncPoint:
+    def sync_point(self):
         return SyncPoint.EVERY_STEP
 
-    def worker(self, me: Worker) -> Program:
+    def worker(self, me):
         while True:
             yield Gradient()
             yield Apply()
             if me.clock % self.period == 0:
                 yield Broadcast(me.params, root=me.clock // self.period % me.workers)
 
-    def central(self, me: Worker) -> Program:
+    def central(self, me):
         yield Broadcast(me.params)
         return me.params
+"""
 
 
 @pytest.mark.parametrize(
     ("workers", "per_host", "slow"), [(1, 1, 0), (2, 1, 0), (8, 4, 0), (9, 2, 1), (12, 1, 5)]
 )
 @pytest.mark.parametrize("jitter", [0.0, 0.1])
-def test_a_strategy_is_predicted_as_soon_as_it_is_written(workers, per_host, slow, jitter) -> None:
+def test_a_strategy_is_predicted_as_soon_as_it_is_written(workers, per_host, slow, jitter, tmp_path) -> None:
     # If this fails, a strategy of one's own trains but is not predicted, or not as its program runs.
-    setup = make_setup(workers, per_host=per_host, jitter=jitter)
+    (tmp_path / "baton.py").write_text(BATON)
+    setup = make_setup(workers, f"{tmp_path / 'baton.py'}:Baton:period=3", per_host=per_host, jitter=jitter)
     hosts = [
         replace(host, device=Device(speed=0.5 if place < slow else 1.0))
         for place, host in enumerate(setup.cluster.hosts)
     ]
     setup = replace(setup, cluster=setup.cluster.with_hosts(hosts))
-    setup.__dict__["program"] = Baton(period=3)
     assert setup.pattern == ExchangePattern(cycle=3, bucket=None, uniform=True)
     found, expected = predict_step(setup), by_events(setup)
     assert found.path == "groups"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paceline.cli.importing import spare_compiler
 from paceline.cli.options import KeepOptions, RunOptions, given_options
 from paceline.cli.place import WhereOptions
-from paceline.cli.resuming import resumed_settings
+from paceline.cli.resuming import check_code, resumed_settings
 from paceline.cli.served import ServedOptions
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
@@ -52,15 +52,17 @@ class Asked:
 
     def servers(self) -> int:
         """How many servers the run has."""
-        from paceline.runtimes.config import read_settings
-        from paceline.runtimes.prepare import check_servers, server_count
+        from paceline.runtimes.config import read_live
+        from paceline.runtimes.prepare import server_count
         from paceline.strategies import build_strategy
 
         # What is asked of single ranks can be read only when it is known how many train, and that depends on this.
         anybody = replace(self.options, batch_size=None, slow=None, slow_turns=None)
-        settings = read_settings(self.resume) if self.resume else anybody.settings(1)
+        if self.resume:
+            config = read_live(self.resume)
+            check_code(config, self.resume, trust=self.trust)
+        settings = config.settings if self.resume else anybody.settings(1)
         strategy = build_strategy(settings.strategy)
-        check_servers(settings, strategy)
         servers = server_count(settings, strategy)
         if servers and self.where.backend is not None:
             raise UsageError(
@@ -119,6 +121,7 @@ def _training(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.reports.trace import write_trace
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.task import ProcessTask
     from paceline.runtimes.live.worker.start import run_worker
 
     class _Told(Observer):
@@ -137,16 +140,18 @@ def _training(asked: Asked, place: "ProcessInfo") -> "Work":
         told = _Told()
         with closing(Tee([told, *keep.observers(settings, "wall")])) as observer:
             summary = run_worker(
-                settings,
-                options=asked.where.live(resume),
-                place=place,
-                runs=keep.parent,
-                observer=observer,
-                heartbeat=heartbeat,
-                stop_requested=stopping,
-                before_hard_end=stopping.before_hard_end,
-                resume=resume,
-                name=keep.name,
+                ProcessTask(
+                    settings=settings,
+                    options=asked.where.live(resume),
+                    place=place,
+                    runs=keep.parent,
+                    heartbeat=heartbeat,
+                    stop_requested=stopping,
+                    before_hard_end=stopping.before_hard_end,
+                    resume=resume,
+                    name=keep.name or "",
+                ),
+                observer,
             )
             heartbeat.enter("finishing")
         if told.last:  # by the worker that spoke for all
@@ -162,20 +167,23 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.server.start import run_server
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.task import ProcessTask
     from paceline.runtimes.live.worker.guard import HasEnding
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
         return run_server(
-            asked.settings(place.workers),
-            options=asked.where.live(asked.resume),
-            place=place,
-            runs=asked.keep.parent,
-            heartbeat=heartbeat,
-            stop_requested=stopping,
-            before_hard_end=stopping.before_hard_end,
-            resume=asked.resume,
-            name=asked.keep.name,
-            say=say_on_stderr,
+            ProcessTask(
+                settings=asked.settings(place.workers),
+                options=asked.where.live(asked.resume),
+                place=place,
+                runs=asked.keep.parent,
+                heartbeat=heartbeat,
+                stop_requested=stopping,
+                before_hard_end=stopping.before_hard_end,
+                resume=asked.resume,
+                name=asked.keep.name or "",
+            ),
+            say_on_stderr,
         )
 
     return process

@@ -137,11 +137,11 @@ def resumed_settings(
 
 
 def check_code(config: "Config", folder: RunFolder, *, trust: bool) -> None:
-    """Refuse a job by import path whose code is not what the run last ran with, without ``trust``."""
-    from paceline.jobs.sources import check_trusted
+    """Refuse code by import path that is not what the run last ran with, without ``trust``."""
+    from paceline.runtimes import config as configs
 
-    if config.settings.job.path is not None and not trust:
-        check_trusted(config.settings.job.path, config.code, folder.path, f"--resume {folder.path}")
+    if not trust:
+        configs.check_code(config, folder, f"--resume {folder.path}", "add --trust to run it all the same")
 
 
 def _refuse_changes(options: RunOptions, earlier: Settings) -> None:
