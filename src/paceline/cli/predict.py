@@ -4,7 +4,7 @@ import json
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -14,7 +14,7 @@ from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
-    from paceline.studies.predict import Prediction
+    from paceline.studies.predict import Prediction, PredictRequest
 
 MONEY = Group("What it costs", sort_key=5)
 SHOWN = Group("What is shown", sort_key=6)
@@ -204,34 +204,9 @@ def predict(
         One JSON document instead of text.
     """
     with without_collecting():
-        from paceline.studies.predict import PredictRequest
         from paceline.studies.predict import predict as predict_request
-        from paceline.studies.predict.request import parse_counts
 
-    way = way or WayOptions()
-    subject, money = subject or SubjectOptions(), money or MoneyOptions()
-    request = PredictRequest(
-        model=name,
-        job=subject.spec(),
-        shape=subject.shape(),
-        classes=subject.classes,
-        optimizer=subject.optimizer,
-        **vars(compute or ComputeOptions()),
-        **vars(cost or CostOptions()),
-        workers=None if way.workers is None else parse_counts(way.workers),
-        batch_size=way.batch_size,
-        accumulate=way.accumulate,
-        scaling=way.scaling,
-        strategies=tuple(way.strategy or ("all-reduce",)),
-        collective="native" if way.collective is None else way.collective,
-        codec="identity" if way.codec is None else way.codec,
-        servers=1 if way.servers is None else way.servers,
-        jitter=way.jitter,
-        price=money.price or 0.0,
-        host_price=money.host_price or 0.0,
-        epochs=money.epochs,
-        samples=money.samples,
-    )
+    request = _request(name, subject or SubjectOptions(), compute, way, money, cost)
     if svg is not None and svg.suffix != ".svg":
         raise UsageError(f"--svg {svg}: name a file that ends in .svg")
     for option, value in {"--chart": chart, "--svg": svg}.items():
@@ -247,6 +222,28 @@ def predict(
     _write(prediction, out, svg)
     print("\n".join([_document(prediction)] if as_json else _lines(prediction, chart)))  # noqa: T201
     return 0
+
+
+def _request(name: str | None, subject: SubjectOptions, *groups: object) -> "PredictRequest":
+    from paceline.studies.predict import PredictRequest
+    from paceline.studies.predict.request import parse_counts
+
+    options = [vars(group) for group in groups if group is not None]
+    given: dict[str, Any] = {
+        key: value for group in options for key, value in group.items() if value is not None
+    }
+    if "workers" in given:
+        given["workers"] = parse_counts(given["workers"])
+    if "strategy" in given:
+        given["strategies"] = tuple(given.pop("strategy"))
+    return PredictRequest(
+        model=name,
+        job=subject.spec(),
+        shape=subject.shape(),
+        classes=subject.classes,
+        optimizer=subject.optimizer,
+        **given,
+    )
 
 
 def _document(prediction: "Prediction") -> str:

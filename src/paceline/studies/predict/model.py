@@ -1,9 +1,8 @@
-"""What the study asks of a cost model, and Paceline's own: traced compute, and the strategy's program on links."""
+"""Paceline's cost model: traced compute on a device, and the strategy's program on the links."""
 
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import exp
-from typing import Protocol
 
 import torch
 
@@ -64,77 +63,6 @@ class Case:
         return replace(self, change=Change(link=where, bandwidth=bandwidth, latency=latency))
 
 
-class CostModel(Protocol):
-    """Prices cases: Paceline's model, or Paleo's."""
-
-    @property
-    def name(self) -> str: ...
-
-    @property
-    def title(self) -> str:
-        """What is trained."""
-
-    @property
-    def strategies(self) -> tuple[str, ...]:
-        """What its cases are of: strategies, or Paleo's schemes."""
-
-    @property
-    def explains(self) -> bool:
-        """Whether it knows what bounds a step, so that findings follow."""
-
-    @property
-    def batch(self) -> int:
-        """Samples a worker and step, or of all workers together in strong scaling."""
-
-    @property
-    def accumulate(self) -> int:
-        """Mini-batches that these are."""
-
-    @property
-    def epoch_samples(self) -> int | None:
-        """Samples of an epoch, where that is known."""
-
-    @property
-    def most(self) -> int:
-        """The largest number of workers that it can be asked about."""
-
-    @property
-    def jitter(self) -> float: ...
-
-    @property
-    def links_spread(self) -> float:
-        """Standard deviation of the logarithm of (real / predicted) time of a transfer."""
-
-    @property
-    def basis(self) -> Basis: ...
-
-    def step(self, case: Case) -> PredictedStep:
-        """Without what bounds it; ``rate`` counts ``workers`` times ``batch`` samples."""
-
-    def explain(self, case: Case) -> PredictedStep:
-        """The same with what bounds it."""
-
-    def cost(self, batch: int) -> StepCost:
-        """A worker's step without communication."""
-
-    def parameters(self) -> int: ...
-
-    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
-        """Where a worker's step goes."""
-
-    def memory(self, case: Case) -> Memory | None:
-        """What a worker holds at the most; None where the model does not predict it."""
-
-    def hosts(self, workers: int) -> int:
-        """How many hosts these are on."""
-
-    def wire(self, case: Case, where: Where) -> Wire:
-        """The link that a case's steps cross there."""
-
-    def changed(self, request: PredictRequest) -> "CostModel":
-        """The model of another request."""
-
-
 @dataclass(frozen=True, kw_only=True)
 class PacelineModel:
     """Compute times, hosts and links of one request."""
@@ -151,6 +79,7 @@ class PacelineModel:
     """Of ``compute``, by batch: shared by models that have the same."""
     name: str = "paceline"
     explains: bool = True
+    """Whether it knows what bounds a step, so that findings follow."""
     _memories: dict[Case, Memory] = field(default_factory=dict, init=False)
 
     @property
@@ -174,6 +103,7 @@ class PacelineModel:
 
     @property
     def epoch_samples(self) -> int | None:
+        """None where it is not known."""
         return self.subject.train_samples if self.request.samples is None else self.request.samples
 
     @property
@@ -201,6 +131,7 @@ class PacelineModel:
         )
 
     def step(self, case: Case) -> PredictedStep:
+        """Without what bounds it; ``rate`` counts ``workers`` times ``batch`` samples."""
         return predict_step(self.setup(case))
 
     def explain(self, case: Case) -> PredictedStep:

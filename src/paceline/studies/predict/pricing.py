@@ -8,10 +8,14 @@ from typing import Any
 from paceline.costs.trace.kinds import KINDS, kind_of
 from paceline.errors import UsageError
 from paceline.jobs.sharding import Shards
-from paceline.studies.predict.model import Case, CostModel
+from paceline.studies.predict.model import Case, PacelineModel
+from paceline.studies.predict.paleo import PaleoModel
 from paceline.studies.predict.prediction import PredictedStep, PredictionRow, Setting
 from paceline.studies.predict.request import MOST_WORKERS, PredictRequest, check_batch
 from paceline.studies.predict.setup import Change
+
+CostModel = PacelineModel | PaleoModel
+"""What prices cases."""
 
 ONE_WORKER = "all-reduce"
 """The strategy of one worker alone, which exchanges nothing."""
