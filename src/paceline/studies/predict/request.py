@@ -238,6 +238,8 @@ class PredictRequest:
     def _check_strategies(self) -> None:
         if not self.strategies or len(set(self.strategies)) < len(self.strategies):
             raise UsageError(f"strategies {' '.join(self.strategies)}: name each strategy once")
+        if self.cost_model == "paleo":  # which has no strategies, and refuses all of this
+            return
         served = [strategy.served for strategy in self.built]
         named = " ".join(self.strategies)
         if self.servers != 1 and not any(served):
