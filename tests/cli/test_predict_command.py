@@ -173,7 +173,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("--data digits --model cnn --device a100 -b 1438", "larger than the training data"),
         ("mlp --device a100 --precision fp8", "fp8"),
         ("mlp --device a100 --ppp-comp 0.6", "choose cost model paleo"),
-        ("mlp --device a100 --cost-model paleo --ppp-comp 2", "2 is out of range"),
+        ("mlp --device a100 --cost-model paleo --ppp-comp 2", "ppp-comp 2"),
         ("mlp --device a100 --cost-model paleo --chart", "--chart does not go with"),
         (
             "mlp --device a100 --cost-model paleo --servers 4",

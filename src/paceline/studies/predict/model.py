@@ -11,7 +11,7 @@ from paceline.clusters.cluster import CIPHER
 from paceline.clusters.profile import Profile, read_profile
 from paceline.codecs import build_codec
 from paceline.codecs.base import Identity
-from paceline.costs.compression import Compression, Whole, compression_of
+from paceline.costs.compression import UNCOMPRESSED, Compression, compression_of
 from paceline.costs.device import StepCost
 from paceline.costs.trace.tracer import trace
 from paceline.jobs.subject import Subject
@@ -228,7 +228,7 @@ class PacelineModel:
     def _compression(self) -> Compression:
         codec = build_codec(self.request.codec)
         if isinstance(codec, Identity):
-            return Whole()
+            return UNCOMPRESSED
         traced = self.compute.trace(next(iter(self.costs)))
         shapes = [parameter.shape for parameter in traced.parameters]
         return compression_of(codec, shapes, traced.dtype, self.compute.timed(traced))

@@ -5,7 +5,6 @@ from functools import cached_property
 
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
-from paceline.costs.compression import Coded
 from paceline.costs.device import StepCost
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
@@ -129,7 +128,7 @@ def apply_change(setup: Setup, change: Change) -> Setup:
     if change.even:
         setup = _even(setup)
     compression = setup.shape.compression
-    if change.coding != 1 and isinstance(compression, Coded):
+    if change.coding != 1:
         compression = replace(
             compression,
             encode_rate=compression.encode_rate * change.coding,

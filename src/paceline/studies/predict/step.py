@@ -3,8 +3,8 @@
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from paceline.costs.compression import Coded
-from paceline.costs.given import StatedCosts, given_costs
+from paceline.costs.compression import UNCOMPRESSED
+from paceline.costs.stated import StatedCosts, stated_costs
 from paceline.runtimes.virtual.simulate import simulate
 from paceline.strategies.base import SyncPoint
 from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
@@ -89,7 +89,7 @@ def by_events(setup: Setup) -> PredictedStep:
             settings,
             setup.shape_for(settings),
             cluster,
-            given_costs(cluster, settings.batch_sizes, {}, setup.seed),
+            stated_costs(cluster, settings.batch_sizes, {}, setup.seed),
             gradients=False,
             strategy=setup.program,
             recorder=samples,
@@ -216,7 +216,7 @@ def find_bounds(setup: Setup, step: Callable[[Setup], float]) -> tuple[Bound, Bo
     }
     where: Where = max(links, key=lambda one: max(links[one].values()), default="network")
     gains: dict[Bound, float] = {"compute": gain(Change(compute=0.5, updating=2.0)), **links.get(where, {})}
-    if isinstance(setup.shape.compression, Coded):
+    if setup.shape.compression != UNCOMPRESSED:
         gains["codec"] = gain(Change(coding=0.5))
     if setup.jitter or len(set(setup.paces)) > 1:
         gains["straggler"] = gain(Change(even=True)) / 2
