@@ -149,10 +149,10 @@ def test_paleo_prints_its_own_table(capsys):
         ("mlp --device a100 --servers 1000000000 --strategy ssp -np 32", "it must be 1 to 64"),
         ("mlp --device a100 --per-host 0", "0 workers per host are out of range"),
         ("mlp --profile nowhere.json --network measured --per-host 0", "0 workers per host are out of range"),
-        ("mlp --device a100 --strategy ps:backup=8 -np 2,16", "every gradient of a round of 2 workers"),
+        ("mlp --device a100 --strategy ps:backup=8 -np 2,16", "needs at least 9 workers"),
         (
             "mlp --device a100 --cluster hosts=2 --strategy ps:backup=2",
-            "every gradient of a round of 2 workers",
+            "needs at least 3 workers",
         ),
         ("mlp --device a100 --servers 4", "4 servers do not go with strategy all-reduce"),
         ("mlp --device a100 --strategy ps --collective ring", "collective ring does not go with strategy ps"),

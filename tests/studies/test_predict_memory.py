@@ -179,8 +179,8 @@ def test_a_document_has_the_memory_and_one_without_can_be_read() -> None:
     assert from_document(document, Prediction).series == prediction.series
     for row in document["series"][0]["rows"]:
         del row["memory"]
-    del document["series"][0]["findings"]["fittings"]
-    assert Prediction.from_json(document).series[0].rows[0].memory is None
+    del document["series"][0]["findings"]["fits"]
+    assert from_document(document, Prediction).series[0].rows[0].memory is None
 
 
 def test_the_command_says_so_first_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:
