@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.files import write_json
+from paceline.records.files import to_document, write_json
 from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.lock import RunLock
 from paceline.records.tensors import RunIdentity
@@ -87,7 +87,7 @@ def run_server(
             heartbeat=heartbeat,
             stop_requested=stop_requested,
             run={
-                "settings": settings.to_json(),
+                "settings": to_document(settings),
                 "name": run["name"],
                 "run": identity.run,
                 "endpoints": endpoints,

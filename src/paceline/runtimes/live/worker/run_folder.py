@@ -11,7 +11,7 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
-from paceline.records.files import DamagedFile, write_json
+from paceline.records.files import DamagedFile, to_document, write_json
 from paceline.records.folder import RunFolder, check_folder_name, create, create_new, environment
 from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
@@ -150,7 +150,7 @@ def asked_for(
     settings: Settings, name: str, resume: RunFolder | None, run: str | None = None
 ) -> dict[str, Any]:
     """What a process was started for; it must be the same in all processes of a run. Paths of files may differ."""
-    asked = settings.to_json()
+    asked: dict[str, Any] = to_document(settings)
     job = asked.pop("job")
     asked.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
     asked["the run's name"] = name
