@@ -320,7 +320,7 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     before = files_of(folder)
     with pytest.raises(UsageError, match=r"^4 iterations end at step 4, and .* is at step 6; ask for more$"):
         run_alone(tmp_path, 4, folder)
-    with pytest.raises(UsageError, match="is complete: it ended at step 6; raise"):
+    with pytest.raises(UsageError, match="is complete: it ended at step 6; ask for more"):
         run_alone(tmp_path, 6, folder)
     assert files_of(folder) == before
 

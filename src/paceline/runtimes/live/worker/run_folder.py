@@ -151,6 +151,8 @@ def asked_for(
 ) -> dict[str, Any]:
     """What a process was started for; it must be the same in all processes of a run. Paths of files may differ."""
     asked: dict[str, Any] = to_document(settings)
+    asked |= {"evaluate": str(settings.evaluate), "checkpoint": str(settings.checkpoint)}
+    asked["batch_sizes"] = list(settings.batch_sizes)  # as it comes back from JSON
     job = asked.pop("job")
     asked.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
     asked["the run's name"] = name
