@@ -37,7 +37,7 @@ from paceline.costs.trace.tracer import trace
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of
 from paceline.reports.calibrate import ShownCalibration, render_device
-from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device, make_profile
+from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.measure import TrainingStep
 from paceline.studies.predict.interval import NORMAL
 
@@ -143,11 +143,11 @@ def calibrated(profile: Path | None, seconds: float) -> FittedDevice:
     if profile is not None:
         return read_fitted(read_profile(profile, torch.__version__).device, str(profile))
     shown = ShownCalibration()
-    device, found = calibrate_device(seconds, observer=shown)
+    made, found = calibrate_device(seconds, observer=shown)
     shown.close()
     print("\n".join([*render_device(found)]))
-    write_profile(make_profile(device, 1), Path("predicted-calibrated-profile.json"))
-    return device
+    write_profile(made, Path("predicted-calibrated-profile.json"))
+    return read_fitted(made.device, "the profile")
 
 
 def predict(name: str, batch: int, work: Work, device: FittedDevice) -> Cell:

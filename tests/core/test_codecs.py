@@ -26,7 +26,7 @@ def codec(spec):
 
 
 def test_every_codec_of_the_table_is_tested():
-    assert {specs.split(spec)[0] for spec in SPECS} == set(CODECS)
+    assert {specs.split(spec, CODECS)[0] for spec in SPECS} == set(CODECS)
 
 
 @pytest.mark.parametrize("spec", SPECS)

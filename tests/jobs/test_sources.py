@@ -8,7 +8,6 @@ import pytest
 
 from paceline.cli.main import main
 from paceline.errors import UsageError
-from paceline.jobs.sources import fingerprints, source_files
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import to_document
 from paceline.records.folder import RunFolder
@@ -18,6 +17,7 @@ from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire.messages import Welcome
 from paceline.runtimes.live.worker import start
 from paceline.runtimes.settings import Settings
+from paceline.specs.source import fingerprints, source_files
 
 CODE = """
 from pathlib import Path

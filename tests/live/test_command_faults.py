@@ -13,7 +13,7 @@ import torch
 
 from command import local_rank, run_json, run_paceline, run_python, start_python
 from paceline.records.tensors import read_tensors
-from paceline.runtimes.live.heartbeat import read_pulse
+from paceline.runtimes.live.heartbeat import read_progress
 
 LONG = ("--iterations", "100000", "--checkpoint-every", "20 steps", "--evaluate-every", "50 steps")
 
@@ -140,7 +140,7 @@ def wait_for_steps(process: subprocess.Popen, launches: Path, steps: int) -> Non
     deadline = time.monotonic() + 60
     while True:
         (launch,) = list(launches.glob("paceline-*")) or [launches]
-        if all(read_pulse(launch, rank).step >= steps for rank in (0, 1)):
+        if all(read_progress(launch, rank).step >= steps for rank in (0, 1)):
             return
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "no steps within a minute"

@@ -3,19 +3,17 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Group, Parameter
 from rich.console import Console
+from rich.table import Table
 
 from paceline.cli.options import whole
 from paceline.errors import UsageError
-from paceline.reports.explain.request import DRAWN, WRITTEN, Request
+from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
 
-if TYPE_CHECKING:
-    from paceline.reports.explain.story import Story
-
-WHO = Group("Who takes part", sort_key=1)
+WHO = Group("Participants", sort_key=1)
 WHAT = Group("What is reduced", sort_key=2)
 SHOWN = Group("What is shown", sort_key=3)
 
@@ -66,9 +64,11 @@ def explain(
     options = (workers, hosts, op, values, length, seed, segments, html)
     if schedule is None:
         return _list(as_json, asked=any(option is not None for option in options))
-    from paceline.reports.explain.answer import answer
+    from paceline.reports.explain.explanation import explain as explain_request
+    from paceline.reports.explain.page import document, write_page
+    from paceline.reports.explain.text import print_explanation
 
-    request = Request(
+    request = ExplainRequest(
         schedule=schedule,
         op="sum" if op is None else op,
         workers=workers,
@@ -78,29 +78,28 @@ def explain(
         seed=seed,
         segments=1 if segments is None else segments,
     )
-    return _show(answer(request, WRITTEN if as_json and html is None else DRAWN), html, as_json)
-
-
-def _show(story: "Story", html: Path | None, as_json: bool) -> None:
-    from paceline.reports.explain.document import document
-    from paceline.reports.explain.page import write_page
-    from paceline.reports.explain.text import print_story
-
+    explanation = explain_request(request, WRITTEN if as_json and html is None else DRAWN)
     if html is not None:
-        write_page(story, html)
+        write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
     if as_json:
-        print(json.dumps(document(story)))  # noqa: T201
+        print(json.dumps(document(explanation)))  # noqa: T201
     elif html is None:
-        print_story(story, Console(highlight=False))
+        print_explanation(explanation, Console(highlight=False))
+    return None
 
 
 def _list(as_json: bool, asked: bool) -> None:
-    from paceline.reports.explain.catalogue import entries, print_entries
+    from paceline.reports.explain.sentences import entries
 
     if asked:
         raise UsageError(f"which schedule? name one of {', '.join(entries())}, as in 'paceline explain ring'")
     if as_json:
         print(json.dumps({"schema": 1, "entries": entries()}, indent=2))  # noqa: T201
-    else:
-        print_entries(Console(highlight=False))
+        return
+    console = Console(highlight=False)
+    grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, entry in entries().items():
+        grid.add_row(f"[bold]{name}[/bold]", entry["help"])
+    console.print(grid)
+    console.print("\nfor example: paceline explain ring --workers 4 --op max", soft_wrap=True)

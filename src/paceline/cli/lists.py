@@ -25,12 +25,16 @@ def _no_facts(name: str) -> Facts:  # noqa: ARG001
 
 
 def _lister(
-    table: Mapping[str, str], help_line: str, facts: Callable[[str], Facts] = _no_facts
+    table: Mapping[str, str], help_line: str, own: str, facts: Callable[[str], Facts] = _no_facts
 ) -> Callable[..., None]:
     def show(*, as_json: AsJson = False) -> None:
         described = {name: specs.describe(path) for name, path in table.items()}
         known = {name: facts(name) for name in table}
-        _print_json(described, known) if as_json else _print_table(described, known)
+        if as_json:
+            return _print_json(described, known)
+        _print_table(described, known)
+        print(f"\nYour own by import path: {own}")  # noqa: T201
+        return None
 
     show.__doc__ = help_line
     return show
@@ -84,9 +88,24 @@ def _sentence(model: Facts) -> str:
     )
 
 
-codecs = _lister(CODECS, "List what can go on a wire instead of whole gradients.")
-strategies = _lister(STRATEGIES, "List how workers can agree, with each one's settings.")
-models = _lister(jobs.MODELS, "List the models that ship.", _model_facts)
-data = _lister(jobs.DATA, "List the data sets that ship or are found in a folder.")
-optimizers = _lister(jobs.OPTIMIZERS, "List the optimizers.")
-schedules = _lister(jobs.SCHEDULES, "List the learning-rate schedules.")
+codecs = _lister(
+    CODECS, "List what can go on a wire instead of whole gradients.", "--codec my_file.py:MyCodec:level=2"
+)
+strategies = _lister(
+    STRATEGIES,
+    "List how workers can agree, with each one's settings.",
+    "--strategy my_file.py:MyStrategy:period=4 (docs/add-a-strategy.md)",
+)
+models = _lister(
+    jobs.MODELS,
+    "List the models that ship.",
+    "--model my_file.py:MyNet:width=64 (docs/jobs.md)",
+    _model_facts,
+)
+data = _lister(
+    jobs.DATA,
+    "List the data sets that ship or are found in a folder.",
+    "--data my_file.py:MyData (docs/jobs.md)",
+)
+optimizers = _lister(jobs.OPTIMIZERS, "List the optimizers.", "--optimizer my_file.py:MyOptimizer:lr=0.1")
+schedules = _lister(jobs.SCHEDULES, "List the learning-rate schedules.", "--schedule my_file.py:MySchedule")

@@ -151,7 +151,9 @@ class RunOptions:
             if (value := getattr(self, name)) is not None
         }
         if self.lr is not None:
-            parts["optimizer"] = _with_rate(_given(self.optimizer, "sgd"), self.lr)
+            parts["optimizer"] = specs.with_setting(
+                _given(self.optimizer, "sgd"), jobs.OPTIMIZERS, "lr", repr(self.lr)
+            )
         step = {name: getattr(self, name) for name in ("accumulate", "clip_norm", "precision")}
         if self.job is None:
             return JobSpec(**parts, **step)
@@ -205,14 +207,6 @@ class KeepOptions:
 def _given(value: str | None, usual: str) -> str:
     """Nothing between quotes was given too, and is not the usual."""
     return usual if value is None else value
-
-
-def _with_rate(optimizer: str, rate: float) -> str:
-    if "lr=" in optimizer:
-        raise UsageError(
-            f"--lr {rate:g} and --optimizer {optimizer} both set the learning rate; leave one out"
-        )
-    return f"{optimizer}{',' if ':' in optimizer else ':'}lr={rate!r}"
 
 
 def parse_batch_sizes(text: str, workers: int) -> tuple[int, ...]:

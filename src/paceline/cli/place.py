@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
-    from paceline.runtimes.live.launcher.plan import Launch
+    from paceline.runtimes.live.launcher.plan import LaunchPlan
     from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.live.process_info import ProcessInfo
 
@@ -37,11 +37,11 @@ class PlaceOptions:
     secret_file: Annotated[Path | None, Parameter(group=WHERE)] = None
     """What only the run's processes know, the same file on every host (made for you on one host)."""
 
-    def plan(self, workers: int) -> "Launch":
+    def plan(self, workers: int) -> "LaunchPlan":
         """The launch of so many workers on this host."""
-        from paceline.runtimes.live.launcher.plan import Launch
+        from paceline.runtimes.live.launcher.plan import LaunchPlan
 
-        return Launch(
+        return LaunchPlan(
             nodes=1 if self.nodes is None else self.nodes,
             workers=workers,
             address=self.address,
@@ -65,7 +65,7 @@ class PlaceOptions:
 
     def under_launcher(self, place: "ProcessInfo") -> "ProcessInfo":
         """The place of a process that another launcher started, with the secret that the user gave."""
-        from paceline.runtimes.live.local_secret import NEEDED
+        from paceline.runtimes.live.secret import NEEDED
 
         self.refuse(place)
         first = place.role == "worker" and place.local_rank == 0  # one warning a host

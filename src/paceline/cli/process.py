@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from paceline.cli.importing import spare_compiler
 from paceline.cli.options import KeepOptions, RunOptions, given_options
 from paceline.cli.place import WhereOptions
-from paceline.cli.resuming import resumed_settings
+from paceline.cli.resuming import check_code, resumed_settings
 from paceline.cli.served import ServedOptions
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
@@ -19,9 +19,9 @@ from paceline.runtimes.settings import Settings
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from paceline.runtimes.live.guard import Work
     from paceline.runtimes.live.launcher.processes import Start
     from paceline.runtimes.live.process_info import ProcessInfo
+    from paceline.runtimes.live.worker.guard import Work
 
 _NEEDED = (
     "paceline.cli.train",
@@ -52,15 +52,17 @@ class Asked:
 
     def servers(self) -> int:
         """How many servers the run has."""
-        from paceline.runtimes.config import read_settings
-        from paceline.runtimes.prepare import check_servers, server_count
+        from paceline.runtimes.config import read_live
+        from paceline.runtimes.prepare import server_count
         from paceline.strategies import build_strategy
 
         # What is asked of single ranks can be read only when it is known how many train, and that depends on this.
         anybody = replace(self.options, batch_size=None, slow=None, slow_turns=None)
-        settings = read_settings(self.resume) if self.resume else anybody.settings(1)
+        if self.resume:
+            config = read_live(self.resume)
+            check_code(config, self.resume, trust=self.trust)
+        settings = config.settings if self.resume else anybody.settings(1)
         strategy = build_strategy(settings.strategy)
-        check_servers(settings, strategy)
         servers = server_count(settings, strategy)
         if servers and self.where.backend is not None:
             raise UsageError(
@@ -101,7 +103,7 @@ def _preload() -> None:
 
 def work(asked: Asked, place: "ProcessInfo") -> int:
     """Be one worker or server, to the end."""
-    from paceline.runtimes.live.guard import run_guarded
+    from paceline.runtimes.live.worker.guard import run_guarded
 
     spare_compiler()
     if place.rank > 0 and not sys.warnoptions:  # all run the same code: what torch warns of is shown once
@@ -158,13 +160,13 @@ def _training(asked: Asked, place: "ProcessInfo") -> "Work":
 
 def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     """A server's work."""
-    from paceline.runtimes.live.guard import Ended
+    from paceline.errors import say_on_stderr
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.launcher.launch import say_on_stderr
     from paceline.runtimes.live.server.start import run_server
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import HasEnding
 
-    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
         return run_server(
             asked.settings(place.workers),
             options=asked.where.live(asked.resume),
@@ -183,11 +185,11 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
 
 def join(asked: Asked) -> int:
     """Be one more worker of a run that is under way; the run decides all but where this one computes."""
-    from paceline.runtimes.live.guard import Ended, run_guarded
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo, host_name
     from paceline.runtimes.live.secret import Secret
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import HasEnding, run_guarded
 
     spare_compiler()
     _refuse_beside_join(asked)
@@ -196,8 +198,8 @@ def join(asked: Asked) -> int:
     live = asked.where.live(None)
     runs = asked.keep.runs or door.runs or asked.keep.parent
 
-    def process(heartbeat: Heartbeat, stopping: StopRequest) -> Ended:
-        from paceline.runtimes.live.launcher.launch import say_on_stderr
+    def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
+        from paceline.errors import say_on_stderr
         from paceline.runtimes.live.worker.start import join_run
 
         return join_run(

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 from paceline.cli.place import PlaceOptions
 
 if TYPE_CHECKING:
-    from paceline.runtimes.live.guard import Ended
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import HasEnding
 
-WorkerTask = Callable[["ProcessInfo", "Heartbeat", "StopRequest"], "Ended"]
+WorkerTask = Callable[["ProcessInfo", "Heartbeat", "StopRequest"], "HasEnding"]
 
 
 def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
@@ -26,17 +26,17 @@ def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
 
 def launch_workers(where: PlaceOptions, workers: int) -> int:
     from paceline.cli.process import starting
-    from paceline.runtimes.live.launcher.launch import launch, train_command
+    from paceline.runtimes.live.launcher.launch import launch, paceline_command
     from paceline.studies.collectives.request import check_workers
 
     check_workers(workers * max(where.nodes or 1, 1))
     plan = where.plan(workers)
     with starting() as start:
-        return launch(train_command(sys.argv[1:]), plan, trains=False, start=start)
+        return launch(paceline_command(sys.argv[1:]), plan, trains=False, start=start)
 
 
 def be_worker(where: PlaceOptions, place: "ProcessInfo", task: WorkerTask) -> int:
-    from paceline.runtimes.live.guard import run_guarded
+    from paceline.runtimes.live.worker.guard import run_guarded
 
     if place.launch is None:
         place = where.under_launcher(place)

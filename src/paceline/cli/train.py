@@ -8,9 +8,9 @@ from dataclasses import replace
 from paceline.cli.options import DEFAULT_WORKERS, KeepOptions, RunOptions
 from paceline.cli.place import WhereOptions
 from paceline.cli.process import Asked, join, starting, work
-from paceline.cli.resuming import ResumeOptions, name_folder, repeated_options
+from paceline.cli.resuming import ResumeOptions, name_folder, repeated_settings
 from paceline.cli.served import ServedOptions
-from paceline.errors import BEFORE_FIRST_STEP, UsageError
+from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.records.folder import RunFolder
 
 
@@ -63,7 +63,7 @@ def _launch(asked: Asked) -> int:
     from paceline.records.folder import check_parent, check_writable
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import check_unfinished, read_settings
-    from paceline.runtimes.live.launcher.launch import launch, say_on_stderr, train_command
+    from paceline.runtimes.live.launcher.launch import launch, paceline_command
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.threads import VARIABLE, usual_threads
 
@@ -90,12 +90,14 @@ def _launch(asked: Asked) -> int:
             check_unfinished(resume, asked.settings(plan.nodes * plan.workers))
             check_writable(resume)
             stack.enter_context(RunLock.own(resume, plan.node_rank))
-            plan = replace(plan, resume=resume.path, again=repeated_options(asked.options, trust=asked.trust))
+            plan = replace(
+                plan, resume=resume.path, again=repeated_settings(asked.options, trust=asked.trust)
+            )
         prepare(asked.settings(plan.nodes * plan.workers))
         if not resume:
             check_parent(asked.keep.parent)
         plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
-        return launch(train_command(arguments), plan, start=start)
+        return launch(paceline_command(arguments), plan, start=start)
 
 
 def _resharded(asked: Asked, resume: RunFolder, workers: int) -> RunFolder:

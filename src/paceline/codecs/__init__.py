@@ -26,7 +26,7 @@ CODECS: Mapping[str, str] = MappingProxyType(
 
 def build_codec(spec: str) -> "Codec":
     """The codec that a text such as "top-k:ratio=0.05" names."""
-    name = specs.split(spec)[0]
+    name = specs.split(spec, CODECS)[0]
     if name == "low-rank":  # what powersgd was called
         raise unknown("codec", name, CODECS, see="paceline codecs", meant="powersgd")
     return cast("Codec", specs.build(spec, CODECS, "codec"))

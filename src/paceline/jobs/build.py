@@ -1,17 +1,20 @@
 """From the words that name a job to the job."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from paceline import specs
+from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
 from paceline.jobs.data.images import Source
-from paceline.jobs.imports import import_job
+from paceline.jobs.imports import call, import_job
 from paceline.jobs.job import Job
-from paceline.jobs.models.base import Architecture
 from paceline.jobs.spec import JobSpec
 
 
@@ -21,15 +24,13 @@ def build_job(spec: JobSpec) -> Job:
         return replace(import_job(spec.path), **spec.changes)
     # The words are all read before the data is: a typing mistake should not cost a minute.
     source: Source = specs.build(spec.data, DATA, "data")
-    architecture: Architecture = specs.build(spec.model, MODELS, "model")
+    make = model_maker(spec.model)
     optimizer = specs.build(spec.optimizer, OPTIMIZERS, "optimizer")
     schedule = specs.build(spec.schedule, SCHEDULES, "schedule")
     images = source.load(spec.data_dir)
-    name = specs.split(spec.model)[0]
-    look = architecture.usual.changed(name, images.shape, images.classes)
     return Job(
-        name=f"{specs.split(spec.data)[0]}-{name}",
-        model=partial(architecture, look.shape, look.classes),
+        name=f"{specs.short_name(spec.data, DATA)}-{specs.short_name(spec.model, MODELS)}",
+        model=make(images.shape, images.classes),
         loss=cross_entropy,
         train=images.train,
         test=images.test,
@@ -38,6 +39,37 @@ def build_job(spec: JobSpec) -> Job:
         metrics={"accuracy": correct},
         **spec.changes,
     )
+
+
+def model_maker(text: str) -> Callable[[tuple[int, ...], int], Callable[[], nn.Module]]:
+    """What makes a model for samples of a shape and a number of classes.
+
+    A shipped model, or a user's own that is written like one, adapts to them; any other makes its module as it is.
+    """
+    name, make = specs.short_name(text, MODELS), specs.factory(text, MODELS, "model")
+    made = specs.build(text, MODELS, "model") if name in MODELS else _try(make, f"model {text}")
+    if isinstance(made, nn.Module):
+        return lambda _shape, _classes: make
+    if not hasattr(made, "usual"):
+        raise UsageError(
+            f"model {text} makes a {type(made).__name__}; it must make an nn.Module, or be a dataclass such as "
+            "paceline.jobs.models.mlp.Mlp"
+        )
+
+    def adapted(shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
+        look = made.usual.changed(name, shape, classes)
+        return partial(made, look.shape, look.classes)
+
+    return adapted
+
+
+def _try(make: Callable[[], Any], where: str) -> Any:
+    """What it makes, without memory where that is possible."""
+    try:
+        with torch.device("meta"):
+            return make()
+    except (Exception, SystemExit):
+        return call(make, where)
 
 
 def correct(outputs: Tensor, targets: Tensor) -> Tensor:

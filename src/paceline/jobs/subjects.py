@@ -14,10 +14,11 @@ from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS
 from paceline.jobs.batches import Batch, batch_like
+from paceline.jobs.build import model_maker
 from paceline.jobs.data.images import Source
-from paceline.jobs.imports import call, checked_job, import_function, import_job
+from paceline.jobs.imports import call, checked_job, import_job
 from paceline.jobs.job import Job
-from paceline.jobs.looks import Look, choices, noise
+from paceline.jobs.looks import ImageLook, Look, choices, noise
 from paceline.jobs.models.base import Architecture
 from paceline.jobs.spec import JobSpec
 from paceline.jobs.subject import Subject
@@ -33,9 +34,9 @@ def subject_of(
     the shape must be given, or of a function without arguments that returns one, a Job or a Subject.
     """
     make_optimizer = specs.build(optimizer, OPTIMIZERS, "optimizer")
-    if _is_path(text):
+    if specs.import_path(text, MODELS) is not None:
         return _imported(text, shape, classes, make_optimizer)
-    name = specs.split(text)[0]
+    name = specs.short_name(text, MODELS)
     architecture: Architecture = specs.build(text, MODELS, "model")
     look = architecture.usual.changed(name, shape, classes)
     return _of_look(name, architecture, look, make_optimizer)
@@ -46,20 +47,19 @@ def subject_of_job(spec: JobSpec) -> Subject:
     if spec.path is not None:
         return replace(_of_job(import_job(spec.path)), **spec.changes)
     source: Source = specs.build(spec.data, DATA, "data")
-    architecture: Architecture = specs.build(spec.model, MODELS, "model")
+    make = model_maker(spec.model)
     make_optimizer = specs.build(spec.optimizer, OPTIMIZERS, "optimizer")
     images = source.load(spec.data_dir)
-    name = specs.split(spec.model)[0]
-    look = architecture.usual.changed(name, images.shape, images.classes)
-    data = specs.split(spec.data)[0]
-    subject = _of_look(f"{data}-{name}", architecture, look, make_optimizer, train_samples=len(images.train))
-    return replace(subject, **spec.changes)
-
-
-def _is_path(text: str) -> bool:
-    """Whether it is "module:function" and not "model:key=value"."""
-    name, colon, rest = text.partition(":")
-    return bool(colon) and name.strip() not in MODELS and "=" not in rest
+    look = ImageLook(shape=images.shape, classes=images.classes)
+    return Subject(
+        name=f"{specs.short_name(spec.data, DATA)}-{specs.short_name(spec.model, MODELS)}",
+        model=make(images.shape, images.classes),
+        loss=look.loss,
+        batch=look.batch,
+        optimizer=make_optimizer,
+        train_samples=len(images.train),
+        **spec.changes,
+    )
 
 
 def _of_look(
@@ -77,17 +77,21 @@ def _of_look(
 
 def _imported(text: str, shape: tuple[int, ...] | None, classes: int | None, optimizer: Any) -> Subject:
     where = f"model {text}"
-    function = import_function(text, "model")
-    if isinstance(function, nn.Module):  # a module that is made already: of copies, none of it is trained
-        return _of_module(
-            text, partial(_moved, partial(deepcopy, function)), function, shape, classes, optimizer
-        )
+    loaded = specs.load(path := specs.split(text, MODELS)[0], "model")
+    if isinstance(loaded, nn.Module):  # a module that is made already: of copies, none of it is trained
+        return _of_module(text, partial(_moved, partial(deepcopy, loaded)), loaded, shape, classes, optimizer)
+    if not callable(loaded):
+        raise UsageError(f"{where}: {path!r} is a {type(loaded).__name__}, not a class or function")
+    function = specs.factory(text, MODELS, "model")
     made: Any = _without_memory(function)
     if isinstance(made, nn.Module):
         return _of_module(text, function, made, shape, classes, optimizer)
     made = call(function, where)
     if isinstance(made, nn.Module):
         return _of_module(text, partial(_moved, function), made, shape, classes, optimizer)
+    if hasattr(made, "usual"):  # written as the models that ship
+        name = specs.short_name(text, MODELS)
+        return _of_look(name, made, made.usual.changed(name, shape, classes), optimizer)
     if not isinstance(made, Job | Subject):
         kind = type(made).__name__
         raise UsageError(
@@ -136,7 +140,7 @@ def _of_module(
     if classes is not None and classes < 1:
         raise UsageError(f"{classes} classes are too few; a model needs at least 1")
     return Subject(
-        name=text.rpartition(":")[2],
+        name=specs.short_name(text, MODELS),
         model=function,
         loss=partial(_score_loss, text),
         batch=partial(_noise, shape, classes or 1, _number_type(made)),

@@ -7,7 +7,6 @@ from typing import Any, Literal, get_type_hints
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
-from paceline.jobs.sources import check_trusted, fingerprints
 from paceline.records.files import (
     DamagedFile,
     digest_of,
@@ -21,6 +20,7 @@ from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
 from paceline.records.tensors import RunIdentity, new_run_id
 from paceline.runtimes.settings import Settings
+from paceline.specs.source import check_trusted, fingerprints
 from paceline.strategies import STRATEGIES
 
 SCHEMA = 4
@@ -51,7 +51,7 @@ class Config:
     """What the run ran on, which does not decide the result."""
     placement: Placement
     code: dict[str, str]
-    """The files that a job by import path was read from, each with its SHA-256; empty for a job that ships."""
+    """The files of a user's own code that the run imports, each with its SHA-256."""
     origin: str
     """The run folder and step that the first checkpoint was made from; empty for a run that began with step 1."""
 
@@ -76,7 +76,7 @@ def write_config(
         settings=resolved(settings),
         machinery=dict(machinery),
         placement=placement or Placement(workers=(0,) * settings.workers),
-        code=fingerprints(settings.job.path) if settings.job.path else {},
+        code={file: digest for path in import_paths(settings) for file, digest in fingerprints(path).items()},
         origin=origin,
     )
     write_sealed(folder.config, {"schema": SCHEMA, **to_document(config)})
@@ -192,10 +192,22 @@ def read_machinery(folder: RunFolder) -> dict[str, Any]:
 def read_run(folder: RunFolder) -> tuple[Settings, dict[str, Any]]:
     """The settings and the machinery of an earlier run, live or simulated, whose job may be built; or a UsageError."""
     config = read_config(folder)
-    if config.settings.job.path is not None:
-        fix = "record a run of the job as it is"
-        check_trusted(config.settings.job.path, config.code, folder.path, str(folder.path), fix)
+    check_code(config, folder, str(folder.path), "record a run of the code as it is")
     return config.settings, config.machinery
+
+
+def import_paths(settings: Settings) -> list[str]:
+    """The import paths of a user's own code that a run with these settings imports."""
+    job = settings.job
+    parts = [(job.data, DATA), (job.model, MODELS), (job.optimizer, OPTIMIZERS), (job.schedule, SCHEDULES)]
+    own = [job.path] if job.path else [specs.import_path(spec, table) for spec, table in parts]
+    return [path for path in (*own, specs.import_path(settings.strategy, STRATEGIES)) if path is not None]
+
+
+def check_code(config: Config, folder: RunFolder, where: str, fix: str) -> None:
+    """Refuse to import code that is not what the run last ran with; see ``check_trusted``."""
+    for path in import_paths(config.settings):
+        check_trusted(path, config.code, folder.path, where, fix)
 
 
 def read_live(folder: RunFolder) -> Config:
@@ -224,7 +236,7 @@ def resolved(settings: Settings) -> Settings:
 
 def _written_out(spec: str, table: specs.Table, kind: str) -> str:
     # A strategy that was handed over as an object may be in no table.
-    name = specs.split(spec)[0]
+    name = specs.split(spec, table)[0]
     return specs.show(name, specs.build(spec, table, kind)) if name in table else spec
 
 

@@ -5,12 +5,11 @@ from dataclasses import asdict, dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from paceline.reports.explain import words
-from paceline.reports.explain.answer import answer
-from paceline.reports.explain.document import document
-from paceline.reports.explain.request import DRAWN, Request
-from paceline.reports.explain.story import Story
-from paceline.reports.explain.text import story_lines
+from paceline.reports.explain import sentences
+from paceline.reports.explain.explanation import Explanation, explain
+from paceline.reports.explain.page import document
+from paceline.reports.explain.request import DRAWN, ExplainRequest
+from paceline.reports.explain.text import explanation_lines
 from paceline.reports.text import percent
 from paceline.studies.scenarios.questions import LeastTraffic, Peak, Scaling, ScalingPoint
 from paceline.units import show_rate
@@ -181,20 +180,20 @@ def _scaling_row(point: ScalingPoint) -> list[str]:
 
 def render_request(request: Mapping[str, Any]) -> RenderedAnswer:
     """Play what was asked for; the rounds in a sentence, then each of them."""
-    story = answer(Request(**request), DRAWN)
+    story = explain(ExplainRequest(**request), DRAWN)
     return RenderedAnswer(
         answer=_explain_sentence(story),
-        lines=[line.plain for line in story_lines(story)],
+        lines=[line.plain for line in explanation_lines(story)],
         document=document(story),
     )
 
 
-def _explain_sentence(story: Story) -> str:
+def _explain_sentence(story: Explanation) -> str:
     phases = [
-        words.count(len(list(steps)), f"{phase} round")
+        sentences.count(len(list(steps)), f"{phase} round")
         for phase, steps in groupby(story.schedule.each_round(), key=lambda one: one.phase)
     ]
     return (
-        f"{words.processes(story.schedule.workers)} take {', then '.join(phases) or 'no round'}; "
-        f"every one ends with the {story.op}: {words.result(story)}."
+        f"{sentences.processes(story.schedule.workers)} take {', then '.join(phases) or 'no round'}; "
+        f"every one ends with the {story.op}: {sentences.result(story)}."
     )

@@ -35,9 +35,7 @@ def draw_network(seed: int, work: float = MOST_WORK) -> Drawn:
 
 def draw_layer(seed: int, number: int) -> Drawn:
     """A single layer, of all that torch.nn has one after the other, at sizes of the seed."""
-    names = list(LAYERS)
-    random = Random(seed * 1_000_003 + 500_000 + number)  # noqa: S311
-    return layer_subject(names[number % len(names)], random)
+    return layer_subject(list(LAYERS)[number % len(LAYERS)], Random(seed))  # noqa: S311
 
 
 def _images(random: Random, seed: int, samples: int, work: float) -> Drawn:

@@ -12,7 +12,7 @@ from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import STRATEGIES
-from paceline.strategies.local_sgd import StepPeriod, TimePeriod
+from paceline.strategies.periods import StepPeriod, TimePeriod
 from paceline.studies.predict.base import Setup, Step, Where
 from paceline.studies.predict.closed import waits_for_all
 from paceline.studies.predict.few import Few, few_of, slower

@@ -8,7 +8,7 @@ from paceline.errors import UsageError
 from paceline.records.spans import StepRecord
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.strategies.base import Strategy
-from paceline.strategies.local_sgd import StepPeriod, TimePeriod
+from paceline.strategies.periods import StepPeriod, TimePeriod
 from paceline.studies.predict.parts import Noted, Parts, mean_step
 
 MOST = 1_000_000

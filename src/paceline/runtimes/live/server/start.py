@@ -17,10 +17,10 @@ from paceline.records.lock import RunLock
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_live
 from paceline.runtimes.live.addresses import own_address
-from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRecords, ServerRun
 from paceline.runtimes.live.server.server_socket import ServerSocket
@@ -56,14 +56,14 @@ def run_server(
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     shard = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
-    documents = Documents(place, timedelta(seconds=options.timeout))
+    store = MemberStore(place, timedelta(seconds=options.timeout))
     host = own_address(place.address, place.port) or place.address
     resumed = read_live(resume).identity if resume else None
     with (
-        ServerSocket(documents.secret, host, shard.params, place.rank, place.servers) as socket,
+        ServerSocket(store.secret, host, shard.params, place.rank, place.servers) as socket,
         ExitStack() as stack,
     ):
-        run, endpoints = _introduce(documents, socket, place, _saved_steps(resume, resumed, place.rank))
+        run, endpoints = _introduce(store, socket, place, _saved_steps(resume, resumed, place.rank))
         check_equal([run["asked"], asked_for(settings, name or "", resume, resumed.run if resumed else None)])
         identity = resumed or new_identity(settings, run=run["run"])
         folder = _find_folder(resume, identity, runs, run, settings, options, place)
@@ -77,7 +77,7 @@ def run_server(
         )
         before_hard_end(records.log.flush)
         if place.rank == 0:
-            stack.enter_context(invitation(folder, socket.endpoint, documents.secret, place.secret_file))
+            stack.enter_context(invitation(folder, socket.endpoint, store.secret, place.secret_file))
         ending = ServerRun(
             me=me,
             shard=shard,
@@ -133,10 +133,9 @@ def _saved_steps(resume: RunFolder | None, identity: RunIdentity | None, rank: i
 
 
 def _introduce(
-    documents: Documents, socket: ServerSocket, place: ProcessInfo, saved: dict[str, Any]
+    store: MemberStore, socket: ServerSocket, place: ProcessInfo, saved: dict[str, Any]
 ) -> tuple[dict[str, Any], list[str]]:
     """Describe this server to the others; return the description of the run, and all servers' endpoints."""
-    store = documents.store
     store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, **saved}))
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]

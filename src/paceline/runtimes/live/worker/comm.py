@@ -16,10 +16,9 @@ from paceline.collectives import NATIVE
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.run_store import RunStore
+from paceline.runtimes.live.run_store import MemberStore, RunStore, check_equal
 from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
 from paceline.shm.host import host_id
 
@@ -119,11 +118,11 @@ class ProcessGroupComm(SoloComm):
         self._backend = options.transport(place, collective)
         self._device = device
         timeout = timedelta(seconds=options.timeout)
-        self._documents = Documents(place, timeout)
+        self._store = MemberStore(place, timeout)
         self._check_backends(collective)
         dist.init_process_group(
             self._backend,
-            store=PrefixStore("torch", self._documents.store),
+            store=PrefixStore("torch", self._store),
             rank=place.rank,
             world_size=place.workers,
             timeout=timeout,
@@ -142,8 +141,8 @@ class ProcessGroupComm(SoloComm):
         try:
             check_equal(asked)
         except UsageError:
-            self._documents.part()
-            self._documents.close()
+            self._store.leave()
+            self._store.close()
             raise
 
     def sum(self, tensor: Tensor) -> None:
@@ -164,7 +163,7 @@ class ProcessGroupComm(SoloComm):
         dist.broadcast(tensor, root)
 
     def exchange(self, document: Any) -> list[Any]:
-        return self._documents.exchange(document)
+        return self._store.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """In shared memory where the workers have some, so that sums happen in place."""
@@ -173,19 +172,19 @@ class ProcessGroupComm(SoloComm):
         return own_memory(length, dtype, device)
 
     def open_store(self) -> RunStore:
-        return self._documents.store.clone()
+        return self._store.clone()
 
     def leave(self) -> None:
-        self._documents.part()
+        self._store.leave()
         dist.destroy_process_group()
-        self._documents.close()
+        self._store.close()
 
     def abandon(self) -> None:
         """Close the connections, so that the other ranks notice at once.
 
         Gloo cannot cancel a sum that has begun, and closing would wait for it: the process must end first.
         """
-        self._documents.close()
+        self._store.close()
         with suppress(RuntimeError):
             if self._backend == "nccl" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()

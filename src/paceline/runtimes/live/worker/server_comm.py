@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.launch_folder import write_servers
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
+from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
@@ -37,7 +37,7 @@ class ServerComm(SoloComm):
         """Of a worker that joins: it has no store, and ``connect`` must come before anything else."""
         self.rank, self.workers, self.members = rank, workers, tuple(range(workers))
         self.memory = memory
-        self._documents: Documents | None = None
+        self._store: MemberStore | None = None
         self._client: ServerClient | None = None
 
     @classmethod
@@ -45,7 +45,7 @@ class ServerComm(SoloComm):
         """Of a worker that is there from the start: until it is connected, documents go through the store."""
         name = place.launch.name if place.launch else str(place.port)
         comm = cls(place.rank, place.workers, SharedFlat(name))
-        comm._documents = Documents(place, timedelta(seconds=options.timeout))
+        comm._store = MemberStore(place, timedelta(seconds=options.timeout))
         return comm
 
     @property
@@ -55,19 +55,19 @@ class ServerComm(SoloComm):
 
     def servers(self, count: int) -> list[dict[str, Any]]:
         """What every server says of itself; waits for them."""
-        assert self._documents is not None
+        assert self._store is not None
         keys = [server_key(rank) for rank in range(count)]
-        return [json.loads(text) for text in self._documents.store.read(keys)]
+        return [json.loads(text) for text in self._store.read(keys)]
 
     def open(self, place: ProcessInfo, patience: float, stop_requested: Callable[[], bool], run: Any) -> None:
         """Describe the run to the servers, and connect to them."""
-        assert self._documents is not None
+        assert self._store is not None
         endpoints = [server["endpoint"] for server in self.servers(place.servers)]
         if place.launch is not None:
             write_servers(place.launch, file_stem(self.rank), endpoints)
         if self.rank == 0:
-            self._documents.store.set(RUN, json.dumps(run))
-        self.connect(self._documents.secret, endpoints, patience, stop_requested)
+            self._store.set(RUN, json.dumps(run))
+        self.connect(self._store.secret, endpoints, patience, stop_requested)
         if self.client.shares:
             self.transport = "shm" if place.nodes == 1 else "shared memory and encrypted TCP"
 
@@ -96,8 +96,8 @@ class ServerComm(SoloComm):
         self._collective("broadcast", tensor, root)
 
     def exchange(self, document: Any) -> list[Any]:
-        if self._client is None and self._documents is not None:
-            return self._documents.exchange(document)
+        if self._client is None and self._store is not None:
+            return self._store.exchange(document)
         self.members, documents = self.client.exchange(document)
         return documents
 
@@ -128,8 +128,8 @@ class ServerComm(SoloComm):
         """Close without a message: the servers notice."""
         if self._client is not None:
             self._client.close()
-        if self._documents is not None:
-            self._documents.close()
+        if self._store is not None:
+            self._store.close()
 
     def _collective(self, op: str, tensor: Tensor, root: int = 0) -> None:
         self.members, result = self.client.collective(op, tensor.cpu(), root)

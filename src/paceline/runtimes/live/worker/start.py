@@ -10,7 +10,6 @@ from typing import Any
 import torch
 
 from paceline.errors import UsageError
-from paceline.jobs.sources import source_files
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import read_json
 from paceline.records.folder import RunFolder, check_folder_name
@@ -20,11 +19,11 @@ from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
 from paceline.records.tensors import RunIdentity
-from paceline.runtimes.config import new_identity, read_live, write_config
-from paceline.runtimes.live.documents import check_equal
+from paceline.runtimes.config import import_paths, new_identity, read_live, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
+from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.live.wire.messages import Hello, Welcome
@@ -45,6 +44,7 @@ from paceline.runtimes.live.worker.stopping import StopByServers, StopByVote, ch
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.threads import too_many
+from paceline.specs.source import source_files
 
 
 def run_worker(
@@ -124,7 +124,7 @@ def join_run(
     welcome = _request_rank(endpoint, secret)
     run_document = json.loads(welcome.document)
     settings = Settings.from_json(run_document["settings"])
-    check_named(settings.job.path, job, trust=trust)
+    check_named(settings, job, trust=trust)
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     name, rank = run_document["name"], welcome.rank
@@ -143,21 +143,20 @@ def join_run(
     return summary
 
 
-def check_named(path: str | None, job: str | None, *, trust: bool) -> None:
+def check_named(settings: Settings, job: str | None, *, trust: bool) -> None:
     """Refuse to import code that the run names and the user does not; nothing of it has been executed by then."""
-    if path is None or trust:
-        if job is not None and job != path:
-            raise UsageError(
-                f"job {job} is not what the run trains, which is {path or 'a job that ships'}; leave it out"
-            )
-        return
-    if job != path:
-        files = source_files(path)
-        where = f", from {files[-1]}" if files else ""
+    if job is not None and job != settings.job.path and (trust or settings.job.path is None):
         raise UsageError(
-            f"this host would import and call {path}{where}, which the run names; read it, and name the same job "
-            f"{path}, or trust the run"
+            f"job {job} is not what the run trains, which is {settings.job.path or 'a job that ships'}; leave it out"
         )
+    for path in () if trust else import_paths(settings):
+        if path != job:
+            files = source_files(path)
+            where = f", from {files[-1]}" if files else ""
+            same = f"name the same job {path}, or " if path == settings.job.path else ""
+            raise UsageError(
+                f"this host would import and call {path}{where}, which the run names; read it, and {same}trust the run"
+            )
 
 
 def _prepare(settings: Settings, place: ProcessInfo) -> Prepared:
