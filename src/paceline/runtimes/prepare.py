@@ -28,7 +28,7 @@ class Prepared:
 
 def prepare(settings: Settings) -> Prepared:
     """Build the strategy, the job and the shards, or raise a UsageError."""
-    strategy = build_strategy(settings.strategy)
+    strategy = check_settings(settings)
     job = build_job(settings.job)
     if settings.target_accuracy is not None and job.test is None:
         raise UsageError(
@@ -40,13 +40,6 @@ def prepare(settings: Settings) -> Prepared:
             f"a target accuracy of {settings.target_accuracy:g} needs a metric named 'accuracy', "
             f"and job {job.name!r} has none; add one to its metrics"
         )
-    if settings.target_accuracy is not None and not settings.evaluate.count:
-        raise UsageError(
-            f"a target accuracy of {settings.target_accuracy:g} and no evaluations contradict each other: "
-            "without evaluations a target is never met; leave one of them out"
-        )
-    check_servers(settings, strategy)
-    check_buffers(settings, strategy)
     servers = server_count(settings, strategy)
     check_divisible(job, servers)
     shards = Shards(
@@ -60,6 +53,19 @@ def prepare(settings: Settings) -> Prepared:
         triggers=Triggers(settings, shards.steps_per_epoch),
         servers=servers,
     )
+
+
+def check_settings(settings: Settings) -> Strategy:
+    """Build the strategy, and refuse what contradicts it or itself; the job is neither imported nor its data loaded."""
+    strategy = build_strategy(settings.strategy)
+    if settings.target_accuracy is not None and not settings.evaluate.count:
+        raise UsageError(
+            f"a target accuracy of {settings.target_accuracy:g} and no evaluations contradict each other: "
+            "without evaluations a target is never met; leave one of them out"
+        )
+    check_servers(settings, strategy)
+    check_buffers(settings, strategy)
+    return strategy
 
 
 def server_count(settings: Settings, strategy: Strategy) -> int:
