@@ -247,16 +247,15 @@ class MemberStore(RunStore):
             self.secret = secret
             address, port = info.address, info.port
             if info.launch is None:
-                announced = self._announce(
-                    info, timeout
-                )  # rank 0 keeps it: it must last until all have read the port
+                # Rank 0 keeps the launcher's store alive here until all have read the port.
+                announced = self._launcher_store(info, timeout)
                 port = port_number(announced.get(_PORT))
                 address = LOOPBACK if info.nodes == 1 else address
             super().__init__(address, port, secret, timeout)
             self.set(f"here/{_number(info)}", "")
             self.wait([f"here/{number}" for number in range(info.workers + info.servers)])
 
-    def _announce(self, info: ProcessInfo, timeout: timedelta) -> Store:
+    def _launcher_store(self, info: ProcessInfo, timeout: timedelta) -> Store:
         """The launcher's own store, in which rank 0 announces the port of the run's store, which it keeps."""
         host = f"[{info.address}]" if ":" in info.address else info.address
         where = f"tcp://{host}:{info.port}?rank={_number(info)}&world_size={info.workers + info.servers}"
