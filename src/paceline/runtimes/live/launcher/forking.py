@@ -108,7 +108,6 @@ class ForkServer:
             os.close(self._release)
 
     def _serve(self, launcher: int, line: "Connection[bytes, bytes]", released: int) -> NoReturn:
-        """Be the fork server."""
         try:
             os.setsid()  # Ctrl-C is the launcher's to hear
             prctl.die_with_parent()
@@ -160,10 +159,10 @@ def _take(environ: Environ) -> None:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
-    place = ProcessInfo.from_environment(environ)
-    if place is not None:
-        alike = place.servers if place.role == "server" else place.workers
-        who = f"{file_stem(place.rank, place.role).replace('-', ' ')} of {alike}"
+    info = ProcessInfo.from_environment(environ)
+    if info is not None:
+        alike = info.servers if info.role == "server" else info.workers
+        who = f"{file_stem(info.rank, info.role).replace('-', ' ')} of {alike}"
         _show_as(who, f"paceline: {who}, local rank {environ['LOCAL_RANK']}")
 
 
