@@ -20,6 +20,7 @@ from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of
 from paceline.records.files import from_document, to_document
 from paceline.records.spans import StepBreakdown
+from paceline.studies.predict import price_request
 from paceline.studies.predict.compute import BatchTraces, as_clause
 from paceline.studies.predict.deployment import (
     SyncPattern,
@@ -36,7 +37,6 @@ from paceline.studies.predict.remedies import find_remedies
 from paceline.studies.predict.request import PredictRequest, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.setup import AS_DESCRIBED, Change, apply_change
-from paceline.studies.predict.study import price_request
 
 
 @dataclass(frozen=True, kw_only=True)
