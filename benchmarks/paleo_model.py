@@ -14,8 +14,7 @@ from typing import Any
 from paceline.clusters.catalogue import all_devices, all_networks
 from paceline.costs.paleo.model import SCHEMES, Paleo, PaleoStep, paleo_step
 from paceline.costs.paleo.table import as_paleo
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.subjects import subject_of
 
 MOST = 1.0

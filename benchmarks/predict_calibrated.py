@@ -32,8 +32,7 @@ from paceline.costs.device import step_cost
 from paceline.costs.fitted import FittedDevice, read_fitted
 from paceline.costs.paleo.model import Paleo, paleo_step
 from paceline.costs.roofline import Roofline
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of
 from paceline.reports.calibrate import ShownCalibration, render_device

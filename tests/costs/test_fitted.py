@@ -22,8 +22,7 @@ from paceline.costs.fitted import (
 )
 from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Operator, Product
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.subjects import subject_of
 from paceline.records.spans import StepBreakdown

@@ -11,14 +11,12 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from paceline.costs.trace.making import ordered
+from paceline.costs.trace.meta_layers import ordered
 from paceline.costs.trace.operator import Attention, Convolution, Operator
-from paceline.costs.trace.recorder import Recorder
+from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.results import RULES, meta_result
-from paceline.costs.trace.step import Step
-from paceline.costs.trace.timing import time_operators
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace, without_values
+from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import Trace, time_operators, trace, without_values
 from paceline.jobs.models.resnet import ResNet18
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of
@@ -91,9 +89,9 @@ def test_the_rules_give_what_the_kernels_of_torch_give(name: str) -> None:
             assert look(result) == look(function(*args, **kwargs)), function
         return result, 0.0
 
-    recorder = Recorder(both)
+    recorder = OperatorRecorder(both)
     with torch.device("meta"), recorder:
-        Step(SUBJECTS[name], 2, recorder).run()
+        TracedStep(SUBJECTS[name], 2, recorder).run()
     assert len(own) > 10
 
 
@@ -209,5 +207,9 @@ def test_what_is_made_like_an_expanded_tensor_lies_as_torch_lays_it(shape: list[
 @pytest.mark.parametrize("does", [lambda x: x.sum(2), lambda x: torch.cat([x, x], 2)])
 def test_a_dimension_that_is_not_there_is_refused(does: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A model that cannot run would else have a step time."""
-    with torch.device("meta"), Recorder(without_values), pytest.raises(IndexError, match="out of range"):
+    with (
+        torch.device("meta"),
+        OperatorRecorder(without_values),
+        pytest.raises(IndexError, match="out of range"),
+    ):
         does(torch.empty(3, 4))

@@ -5,7 +5,7 @@ import pytest
 from paceline.clusters.catalogue import all_devices, all_networks
 from paceline.costs.paleo.model import Paleo, paleo_layers, paleo_step
 from paceline.costs.paleo.table import as_paleo, paleo_table
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of
 

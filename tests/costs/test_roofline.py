@@ -11,7 +11,7 @@ from paceline.clusters.catalogue import all_devices, find_device
 from paceline.costs.device import step_cost
 from paceline.costs.roofline import WIDTHS, Roofline, fullness
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of
 

@@ -9,8 +9,7 @@ import torch
 from torch import nn
 
 from paceline.costs.trace.kinds import KINDS, kind_of
-from paceline.costs.trace.timing import time_operators
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import time_operators, trace
 from paceline.errors import UsageError
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.subject import Subject

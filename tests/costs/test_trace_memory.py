@@ -9,8 +9,7 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.models.resnet import ResNet18
 from paceline.jobs.optimizers import Adam, Sgd
 from paceline.jobs.subject import Subject

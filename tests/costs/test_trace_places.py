@@ -6,12 +6,12 @@ import sys
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from small_models import cnn, images, words
 
 QUIET = """
 import sys
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.jobs.subjects import subject_of
 for name in ("resnet18", "resnet50", "alexnet", "inception-v3", "gpt2-small"):
     trace(subject_of(name, optimizer="adamw"), 4)

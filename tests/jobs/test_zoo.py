@@ -10,7 +10,7 @@ from torch import nn
 
 from paceline import specs
 from paceline.costs.trace.operator import Convolution, Window
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs import MODELS
 from paceline.jobs.figures import FIGURES, Figures

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.device import StepCost
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of
 from paceline.studies.predict.asking import ask

@@ -16,9 +16,9 @@ from torch._ops import OpOverload
 from paceline.costs.features import DevicePeaks
 from paceline.costs.fitted import PAGE
 from paceline.costs.trace.operator import Operator
-from paceline.costs.trace.recorder import Recorder
-from paceline.costs.trace.step import Step
-from paceline.costs.trace.timing import PHASES
+from paceline.costs.trace.recorder import OperatorRecorder
+from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import PHASES
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.jobs.subject import Subject
 from paceline.records.spans import StepBreakdown
@@ -90,8 +90,8 @@ def measure(subject: Subject, samples: int, *, whole: bool) -> MeasuredNetwork:
 
     Steps of a kind run one after the other, as in a training, and quick ones more often.
     """
-    recorder = Recorder(_run)
-    step = Step(subject, samples, recorder)
+    recorder = OperatorRecorder(_run)
+    step = TracedStep(subject, samples, recorder)
     begin = perf_counter()
     with recorder:
         step.run()  # kernels are made, memory is allocated

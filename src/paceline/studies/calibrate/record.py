@@ -12,7 +12,7 @@ from paceline.costs.features import DevicePeaks
 from paceline.costs.fitted import FittedDevice, Overhead, read_fitted
 from paceline.costs.recorded import check_alone, typical_step
 from paceline.costs.trace.operator import Phase
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.subjects import subject_of_job
 from paceline.records.folder import RunFolder

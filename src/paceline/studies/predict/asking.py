@@ -19,7 +19,7 @@ from paceline.costs.device import DeviceModel, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
 from paceline.costs.recorded import recorded_jitter, typical_step
 from paceline.costs.roofline import TORCH, WIDTHS, Roofline
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.subject import Subject
 from paceline.jobs.subjects import subject_of, subject_of_job

@@ -5,7 +5,7 @@ from dataclasses import replace
 from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.paleo.model import Paleo
 from paceline.costs.paleo.table import PaleoTable, as_paleo, paleo_table
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.studies.predict.asking import find_subject
 from paceline.studies.predict.question import MOST_WORKERS, check_batch, check_counts

@@ -168,7 +168,7 @@ def _operations(reader: Reader, name: str) -> float:
                 "operations", stated, "an image takes more than 0 of them, for example 3_922e6"
             )
         return stated
-    from paceline.costs.trace.tracer import trace  # these import torch, which stated operations do not need
+    from paceline.costs.trace.trace import trace  # these import torch, which stated operations do not need
     from paceline.jobs.subjects import subject_of
 
     return 2 * trace(subject_of(model), 1).multiply_adds
