@@ -33,7 +33,7 @@ JOB = """
 import torch
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Job
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import subject_of
 
 def build():
     subject = subject_of({model!r}, shape={shape!r}, classes={classes!r}, optimizer={optimizer!r})

@@ -15,7 +15,7 @@ from paceline.clusters.catalogue import all_devices, all_networks
 from paceline.costs.paleo.model import SCHEMES, Paleo, PaleoStep, paleo_step
 from paceline.costs.paleo.table import as_paleo
 from paceline.costs.trace.trace import Trace, trace
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import subject_of
 
 MOST = 1.0
 """Per cent by which a column may differ."""

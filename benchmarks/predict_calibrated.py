@@ -33,8 +33,8 @@ from paceline.costs.fitted import FittedDevice, read_fitted
 from paceline.costs.paleo.model import Paleo, paleo_step
 from paceline.costs.roofline import Roofline
 from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import subject_of
 from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of
 from paceline.reports.calibrate import ShownCalibration, render_device
 from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.measure import TrainingStep

@@ -32,7 +32,7 @@ from paceline.clusters.profile import Profile, read_profile, write_profile
 from paceline.costs.paleo.model import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
 from paceline.costs.trace.trace import Trace, trace
-from paceline.jobs.subjects import subject_of_job
+from paceline.jobs.build import subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
 from paceline.studies.predict.asking import recorded

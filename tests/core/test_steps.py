@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from paceline.costs.device import StepCost, accumulated
 from paceline.errors import UsageError
 from paceline.jobs import Job, TensorData
-from paceline.jobs.imports import checked_job
+from paceline.jobs.build import checked_job
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.replica import ParameterShard, Replica

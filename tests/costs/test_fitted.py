@@ -24,7 +24,7 @@ from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Operator, Product
 from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import RunFailed, UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import subject_of
 from paceline.records.spans import StepBreakdown
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device, step_errors
 from paceline.studies.calibrate.measure import MeasuredNetwork, TimedOperator

@@ -17,9 +17,9 @@ from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.results import RULES, meta_result
 from paceline.costs.trace.step import TracedStep
 from paceline.costs.trace.trace import Trace, time_operators, trace, without_values
+from paceline.jobs.build import subject_of
 from paceline.jobs.models.resnet import ResNet18
 from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of
 from small_models import cnn, images, words
 
 SUBJECTS = {

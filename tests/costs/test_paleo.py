@@ -7,7 +7,7 @@ from paceline.costs.paleo.model import Paleo, paleo_layers, paleo_step
 from paceline.costs.paleo.table import as_paleo, paleo_table
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import subject_of
 
 
 def traced(model):

@@ -13,7 +13,7 @@ from paceline.costs.roofline import WIDTHS, Roofline, fullness
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import subject_of
 
 KINDS: tuple[Kind, ...] = (
     *("convolution", "product", "attention", "norm", "pool"),

@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
 from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import subject_of
 from paceline.jobs.models.resnet import ResNet18
 from paceline.jobs.optimizers import Adam, Sgd
 from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of
 from paceline.studies.predict.batches import on_line
 from small_models import cnn, images, words
 

@@ -14,8 +14,8 @@ from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs import Job
 from paceline.jobs.batches import batch_like, batch_loss, map_tensors, targets_of
+from paceline.jobs.build import checked_job
 from paceline.jobs.data.tensors import DatasetData
-from paceline.jobs.imports import checked_job
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.subject import Subject
 

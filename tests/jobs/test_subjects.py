@@ -7,8 +7,8 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.jobs import JobSpec, build_job
+from paceline.jobs.build import subject_of, subject_of_job
 from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of, subject_of_job
 
 MINE = """
 import torch

@@ -13,11 +13,11 @@ from paceline.costs.trace.operator import Convolution, Window
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs import MODELS
-from paceline.jobs.figures import FIGURES, Figures
-from paceline.jobs.models.alexnet import AlexNet
+from paceline.jobs.build import subject_of
+from paceline.jobs.models import FIGURES, ModelSize
+from paceline.jobs.models.convnets import AlexNet
 from paceline.jobs.models.gpt import Gpt
 from paceline.jobs.models.layers import chain, dense_layers
-from paceline.jobs.subjects import subject_of
 
 PUBLISHED = {
     "alexnet": 60_965_224,
@@ -60,7 +60,7 @@ def test_the_figures_that_the_list_shows_are_those_of_the_model(name: str) -> No
     traced = trace(subject_of(name), 1)
     usual = specs.build(name, MODELS, "model").usual
     fed = "x".join(map(str, usual.shape))
-    assert Figures(traced.size, traced.multiply_adds, fed, usual.classes) == FIGURES[name]
+    assert ModelSize(traced.size, traced.multiply_adds, fed, usual.classes) == FIGURES[name]
     if name in MULTIPLY_ADDS:
         assert traced.multiply_adds == pytest.approx(MULTIPLY_ADDS[name], rel=0.005)
 
@@ -263,7 +263,7 @@ def test_making_a_model_without_memory_does_not_import_the_compiler() -> None:
     code = """
 import sys, torch
 from paceline.jobs import MODELS
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import subject_of
 with torch.device("meta"):
     for name in MODELS:
         subject = subject_of(name)

@@ -6,7 +6,7 @@ from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.trace import trace
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import subject_of
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.machine import Machine
 from paceline.studies.predict.model import Case

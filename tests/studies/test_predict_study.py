@@ -15,7 +15,7 @@ from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import subject_of
 from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.batches import Batches

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from paceline import jobs, specs
 from paceline.codecs import CODECS
-from paceline.jobs.figures import FIGURES
+from paceline.jobs.models import FIGURES
 from paceline.strategies import STRATEGIES
 
 AsJson = Annotated[bool, Parameter(name="--json", negative=(), help="One JSON document instead of a table.")]

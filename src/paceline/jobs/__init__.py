@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 DATA: Mapping[str, str] = MappingProxyType(
     {
         "cifar10": "paceline.jobs.data.cifar10:Cifar10",
-        "digits": "paceline.jobs.data.digits:Digits",
+        "digits": "paceline.jobs.data.idx:Digits",
         "fashion-mnist": "paceline.jobs.data.idx:FashionMnist",
         "mnist": "paceline.jobs.data.idx:Mnist",
         "svhn": "paceline.jobs.data.svhn:Svhn",
@@ -28,21 +28,21 @@ DATA: Mapping[str, str] = MappingProxyType(
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
-        "alexnet": "paceline.jobs.models.alexnet:AlexNet",
-        "alexnet-v2": "paceline.jobs.models.alexnet:AlexNetV2",
-        "cnn": "paceline.jobs.models.cnn:Cnn",
-        "googlenet": "paceline.jobs.models.googlenet:GoogLeNet",
+        "alexnet": "paceline.jobs.models.convnets:AlexNet",
+        "alexnet-v2": "paceline.jobs.models.convnets:AlexNetV2",
+        "cnn": "paceline.jobs.models.small:Cnn",
+        "googlenet": "paceline.jobs.models.inception:GoogLeNet",
         "gpt": "paceline.jobs.models.gpt:Gpt",
         "gpt2-small": "paceline.jobs.models.gpt:Gpt2Small",
         "gpt2-medium": "paceline.jobs.models.gpt:Gpt2Medium",
         "gpt2-large": "paceline.jobs.models.gpt:Gpt2Large",
         "gpt2-xl": "paceline.jobs.models.gpt:Gpt2Xl",
         "inception-v3": "paceline.jobs.models.inception:InceptionV3",
-        "mlp": "paceline.jobs.models.mlp:Mlp",
-        "nin": "paceline.jobs.models.nin:NiN",
+        "mlp": "paceline.jobs.models.small:Mlp",
+        "nin": "paceline.jobs.models.convnets:NiN",
         "resnet18": "paceline.jobs.models.resnet:ResNet18",
         "resnet50": "paceline.jobs.models.resnet:ResNet50",
-        "vgg16": "paceline.jobs.models.vgg:Vgg16",
+        "vgg16": "paceline.jobs.models.convnets:Vgg16",
     }
 )
 
@@ -58,7 +58,7 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
         "constant": "paceline.jobs.schedules:Constant",
         "cosine": "paceline.jobs.schedules:Cosine",
-        "step": "paceline.jobs.schedules:Step",
+        "step": "paceline.jobs.schedules:StepDecay",
     }
 )
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn, optim
 
-from paceline.jobs.checks import at_least, fraction, more_than
+from paceline.jobs.spec import at_least, fraction, more_than
 
 ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}

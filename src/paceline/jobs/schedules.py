@@ -5,7 +5,7 @@ from math import cos, pi
 from typing import Self
 
 from paceline.errors import UsageError
-from paceline.jobs.checks import at_least, fraction, more_than
+from paceline.jobs.spec import at_least, fraction, more_than
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +86,7 @@ class Epochs(tuple[float, ...]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Warmup):
+class StepDecay(Warmup):
     """Drop by a factor at each of some epochs."""
 
     at: Epochs = Epochs((30, 60, 80))

@@ -1,4 +1,4 @@
-"""The words that name a job, before anything is loaded."""
+"""What names a job, before anything is loaded, and checks of settings that are numbers."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -33,7 +33,7 @@ class JobSpec:
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class Shape(tuple[int, int, int]):
+class ImageShape(tuple[int, int, int]):
     """Channels, height and width of an image; "3x32x32" as text."""
 
     __slots__ = ()
@@ -50,3 +50,24 @@ class Shape(tuple[int, int, int]):
 
     def __str__(self) -> str:
         return "x".join(map(str, self))
+
+
+def at_least(least: float, **settings: float) -> None:
+    """Each setting is a finite number of at least so much."""
+    for name, value in settings.items():
+        if not least <= value < float("inf"):
+            raise ValueError(f"{name}={value:g} is out of range; it must be at least {least:g}")
+
+
+def more_than(bound: float, **settings: float) -> None:
+    """Each setting is a finite number of more than so much."""
+    for name, value in settings.items():
+        if not bound < value < float("inf"):
+            raise ValueError(f"{name}={value:g} is out of range; it must be more than {bound:g}")
+
+
+def fraction(**settings: float) -> None:
+    """Each setting is at least 0 and less than 1."""
+    for name, value in settings.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}={value:g} is out of range; it must be at least 0 and less than 1")

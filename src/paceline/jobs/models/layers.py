@@ -1,12 +1,34 @@
-"""What several networks are made of."""
+"""What a shipped model is, and what several of them are made of."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
+
+from paceline.jobs.inputs import InputSpec
+
+
+class Architecture(Protocol):
+    """A model. A frozen, keyword-only dataclass; its fields are its settings."""
+
+    @property
+    def usual(self) -> InputSpec:
+        """What it is fed where nobody says otherwise, and what it can be fed."""
+
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """A new model, from inputs of this shape to a score a class; its weights are drawn at random."""
+
+
+def start_convolutions(model: nn.Module) -> None:
+    """Draw the weights of all convolutions as He et al. (2015) do for ReLU."""
+    for module in model.modules():
+        # Drawing without memory gives nothing, and torch imports its compiler for it, which takes seconds.
+        if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
 def chain(layers: Mapping[str, nn.Module]) -> nn.Sequential:

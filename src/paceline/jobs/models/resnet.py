@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from paceline.jobs.looks import ImageLook
-from paceline.jobs.models.base import start_convolutions
+from paceline.jobs.inputs import ImageInput
+from paceline.jobs.models.layers import start_convolutions
 
 LARGE = 128
 """Pixels of the shorter side from which a stem that is chosen by itself is the large one."""
@@ -23,7 +23,7 @@ class _ResNet:
     stem: str = "auto"
     """How it starts: small (3x3), large (7x7 with stride 2, then pooling), or auto: large from 128 pixels."""
 
-    usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000)
+    usual: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000)
 
     def __post_init__(self) -> None:
         _check_stem(self.stem)

@@ -12,7 +12,7 @@ import torch
 from paceline.clusters.profile import INSIDE, LinkFit, Profile, read_profile, write_profile
 from paceline.costs.recorded import typical_step, usual_pace
 from paceline.errors import RunFailed
-from paceline.jobs.subjects import subject_of_job
+from paceline.jobs.build import subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads

@@ -14,7 +14,7 @@ from paceline.costs.recorded import check_alone, typical_step
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of_job
+from paceline.jobs.build import subject_of_job
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads

@@ -21,8 +21,8 @@ from paceline.costs.recorded import recorded_jitter, typical_step
 from paceline.costs.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
+from paceline.jobs.build import subject_of, subject_of_job
 from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of, subject_of_job
 from paceline.records.files import read_json
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance

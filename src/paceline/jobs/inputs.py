@@ -12,7 +12,7 @@ from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 
 
-class Look(Protocol):
+class InputSpec(Protocol):
     """What one sample looks like. A frozen dataclass."""
 
     @property
@@ -34,7 +34,7 @@ class Look(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageLook:
+class ImageInput:
     """An image, and one class of it."""
 
     shape: tuple[int, ...]
@@ -68,7 +68,7 @@ class ImageLook:
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenLook:
+class TokenInput:
     """A sequence of tokens, and at every position the token that follows."""
 
     length: int
