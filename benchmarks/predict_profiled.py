@@ -32,7 +32,7 @@ from paceline.clusters.profile import Profile, read_profile, write_profile
 from paceline.costs.paleo.model import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
 from paceline.costs.trace.trace import Trace, trace
-from paceline.jobs.build import subject_of_job
+from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
 from paceline.studies.predict.asking import recorded
@@ -130,7 +130,7 @@ def words(job: str, strategy: str, steps: int) -> list[str]:
 
 def job_trace(folder: Path) -> Trace:
     settings = read_run(RunFolder(folder))[0]
-    return trace(subject_of_job(settings.job), settings.batch_sizes[0])
+    return trace(traceable_of_job(settings.job), settings.batch_sizes[0])
 
 
 def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) -> Step:

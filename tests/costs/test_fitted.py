@@ -24,7 +24,7 @@ from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Operator, Product
 from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import RunFailed, UsageError
-from paceline.jobs.build import subject_of
+from paceline.jobs.build import traceable_of
 from paceline.records.spans import StepBreakdown
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device, step_errors
 from paceline.studies.calibrate.measure import MeasuredNetwork, TimedOperator
@@ -132,9 +132,9 @@ def twice(one):
 def test_every_operator_has_as_many_features_as_its_curve():
     """Else a curve could not say anything of it, or of which curves a profile may hold."""
     asked = [
-        subject_of("resnet18"),
-        subject_of("gpt:layers=1"),
-        subject_of("cnn", shape=(1, 8, 8), classes=10),
+        traceable_of("resnet18"),
+        traceable_of("gpt:layers=1"),
+        traceable_of("cnn", shape=(1, 8, 8), classes=10),
     ]
     for traced in (trace(subject, 2) for subject in asked):
         for one in (*traced.forward, *traced.backward, *traced.apply):

@@ -17,9 +17,9 @@ from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.results import RULES, meta_result
 from paceline.costs.trace.step import TracedStep
 from paceline.costs.trace.trace import Trace, time_operators, trace, without_values
-from paceline.jobs.build import subject_of
+from paceline.jobs.build import traceable_of
+from paceline.jobs.job import Traceable
 from paceline.jobs.models.resnet import ResNet18
-from paceline.jobs.subject import Subject
 from small_models import cnn, images, words
 
 SUBJECTS = {
@@ -29,7 +29,7 @@ SUBJECTS = {
 }
 
 
-def counted_by_torch(subject: Subject, samples: int) -> tuple[int, int]:
+def counted_by_torch(subject: Traceable, samples: int) -> tuple[int, int]:
     """Forward and backward of the products and convolutions, run for real."""
     model = subject.model().train()
     inputs, targets = subject.batch(samples)
@@ -167,7 +167,7 @@ def test_twice_the_batch_takes_twice_the_operations(
 )
 def test_published_counts(name: str, billions: float) -> None:
     """Multiply-adds an image, as the papers give them."""
-    assert trace(subject_of(name), 1).multiply_adds / 1e9 == pytest.approx(billions, rel=0.01)
+    assert trace(traceable_of(name), 1).multiply_adds / 1e9 == pytest.approx(billions, rel=0.01)
 
 
 def test_totals_of_a_trace() -> None:

@@ -7,11 +7,11 @@ from paceline.costs.paleo.model import Paleo, paleo_layers, paleo_step
 from paceline.costs.paleo.table import as_paleo, paleo_table
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.build import subject_of
+from paceline.jobs.build import traceable_of
 
 
 def traced(model):
-    subject = subject_of(as_paleo(model))
+    subject = traceable_of(as_paleo(model))
     return lambda samples: trace(subject, samples)
 
 

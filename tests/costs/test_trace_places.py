@@ -12,9 +12,9 @@ from small_models import cnn, images, words
 QUIET = """
 import sys
 from paceline.costs.trace.trace import trace
-from paceline.jobs.build import subject_of
+from paceline.jobs.build import traceable_of
 for name in ("resnet18", "resnet50", "alexnet", "inception-v3", "gpt2-small"):
-    trace(subject_of(name, optimizer="adamw"), 4)
+    trace(traceable_of(name, optimizer="adamw"), 4)
     print(name, *(one for one in ("torch._dynamo", "sympy") if one in sys.modules))
 """
 

@@ -6,7 +6,7 @@ from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.recorded import Typical
 from paceline.costs.trace.trace import trace
-from paceline.jobs.build import subject_of
+from paceline.jobs.build import traceable_of
 from paceline.studies.predict.batches import Batches
 from paceline.studies.predict.machine import Machine
 from paceline.studies.predict.model import Case
@@ -33,7 +33,7 @@ PROFILE = Profile(
 
 def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
     """Of two workers, of whom the server is the limit."""
-    subject = subject_of("mlp", shape=(1, 8, 8), classes=10)
+    subject = traceable_of("mlp", shape=(1, 8, 8), classes=10)
     source = Recorded(
         typical=Typical(StepTimes(forward=1e-3, backward=2e-3), SAMPLES),
         folder="there",

@@ -15,7 +15,7 @@ from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
-from paceline.jobs.build import subject_of
+from paceline.jobs.build import traceable_of
 from paceline.studies.predict.asking import ask
 from paceline.studies.predict.base import Step
 from paceline.studies.predict.batches import Batches
@@ -452,7 +452,7 @@ def test_another_world_is_the_same_by_kinds_of_hosts_as_by_hosts():
 
 
 def test_a_trace_on_the_line_of_two_others_is_that_of_its_batch():
-    subject = subject_of("cnn", shape=(1, 8, 8), classes=10)
+    subject = traceable_of("cnn", shape=(1, 8, 8), classes=10)
     made = []
 
     def tracer(samples: int) -> Trace:

@@ -13,14 +13,13 @@ from torch.nn.functional import cross_entropy
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
-from paceline.jobs.batches import Batch, batch_like, check_loss
+from paceline.jobs.batches import Batch, check_loss
 from paceline.jobs.data.images import DataSource
 from paceline.jobs.data.tensors import as_data
 from paceline.jobs.inputs import ImageInput, InputSpec, choices, noise
-from paceline.jobs.job import Job
+from paceline.jobs.job import Job, Traceable
 from paceline.jobs.models.layers import Architecture
 from paceline.jobs.spec import JobSpec
-from paceline.jobs.subject import Subject
 from paceline.specs.source import CRASHES, raised
 
 
@@ -94,7 +93,6 @@ def import_job(path: str) -> Job:
 
 
 def import_function(path: str, kind: str) -> Callable[[], Any]:
-    """The function behind a path."""
     loaded = specs.load(path, kind)
     if not callable(loaded):
         name = path.rpartition(":")[2]
@@ -134,14 +132,14 @@ def checked_job(where: str, job: Job) -> Job:
     return replace(job, train=train, test=test)
 
 
-def subject_of(
+def traceable_of(
     text: str, *, shape: tuple[int, ...] | None = None, classes: int | None = None, optimizer: str = "sgd"
-) -> Subject:
+) -> Traceable | Job:
     """The subject that a model's spec names, or that a user's own function makes.
 
     The spec is of a shipped model, "resnet50" or "gpt:layers=24"; shape and classes are its usual ones where
     they are not given. Else it is an import path, "module:name" or "file.py:name", of an ``nn.Module``, for which
-    the shape must be given, or of a function without arguments that returns one, a Job or a Subject.
+    the shape must be given, or of a function without arguments that returns one, a Job or a Traceable.
     """
     make_optimizer = specs.build(optimizer, OPTIMIZERS, "optimizer")
     if specs.import_path(text, MODELS) is not None:
@@ -152,16 +150,16 @@ def subject_of(
     return _of_look(name, architecture, look, make_optimizer)
 
 
-def subject_of_job(spec: JobSpec) -> Subject:
+def traceable_of_job(spec: JobSpec) -> Traceable | Job:
     """What a job trains, fed with samples that look like its data."""
     if spec.path is not None:
-        return replace(_of_job(import_job(spec.path)), **spec.changes)
+        return replace(import_job(spec.path), **spec.changes)
     source: DataSource = specs.build(spec.data, DATA, "data")
     make = model_maker(spec.model)
     make_optimizer = specs.build(spec.optimizer, OPTIMIZERS, "optimizer")
     images = source.load(spec.data_dir)
     look = ImageInput(shape=images.shape, classes=images.classes)
-    return Subject(
+    return Traceable(
         name=f"{specs.short_name(spec.data, DATA)}-{specs.short_name(spec.model, MODELS)}",
         model=make(images.shape, images.classes),
         loss=look.loss,
@@ -174,8 +172,8 @@ def subject_of_job(spec: JobSpec) -> Subject:
 
 def _of_look(
     name: str, architecture: Architecture, look: InputSpec, optimizer: Any, train_samples: int | None = None
-) -> Subject:
-    return Subject(
+) -> Traceable | Job:
+    return Traceable(
         name=name,
         model=partial(architecture, look.shape, look.classes),
         loss=look.loss,
@@ -185,7 +183,9 @@ def _of_look(
     )
 
 
-def _imported(text: str, shape: tuple[int, ...] | None, classes: int | None, optimizer: Any) -> Subject:
+def _imported(
+    text: str, shape: tuple[int, ...] | None, classes: int | None, optimizer: Any
+) -> Traceable | Job:
     where = f"model {text}"
     loaded = specs.load(path := specs.split(text, MODELS)[0], "model")
     if isinstance(loaded, nn.Module):  # a module that is made already: of copies, none of it is trained
@@ -202,17 +202,17 @@ def _imported(text: str, shape: tuple[int, ...] | None, classes: int | None, opt
     if hasattr(made, "usual"):  # written as the models that ship
         name = specs.short_name(text, MODELS)
         return _of_look(name, made, made.usual.changed(name, shape, classes), optimizer)
-    if not isinstance(made, Job | Subject):
+    if not isinstance(made, Job | Traceable):
         kind = type(made).__name__
         raise UsageError(
-            f"{where}: the function returned a {kind}; it must return an nn.Module, a Job or a Subject"
+            f"{where}: the function returned a {kind}; it must return an nn.Module, a Job or a Traceable"
         )
     if shape is not None or classes is not None:
         kind = type(made).__name__
         raise UsageError(
-            f"{where}: its {kind} says what a sample looks like; leave --input and --classes out"
+            f"{where}: its {kind} says what a sample looks like; leave the input shape and the classes out"
         )
-    return made if isinstance(made, Subject) else _of_job(checked_job(where, made))
+    return made if isinstance(made, Traceable) else checked_job(where, made)
 
 
 def _without_memory(function: Callable[[], Any]) -> nn.Module | None:
@@ -240,16 +240,16 @@ def _of_module(
     shape: tuple[int, ...] | None,
     classes: int | None,
     optimizer: Any,
-) -> Subject:
+) -> Traceable | Job:
     """What ``function`` makes, and has ``made`` once, fed with numbers of its own type."""
     if shape is None:
         raise UsageError(
-            f"model {text} is an nn.Module, which does not say what it is fed; give the shape of one sample, "
-            "as in --input 3x224x224"
+            f"model {text} is an nn.Module, which does not say what it is fed; give the input shape of one "
+            "sample, such as 3x224x224"
         )
     if classes is not None and classes < 1:
         raise UsageError(f"{classes} classes are too few; a model needs at least 1")
-    return Subject(
+    return Traceable(
         name=specs.short_name(text, MODELS),
         model=function,
         loss=partial(_score_loss, text),
@@ -276,21 +276,5 @@ def _score_loss(text: str, outputs: Any, targets: Tensor) -> Tensor:
     )
     raise UsageError(
         f"model {text}: its output is of {found} and not a score a class for each sample, so its loss is unknown; "
-        "let the function return a paceline.jobs.subject.Subject, which says it"
-    )
-
-
-def _of_job(job: Job) -> Subject:
-    """A job's samples are copies of its first one, so that targets and tokens are in range."""
-    return Subject(
-        name=job.name,
-        model=job.model,
-        loss=job.loss,
-        compute_loss=job.compute_loss,
-        batch=partial(batch_like, job.train.take),
-        optimizer=job.optimizer,
-        train_samples=len(job.train),
-        accumulate=job.accumulate,
-        clip_norm=job.clip_norm,
-        precision=job.precision,
+        "let the function return a paceline.Traceable, which says it"
     )

@@ -23,7 +23,6 @@ class Warmup:
         fraction(warmup_from=self.warmup_from)
 
     def __call__(self, epoch: float) -> float:
-        """The schedule's own factor, times the warm-up's."""
         if epoch >= self.warmup:
             return self.after(epoch)
         return self.after(epoch) * (self.warmup_from + (1 - self.warmup_from) * epoch / self.warmup)
@@ -70,7 +69,6 @@ class Epochs(tuple[float, ...]):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "30+60+80"."""
         try:
             epochs = cls(float(part) for part in text.split("+"))
         except ValueError:

@@ -28,7 +28,6 @@ class JobSpec:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What it changes of the job that it names."""
         names = ("accumulate", "clip_norm", "precision")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
@@ -40,7 +39,6 @@ class ImageShape(tuple[int, int, int]):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "3x32x32"."""
         sides = text.strip().lower().split("x")
         if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
             raise UsageError(

@@ -46,7 +46,6 @@ def operator(
     module: str,
     unrolled: bool = False,
 ) -> Operator:
-    """The record of a call that gave ``result``."""
     name = function._opname
     kind = kind_of(name)
     arguments = _named(function, args, kwargs)
@@ -86,7 +85,6 @@ def _named(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among some values, and in lists and tuples of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -230,7 +228,6 @@ def _convolution_size(arguments: dict[str, Any], output: Tensor) -> Convolution:
 
 
 def _product_size(left: Tensor, right: Tensor) -> Product:
-    """Of two matrices, or of two stacks of them."""
     *stack, m, k = left.shape
     return Product(batch=prod(stack), m=m, n=right.shape[-1], k=k)
 
@@ -255,7 +252,6 @@ def _window_size(images: Tensor, output: Tensor, kernel: Sequence[int]) -> Windo
 
 
 def _attention_size(arguments: dict[str, Any]) -> Attention:
-    """Of a fused scaled dot-product attention, forward or backward."""
     batch, heads, queries, width = arguments["query"].shape
     return Attention(
         batch=batch,
@@ -268,7 +264,6 @@ def _attention_size(arguments: dict[str, Any]) -> Attention:
 
 
 def _norm_size(name: str, arguments: dict[str, Any]) -> Norm:
-    """Of a norm, forward or backward."""
     if "group" in name:
         return Norm(channels=arguments["C"], places=arguments["HxW"], groups=arguments["group"])
     values = arguments["input"]
@@ -291,7 +286,6 @@ def _order(tensor: Tensor) -> tuple[int, ...]:
 
 
 def _recurrence_size(arguments: dict[str, Any]) -> Recurrence:
-    """Of a layer of an LSTM, forward or backward."""
     length, batch, inputs = arguments["input"].shape
     return Recurrence(batch=batch, length=length, inputs=inputs, hidden=arguments["hidden_size"])
 

@@ -24,7 +24,6 @@ class FusedKernels(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Replace these functions, leave all others alone."""
         del types
         kwargs = kwargs or {}
         if func is _attend_in_parts:
@@ -54,7 +53,6 @@ class _Mish(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, inputs: Tensor) -> Tensor:
-        """As torch's."""
         ctx.save_for_backward(inputs)
         return functional.mish(inputs)
 

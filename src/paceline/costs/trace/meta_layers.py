@@ -12,7 +12,6 @@ _empty_strided = torch.ops.aten.empty_strided.default
 
 
 def empty(shape: Sequence[int], dtype: torch.dtype, channels_last: bool = False) -> Tensor:
-    """Contiguous."""
     form = torch.channels_last if channels_last else None
     made: Tensor = _empty(shape, dtype=dtype, device=_META, memory_format=form)
     return made

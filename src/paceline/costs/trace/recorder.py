@@ -49,7 +49,6 @@ class HeldMemory:
     def made(
         self, name: str, kind: Kind, forward: bool, given: Sequence[Tensor], made: Sequence[Tensor]
     ) -> None:
-        """Take in what a call of an operator was given and has made."""
         if forward and kind in MATRIX:
             for tensor in given:
                 self._narrow(tensor)
@@ -137,12 +136,10 @@ class ModuleTracker:
 
     @property
     def current(self) -> str:
-        """The innermost module that is running."""
         return self._stack[-1] if self._stack else LOSS
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Follow the model's forward while this lasts."""
         hooks = [module.register_forward_pre_hook(self._enter) for module in self._names]
         hooks += [module.register_forward_hook(self._leave, always_call=True) for module in self._names]
         try:
@@ -152,7 +149,6 @@ class ModuleTracker:
                 hook.remove()
 
     def begin(self) -> None:
-        """Forget the last step."""
         self._stack.clear()
         self._mark()
 
@@ -169,7 +165,6 @@ class ModuleTracker:
         return self._paths[bisect_right(self._starts, number) - 1]
 
     def is_recurrent(self, name: str) -> bool:
-        """Whether the module of this dotted path is one of torch's recurrent layers."""
         return name in self._recurrent
 
     def failed(self, error: BaseException) -> nn.Module:
@@ -182,7 +177,6 @@ class ModuleTracker:
         return found
 
     def name(self, module: nn.Module) -> str:
-        """The dotted path of one of the model's modules."""
         return self._names[module]
 
     def _enter(self, module: nn.Module, _: Any) -> None:
@@ -220,13 +214,11 @@ class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return False
 
     def begin(self) -> None:
-        """Forget the calls so far."""
         self.calls = {"forward": [], "backward": [], "apply": []}
 
     def __torch_dispatch__(
         self, func: OpOverload, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run one operator, and write it down."""
         del types
         kwargs = kwargs or {}
         self.last = func

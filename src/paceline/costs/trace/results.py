@@ -52,7 +52,6 @@ class NeedsValues(Exception):
 
 
 def meta_result(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The result of a call, without its values."""
     name = function._opname
     rule = RULES.get(name)
     if rule is not None:

@@ -15,9 +15,9 @@ from paceline.costs.trace.recorder import ModuleTracker, OperatorRecorder
 from paceline.costs.trace.refusals import refusal
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch, batch_loss, check_loss, kept_outputs
+from paceline.jobs.job import Job, Traceable
 from paceline.jobs.optimizers import ELEMENTWISE, Adam, AdamW, Sgd, clip_norm_
 from paceline.jobs.step import StepHooks, StepPhase, accumulate_gradient
-from paceline.jobs.subject import Subject
 
 Factory = Callable[[Iterable[nn.Parameter]], optim.Optimizer]
 
@@ -60,7 +60,6 @@ class Update:
         return sum(one.nbytes for state in states for one in state.values() if isinstance(one, Tensor))
 
     def step(self) -> None:
-        """One step with that state."""
         if self._optimizer is not None:
             self._optimizer.step()
         elif isinstance(self._factory, Adam):
@@ -135,29 +134,29 @@ def _plain(parameter: nn.Parameter) -> nn.Parameter:
 class TracedStep(StepHooks):
     """A training step with its gradients in one vector, on the device that is the default when it is made."""
 
-    def __init__(self, subject: Subject, samples: int, recorder: OperatorRecorder) -> None:
-        self.subject, self.samples, self.recorder = subject, samples, recorder
+    def __init__(self, job: Traceable | Job, samples: int, recorder: OperatorRecorder) -> None:
+        self.job, self.samples, self.recorder = job, samples, recorder
         self._doing, self._outputs = "model", list[Any]()
         with self._refusing():
-            model = subject.model()
+            model = job.model()
         if not isinstance(model, nn.Module):
             raise UsageError(
-                f"the model of {subject.name!r} is a {type(model).__name__}; it must be an nn.Module"
+                f"the model of {job.name!r} is a {type(model).__name__}; it must be an nn.Module"
             )
         if isinstance(model, torch.jit.ScriptModule):
             raise UsageError(
-                f"the model of {subject.name!r} is compiled by torch.jit, whose modules cannot be followed; "
+                f"the model of {job.name!r} is compiled by torch.jit, whose modules cannot be followed; "
                 "give the module that it was made from"
             )
         self.model = model.train()
-        self.parameters = _trainable(subject.name, self.model)
+        self.parameters = _trainable(job.name, self.model)
         recorder.modules = ModuleTracker(self.model)
         self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
         self._doing = "batch"
         with self._refusing():
-            self.batch = subject.batch(samples)
-            check_loss(subject, self.batch)
-        self.update = Update(subject.optimizer, [one for _, one in self.parameters], self.grad)
+            self.batch = job.batch(samples)
+            check_loss(job, self.batch)
+        self.update = Update(job.optimizer, [one for _, one in self.parameters], self.grad)
         self.ready: dict[str, int] = {}
 
     @property
@@ -179,7 +178,7 @@ class TracedStep(StepHooks):
         with torch.device("cpu"), self._refusing():
             self.update.prepare()
             self.recorder.phase = "apply"
-            clip_norm_(self.grad, self.subject.clip_norm)
+            clip_norm_(self.grad, self.job.clip_norm)
             self.update.step()
 
     def begin(self, phase: StepPhase) -> None:
@@ -201,7 +200,7 @@ class TracedStep(StepHooks):
 
     def _forward(self, batch: Batch) -> Tensor:
         with kept_outputs(self.model) as self._outputs:
-            loss = batch_loss(self.subject, self.model, batch)
+            loss = batch_loss(self.job, self.model, batch)
         self._outputs.clear()  # a training step does not keep them either
         return loss
 
@@ -230,7 +229,7 @@ class TracedStep(StepHooks):
         except Exception as error:
             # With outputs, the model has returned.
             doing = "loss" if self._doing == "forward" and self._outputs else self._doing
-            raise refusal(error, doing, self.subject.name, self.recorder, self._outputs) from error
+            raise refusal(error, doing, self.job.name, self.recorder, self._outputs) from error
         finally:
             self.recorder.phase = None
 
@@ -253,7 +252,6 @@ def _trainable(name: str, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _flat_gradient(parameters: list[nn.Parameter]) -> Tensor:
-    """One vector whose parts are the parameters' gradients."""
     first = parameters[0]
     flat = torch.zeros(sum(one.numel() for one in parameters), dtype=first.dtype, device=first.device)
     start = 0

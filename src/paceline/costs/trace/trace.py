@@ -17,7 +17,7 @@ from paceline.costs.trace.results import meta_result
 from paceline.costs.trace.step import TracedStep
 from paceline.errors import UsageError
 from paceline.jobs.batches import tensors_of
-from paceline.jobs.subject import Subject
+from paceline.jobs.job import Job, Traceable
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,6 @@ class TracedParameter:
 
     @property
     def elements(self) -> int:
-        """How many numbers it has."""
         return prod(self.shape)
 
 
@@ -71,17 +70,14 @@ class Trace:
         return (*self.forward, *self.backward, *self.apply)
 
     def operators(self, phase: Phase) -> Sequence[Operator]:
-        """Those of a phase."""
         found: Sequence[Operator] = getattr(self, phase)
         return found
 
     @property
     def size(self) -> int:
-        """Elements of all trainable parameters."""
         return sum(parameter.elements for parameter in self.parameters)
 
     def flops(self, phase: Phase) -> float:
-        """Floating-point operations of a phase."""
         return sum(operator.flops for operator in self.operators(phase))
 
     @property
@@ -91,7 +87,7 @@ class Trace:
         return sum(one.flops for one in self.forward if one.kind in counted) / 2 / self.samples
 
 
-def trace(subject: Subject, samples: int) -> Trace:
+def trace(job: Traceable | Job, samples: int) -> Trace:
     """The operators of one step on so many samples: forward, loss, backward and the optimizer's step.
 
     Raises UsageError where the model cannot be run without values, naming the module and the line.
@@ -100,13 +96,12 @@ def trace(subject: Subject, samples: int) -> Trace:
         raise UsageError(f"a step cannot be traced on {samples} samples; give at least 1")
     recorder = OperatorRecorder(without_values, HeldMemory())
     with torch.device("meta"), FusedKernels(), recorder:
-        step = TracedStep(subject, samples, recorder)
+        step = TracedStep(job, samples, recorder)
         step.run()
     return _trace(step)
 
 
 def without_values(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, float]:
-    """An operator's result by its sizes alone."""
     return meta_result(function, args, kwargs), 0.0
 
 
@@ -115,7 +110,7 @@ def _trace(step: TracedStep) -> Trace:
         tuple(operator for operator, _ in calls) for calls in step.recorder.calls.values()
     )
     return Trace(
-        name=step.subject.name,
+        name=step.job.name,
         samples=step.samples,
         forward=forward,
         backward=backward,
@@ -149,7 +144,7 @@ PHASES: tuple[Phase, ...] = ("forward", "backward", "apply")
 
 
 def time_operators(
-    subject: Subject, samples: int, *, device: str = "cpu", warm_up: int = 1, repeats: int = 3
+    job: Traceable | Job, samples: int, *, device: str = "cpu", warm_up: int = 1, repeats: int = 3
 ) -> list[tuple[Operator, float]]:
     """Run a few steps, and say for each operator of a step the median of its seconds.
 
@@ -158,7 +153,7 @@ def time_operators(
     """
     recorder = OperatorRecorder(timed(torch.device(device)))
     with torch.device(device), recorder:
-        step = TracedStep(subject, samples, recorder)
+        step = TracedStep(job, samples, recorder)
         for _ in range(warm_up):
             step.run()
         runs = []

@@ -25,7 +25,6 @@ class FashionMnist:
     """Fashion-MNIST: 60,000 + 10,000 grey 28x28 images of clothes, 10 classes."""
 
     def load(self, folder: str | None) -> Images:
-        """Read the four idx files."""
         usual = ("/usr/share/datasets/fashion-mnist", "data/fashion-mnist", "data")
         place = find_folder(
             "fashion-mnist",
@@ -44,7 +43,6 @@ class Mnist:
     """MNIST: 60,000 + 10,000 grey 28x28 images of handwritten digits, 10 classes."""
 
     def load(self, folder: str | None) -> Images:
-        """Read the four idx files."""
         place = find_folder(
             "mnist",
             folder,
@@ -58,7 +56,6 @@ class Mnist:
 
 
 def read_images(folder: Path, mean: float, deviation: float) -> Images:
-    """The two pairs of files of a folder."""
     train, test = (_read_pair(folder, part, mean, deviation) for part in ("train", "t10k"))
     return Images(train, test, CLASSES)
 
@@ -79,7 +76,6 @@ def _read_pair(folder: Path, part: str, mean: float, deviation: float) -> Tensor
 
 
 def read_labels(path: Path, samples: int) -> Tensor:
-    """As many labels as there are images."""
     labels = read_idx(path, dimensions=1)
     if len(labels) != samples:
         raise broken(path, f"it has {len(labels):,} labels for {samples:,} images")

@@ -30,21 +30,15 @@ def find_folder(
             return place
     looked = ", ".join(dict.fromkeys(map(str, places)))
     if folder is not None and not Path(folder).is_dir():
-        raise UsageError(
-            f"no {name} data: there is no folder {folder}; {get}, or name its folder with --data-dir"
-        )
-    raise UsageError(
-        f"no {name} data: {sign[0]} is not in {looked}; {get}, or name its folder with --data-dir"
-    )
+        raise UsageError(f"no {name} data: there is no folder {folder}; {get}, or name its data folder")
+    raise UsageError(f"no {name} data: {sign[0]} is not in {looked}; {get}, or name its data folder")
 
 
 def find_file(folder: Path, names: Iterable[str]) -> Path | None:
-    """The first of these files that is there."""
     return next((folder / name for name in names if (folder / name).is_file()), None)
 
 
 def need_file(folder: Path, names: Sequence[str]) -> Path:
-    """The first of these files, or a UsageError."""
     path = find_file(folder, names)
     if path is None:
         raise UsageError(
@@ -65,7 +59,6 @@ def read_bytes(path: Path) -> bytearray:
 
 
 def broken(path: Path, why: str) -> UsageError:
-    """A file that cannot be right."""
     return UsageError(f"{path} is damaged or of another kind: {why}; get the file again")
 
 
@@ -79,7 +72,6 @@ class Images:
 
     @property
     def shape(self) -> ImageShape:
-        """The shape of one image."""
         return ImageShape(self.train.shape)
 
 
@@ -105,4 +97,4 @@ def labelled(pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: S
 def refuse_folder(name: str, folder: str | None) -> None:
     """Say that this source reads no files, so that a folder is not ignored silently."""
     if folder is not None:
-        raise UsageError(f"--data-dir {folder}: {name} reads no files from a folder; leave --data-dir out")
+        raise UsageError(f"{name} reads no files, so the data folder {folder} has no place; leave it out")

@@ -18,7 +18,6 @@ class Svhn:
     """SVHN: 73,257 + 26,032 colour 32x32 images of house numbers' digits, 10 classes; needs scipy."""
 
     def load(self, folder: str | None) -> Images:
-        """Read the two .mat files."""
         place = find_folder(
             "svhn",
             folder,

@@ -51,7 +51,6 @@ class AlexNetV2:
         check_dense(self.dense)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Five convolutions, the first without padding, then three dense layers."""
         channels, *sides = shape
         layers: dict[str, nn.Module] = {
             "conv1": nn.Conv2d(channels, 64, 11, stride=4),
@@ -110,7 +109,6 @@ class Vgg16:
         check_dense(self.dense)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Five times convolve and halve, then three dense layers with dropout between them."""
         ins, *sides = shape
         layers: dict[str, nn.Module] = {}
         for stage, (outs, count) in enumerate(VGG_STAGES, 1):
@@ -136,7 +134,6 @@ class NiN:
     usual: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=67)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Four times a convolution and two of 1x1; the mean of the last one's channels is the score."""
         ins, *sides = shape
         layers: dict[str, nn.Module] = {}
         for number, (outs, kernel, stride, padding) in enumerate(NIN_STAGES, 1):

@@ -47,7 +47,6 @@ class Gpt:
         return TokenInput(length=self.context, vocabulary=self.vocabulary)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """From tokens to a score for every token at every position."""
         assert shape[0] <= self.context, "a look is checked before a model is made of it"
         assert classes == self.vocabulary, "a look is checked before a model is made of it"
         return Decoder(self)

@@ -36,7 +36,6 @@ class GoogLeNet:
             raise ValueError(f"version={self.version} is unknown; choose batch-norm or paper")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The stem, nine mixed blocks with two poolings between them, the mean of each channel, a dense layer."""
         parts = _PaperParts() if self.version == "paper" else _GoogLeNetParts()
         layers = parts.stem(shape[0])
         for name, widths in MIXED.items():
@@ -62,7 +61,6 @@ class _GoogLeNetParts:
         return chain({"conv": bare, "norm": nn.BatchNorm2d(outs, eps=0.001), "relu": nn.ReLU(inplace=True)})
 
     def stem(self, channels: int) -> dict[str, nn.Module]:
-        """All in front of the mixed blocks."""
         return {
             "conv1": self.conv(channels, 64, 7, 2),
             "pool1": _halve(3),
@@ -72,7 +70,6 @@ class _GoogLeNetParts:
         }
 
     def pool(self, block: str) -> nn.Module:
-        """What follows this block."""
         return _halve(2 if block == "4e" else 3)
 
 
@@ -134,7 +131,6 @@ class InceptionV3:
             raise ValueError(f"version={self.version} is unknown; choose published or paleo")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The stem, eleven mixed blocks, the mean of each channel, a dense layer."""
         channels, *sides = shape
         parts = _PaleoParts() if self.version == "paleo" else _InceptionParts()
         layers = _stem(parts, channels) | _mixed(parts)
@@ -164,7 +160,6 @@ class _InceptionParts:
         return chain({"conv": bare, **norm, "relu": nn.ReLU(inplace=True)})
 
     def halving(self, ins: int, outs: int) -> nn.Module:
-        """A 3x3 convolution with stride 2."""
         return self.conv(ins, outs, 3, 2, pad=False)
 
     def first_reduction(self) -> nn.Module:
@@ -172,7 +167,6 @@ class _InceptionParts:
         return chain({"0": self.conv(288, 64, 1), "1": self.conv(64, 96, 3), "2": self.halving(96, 96)})
 
     def last(self, ins: int, classes: int) -> dict[str, nn.Module]:
-        """From the means to the scores."""
         return {"flatten": nn.Flatten(), "logits": nn.Linear(ins, classes)}
 
 

@@ -32,7 +32,6 @@ def start_convolutions(model: nn.Module) -> None:
 
 
 def chain(layers: Mapping[str, nn.Module]) -> nn.Sequential:
-    """The layers one after the other, under their names."""
     return nn.Sequential(OrderedDict(layers))
 
 
@@ -45,17 +44,14 @@ class Branches(nn.Module):
             self.add_module(name, branch)
 
     def forward(self, images: Tensor) -> Tensor:
-        """All branches' channels, in their order."""
         return torch.cat([branch(images) for branch in self.children()], dim=1)
 
 
 def after(sides: Sequence[int], kernel: int, stride: int = 1, padding: int = 0) -> list[int]:
-    """The sides of an image after a convolution or pooling."""
     return [(side + 2 * padding - kernel) // stride + 1 for side in sides]
 
 
 def check_dense(dense: str) -> None:
-    """It is one of the two ways to write dense layers."""
     if dense not in ("linear", "convolution"):
         raise ValueError(f"dense={dense} is unknown; choose linear or convolution")
 

@@ -34,7 +34,6 @@ class ResNet18(_ResNet):
     """ResNet-18 (He et al., 2016), for small images and large ones."""
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The stem, four pairs of blocks, the mean of each channel, a linear layer."""
         first, side = _stem(self.stem, shape)
         stages = _stages(Block, (2, 2, 2, 2), side)
         return _finished([*first, *stages], 512, classes, zero_gamma=self.zero_gamma)
@@ -45,7 +44,6 @@ class ResNet50(_ResNet):
     """ResNet-50 (He et al., 2016) with the stride in the 3x3 convolution (v1.5)."""
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The stem, 3, 4, 6 and 3 blocks with a narrow middle, the mean of each channel, a linear layer."""
         first, side = _stem(self.stem, shape)
         stages = _stages(Bottleneck, (3, 4, 6, 3), side)
         return _finished([*first, *stages], 2048, classes, zero_gamma=self.zero_gamma)
@@ -114,7 +112,6 @@ class Block(nn.Module):
         return [*_normed(ins, width, 3, stride), _convolution(width, width)]
 
     def forward(self, images: Tensor) -> Tensor:
-        """The residual on top of the shortcut."""
         result: Tensor = self.activation(self.residual(images) + self.shortcut(images))
         return result
 

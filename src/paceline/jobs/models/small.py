@@ -28,7 +28,6 @@ class Mlp:
         at_least(0, layers=self.layers)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Flatten, then linear layers with a ReLU between them."""
         sizes = [prod(shape), *[self.hidden] * self.layers]
         hidden = [layer for ins, outs in pairwise(sizes) for layer in (nn.Linear(ins, outs), nn.ReLU())]
         return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], classes))

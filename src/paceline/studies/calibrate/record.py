@@ -14,7 +14,7 @@ from paceline.costs.recorded import check_alone, typical_step
 from paceline.costs.trace.operator import Phase
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.build import subject_of_job
+from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
@@ -86,7 +86,7 @@ def correct_by_record(device: FittedDevice, folder: RunFolder) -> tuple[FittedDe
     """The device with each phase as long as it was in the run, and its error before."""
     check_alone(folder)
     typical = typical_step(folder)
-    subject = subject_of_job(read_run(folder)[0].job)
+    subject = traceable_of_job(read_run(folder)[0].job)
     cost = step_cost(trace(subject, typical.samples), device)
     measured = {phase: getattr(typical.times, phase) or 0.0 for phase in PHASES}
     predicted = {phase: getattr(cost, phase) for phase in PHASES}

@@ -21,8 +21,8 @@ from paceline.costs.recorded import recorded_jitter, typical_step
 from paceline.costs.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.build import subject_of, subject_of_job
-from paceline.jobs.subject import Subject
+from paceline.jobs.build import traceable_of, traceable_of_job
+from paceline.jobs.job import Job, Traceable
 from paceline.records.files import read_json
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
@@ -194,14 +194,14 @@ def answer(words: PredictRequest, *, layers: bool = False, tell: Tell = quiet) -
     )
 
 
-def find_subject(words: PredictRequest) -> Subject:
+def find_subject(words: PredictRequest) -> Traceable | Job:
     """What is trained."""
     if words.job is not None:
-        return subject_of_job(words.job)
+        return traceable_of_job(words.job)
     if words.model is None:
         assert words.times is not None, "words that name nothing to train are refused"
-        return subject_of_job(read_run(RunFolder(words.times))[0].job)
-    return subject_of(
+        return traceable_of_job(read_run(RunFolder(words.times))[0].job)
+    return traceable_of(
         words.model, shape=words.shape, classes=words.classes, optimizer=words.optimizer or "sgd"
     )
 
@@ -233,7 +233,7 @@ def _with_devices(words: PredictRequest, place: Place, source: Source, batch: in
 
 
 def find_source(
-    words: PredictRequest, subject: Subject, profile: Profile | None, sheet: DeviceSheet | None
+    words: PredictRequest, subject: Traceable | Job, profile: Profile | None, sheet: DeviceSheet | None
 ) -> Source:
     """Where compute times come from; ``sheet`` is the device of the catalogue, where there is one."""
     batches = Batches(lambda samples: trace(subject, samples))
@@ -273,7 +273,7 @@ def _conditions(folder: RunFolder) -> str:
     return told + told_disturbance(disturbance(recorded_loads(folder), "that run"))
 
 
-def _as_trained(words: PredictRequest, subject: Subject) -> PredictRequest:
+def _as_trained(words: PredictRequest, subject: Traceable | Job) -> PredictRequest:
     """The words with what the job itself says of its steps, where nobody says otherwise."""
     if words.times is not None:  # the run says it itself
         return words
@@ -282,7 +282,7 @@ def _as_trained(words: PredictRequest, subject: Subject) -> PredictRequest:
     return replace(words, accumulate=accumulate, precision=subject.precision if narrow else words.precision)
 
 
-def _untold(subject: Subject) -> str:
+def _untold(subject: Traceable | Job) -> str:
     """What a profile cannot know: it was measured in FP32."""
     if subject.precision == "fp32":
         return ""
@@ -358,7 +358,7 @@ def _machine_memory(words: PredictRequest) -> float:
         return 0.0
 
 
-def _money(words: PredictRequest, subject: Subject) -> Money:
+def _money(words: PredictRequest, subject: Traceable | Job) -> Money:
     samples = subject.train_samples if words.samples is None else words.samples
     if words.samples is not None and words.epochs is None:
         raise UsageError(f"--samples {words.samples} of how many epochs? add --epochs, or leave it out")

@@ -169,9 +169,9 @@ def _operations(reader: Reader, name: str) -> float:
             )
         return stated
     from paceline.costs.trace.trace import trace  # these import torch, which stated operations do not need
-    from paceline.jobs.build import subject_of
+    from paceline.jobs.build import traceable_of
 
-    return 2 * trace(subject_of(model), 1).multiply_adds
+    return 2 * trace(traceable_of(model), 1).multiply_adds
 
 
 ELEMENT = 4
