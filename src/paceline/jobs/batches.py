@@ -13,13 +13,13 @@ from torch import Tensor, nn
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
-    from paceline.jobs.job import TrainingStep
+    from paceline.jobs.job import StepDefinition
 
 Batch = Any
 """Whatever the collate function returns: a tensor, a tuple, a dict, or these inside each other."""
 
 
-def batch_loss(job: "TrainingStep", model: nn.Module, batch: Batch) -> Tensor:
+def batch_loss(job: "StepDefinition", model: nn.Module, batch: Batch) -> Tensor:
     """Call the model with a batch and return the mean loss over its samples.
 
     ``compute_loss`` decides where it is given. With ``loss`` the last element of the batch is the target and the others
@@ -43,7 +43,7 @@ def batch_loss(job: "TrainingStep", model: nn.Module, batch: Batch) -> Tensor:
     return loss
 
 
-def check_loss(job: "TrainingStep", batch: Batch) -> None:
+def check_loss(job: "StepDefinition", batch: Batch) -> None:
     """Refuse a batch that does not say which part of it is the target."""
     if job.loss is not None and job.compute_loss is not None:
         raise UsageError("both loss and compute_loss say how the loss is computed; leave one of them out")
@@ -136,7 +136,7 @@ def _has_target(batch: Batch) -> bool:
     return isinstance(batch, tuple | list) and len(batch) > 1
 
 
-def _call(job: "TrainingStep", model: nn.Module, inputs: Any) -> Any:
+def _call(job: "StepDefinition", model: nn.Module, inputs: Any) -> Any:
     """Elements of a tuple are the model's positional arguments, entries of a mapping its keywords."""
     spread = isinstance(inputs, tuple | list)
     args = tuple(inputs) if spread else () if isinstance(inputs, Mapping) else (inputs,)
@@ -152,7 +152,7 @@ def _call(job: "TrainingStep", model: nn.Module, inputs: Any) -> Any:
         raise
 
 
-def _uncallable(job: "TrainingStep", model: nn.Module, signature: inspect.Signature, inputs: Any) -> str:
+def _uncallable(job: "StepDefinition", model: nn.Module, signature: inspect.Signature, inputs: Any) -> str:
     given = (
         f"the keys {', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else f"{len(inputs)} inputs"
     )
@@ -164,7 +164,7 @@ def _uncallable(job: "TrainingStep", model: nn.Module, signature: inspect.Signat
     )
 
 
-def _own_loss(job: "TrainingStep", outputs: Any) -> Tensor:
+def _own_loss(job: "StepDefinition", outputs: Any) -> Tensor:
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", outputs)
     if isinstance(found, Tensor) and found.numel() == 1:
         return found

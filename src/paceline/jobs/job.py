@@ -25,7 +25,7 @@ def constant(epoch: float) -> float:  # noqa: ARG001
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainingStep:
+class StepDefinition:
     """What one worker computes in a step. The functions must build the same thing each time they are called."""
 
     name: str
@@ -44,7 +44,7 @@ class TrainingStep:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traceable(TrainingStep):
+class Traceable(StepDefinition):
     """A step that can be traced without data. Called under ``torch.device("meta")``, or a real one to be timed."""
 
     batch: Callable[[int], Batch]
@@ -57,7 +57,7 @@ class Traceable(TrainingStep):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job(TrainingStep):
+class Job(StepDefinition):
     """Everything that one training needs, however many workers share it; its functions are called in each worker."""
 
     train: Data

@@ -19,7 +19,7 @@ from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.step import TracedStep
 from paceline.costs.trace.trace import PHASES
-from paceline.jobs.job import Traceable
+from paceline.jobs.job import Job, Traceable
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.spans import StepBreakdown
 from paceline.runtimes.flat import FlatModel, Zeros, own_memory
@@ -67,7 +67,7 @@ class _FaultedSeconds(float):
 class TrainingStep(StepHooks):
     """A model on flat buffers that is trained on one mini-batch again and again, as the live runtime does it."""
 
-    def __init__(self, subject: Traceable, samples: int, zeros: Zeros = own_memory) -> None:
+    def __init__(self, subject: Traceable | Job, samples: int, zeros: Zeros = own_memory) -> None:
         self.model = FlatModel(subject, subject.model(), zeros)
         self._batch = subject.batch(samples)
         self._ends: list[float] = []
@@ -85,7 +85,7 @@ class TrainingStep(StepHooks):
         )
 
 
-def measure(subject: Traceable, samples: int, *, whole: bool) -> MeasuredNetwork:
+def measure(subject: Traceable | Job, samples: int, *, whole: bool) -> MeasuredNetwork:
     """Run steps in which each operator is timed and, if ``whole``, steps in which none is.
 
     Steps of a kind run one after the other, as in a training, and quick ones more often.
@@ -111,7 +111,7 @@ def measure(subject: Traceable, samples: int, *, whole: bool) -> MeasuredNetwork
     )
 
 
-def _whole_step(subject: Traceable, samples: int, repeats: int, pace: float) -> StepBreakdown:
+def _whole_step(subject: Traceable | Job, samples: int, repeats: int, pace: float) -> StepBreakdown:
     """The medians of a step's parts, as they would be at this pace."""
     step = TrainingStep(subject, samples)
     step.run()
