@@ -31,6 +31,7 @@ from paceline.records.observer import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
@@ -90,13 +91,15 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     runs = Path(tempfile.gettempdir(), f"paceline-step-rate-{place.port or os.getpid()}")
     with Heartbeat(place) as heartbeat:
         run_worker(
-            settings,
-            options=LiveOptions(threads=1),
-            place=place,
-            runs=runs,
-            observer=stamps,
-            heartbeat=heartbeat,
-            stop_requested=lambda: False,
+            ProcessTask(
+                settings=settings,
+                options=LiveOptions(threads=1),
+                place=place,
+                runs=runs,
+                heartbeat=heartbeat,
+                stop_requested=lambda: False,
+            ),
+            stamps,
         )
     if place.rank == 0:  # which leaves last
         shutil.rmtree(runs)

@@ -169,7 +169,7 @@ def test_paleo_prints_its_own_table(capsys):
         ("--data digits --model cnn --device a100 -b 1438", "larger than the training data"),
         ("mlp --device a100 --precision fp8", "fp8"),
         ("mlp --device a100 --ppp-comp 0.6", "add --cost-model paleo"),
-        ("mlp --device a100 --cost-model paleo --ppp-comp 2", "--ppp-comp 2"),
+        ("mlp --device a100 --cost-model paleo --ppp-comp 2", "ppp-comp 2"),
         ("mlp --device a100 --cost-model paleo --chart", "--chart has no place"),
         (
             "mlp --device a100 --cost-model paleo --servers 4",

@@ -75,7 +75,7 @@ def test_layers_add_up_to_the_step():
 
 
 def test_a_part_of_the_peak_lies_between_0_and_1():
-    with pytest.raises(UsageError, match=r"--ppp-comp 1.2 is out of range"):
+    with pytest.raises(UsageError, match=r"ppp-comp 1.2 is out of range"):
         paleo(compute=1.2)
-    with pytest.raises(UsageError, match=r"--ppp-comm 0 is out of range"):
+    with pytest.raises(UsageError, match=r"ppp-comm 0 is out of range"):
         paleo(share=0)

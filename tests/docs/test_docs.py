@@ -90,5 +90,5 @@ def test_the_vision_job_in_the_docs_trains_alike_with_and_without_loader_process
 def test_the_simulation_in_the_docs_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    exec(compile(shown("simulate.md", "given_costs"), "simulate.md", "exec"), names)
+    exec(compile(shown("simulate.md", "stated_costs"), "simulate.md", "exec"), names)
     assert names["summary"].epochs == 2

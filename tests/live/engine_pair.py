@@ -27,6 +27,7 @@ from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.live.worker.start import run_worker
@@ -144,14 +145,16 @@ class Process:
     ) -> tuple[Summary, Pulse]:
         pulse = pulse or Pulse()
         summary = run_worker(
-            settings or SETTINGS[name],
-            options=LiveOptions(backend=backend),
-            place=self.place(),
-            runs=self.out / name,
-            observer=pulse,
-            heartbeat=pulse,
-            stop_requested=stop,
-            resume=resume,
+            ProcessTask(
+                settings=settings or SETTINGS[name],
+                options=LiveOptions(backend=backend),
+                place=self.place(),
+                runs=self.out / name,
+                heartbeat=pulse,
+                stop_requested=stop,
+                resume=resume,
+            ),
+            pulse,
         )
         return summary, pulse
 

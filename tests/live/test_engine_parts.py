@@ -24,12 +24,12 @@ from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import check_equal
+from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker import recorder as recorder_module
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.reporter import gather_totals
 from paceline.runtimes.live.worker.run import WorkerRun, seed_device
-from paceline.runtimes.live.worker.run_folder import asked_for
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.replica import stream_seed
 from paceline.runtimes.session import Position, Save
@@ -205,8 +205,9 @@ def test_one_bucket_needs_no_hook() -> None:
     assert group.sums == [CONTROL + 8]
 
 
-def test_workers_that_were_started_for_something_else_are_refused() -> None:
+def test_workers_that_were_started_for_something_else_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, they would misunderstand each other's messages."""
+    monkeypatch.setattr(ProcessTask, "resumed", None)
     mine, other = Settings(job=JobSpec(), epochs=1), Settings(job=JobSpec(), epochs=1, seed=7)
     run, elsewhere = RunFolder(Path("runs/one")), RunFolder(Path("/data/runs/one"))
     alike(mine, mine, "", run, elsewhere)
@@ -230,7 +231,20 @@ def alike(
     their_resume: RunFolder | None = None,
 ) -> None:
     """Check against another worker's settings."""
-    check_equal([asked_for(mine, name, resume), asked_for(theirs, "", their_resume)])
+    tasks = (
+        ProcessTask(
+            settings=settings,
+            options=LiveOptions(),
+            place=ProcessInfo(),
+            runs=Path("runs"),
+            heartbeat=None,
+            stop_requested=lambda: False,
+            name=name,
+            resume=folder,
+        )
+        for settings, name, folder in ((mine, name, resume), (theirs, "", their_resume))
+    )
+    check_equal([task.asked() for task in tasks])
 
 
 def test_settings_come_back_from_the_folder(tmp_path) -> None:
@@ -259,13 +273,15 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         run_worker(
-            settings,
-            options=LiveOptions(),
-            place=ProcessInfo(),
-            runs=tmp_path,
-            observer=Observer(),
-            heartbeat=None,
-            stop_requested=lambda: False,
+            ProcessTask(
+                settings=settings,
+                options=LiveOptions(),
+                place=ProcessInfo(),
+                runs=tmp_path,
+                heartbeat=None,
+                stop_requested=lambda: False,
+            ),
+            Observer(),
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -296,14 +312,16 @@ def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) 
         checkpoint=Every(2, "steps"),
     )
     run_worker(
-        settings,
-        options=LiveOptions(threads=1),
-        place=ProcessInfo(),
-        runs=tmp_path,
-        observer=witness,
-        heartbeat=witness,
-        stop_requested=lambda: False,
-        resume=resume,
+        ProcessTask(
+            settings=settings,
+            options=LiveOptions(threads=1),
+            place=ProcessInfo(),
+            runs=tmp_path,
+            heartbeat=witness,
+            stop_requested=lambda: False,
+            resume=resume,
+        ),
+        witness,
     )
     return witness
 

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import warnings
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -65,7 +66,14 @@ class Bystander:
             "a small one": memory("paceline-run_0", size=4096),
             "nothing": 2**20,
         }
-        return {name: [os.getpid(), number, TOKEN] for name, number in found.items()}
+        return {
+            name: {
+                "process": os.getpid(),
+                "descriptor": number,
+                "token": b64encode(bytes.fromhex(TOKEN)).decode(),
+            }
+            for name, number in found.items()
+        }
 
 
 def memory(name: str, seals: int = 7, size: int = SIZE) -> int:

@@ -21,7 +21,6 @@ from paceline.shm.group_store import (
     StoreKey,
     StoreTampered,
     printable,
-    unpack_handle,
 )
 
 Facts = dict[str, Any]
@@ -121,8 +120,7 @@ def heard(told: GroupStore, key: StoreKey[Any]) -> bool:
 
 def check(read: Any) -> None:
     """What was let through is of the right type and range, and a handle leads to nothing that is mapped."""
-    if isinstance(read, tuple) and len(read) == 3:
-        read = unpack_handle(read)
+    if isinstance(read, segment.Handle):
         assert 0 < read.process <= 2**22
         assert 0 <= read.descriptor <= 2**30
         assert len(read.token) == segment.TOKEN

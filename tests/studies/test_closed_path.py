@@ -9,7 +9,7 @@ from predict_setups import LINK, make_setup
 
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.collectives import SCHEDULES
-from paceline.costs.all_reduce import all_reduce_costs
+from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
 from paceline.studies.predict.closed import by_folding, by_slowest, in_step
 from paceline.studies.predict.events import by_events
@@ -71,8 +71,8 @@ def test_schedules_cost_the_same_in_bulk(collective: str) -> None:
         if workers % per_host:
             hosts.append(Host(name="last", link=slow, workers=workers % per_host, device=Device()))
         cluster = Cluster.of(hosts)
-        one_by_one = all_reduce_costs(collective, Topology(cluster))
-        bulk = all_reduce_costs(collective, Topology(cluster, by_group=True))
+        one_by_one = AllReduceCosts(collective, Topology(cluster))
+        bulk = AllReduceCosts(collective, Topology(cluster, by_group=True))
         for size in (4, 4_000, 50_000_004):
             assert bulk.price(size, 4).seconds == pytest.approx(one_by_one.price(size, 4).seconds, rel=1e-9)
         mean = sum(sent for sent, _ in one_by_one.traffic(4_000, 4)) / workers

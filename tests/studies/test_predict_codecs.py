@@ -10,15 +10,15 @@ from test_closed_path import assert_equal
 from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
 from paceline.collectives import SCHEDULES
-from paceline.costs.compression import Coded, compression_of
+from paceline.costs.compression import Compression, compression_of
 from paceline.studies.predict.closed import by_folding
 from paceline.studies.predict.events import by_events
 from paceline.studies.predict.few import few_of
 from paceline.studies.predict.served import by_capacity
 from paceline.studies.predict.steps import predict_step, unexplained_step
 
-TENTH = Coded(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11, held_rate=1.0)
-HALF = Coded(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0, held_rate=0.0)
+TENTH = Compression(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11, held_rate=1.0)
+HALF = Compression(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0, held_rate=0.0)
 
 
 def coded(workers, strategy, compression, **changes):
@@ -60,7 +60,7 @@ def test_encoding_takes_its_time():
     assert predict_step(coded(4, "all-reduce", replace(TENTH, encode_rate=1e-6))).bound == "codec"
 
 
-def real(spec: str) -> Coded:
+def real(spec: str) -> Compression:
     """A codec of the table on parameters of this size, on a device that moves 100 GB/s."""
     codec = build_codec(spec)
     shapes = [(600, 1000)] * 18

@@ -7,7 +7,7 @@ import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.device import StepCost
-from paceline.costs.given import given_costs
+from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 from paceline.runtimes.virtual.recording import FolderRecorder
@@ -42,7 +42,7 @@ def record(tmp_path: Path) -> RunFolder:
             settings,
             shape_of(SETUP, settings),
             cluster,
-            given_costs(cluster, settings.batch_sizes, {}),
+            stated_costs(cluster, settings.batch_sizes, {}),
             gradients=False,
             recorder=recorder,
         )

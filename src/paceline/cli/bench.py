@@ -75,14 +75,7 @@ def collectives(
         from paceline.studies.collectives.run import run_bench
 
         with closing(BenchReport(as_json=as_json)) as report:
-            result = run_bench(
-                asked,
-                place,
-                show=report.show,
-                progress=report.progress,
-                beat=heartbeat.beat,
-                stopping=stopping,
-            )
+            result = run_bench(asked, place, show=report.show, beat=heartbeat.beat, stopping=stopping)
             if place.rank == 0:
                 report.finish(result)
         return result

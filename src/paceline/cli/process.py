@@ -121,6 +121,7 @@ def _training(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.reports.trace import write_trace
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.task import ProcessTask
     from paceline.runtimes.live.worker.start import run_worker
 
     class _Told(Observer):
@@ -139,16 +140,18 @@ def _training(asked: Asked, place: "ProcessInfo") -> "Work":
         told = _Told()
         with closing(Tee([told, *keep.observers(settings, "wall")])) as observer:
             summary = run_worker(
-                settings,
-                options=asked.where.live(resume),
-                place=place,
-                runs=keep.parent,
-                observer=observer,
-                heartbeat=heartbeat,
-                stop_requested=stopping,
-                before_hard_end=stopping.before_hard_end,
-                resume=resume,
-                name=keep.name,
+                ProcessTask(
+                    settings=settings,
+                    options=asked.where.live(resume),
+                    place=place,
+                    runs=keep.parent,
+                    heartbeat=heartbeat,
+                    stop_requested=stopping,
+                    before_hard_end=stopping.before_hard_end,
+                    resume=resume,
+                    name=keep.name or "",
+                ),
+                observer,
             )
             heartbeat.enter("finishing")
         if told.last:  # by the worker that spoke for all
@@ -164,20 +167,23 @@ def _serving(asked: Asked, place: "ProcessInfo") -> "Work":
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.server.start import run_server
     from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.task import ProcessTask
     from paceline.runtimes.live.worker.guard import HasEnding
 
     def process(heartbeat: Heartbeat, stopping: StopRequest) -> HasEnding:
         return run_server(
-            asked.settings(place.workers),
-            options=asked.where.live(asked.resume),
-            place=place,
-            runs=asked.keep.parent,
-            heartbeat=heartbeat,
-            stop_requested=stopping,
-            before_hard_end=stopping.before_hard_end,
-            resume=asked.resume,
-            name=asked.keep.name,
-            say=say_on_stderr,
+            ProcessTask(
+                settings=asked.settings(place.workers),
+                options=asked.where.live(asked.resume),
+                place=place,
+                runs=asked.keep.parent,
+                heartbeat=heartbeat,
+                stop_requested=stopping,
+                before_hard_end=stopping.before_hard_end,
+                resume=asked.resume,
+                name=asked.keep.name or "",
+            ),
+            say_on_stderr,
         )
 
     return process

@@ -26,7 +26,7 @@ from paceline.units import parse_seconds
 
 if TYPE_CHECKING:
     from paceline.clusters.cluster import Cluster
-    from paceline.costs.given import StatedCosts
+    from paceline.costs.stated import StatedCosts
     from paceline.records.summary import Summary
 
 MISSED = 3
@@ -94,13 +94,13 @@ class ClusterOptions:
 
     def costs(self, cluster: "Cluster", settings: Settings) -> "StatedCosts":
         """How long things take there: as the cluster states it, or as a run was recorded."""
-        from paceline.costs.given import given_costs
         from paceline.costs.recorded import typical_step
+        from paceline.costs.stated import stated_costs
         from paceline.runtimes.config import check_same_job
         from paceline.runtimes.threads import HostRoom
 
         if not self.times:
-            return given_costs(
+            return stated_costs(
                 cluster, settings.batch_sizes, settings.slow, settings.seed, settings.slow_turns
             )
         recorded = RunFolder(self.times)
@@ -109,7 +109,7 @@ class ClusterOptions:
         if room := HostRoom.of_run(recorded):
             room.check_hosts(cluster, f"--times {self.times}")
         stated = replace(cluster, times=times)
-        return given_costs(
+        return stated_costs(
             stated, (samples,) * cluster.workers, settings.slow, settings.seed, settings.slow_turns
         )
 

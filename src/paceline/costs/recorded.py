@@ -47,8 +47,8 @@ def check_alone(folder: RunFolder) -> None:
     workers = len(folder.event_files()) if folder.path.is_dir() else 0
     if workers > 1:
         raise UsageError(
-            f"{folder.path} is a run of {workers} workers, which slow each other down on one host; give the "
-            "folder of a run of one worker ('paceline train --workers 1')"
+            f"{folder.path} is a run of {workers} workers, which slow each other down on one host; give "
+            "the folder of a run of one worker"
         )
 
 

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from time import monotonic, sleep
 from typing import Annotated, Any, Generic, NoReturn, TypeVar, cast
 
-import msgspec
+from msgspec import DecodeError, Meta
+from msgspec.json import Decoder, encode
 from torch.distributed import DistError
 from torch.distributed.distributed_c10d import Store
 
 from paceline.shm.barrier import PeerLost, died
-from paceline.shm.segment import TOKEN, Handle
+from paceline.shm.segment import Handle
 
 T = TypeVar("T")
 
@@ -27,11 +28,6 @@ _LOSS = "loss"
 _READING = 0.2
 """Seconds that others have to read why a rank ends."""
 
-_Process = Annotated[int, msgspec.Meta(ge=1, le=2**22)]
-_Descriptor = Annotated[int, msgspec.Meta(ge=0, le=2**30)]
-_Token = Annotated[str, msgspec.Meta(pattern=f"^[0-9a-f]{{{2 * TOKEN}}}$")]
-_Rank = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
-
 
 @dataclass(frozen=True)
 class StoreKey(Generic[T]):
@@ -39,27 +35,17 @@ class StoreKey(Generic[T]):
 
     name: str
     means: str
-    decoder: msgspec.json.Decoder[T]
+    decoder: Decoder[T]
 
 
-MEMBER = StoreKey("member", "a process and its host", msgspec.json.Decoder(tuple[_Process, str]))
-OFFER: StoreKey[tuple[int, int, str] | str] = StoreKey(
-    "table",
-    "a handle of shared memory",
-    msgspec.json.Decoder(tuple[_Process, _Descriptor, _Token] | str),
+MEMBER = StoreKey(
+    "member", "a process and its host", Decoder(tuple[Annotated[int, Meta(ge=1, le=2**22)], str])
 )
+OFFER: StoreKey[Handle | str] = StoreKey("table", "a handle of shared memory", Decoder(Handle | str))
 """A handle, or a sentence that says why there is no memory."""
-MAPPED = StoreKey("mapped", "whether the memory is mapped", msgspec.json.Decoder(str))
+MAPPED = StoreKey("mapped", "whether the memory is mapped", Decoder(str))
 """Nothing, or a sentence that says why the memory cannot be mapped."""
-LEADER = StoreKey("team", "the first rank of its host", msgspec.json.Decoder(_Rank))
-
-
-def pack_handle(handle: Handle) -> tuple[int, int, str]:
-    return handle.process, handle.descriptor, handle.token.hex()
-
-
-def unpack_handle(told: tuple[int, int, str]) -> Handle:
-    return Handle(told[0], told[1], bytes.fromhex(told[2]))
+LEADER = StoreKey("team", "the first rank of its host", Decoder(Annotated[int, Meta(ge=0, le=2**31)]))
 
 
 class StoreTampered(RuntimeError):
@@ -84,7 +70,7 @@ class GroupStore:
 
     def write(self, key: StoreKey[Any], rank: int, value: Any) -> None:
         with self._store_or_loss():
-            self._store.set(f"{key.name}/{rank}", msgspec.json.encode(value).decode())
+            self._store.set(f"{key.name}/{rank}", encode(value).decode())
 
     def count(self, what: str, rank: int) -> int:
         """How often this was counted for the rank, this time included."""
@@ -98,7 +84,7 @@ class GroupStore:
             if len(value) > _LONGEST:
                 self.refuse(key, rank)
             found = key.decoder.decode(value)
-        except (msgspec.DecodeError, RecursionError):
+        except (DecodeError, RecursionError):
             self.refuse(key, rank)
         return cast("T", printable(found)) if isinstance(found, str) else found
 

@@ -14,16 +14,7 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 
 from paceline.shm import futex, segment
 from paceline.shm.arena import ArenaLayout, SharedTensors, SlotArena
-from paceline.shm.group_store import (
-    LEADER,
-    MAPPED,
-    MEMBER,
-    OFFER,
-    START,
-    GroupStore,
-    pack_handle,
-    unpack_handle,
-)
+from paceline.shm.group_store import LEADER, MAPPED, MEMBER, OFFER, START, GroupStore
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.host import sharing_id
 from paceline.shm.local_comm import LocalComm
@@ -118,16 +109,16 @@ class _Joining:
             self.store.write(OFFER, self.rank, str(error))
             raise
         with closing(made):  # open as long as others may still look for it
-            self.store.write(OFFER, self.rank, pack_handle(made.handle))
+            self.store.write(OFFER, self.rank, made.handle)
             return self._agreed(here, made.memory)
 
     def _attach(self, first: int, size: int) -> mmap | None:
         """Map what the first rank made, and tell the others whether that could be."""
         offer = self.store.read(OFFER, first)
-        memory, problem = None, offer
-        if not isinstance(offer, str):
+        memory, problem = None, offer if isinstance(offer, str) else ""
+        if isinstance(offer, segment.Handle):
             try:
-                memory, problem = segment.attach(unpack_handle(offer), size), ""
+                memory = segment.attach(offer, size)
             except segment.NoRoom as error:
                 problem = str(error)
             except segment.Foreign as error:

@@ -15,6 +15,9 @@ from hmac import compare_digest
 from mmap import PAGESIZE, mmap
 from pathlib import Path
 from stat import S_ISREG
+from typing import Annotated
+
+from msgspec import Meta
 
 from paceline.shm.barrier import died
 from paceline.shm.host import free_memory
@@ -44,9 +47,9 @@ class Foreign(OSError):
 class Handle:
     """What another process of this host needs to know of a segment in order to map it."""
 
-    process: int
-    descriptor: int
-    token: bytes
+    process: Annotated[int, Meta(ge=1, le=2**22)]
+    descriptor: Annotated[int, Meta(ge=0, le=2**30)]
+    token: Annotated[bytes, Meta(min_length=TOKEN, max_length=TOKEN)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.costs.paleo.work import LayerWork, Work, layer_work
+from paceline.costs.paleo.work import LayerWork, PaleoWork, layer_work
 from paceline.costs.trace.operator import Convolution, Operator
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
@@ -29,25 +29,25 @@ class Paleo:
     """Part of the network's peak that is reached."""
 
     def __post_init__(self) -> None:
-        for option, share in (("--ppp-comp", self.compute), ("--ppp-comm", self.network)):
+        for setting, share in (("ppp-comp", self.compute), ("ppp-comm", self.network)):
             if not 0 < share <= 1:
                 raise UsageError(
-                    f"{option} {share:g} is out of range: a part of the peak is above 0 and at most 1, such as 0.62"
+                    f"{setting} {share:g} is out of range: a part of the peak is above 0 and at most 1, such as 0.62"
                 )
 
-    def seconds(self, work: Work) -> float:
+    def seconds(self, work: PaleoWork) -> float:
         """How long the device needs: operations, then memory."""
         return self._at_peak(work) / self.compute
 
     def apply(self, size: int) -> float:
         """Two operations and three passes a parameter, at the device's peak."""
-        return self._at_peak(Work(2 * size, 3 * size))
+        return self._at_peak(PaleoWork(2 * size, 3 * size))
 
     def exchange(self, scheme: str, workers: int, size: int) -> float:
         """How long it takes to add up the gradients of ``size`` parameters."""
         return SCHEMES[scheme](workers) * NUMBER * size / self.bandwidth / self.network
 
-    def _at_peak(self, work: Work) -> float:
+    def _at_peak(self, work: PaleoWork) -> float:
         return work.flops / self.device.flops + work.numbers * NUMBER / (self.device.bandwidth * UNIT)
 
 

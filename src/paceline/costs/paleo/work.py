@@ -13,17 +13,17 @@ DROPOUT = ("native_dropout", "bernoulli_", "dropout")
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class PaleoWork:
     """Operations, and 4-byte numbers read or written."""
 
     flops: float = 0.0
     numbers: float = 0.0
 
-    def __add__(self, other: "Work") -> "Work":
-        return Work(self.flops + other.flops, self.numbers + other.numbers)
+    def __add__(self, other: "PaleoWork") -> "PaleoWork":
+        return PaleoWork(self.flops + other.flops, self.numbers + other.numbers)
 
 
-NOTHING = Work()
+NOTHING = PaleoWork()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class LayerWork:
     layer: str
     """The module's dotted path, or the operator's name outside of any."""
     kind: str
-    forward: Work
-    backward: Work
+    forward: PaleoWork
+    backward: PaleoWork
 
 
 def layer_work(operator: Operator, first: bool = False) -> LayerWork | None:
@@ -50,32 +50,32 @@ def layer_work(operator: Operator, first: bool = False) -> LayerWork | None:
         case Window() as shape if operator.kind == "pool":
             forward = backward = pooling(shape)
         case None if operator.name in DROPOUT:
-            forward = backward = Work(operator.elements, 2 * operator.elements)
+            forward = backward = PaleoWork(operator.elements, 2 * operator.elements)
         case Attention() | Recurrence():  # after Paleo's time: products that are never written to memory
-            forward = Work(operator.flops, (operator.read + operator.written) / 4)
+            forward = PaleoWork(operator.flops, (operator.read + operator.written) / 4)
             backward = forward + forward
         case _:
             return None
     return LayerWork(operator.module or operator.name, operator.kind, forward, backward)
 
 
-def convolution(shape: Convolution) -> Work:
+def convolution(shape: Convolution) -> PaleoWork:
     """A matrix product over all windows; the padding of its inputs is read as well."""
     height, width = shape.height + 2 * shape.padding_height, shape.width + 2 * shape.padding_width
-    return Work(
+    return PaleoWork(
         2 * _filter(shape) * shape.out_height * shape.out_width * shape.batch,
         shape.batch * height * width * shape.inputs + _filter(shape) + _outputs(shape),
     )
 
 
-def data_gradient(shape: Convolution) -> Work:
+def data_gradient(shape: Convolution) -> PaleoWork:
     """A convolution of stride 1 over the output's gradient, which is spread out by the stride.
 
     All windows are computed, gaps or not; where there are gaps, every number that is none is moved besides.
     """
     (rows, pad_rows), (columns, pad_columns) = _spread(shape)
     moved = 2 * _outputs(shape) if rows * columns > shape.out_height * shape.out_width else 0
-    return Work(
+    return PaleoWork(
         2 * _filter(shape) * shape.height * shape.width * shape.batch + moved,
         shape.batch * (rows + 2 * pad_rows) * (columns + 2 * pad_columns) * shape.outputs
         + _filter(shape)
@@ -83,29 +83,29 @@ def data_gradient(shape: Convolution) -> Work:
     )
 
 
-def filter_gradient(shape: Convolution) -> Work:
+def filter_gradient(shape: Convolution) -> PaleoWork:
     """The inputs convolved with the spread-out gradient as their filter; its gaps are not counted."""
     (_, pad_rows), (_, pad_columns) = _spread(shape)
     if not (shape.padding_height or shape.padding_width):
         pad_rows = pad_columns = 0
     height, width = shape.height + 2 * pad_rows, shape.width + 2 * pad_columns
-    return Work(
+    return PaleoWork(
         2 * _filter(shape) * shape.out_height * shape.out_width * shape.batch,
         shape.inputs * height * width * shape.batch + _outputs(shape) + _filter(shape),
     )
 
 
-def product(shape: Product) -> Work:
+def product(shape: Product) -> PaleoWork:
     """Inputs, weights and outputs, once each."""
     flops = 2 * shape.batch * shape.m * shape.n * shape.k
-    return Work(flops, shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n))
+    return PaleoWork(flops, shape.batch * (shape.m * shape.k + shape.k * shape.n + shape.m * shape.n))
 
 
-def pooling(shape: Window) -> Work:
+def pooling(shape: Window) -> PaleoWork:
     """Two operations a number under the window, maximum or mean."""
     planes = shape.batch * shape.channels
     out = shape.out_height * shape.out_width
-    return Work(
+    return PaleoWork(
         2 * shape.kernel_height * shape.kernel_width * out * planes,
         planes * (shape.height * shape.width + out),
     )

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.base import Times
+from paceline.costs.stated import GradientTimes
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
@@ -35,8 +35,8 @@ class NoCosts:
 
     steady = False
 
-    def gradient(self, rank: int, samples: int, step: int) -> Times:  # noqa: ARG002
-        return Times(0.0, 0.0, 0.0)
+    def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:  # noqa: ARG002
+        return GradientTimes(0.0, 0.0, 0.0)
 
     def _nothing(self, *_: Any) -> float:
         return 0.0

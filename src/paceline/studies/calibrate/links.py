@@ -328,7 +328,7 @@ def _subject(model: Callable[[], nn.Module]) -> Traceable:
         model=model,
         loss=nn.functional.cross_entropy,
         batch=lambda samples: (torch.randn(samples, 196), torch.randint(0, 10, (samples,))),
-        optimizer=Sgd(lr=1e-3, momentum=0.9),
+        optimizer=Sgd(lr=1e-3, weight_decay=0.0),
     )
 
 

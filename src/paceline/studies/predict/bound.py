@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from paceline.costs.compression import Coded
+from paceline.costs.compression import UNCOMPRESSED
 from paceline.studies.predict.base import Bound, Where
 from paceline.studies.predict.extremes import mean_factor
 from paceline.studies.predict.few import (
@@ -55,7 +55,7 @@ def _gains(
 ) -> dict[Bound, float]:
     """Seconds that each would save; ``link`` is that of the link which would save most."""
     gains: dict[Bound, float] = {"compute": now - step(with_compute(few, 0.5)), **link}
-    if isinstance(few.setup.shape.compression, Coded):
+    if few.setup.shape.compression != UNCOMPRESSED:
         gains["codec"] = now - step(with_coding(few, 0.5))
     if few.jitter or len(set(few.paces)) > 1:
         even = without_stragglers(replace(few, cost=slower(few.cost, mean_factor(few.jitter))))

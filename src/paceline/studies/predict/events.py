@@ -5,7 +5,7 @@ from dataclasses import replace
 from paceline import specs
 from paceline.clusters.cluster import StepTimes
 from paceline.costs.device import StepCost
-from paceline.costs.given import given_costs
+from paceline.costs.stated import stated_costs
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
@@ -25,7 +25,7 @@ def by_events(setup: Setup) -> Parts:
 
     def simulated(steps: int) -> Weighted:
         notes, settings = Notes(), settings_of(setup, cluster.workers, steps)
-        costs = given_costs(cluster, settings.batch_sizes, {}, setup.seed)
+        costs = stated_costs(cluster, settings.batch_sizes, {}, setup.seed)
         shape = shape_of(setup, settings)
         simulate(settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=notes)
         return [(notes.steps[rank], 1) for rank in range(cluster.workers)]

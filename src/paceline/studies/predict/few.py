@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from paceline.clusters.cluster import Cluster, Host, HostGroup, Link, StepTimes
-from paceline.costs.compression import Coded
 from paceline.costs.device import StepCost
-from paceline.costs.given import StatedCosts
+from paceline.costs.stated import StatedCosts
 from paceline.strategies.base import Strategy
 from paceline.studies.predict.base import Setup, Where
 from paceline.studies.predict.events import build_strategy, step_times
@@ -124,8 +123,6 @@ def with_coding(few: Few, factor: float) -> Few:
     """Gradients take ``factor`` times as long to encode and to decode."""
     shape = few.setup.shape
     coded = shape.compression
-    if not isinstance(coded, Coded):
-        return few
     changed = replace(coded, encode_rate=coded.encode_rate * factor, decode_rate=coded.decode_rate * factor)
     return replace(few, setup=replace(few.setup, shape=replace(shape, compression=changed)))
 

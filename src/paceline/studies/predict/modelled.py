@@ -7,7 +7,7 @@ from paceline import specs
 from paceline.clusters.cluster import CIPHER
 from paceline.codecs import build_codec
 from paceline.codecs.base import Identity
-from paceline.costs.compression import Compression, Whole, compression_of
+from paceline.costs.compression import UNCOMPRESSED, Compression, compression_of
 from paceline.costs.device import StepCost
 from paceline.costs.trace.trace import Trace
 from paceline.runtimes.virtual.shape import JobShape
@@ -188,7 +188,9 @@ class Modelled:
             shapes = [parameter.shape for parameter in trace.parameters]
             whole = isinstance(codec, Identity)
             self._compressions.append(
-                Whole() if whole else compression_of(codec, shapes, trace.dtype, self.source.timed(trace))
+                UNCOMPRESSED
+                if whole
+                else compression_of(codec, shapes, trace.dtype, self.source.timed(trace))
             )
         return self._compressions[0]
 

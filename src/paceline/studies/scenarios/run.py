@@ -6,7 +6,7 @@ from math import inf, isclose
 
 from paceline import specs
 from paceline.clusters.cluster import Cluster, Host
-from paceline.costs.given import StatedCosts, given_costs
+from paceline.costs.stated import StatedCosts, stated_costs
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.servers import Entry, Received, Updated
@@ -238,7 +238,7 @@ def make_plan(work: Work, cluster: Cluster) -> RunPlan:
         train_samples=sum(settings.batch_sizes),
         test_samples=0,
     )
-    costs = given_costs(cluster, (work.batch,) * workers, {})
+    costs = stated_costs(cluster, (work.batch,) * workers, {})
     plan = RunPlan(
         settings=settings, shape=shape, cluster=cluster, costs=costs, strategy=strategy, local=local
     )

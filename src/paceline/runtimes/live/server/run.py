@@ -23,24 +23,11 @@ from paceline.records.servers import (
     keep_entries,
     read_server_log,
 )
-from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.server.membership import COLLECTIVES, ElasticCollectives, Membership
 from paceline.runtimes.live.server.server_socket import ServerSocket
+from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.wire import messages
 from paceline.runtimes.live.wire.encoding import Envelope
-from paceline.runtimes.live.wire.messages import (
-    EXPELLED,
-    Contribution,
-    Died,
-    Document,
-    GetTotals,
-    Goodbye,
-    Hello,
-    Refusal,
-    SaveShard,
-    ShardSaved,
-    TotalsReply,
-    Welcome,
-)
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Server
@@ -112,31 +99,29 @@ class ServerRun:
 
     def __init__(
         self,
-        *,
+        task: ProcessTask,
+        prepared: Prepared,
         me: Server,
         shard: ParameterShard,
-        prepared: Prepared,
         socket: ServerSocket,
         records: ServerRecords,
-        heartbeat: Heartbeat,
-        stop_requested: Callable[[], bool],
         run: dict[str, Any],
         begun: float,
-        silence: float,
         hosts: Mapping[int, str],
-        say: Callable[[str], None] = lambda _: None,
+        say: Callable[[str], None],
     ) -> None:
         """``run`` describes the run to a worker that joins; ``begun`` is the run's time so far.
 
-        A worker from which nothing arrives for ``silence`` seconds is expelled; server 0 reports that with ``say``,
-        with its host from ``hosts``.
+        A worker from which nothing arrives for as long as the options allow is expelled; server 0 reports that with
+        ``say``, with its host from ``hosts``.
         """
-        self.me, self.shard, self.socket, self.records, self.heartbeat = me, shard, socket, records, heartbeat
-        self._prepared, self._stop_requested, self._run = prepared, stop_requested, run
+        self.me, self.shard, self.socket, self.records = me, shard, socket, records
+        self.heartbeat, self._stop_requested = task.heartbeat, task.stop_requested
+        self._prepared, self._run = prepared, run
+        self._silence, self._say, self._hosts = task.options.silence, say, hosts
         workers = prepared.settings.workers
-        self._membership = Membership(workers, socket.heard, silence)
+        self._membership = Membership(workers, socket.heard, self._silence)
         self._collectives = ElasticCollectives(range(workers))
-        self._silence, self._say, self._hosts = silence, say, hosts
         self._left: deque[tuple[int, Leave, str]] = deque()
         self._clocks: dict[int, int] = {}
         self._saved_step = -1
@@ -225,45 +210,45 @@ class ServerRun:
             self.records.write(Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
         match message:
-            case Hello():
+            case messages.Hello():
                 self._admit(envelope, message)
-            case Goodbye():
+            case messages.Goodbye():
                 self._remove(worker, message.clock, message.how)
-            case Died():
+            case messages.Died():
                 self._remove(message.rank, message.clock, "died")
-            case Document() | Contribution():
-                if isinstance(message, Document) or message.op in COLLECTIVES:
+            case messages.Document() | messages.Contribution():
+                if isinstance(message, messages.Document) or message.op in COLLECTIVES:
                     self._collectives.contribute(worker, message)
                     self._answer_collectives()
-            case GetTotals():
+            case messages.GetTotals():
                 self.records.totals.refused = dict(self.socket.refused)
-                self.socket.send(worker, TotalsReply(json.dumps(to_document(self.records.totals))))
-            case SaveShard():
+                self.socket.send(worker, messages.TotalsReply(json.dumps(to_document(self.records.totals))))
+            case messages.SaveShard():
                 self._save(worker, message.step)
         return False
 
-    def _admit(self, envelope: Envelope, hello: Hello) -> None:
+    def _admit(self, envelope: Envelope, hello: messages.Hello) -> None:
         """Bind a connection to its worker; one without a rank gets one, and a description of the run."""
         if self._finished:
-            self.socket.reply(envelope, Refusal(_OVER))
+            self.socket.reply(envelope, messages.Refusal(_OVER))
             return
         if hello.rank < 0:
             document = json.dumps({**self._run, "now": self._now})
-            self.socket.reply(envelope, Welcome(self._membership.reserve(), False, document))
+            self.socket.reply(envelope, messages.Welcome(self._membership.reserve(), False, document))
             return
         bound = envelope.sender >= 0
         if envelope.sender != hello.rank if bound else self.socket.knows(hello.rank):
-            self.socket.reply(envelope, Refusal(f"rank {hello.rank} is taken"))
+            self.socket.reply(envelope, messages.Refusal(f"rank {hello.rank} is taken"))
             return
         self.socket.bind(envelope, hello.rank)
         shares = self.socket.attach(hello.rank, hello)
         self._membership.add(hello.rank)
-        self.socket.send(hello.rank, Welcome(hello.rank, shares, ""), stop=self._stopping)
+        self.socket.send(hello.rank, messages.Welcome(hello.rank, shares, ""), stop=self._stopping)
 
     def _expel(self, worker: int, seconds: float) -> None:
         """Remove a worker that was silent for too long; if it is alive all the same, it is told why."""
         why = f"it was silent for {seconds:.1f} s, longer than the {self._silence:g} s allowed; allow more to keep it"
-        self.socket.send(worker, Refusal(f"{EXPELLED}{why}"))
+        self.socket.send(worker, messages.Refusal(f"{messages.EXPELLED}{why}"))
         if self.me.rank == 0:
             self._say(f"rank {worker} on {self._hosts.get(worker, 'a host of its own')} is given up: {why}")
         self._remove(worker, self._clocks.get(worker, 0), "died")
@@ -284,7 +269,7 @@ class ServerRun:
     def _refuse_waiting(self) -> None:
         """The run is over: workers that wait to be admitted came too late."""
         for worker in sorted(self._membership.workers - self._admitted):
-            self.socket.send(worker, Refusal(_OVER))
+            self.socket.send(worker, messages.Refusal(_OVER))
             self._remove(worker, 0, "left")
 
     def _answer_collectives(self) -> None:
@@ -303,7 +288,7 @@ class ServerRun:
             self._saved_step = step
             self._saved_for.clear()
         self._saved_for.add(worker)
-        self.socket.send(worker, ShardSaved(step))
+        self.socket.send(worker, messages.ShardSaved(step))
 
 
 class _NoWorkersLeft(Exception):

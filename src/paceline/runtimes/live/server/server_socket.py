@@ -49,19 +49,17 @@ class ServerSocket:
     is for what both use.
     """
 
-    def __init__(
-        self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int, limit: int = MAX_TENSOR
-    ) -> None:
+    def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
         """Listen at a free port of ``host``, an address of this one; ``shard`` is what this server keeps."""
         self._shard, self._rank, self._servers = shard, rank, servers
-        self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype, limit=limit)
+        self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype)
         self._workers: dict[int, BoundWorker] = {}
         self._ranks: dict[Channel, int] = {}
         self._waiting: deque[Envelope] = deque()
         self._waiting_of: Counter[Channel] = Counter()
         self._refused: Counter[str] = Counter()
         self._lock = threading.Condition()
-        limits = MessageLimits(2 * MAX_REQUEST, 2 * max(limit, shard.nbytes))
+        limits = MessageLimits(2 * MAX_REQUEST, 2 * max(MAX_TENSOR, shard.nbytes))
         self._listener = Listener(wire_key(secret), resolve(host, 0), self._announce, limits)
 
     @property

@@ -15,20 +15,17 @@ from paceline.records.files import write_json
 from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.lock import RunLock
 from paceline.records.tensors import RunIdentity
-from paceline.runtimes.config import new_identity, read_live
+from paceline.runtimes.config import new_identity
 from paceline.runtimes.live.addresses import own_address
-from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRecords, ServerRun
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.worker.run_folder import asked_for, check_owner, claim, describe_run
+from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.worker.run_folder import check_owner, claim
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.replica import ParameterShard
-from paceline.runtimes.settings import Settings
 from paceline.strategies.base import Server
 
 
@@ -39,104 +36,72 @@ class ServerEnding:
     ending: str
 
 
-def run_server(
-    settings: Settings,
-    *,
-    options: LiveOptions,
-    place: ProcessInfo,
-    runs: Path,
-    heartbeat: Heartbeat,
-    stop_requested: Callable[[], bool],
-    before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
-    resume: RunFolder | None = None,
-    name: str | None = None,
-    say: Callable[[str], None] = lambda _: None,
-) -> ServerEnding:
-    """Keep one shard of the parameters until all workers have left; started with the same settings as the workers."""
+def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerEnding:
+    """Keep one shard of the parameters until all workers have left; server 0 reports with ``say``."""
+    place, options, settings = task.place, task.options, task.settings
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     shard = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
     store = MemberStore(place, timedelta(seconds=options.timeout))
     host = own_address(place.address, place.port) or place.address
-    resumed = read_live(resume).identity if resume else None
     with (
         ServerSocket(store.secret, host, shard.params, place.rank, place.servers) as socket,
         ExitStack() as stack,
     ):
-        run, endpoints = _introduce(store, socket, place, _saved_steps(resume, resumed, place.rank))
-        check_equal([run["asked"], asked_for(settings, name or "", resume, resumed.run if resumed else None)])
-        identity = resumed or new_identity(settings, run=run["run"])
-        folder = _find_folder(resume, identity, runs, run, settings, options, place)
-        heartbeat.show(folder.path)
+        run, endpoints = _introduce(store, socket, task)
+        check_equal([run["asked"], task.asked()])
+        folder, identity = _find_folder(task, run)
+        task.heartbeat.show(folder.path)
+        lock = stack.enter_context(RunLock.share(folder, place.node_rank))
         me = Server(place.rank, place.servers, shard.params, shard.grad)
         me.initial_workers = tuple(range(place.workers))
-        lock = stack.enter_context(RunLock.share(folder, place.node_rank))
         checkpoints = Checkpoints(folder, identity, settings.keep, "server")
         records = stack.enter_context(
             ServerRecords.opened(folder, checkpoints, lock, shard, me, run["step"], say)
         )
-        before_hard_end(records.log.flush)
+        task.before_hard_end(records.log.flush)
         if place.rank == 0:
             stack.enter_context(invitation(folder, socket.endpoint, store.secret, place.secret_file))
-        ending = ServerRun(
-            me=me,
-            shard=shard,
-            prepared=prepared,
-            socket=socket,
-            records=records,
-            heartbeat=heartbeat,
-            stop_requested=stop_requested,
-            run={
-                "settings": settings.to_json(),
-                "name": run["name"],
-                "run": identity.run,
-                "endpoints": endpoints,
-            },
-            begun=run["begun"],
-            silence=options.silence,
-            hosts={worker["rank"]: worker["host"] for worker in run["workers"]},
-            say=say,
-        ).serve()
-        heartbeat.enter("finishing")
+        described = {
+            "settings": settings.to_json(),
+            "name": run["name"],
+            "run": identity.run,
+            "endpoints": endpoints,
+        }
+        hosts = {worker["rank"]: worker["host"] for worker in run["workers"]}
+        server = ServerRun(task, prepared, me, shard, socket, records, described, run["begun"], hosts, say)
+        ending = server.serve()
+        task.heartbeat.enter("finishing")
         lock.check()
         return ServerEnding(ending)
 
 
-def _find_folder(
-    resume: RunFolder | None,
-    identity: RunIdentity,
-    runs: Path,
-    run: dict[str, Any],
-    settings: Settings,
-    options: LiveOptions,
-    place: ProcessInfo,
-) -> RunFolder:
+def _find_folder(task: ProcessTask, run: dict[str, Any]) -> tuple[RunFolder, RunIdentity]:
     """The folder that the workers of this host have made; where it has none, this server makes it."""
-    if resume:
-        check_owner(resume, identity)
-        return resume
-    folder = RunFolder(runs / check_folder_name(run["name"]))
-    claim(
-        folder,
-        identity,
-        lambda draft: describe_run(draft, identity, settings, options, place, run["workers"]),
-    )
-    return folder
+    if task.resume and task.resumed:
+        check_owner(task.resume, task.resumed)
+        return task.resume, task.resumed
+    folder = RunFolder(task.runs / check_folder_name(run["name"]))
+    identity = new_identity(task.settings, run=run["run"])
+    claim(folder, identity, lambda draft: task.describe(draft, identity, run["workers"]))
+    return folder, identity
 
 
-def _saved_steps(resume: RunFolder | None, identity: RunIdentity | None, rank: int) -> dict[str, Any]:
+def _saved_steps(task: ProcessTask) -> dict[str, Any]:
     """The steps that this server could resume from, and why it cannot from others."""
-    if resume is None or identity is None:
+    if task.resume is None or task.resumed is None:
         return {"whole": [], "refused": []}
-    whole, refused = Checkpoints(resume, identity, 1, "server").valid_steps(rank)
+    checkpoints = Checkpoints(task.resume, task.resumed, 1, "server")
+    whole, refused = checkpoints.valid_steps(task.place.rank)
     return {"whole": whole, "refused": refused}
 
 
 def _introduce(
-    store: MemberStore, socket: ServerSocket, place: ProcessInfo, saved: dict[str, Any]
+    store: MemberStore, socket: ServerSocket, task: ProcessTask
 ) -> tuple[dict[str, Any], list[str]]:
     """Describe this server to the others; return the description of the run, and all servers' endpoints."""
-    store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, **saved}))
+    place = task.place
+    store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, **_saved_steps(task)}))
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]
     return run, [server["endpoint"] for server in servers]

@@ -2,28 +2,22 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from shutil import rmtree
 from typing import Any
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
-from paceline.records.files import DamagedFile, write_json
-from paceline.records.folder import RunFolder, check_folder_name, create, create_new, environment
+from paceline.records.files import DamagedFile
+from paceline.records.folder import RunFolder, check_folder_name, create, create_new
 from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
 from paceline.records.tensors import RunIdentity
-from paceline.runtimes.config import Placement, new_identity, read_config, write_config
-from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.config import new_identity, read_config
+from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.settings import Settings
-
-Describe = Callable[[RunFolder, RunIdentity], None]
-"""Writes what a run folder says of its run."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,8 +29,10 @@ class HeldFolder:
     lock: RunLock
     commits: Commits | None = None
     """The record of complete checkpoints; None for a worker that joined, which writes none."""
+    workers: list[Any] = field(default_factory=list)
+    """Rank, host, node and pid of every worker that the run started with."""
     local: tuple[int, ...] = ()
-    """The ranks of this host's workers, the first of which writes it."""
+    """The ranks of this host's workers, the first of which writes the commits."""
 
     def checkpoints(self, keep: int) -> Checkpoints:
         return Checkpoints(self.folder, self.identity, keep)
@@ -62,60 +58,55 @@ class HeldFolder:
         return damaged
 
 
-def hold_folder(
-    comm: SoloComm,
-    place: ProcessInfo,
-    settings: Settings,
-    describe: Describe,
-    *,
-    runs: Path,
-    name: str,
-    resumed: tuple[RunFolder, RunIdentity] | None,
-    owned: RunLock | None,
-) -> HeldFolder:
+def hold_folder(comm: SoloComm, task: ProcessTask, name: str, owned: RunLock | None) -> HeldFolder:
     """Make the run folder, or continue in the resumed one, together with the other workers, which all call this.
 
-    ``owned`` is the resumed folder's lock where this worker took it already.
+    ``owned`` is the resumed folder's lock where this worker took it already. No worker writes before all have called
+    this: whatever is wrong with the run has been found by then.
     """
-    if resumed is None:
-        folder, identity, owned = agree_on_folder(comm, place, runs, name, settings, describe)
+    place = task.place
+    here = {"rank": place.rank, "host": place.host, "node": place.node_rank, "pid": os.getpid()}
+    workers = comm.exchange(here)
+    if task.resume is None or task.resumed is None:
+        folder, identity, owned = agree_on_folder(comm, task, name, workers)
     else:
-        folder, identity = resumed
+        folder, identity = task.resume, task.resumed
         if place.local_rank == 0:
-            describe(folder, identity)
-    first = place.rank - place.local_rank
+            task.describe(folder, identity, workers)
     return HeldFolder(
         folder=folder,
         identity=identity,
         lock=owned or RunLock.share(folder, place.node_rank),
         commits=Commits(folder, identity, place.node_rank),
-        local=tuple(range(first, first + place.local_workers)),
+        workers=workers,
+        local=tuple(worker["rank"] for worker in workers if worker["node"] == place.node_rank),
     )
 
 
 def agree_on_folder(
-    comm: SoloComm, place: ProcessInfo, runs: Path, name: str, settings: Settings, describe: Describe
+    comm: SoloComm, task: ProcessTask, name: str, workers: list[Any]
 ) -> tuple[RunFolder, RunIdentity, RunLock | None]:
     """Make a new run folder of the same name on every host, and own it: rank 0 chooses name and id.
 
     The first worker of each host makes and locks it there. A folder that exists already is another run's, unless it
     says that it is this one's: hosts may share a file system. Where one host refuses, all do, and nothing is left.
     """
-    first = place.local_rank == 0
+    first = task.place.local_rank == 0
     made: RunFolder | None = None
     offer: dict[str, Any] = {}
     if comm.rank == 0:
-        identity = new_identity(settings)
-        made = create_new(runs, name, datetime.now(UTC), lambda draft: describe(draft, identity))
+        identity = new_identity(task.settings)
+        now = datetime.now(UTC)
+        made = create_new(task.runs, name, now, lambda draft: task.describe(draft, identity, workers))
         offer = {"name": made.path.name, "run": identity.run}
     offer = comm.exchange(offer)[0]
-    identity = new_identity(settings, run=offer["run"])
-    folder = RunFolder(runs / check_folder_name(offer["name"]))
+    identity = new_identity(task.settings, run=offer["run"])
+    folder = RunFolder(task.runs / check_folder_name(offer["name"]))
     refusal, lock = None, None
     try:
         if first and comm.rank != 0:
-            made = claim(folder, identity, lambda draft: describe(draft, identity))
-        lock = RunLock.own(folder, place.node_rank) if first else None
+            made = claim(folder, identity, lambda draft: task.describe(draft, identity, workers))
+        lock = RunLock.own(folder, task.place.node_rank) if first else None
     except UsageError as mistake:
         refusal = str(mistake)
     if refusals := [one for one in comm.exchange(refusal) if one]:
@@ -146,37 +137,6 @@ def check_owner(folder: RunFolder, identity: RunIdentity) -> None:
         )
 
 
-def asked_for(
-    settings: Settings, name: str, resume: RunFolder | None, run: str | None = None
-) -> dict[str, Any]:
-    """What a process was started for; it must be the same in all processes of a run. Paths of files may differ."""
-    asked = settings.to_json()
-    job = asked.pop("job")
-    asked.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
-    asked["the run's name"] = name
-    asked["the run to resume"] = resume.path.resolve().name if resume else None
-    asked["the id of the run to resume"] = run
-    return asked
-
-
-def describe_run(
-    folder: RunFolder,
-    identity: RunIdentity,
-    settings: Settings,
-    options: LiveOptions,
-    place: ProcessInfo,
-    hosts: list[Any],
-) -> None:
-    """Write ``config.json`` and ``env.json``; once a host."""
-    nodes = [number % place.nodes for number in range(place.servers)]
-    placement = Placement(workers=tuple(host["node"] for host in hosts), servers=tuple(nodes))
-    origin = read_config(folder).origin if folder.config.exists() else ""
-    write_config(
-        folder, settings, "live", asdict(options), identity=identity, placement=placement, origin=origin
-    )
-    write_json(folder.env, {**environment(), "workers": hosts})
-
-
 def last_recorded_step(folder: RunFolder, rank: int) -> int:
     """The last step that a worker has recorded; 0 where it has recorded none."""
     path = folder.events(rank)
@@ -195,8 +155,3 @@ def recorded_time(folder: RunFolder, rank: int) -> tuple[TimeLedger, float]:
             ledger.note_damage()
     ledger.starting = True
     return ledger, end
-
-
-def worker_address(place: ProcessInfo) -> dict[str, Any]:
-    """Where this worker runs."""
-    return {"rank": place.rank, "host": place.host, "node": place.node_rank, "pid": os.getpid()}

@@ -16,6 +16,7 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.runtimes.live.secret import Secret, wire_key
 from paceline.runtimes.live.timeouts import BEAT
+from paceline.runtimes.live.wire import messages
 from paceline.runtimes.live.wire.channel import (
     CONNECTING,
     Channel,
@@ -35,22 +36,6 @@ from paceline.runtimes.live.wire.encoding import (
     new_memory,
     pack,
     unpack,
-)
-from paceline.runtimes.live.wire.messages import (
-    EXPELLED,
-    TO_WORKER,
-    Alive,
-    AllDocuments,
-    Contribution,
-    Document,
-    GetTotals,
-    Goodbye,
-    Refusal,
-    Result,
-    SaveShard,
-    ShardSaved,
-    TotalsReply,
-    Welcome,
 )
 from paceline.runtimes.live.wire.noise import NotGenuine
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
@@ -149,7 +134,6 @@ class ServerClient:
         *,
         patience: float = 60.0,
         stop_requested: Callable[[], bool] = lambda: False,
-        limit: int = MAX_TENSOR,
     ) -> None:
         """``patience`` is how many seconds an answer may take; ``stop_requested`` goes to the servers with messages.
 
@@ -157,7 +141,7 @@ class ServerClient:
         """
         self.stopping = False
         """Whether the servers have announced that all workers stop."""
-        self._memory, self._limit, self._secret = memory, limit, wire_key(secret)
+        self._memory, self._secret = memory, wire_key(secret)
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
         self._later: deque[Envelope] = deque()
@@ -167,7 +151,7 @@ class ServerClient:
         size = 0 if memory.params is None else memory.params.nbytes
         try:
             for number, endpoint in enumerate(endpoints):
-                self._connect(number, endpoint, MessageLimits(2 * MAX_REPLY, 2 * max(limit, size)))
+                self._connect(number, endpoint, MessageLimits(2 * MAX_REPLY, 2 * max(MAX_TENSOR, size)))
         except BaseException:
             self.close(0.0)
             raise
@@ -189,7 +173,7 @@ class ServerClient:
         client.start_heartbeat(
             rank
         )  # a server that answers first must not take the wait for others for a death
-        client.gather(Welcome)
+        client.gather(messages.Welcome)
         memory.seal()
         return client
 
@@ -234,10 +218,10 @@ class ServerClient:
         while True:
             envelope = self.receive(self._patience)
             self.stopping = self.stopping or envelope.stop
-            if isinstance(envelope.message, Refusal):
+            if isinstance(envelope.message, messages.Refusal):
                 reason = envelope.message.reason
-                if reason.startswith(EXPELLED):
-                    raise Expelled(reason.removeprefix(EXPELLED))
+                if reason.startswith(messages.EXPELLED):
+                    raise Expelled(reason.removeprefix(messages.EXPELLED))
                 raise UsageError(f"server {envelope.sender} refuses this worker: {reason}")
             if isinstance(envelope.message, kinds):
                 return envelope
@@ -250,29 +234,29 @@ class ServerClient:
 
     def collective(self, op: str, tensor: Tensor, root: int = 0) -> tuple[tuple[int, ...], Tensor]:
         """Contribute a tensor to a collective of all workers; return who took part, and the result."""
-        self.send(0, Contribution(op, root, tensor.contiguous()))
-        result = self.wait_for(Result).message
+        self.send(0, messages.Contribution(op, root, tensor.contiguous()))
+        result = self.wait_for(messages.Result).message
         return tuple(int(rank) for rank in result.members.split(",") if rank), result.tensor
 
     def exchange(self, document: Any) -> tuple[tuple[int, ...], list[Any]]:
         """Send a document to all workers; return who took part, and their documents by rank."""
-        self.send(0, Document(json.dumps(document)))
-        documents = json.loads(self.wait_for(AllDocuments).message.document)
+        self.send(0, messages.Document(json.dumps(document)))
+        documents = json.loads(self.wait_for(messages.AllDocuments).message.document)
         return tuple(int(rank) for rank in documents), [json.loads(text) for text in documents.values()]
 
     def save_shards(self, step: int) -> None:
         """Have every server save its shard; all workers ask, so that none goes on before."""
-        self.send_all(SaveShard(step))
-        self.gather(ShardSaved)
+        self.send_all(messages.SaveShard(step))
+        self.gather(messages.ShardSaved)
 
     def server_totals(self) -> list[Any]:
         """What every server has done so far, by rank."""
-        self.send_all(GetTotals())
-        return [json.loads(reply.document) for reply in self.gather(TotalsReply)]
+        self.send_all(messages.GetTotals())
+        return [json.loads(reply.document) for reply in self.gather(messages.TotalsReply)]
 
     def leave(self, clock: int, how: str) -> None:
         """Say goodbye to every server, and close."""
-        self.send_all(Goodbye(clock, how))
+        self.send_all(messages.Goodbye(clock, how))
         self.close()
 
     def close(self, linger: float = 1.0) -> None:
@@ -300,10 +284,9 @@ class ServerClient:
         def announce(_: Channel, header: memoryview, size: int) -> Destination:
             shard = self._shard(number)
             accepted = Accepted(
-                kinds=TO_WORKER,
+                kinds=messages.TO_WORKER,
                 length=0 if shard is None else shard.numel(),
                 dtype=torch.float32 if shard is None else shard.dtype,
-                limit=self._limit,
             )
 
             def allocate(kind: type, length: int, dtype: torch.dtype) -> Tensor:
@@ -321,7 +304,7 @@ class ServerClient:
 
     def _take(self, server: ServerConnection, envelope: Envelope, body: Tensor) -> None:
         check_body(body)
-        if isinstance(envelope.message, Welcome):
+        if isinstance(envelope.message, messages.Welcome):
             server.shares = envelope.message.shares
         self._received.append(envelope)
 
@@ -336,7 +319,7 @@ class HeartbeatSender:
 
     def __init__(self, endpoints: Sequence[str], secret: bytes, rank: int) -> None:
         self._endpoints, self._secret = endpoints, secret
-        self._alive = pack(Alive(rank))
+        self._alive = pack(messages.Alive(rank))
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-heartbeat", daemon=True)
         self._thread.start()

@@ -11,33 +11,25 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.files import read_json
 from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.load import usable_cores
 from paceline.records.lock import RunLock
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
-from paceline.records.tensors import RunIdentity
-from paceline.runtimes.config import import_paths, new_identity, read_live, write_config
+from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.process_info import ProcessInfo, job_roots
+from paceline.runtimes.live.process_info import job_roots
 from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.secret import Secret
+from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.live.wire.messages import Hello, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm, join_group
 from paceline.runtimes.live.worker.run import WorkerRun
-from paceline.runtimes.live.worker.run_folder import (
-    HeldFolder,
-    asked_for,
-    claim,
-    describe_run,
-    hold_folder,
-    worker_address,
-)
+from paceline.runtimes.live.worker.run_folder import HeldFolder, claim, hold_folder
 from paceline.runtimes.live.worker.server_client import ServerClient
 from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.live.worker.stopping import StopByServers, StopByVote, choose_stop
@@ -47,61 +39,31 @@ from paceline.runtimes.threads import too_many
 from paceline.specs.source import source_files
 
 
-def run_worker(
-    settings: Settings,
-    *,
-    options: LiveOptions,
-    place: ProcessInfo,
-    runs: Path,
-    observer: Observer,
-    heartbeat: Heartbeat,
-    stop_requested: Callable[[], bool],
-    before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
-    resume: RunFolder | None = None,
-    name: str | None = None,
-) -> Summary:
-    """Be one worker of a run to its end; every worker of the run must be started with the same settings.
+def run_worker(task: ProcessTask, observer: Observer) -> Summary:
+    """Be one worker of a run to its end.
 
-    Only the first worker's observer is called, and that of a host's first worker with what the host lacks. ``resume``
-    continues in an earlier run's folder, from the newest checkpoint that is whole on all workers; our own launcher
-    then owns the folder already, else the first worker of a host takes it. A run that is refused writes nothing.
-    Whatever else is raised leaves the records so far in the run folder, and the connections closed; where gloo still
-    sums, they close with the process. ``before_hard_end`` is called with what writes the records, for a signal handler
-    that may end the process.
+    Only the first worker's observer is called, and that of a host's first worker with what the host lacks. A run that
+    resumes continues from the newest checkpoint that is whole on all workers; our own launcher then owns the folder
+    already, else the first worker of a host takes it. A run that is refused writes nothing. Whatever else is raised
+    leaves the records so far in the run folder, and the connections closed; where gloo still sums, they close with the
+    process.
     """
-    prepared = _prepare(settings, place)
-    device = _set_up_device(options, place)
+    prepared = _prepare(task)
+    device = _set_up_device(task)
     with ExitStack() as stack:
-        resumed = (resume, read_live(resume).identity) if resume else None
-        owned = _own(resumed, place, stack)
-        comm = stack.enter_context(_connected(prepared, options, place, device, observer))
-        asked = asked_for(settings, name or "", resume, resumed[1].run if resumed else None)
-        check_equal(comm.exchange(asked))
-        run = WorkerRun(prepared, comm, device, observer, heartbeat)
-        if resumed:
-            heartbeat.show(resumed[0].path)
-            run.restore(resumed[0], Checkpoints(*resumed, settings.keep))
-        # No worker writes before all have come so far: whatever is wrong with the run has been found by now.
-        workers = comm.exchange(worker_address(place))
-
-        def describe(folder: RunFolder, identity: RunIdentity) -> None:
-            describe_run(folder, identity, settings, options, place, workers)
-
-        held = hold_folder(
-            comm,
-            place,
-            settings,
-            describe,
-            runs=runs,
-            name=name or prepared.job.name,
-            resumed=resumed,
-            owned=owned,
-        )
+        owned = _own(task, stack)
+        comm = stack.enter_context(_connected(prepared, task, device, observer))
+        check_equal(comm.exchange(task.asked()))
+        run = WorkerRun(prepared, comm, device, observer, task.heartbeat)
+        if task.resume and task.resumed:
+            task.heartbeat.show(task.resume.path)
+            run.restore(task.resume, Checkpoints(task.resume, task.resumed, task.settings.keep))
+        held = hold_folder(comm, task, task.name or prepared.job.name, owned)
         stack.enter_context(held.lock)
         run.open(held)
-        stop = _agree_to_stop(run, place, options, stop_requested, asked)
-        sampler = _sampler(run, place, options, observer, workers) if place.local_rank == 0 else None
-        return run.train(stop, before_hard_end, sampler)
+        stop = _agree_to_stop(run, task)
+        sampler = _sampler(run, task, observer) if task.place.local_rank == 0 else None
+        return run.train(stop, task.before_hard_end, sampler)
 
 
 def join_run(
@@ -159,7 +121,8 @@ def check_named(settings: Settings, job: str | None, *, trust: bool) -> None:
             )
 
 
-def _prepare(settings: Settings, place: ProcessInfo) -> Prepared:
+def _prepare(task: ProcessTask) -> Prepared:
+    settings, place = task.settings, task.place
     if settings.workers != place.workers:
         raise UsageError(
             f"the settings are for {settings.workers} workers and {place.workers} were started; "
@@ -168,32 +131,33 @@ def _prepare(settings: Settings, place: ProcessInfo) -> Prepared:
     return prepare(settings)
 
 
-def _set_up_device(options: LiveOptions, place: ProcessInfo) -> torch.device:
-    torch.set_num_threads(options.threads)
-    device = options.device_of(place)
+def _set_up_device(task: ProcessTask) -> torch.device:
+    torch.set_num_threads(task.options.threads)
+    device = task.options.device_of(task.place)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
 
 
-def _own(
-    resumed: tuple[RunFolder, RunIdentity] | None, place: ProcessInfo, stack: ExitStack
-) -> RunLock | None:
+def _own(task: ProcessTask, stack: ExitStack) -> RunLock | None:
     """Own the resumed folder where our launcher does not, before anything else."""
-    if resumed is None or place.local_rank != 0 or place.launch is not None:
+    if task.resumed is None or task.resume is None:
         return None
-    return stack.enter_context(RunLock.own(resumed[0], place.node_rank))
+    if task.place.local_rank != 0 or task.place.launch is not None:
+        return None
+    return stack.enter_context(RunLock.own(task.resume, task.place.node_rank))
 
 
 @contextmanager
 def _connected(
-    prepared: Prepared, options: LiveOptions, place: ProcessInfo, device: torch.device, observer: Observer
+    prepared: Prepared, task: ProcessTask, device: torch.device, observer: Observer
 ) -> Iterator[SoloComm]:
     comm: SoloComm
     if prepared.servers:
-        comm = ServerComm.at_start(place, options)
+        comm = ServerComm.at_start(task.place, task.options)
     else:
-        comm = join_group(place, options, device, prepared.settings.collective, observer.noted)
+        collective = prepared.settings.collective
+        comm = join_group(task.place, task.options, device, collective, observer.noted)
     with _closing(comm):
         yield comm
 
@@ -208,43 +172,31 @@ def _closing(comm: SoloComm) -> Iterator[None]:
     comm.leave()
 
 
-def _agree_to_stop(
-    run: WorkerRun,
-    place: ProcessInfo,
-    options: LiveOptions,
-    stop_requested: Callable[[], bool],
-    asked: dict[str, Any],
-) -> StopByVote:
+def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
     """How the workers stop together; where there are servers, they are connected to here."""
     note, comm = run.reporter.noted, run.comm
     if not isinstance(comm, ServerComm):
+        sync_point, patience = run.prepared.strategy.sync_point, task.options.timeout
         return choose_stop(
-            comm,
-            run.prepared.strategy.sync_point,
-            run.me,
-            requested=stop_requested,
-            note=note,
-            patience=options.timeout,
+            comm, sync_point, run.me, requested=task.stop_requested, note=note, patience=patience
         )
     if comm.memory.why:
         note(f"gradients go through sockets: {comm.memory.why}")
-    folder = run.held.folder
     document = {
-        "name": folder.path.name,
+        "name": run.held.folder.path.name,
         "run": run.held.identity.run,
-        "asked": asked,
+        "asked": task.asked(),
         "begun": run.begun,
         "step": run.resumed_step,
-        "workers": read_json(folder.env)["workers"],
+        "workers": run.held.workers,
     }
-    comm.open(place, options.timeout, stop_requested, document)
+    comm.open(task.place, task.options.timeout, task.stop_requested, document)
     return StopByServers(comm.client, note)
 
 
-def _sampler(
-    run: WorkerRun, place: ProcessInfo, options: LiveOptions, observer: Observer, workers: list[Any]
-) -> SystemSampler:
+def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
     """What samples this host's load, once a host; a note where its workers share cores."""
+    place, options, held = task.place, task.options, run.held
     shared = too_many(place.local_workers, options.threads, usable_cores())
     if shared and options.device == "cpu":
         observer.noted(
@@ -252,8 +204,8 @@ def _sampler(
             "their times do not compare with those of fewer workers; use fewer workers or threads"
         )
     return SystemSampler(
-        run.held.folder.system,
-        [worker["pid"] for worker in workers if worker["node"] == place.node_rank],
+        held.folder.system,
+        [worker["pid"] for worker in held.workers if worker["rank"] in held.local],
         since=run.begun,
         roots=job_roots(place),
         wanted=place.local_workers * options.threads,

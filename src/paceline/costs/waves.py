@@ -13,9 +13,8 @@ from paceline.costs.topology import HostRow
 
 Numbers = npt.NDArray[np.float64]
 
-
 Counts = tuple[tuple[int, int], ...]
-"""Hosts in the order of ranks: so many in a row that have so many workers each."""
+"""Hosts in the order of ranks: (hosts in a row, workers of each)."""
 
 
 def counts_of(rows: Sequence[HostRow]) -> Counts:
@@ -24,15 +23,14 @@ def counts_of(rows: Sequence[HostRow]) -> Counts:
 
 
 @dataclass(frozen=True, eq=False)
-class Places:
+class RankHosts:
     """Where the ranks are: the host of each. Links are numbered: out of each host, into each, then inside each."""
 
     host_of: Ranks
     hosts: int
 
     @classmethod
-    def of(cls, counts: Counts) -> "Places":
-        """Of these hosts."""
+    def of(cls, counts: Counts) -> "RankHosts":
         workers = np.repeat([each for _, each in counts], [many for many, _ in counts])
         return cls(np.repeat(np.arange(len(workers)), workers), len(workers))
 
@@ -63,8 +61,6 @@ class Links:
 
     @classmethod
     def of(cls, rows: Sequence[HostRow]) -> "Links":
-        """Of these hosts, in the order of ranks."""
-
         def each(values: Iterator[float]) -> Numbers:
             return np.repeat(np.fromiter(values, float), [row.hosts for row in rows])
 
@@ -88,7 +84,7 @@ class Links:
 
 @dataclass(eq=False, slots=True)
 class Wave:
-    """Round of one round, or of several rounds that segments are in; by target, those of a pair in one."""
+    """Messages of one round, or of several rounds that segments are in; by target, those of a pair in one."""
 
     sources: Ranks
     targets: Ranks
@@ -113,8 +109,8 @@ class Wave:
         return len(self.firsts) == len(self.targets) and np.array_equal(np.sort(self.sources), self.targets)
 
     @classmethod
-    def of(cls, under_way: Sequence[tuple[Round, int]], places: Places) -> "Wave":
-        """Of these rounds, each in so many segments."""
+    def of(cls, under_way: Sequence[tuple[Round, int]], places: RankHosts) -> "Wave":
+        """Of these rounds, each with the number of its segments under way."""
         pairs: dict[tuple[int, int], list[tuple[Round, int]]] = {}
         for turn, count in under_way:
             pairs.setdefault((id(turn.sources), id(turn.targets)), []).append((turn, count))
@@ -139,13 +135,13 @@ Plan = tuple[tuple[Wave, Ranks, Numbers], ...]
 
 
 @lru_cache(maxsize=32)
-def outline_of(outline: Callable[[Ranks], Schedule], counts: Counts, fewer: Counts = ()) -> Schedule:
-    """The schedule's among these hosts, or as many rounds of it among fewer.
+def schedule_among(function: Callable[[Ranks], Schedule], counts: Counts, fewer: Counts = ()) -> Schedule:
+    """The schedule among these hosts, or as many rounds of it among fewer.
 
-    Made once, as all that follows from it: a question asks about the same hosts with many links.
+    Made once, as all that follows from it: a prediction prices the same hosts with many links.
     """
-    whole = outline(Places.of(counts).host_of)
-    return _among(outline_of(outline, fewer), whole) if fewer else whole
+    whole = function(RankHosts.of(counts).host_of)
+    return _among(schedule_among(function, fewer), whole) if fewer else whole
 
 
 def _among(few: Schedule, whole: Schedule) -> Schedule:
@@ -158,25 +154,24 @@ def _among(few: Schedule, whole: Schedule) -> Schedule:
 
 
 @lru_cache(maxsize=16)
-def plan(outline: Schedule, counts: Counts, segments: int) -> Plan:
-    """The schedule's waves among these hosts, in so many segments."""
-    places = Places.of(counts)
-    found = waves(outline.rounds, segments, places)
+def plan(schedule: Schedule, counts: Counts, segments: int) -> Plan:
+    places = RankHosts.of(counts)
+    found = waves(schedule.rounds, segments, places)
     return tuple((wave, *pace) for wave, pace in zip(found, paces(found, places), strict=True))
 
 
 @lru_cache(maxsize=32)
-def carried(outline: Schedule, counts: Counts) -> Numbers:
+def carried_chunks(schedule: Schedule, counts: Counts) -> Numbers:
     """Chunks that each host carries: out of it, into it and inside it, in three rows."""
-    places = Places.of(counts)
+    places = RankHosts.of(counts)
     load = np.zeros(3 * places.hosts)
-    for turn in outline.rounds:
+    for turn in schedule.rounds:
         links = places.links(turn.sources, turn.targets)
         load += places.load(links, turn.lengths * turn.times)
     return load.reshape(3, -1)
 
 
-def waves(rounds: Sequence[Round], segments: int, places: Places) -> list[Wave]:
+def waves(rounds: Sequence[Round], segments: int, places: RankHosts) -> list[Wave]:
     """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time.
 
     Like waves in a row are one where ranks go round in a circle, and apart elsewhere.
@@ -215,10 +210,10 @@ def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[tuple[int,
         yield same, sum(length for _, length in found)
 
 
-def paces(found: Sequence[Wave], places: Places) -> list[tuple[Ranks, Numbers]]:
+def paces(found: Sequence[Wave], places: RankHosts) -> list[tuple[Ranks, Numbers]]:
     """For each wave the level of its messages, and the chunks over their two links while they are under way.
 
-    Round of one level are under way at the same time and share links. A message's level is one more than that of
+    Messages of one level are under way at the same time and share links. A message's level is one more than that of
     whatever it has to wait for: what its sender received before, what its receiver took in two rounds before, and the
     message before it between the same two.
     """
@@ -247,7 +242,7 @@ def paces(found: Sequence[Wave], places: Places) -> list[tuple[Ranks, Numbers]]:
     return [(level, _full(wave, level, loads, places)) for wave, level in zip(found, levels, strict=True)]
 
 
-def _full(wave: Wave, level: Ranks, loads: dict[int, Numbers], places: Places) -> Numbers:
+def _full(wave: Wave, level: Ranks, loads: dict[int, Numbers], places: RankHosts) -> Numbers:
     """Chunks over the two links of each message while it is under way."""
     if wave.times > 1:
         return places.load(wave.links, wave.chunks)[wave.links]

@@ -1,7 +1,7 @@
-"""What a schedule costs when every rank goes on as soon as it can, as they do when it is carried out.
+"""A schedule message by message: every rank goes on as soon as it can, as ranks do when it is executed.
 
-A rank with nothing to take in sends its next message at once, and messages of two rounds share a link. This plays each
-rank's own plan, message by message: as slow as it is exact, so ``schedules`` has it for few messages only.
+A rank with nothing to take in sends its next message at once, and messages of two rounds share a link. This is as slow
+as it is exact, so ``schedules`` uses it for few messages only.
 """
 
 from collections import deque
@@ -12,26 +12,19 @@ from itertools import count
 
 from paceline.collectives.execute import PlannedReceive, RankPlan, plan_rank
 from paceline.collectives.schedule import Schedule, pipelined
-from paceline.costs.network import Network
+from paceline.costs.network import FlowNetwork
 from paceline.costs.topology import Topology
 
 
-def play_seconds(
-    schedule: Schedule, topology: Topology, size: int, element: int = 1, segments: int = 1
-) -> float:
-    """Seconds of one all-reduce of ``size`` bytes in whole elements, with nothing else under way."""
-    return play_parts(parts_of(schedule, size // element, segments), topology, element)
-
-
-def parts_of(schedule: Schedule, length: int, segments: int) -> Sequence[RankPlan]:
-    """What each rank does with so many elements."""
+def rank_plans(schedule: Schedule, length: int, segments: int) -> Sequence[RankPlan]:
+    """What each rank does with ``length`` elements."""
     waves = pipelined(schedule, segments)
     return [plan_rank(waves, rank, length) for rank in range(schedule.workers)]
 
 
-def play_parts(parts: Sequence[RankPlan], topology: Topology, element: int) -> float:
-    """Seconds until all ranks are through."""
-    return _Play(parts, topology, element).run()
+def simulate_messages(plans: Sequence[RankPlan], topology: Topology, element: int) -> float:
+    """Seconds until all ranks are through, with nothing else under way; ``element`` is in bytes."""
+    return _MessageSimulation(plans, topology, element).run()
 
 
 @dataclass(slots=True, eq=False)
@@ -58,12 +51,12 @@ class _Rank:
     """Whether it combines one now."""
 
 
-class _Play:
-    def __init__(self, parts: Sequence[RankPlan], topology: Topology, element: int) -> None:
+class _MessageSimulation:
+    def __init__(self, plans: Sequence[RankPlan], topology: Topology, element: int) -> None:
         self._topology, self._element = topology, element
-        self._ranks = [_Rank(mine) for mine in parts]
+        self._ranks = [_Rank(plan) for plan in plans]
         self._pairs: dict[tuple[int, int], _Pair] = {}
-        self._network = Network(topology.capacities)
+        self._network = FlowNetwork(topology.capacities)
         self._events: list[tuple[float, int, Callable[[], None]]] = []
         self._numbers = count()
         self._now = 0.0
@@ -116,20 +109,20 @@ class _Play:
         """A message that both ends have asked for needs its latency, hidden where another is still passing."""
         while pair.sent and pair.awaited:
             message = (pair.sent.popleft(), pair.awaited.popleft())
-            way = self._topology.between(self._topology.workers[source], self._topology.workers[target])
+            route = self._topology.between(self._topology.workers[source], self._topology.workers[target])
 
             def ready(message: tuple[int, Callable[[], None]] = message) -> None:
                 pair.ready.append(message)
                 self._pass(source, target, pair)
 
-            self._after(way.latency, ready)
+            self._after(route.latency, ready)
 
     def _pass(self, source: int, target: int, pair: _Pair) -> None:
         if pair.busy or not pair.ready:
             return
         size, arrive = pair.ready.popleft()
         pair.busy = True
-        way = self._topology.between(self._topology.workers[source], self._topology.workers[target])
+        route = self._topology.between(self._topology.workers[source], self._topology.workers[target])
 
         def done(now: float) -> None:
             self._now = now
@@ -137,7 +130,7 @@ class _Play:
             arrive()
             self._pass(source, target, pair)
 
-        self._network.start(self._now, size, way.crosses, done)
+        self._network.start(self._now, size, route.crosses, done)
 
     def _arrive(self, rank: int, step: int, place: int) -> None:
         self._ranks[rank].arrived.add((step, place))

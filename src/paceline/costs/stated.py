@@ -1,12 +1,46 @@
-"""Costs that somebody states: the times of a step, scaled by samples, speed and slowness."""
+"""How long an effect takes: the protocol, and costs that are stated, scaled by samples, speed and slowness."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
 
 from paceline.clusters.cluster import Cluster, StepTimes, takes_turn
-from paceline.costs.base import Times
 from paceline.errors import UsageError
+
+
+class GradientTimes(NamedTuple):
+    """Parts of a ``StepBreakdown``, in seconds, as a tuple: the virtual runtime makes one for every gradient."""
+
+    data: float
+    forward: float
+    backward: float
+
+
+class Costs(Protocol):
+    """Seconds of everything that happens on one worker or server; links are priced elsewhere."""
+
+    @property
+    def steady(self) -> bool:
+        """Whether every step takes as long as the one before, so that it is priced once."""
+
+    def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:
+        """Data, forward and backward of one mini-batch."""
+
+    def apply(self, rank: int, step: int) -> float:
+        """The optimizer's step."""
+
+    def evaluate(self, rank: int, samples: int) -> float:
+        """Evaluating ``samples``."""
+
+    def checkpoint(self, rank: int, size: int) -> float:
+        """Writing a checkpoint of ``size`` bytes."""
+
+    def serve(self, rank: int, size: int) -> float:
+        """What a server spends on a message of ``size`` bytes before it goes on."""
+
+    def update(self, rank: int, share: float, gradients: int) -> float:
+        """A server adds ``gradients`` up and takes the optimizer's step on its ``share`` of the parameters."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,31 +81,26 @@ class StatedCosts:
 
     @property
     def steady(self) -> bool:
-        """Whether there is no jitter, and nobody is slow only in turns."""
+        """Whether there is no jitter, and no rank is slow only in turns."""
         return self.times.jitter == 0 and not (self.turns and self.slow)
 
-    def gradient(self, rank: int, samples: int, step: int) -> Times:
-        """The stated parts, in proportion to the samples."""
+    def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:
         scale = self._scale(rank, step) * samples / self.batch_sizes[rank]
         slowed = self.slow.get(rank, 1.0) if takes_turn(rank, step, self.turns) else 1.0
         compute = scale * slowed
-        return Times(self.times.data * scale, self.forward * compute, self.backward * compute)
+        return GradientTimes(self.times.data * scale, self.forward * compute, self.backward * compute)
 
     def apply(self, rank: int, step: int) -> float:
-        """As stated, whatever the batch."""
         return self.times.apply * self._scale(rank, step)
 
     def evaluate(self, rank: int, samples: int) -> float:
-        """In proportion to the samples; forward's time unless stated."""
         stated = self.forward if self.times.evaluate is None else self.times.evaluate
         return stated / self.speeds[rank] * samples / self.batch_sizes[rank]
 
     def checkpoint(self, rank: int, size: int) -> float:  # noqa: ARG002
-        """As stated."""
         return self.times.checkpoint
 
     def serve(self, rank: int, size: int) -> float:  # noqa: ARG002
-        """As stated."""
         return self.times.serve
 
     def update(self, rank: int, share: float, gradients: int) -> float:  # noqa: ARG002
@@ -85,7 +114,7 @@ class StatedCosts:
         return 1 / self.speeds[rank] * math.exp(self.times.jitter * _normal(self.seed, rank, step))
 
 
-def given_costs(
+def stated_costs(
     cluster: Cluster, batch_sizes: Sequence[int], slow: Mapping[int, float], seed: int = 0, turns: int = 0
 ) -> StatedCosts:
     """The times that the cluster states, on its workers' devices and with their contention."""

@@ -2,10 +2,10 @@
 
 import pytest
 
+from collective_prices import predict_all_reduce
 from paceline.clusters.cluster import Cluster, Host, Link, contention_factor
 from paceline.clusters.description import read_cluster
-from paceline.costs.all_reduce import predict_all_reduce
-from paceline.costs.given import given_costs
+from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 
 LINK = Link(bandwidth=1e9, latency=1e-6)
@@ -13,7 +13,7 @@ TIMES = "data=1 ms,forward=2 ms,backward=4 ms,apply=1 ms"
 
 
 def gradient_seconds(cluster: Cluster) -> float:
-    return sum(given_costs(cluster, [8] * cluster.workers, {}).gradient(0, 8, 0))
+    return sum(stated_costs(cluster, [8] * cluster.workers, {}).gradient(0, 8, 0))
 
 
 def test_a_host_counts_its_own_workers_and_a_cluster_all() -> None:

@@ -5,11 +5,10 @@ from closed_forms import CLOSED_FORMS, Uniform
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collective_prices import play_seconds, uniform_cluster
 from paceline.clusters.cluster import Link
 from paceline.collectives import SCHEDULES, build_schedule
 from paceline.collectives.schedule import chunk_bounds
-from paceline.costs.all_reduce import uniform_cluster
-from paceline.costs.played import play_seconds
 from paceline.costs.topology import Topology
 from schedule_reference import schedule_bytes
 
