@@ -5,10 +5,16 @@ from torch import nn
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import MODELS
-from paceline.jobs.spec import ImageShape
 from paceline.jobs.models.resnet import Block
+from paceline.jobs.spec import ImageShape
 
-SHAPES = [ImageShape((1, 8, 8)), ImageShape((1, 28, 28)), ImageShape((3, 32, 32)), ImageShape((2, 1, 1)), ImageShape((3, 13, 40))]
+SHAPES = [
+    ImageShape((1, 8, 8)),
+    ImageShape((1, 28, 28)),
+    ImageShape((3, 32, 32)),
+    ImageShape((2, 1, 1)),
+    ImageShape((3, 13, 40)),
+]
 
 
 def make(spec: str, shape: ImageShape = SHAPES[2], classes: int = 10) -> nn.Module:
