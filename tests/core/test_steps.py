@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from paceline import Job, TensorData
 from paceline.costs.device import StepCost, accumulated
 from paceline.errors import UsageError
-from paceline.jobs import Job, TensorData
 from paceline.jobs.build import checked_job
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.sharding import Shards

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
+from paceline import Job
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs import Job
 from paceline.jobs.batches import batch_like, batch_loss, map_tensors, targets_of
 from paceline.jobs.build import checked_job
 from paceline.jobs.data.tensors import DatasetData

@@ -6,14 +6,14 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.jobs import JobSpec, build_job
-from paceline.jobs.build import traceable_of, traceable_of_job
+from paceline.jobs.build import build_job, traceable_of, traceable_of_job
 from paceline.jobs.job import Traceable
+from paceline.jobs.spec import JobSpec
 
 MINE = """
 import torch
 from torch import nn
-from paceline.jobs import Job, TensorData
+from paceline import Job, TensorData
 from paceline.jobs.job import Traceable
 
 def net():

@@ -39,11 +39,11 @@ COMMANDS = {
     "codecs": ("paceline.cli.lists:codecs", "List what can go on a wire instead of whole gradients."),
     "models": ("paceline.cli.lists:models", "List the models that ship."),
     "devices": (
-        "paceline.cli.catalogue:devices",
+        "paceline.cli.lists:devices",
         "List the devices that predictions know, with their sources.",
     ),
     "networks": (
-        "paceline.cli.catalogue:networks",
+        "paceline.cli.lists:networks",
         "List the networks that predictions know, with their sources.",
     ),
     "data": ("paceline.cli.lists:data", "List the data sets that ship or are found in a folder."),

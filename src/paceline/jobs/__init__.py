@@ -1,19 +1,7 @@
-"""What is trained. One file a part; these tables are the only other place that knows of them.
-
-Nothing here imports torch until a name is asked for.
-"""
+"""What is trained. These tables give the parts that ship their short names; nothing here imports torch."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-from paceline.jobs.spec import JobSpec
-
-if TYPE_CHECKING:
-    from paceline.jobs.build import build_job
-    from paceline.jobs.data.tensors import TensorData
-    from paceline.jobs.job import Data, Job
 
 DATA: Mapping[str, str] = MappingProxyType(
     {
@@ -61,20 +49,3 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "step": "paceline.jobs.schedules:StepDecay",
     }
 )
-
-__all__ = ["DATA", "MODELS", "OPTIMIZERS", "SCHEDULES", "Data", "Job", "JobSpec", "TensorData", "build_job"]
-
-_LATE = MappingProxyType(
-    {
-        "Data": "paceline.jobs.job",
-        "Job": "paceline.jobs.job",
-        "TensorData": "paceline.jobs.data.tensors",
-        "build_job": "paceline.jobs.build",
-    }
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATE[name]), name)

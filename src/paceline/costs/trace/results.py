@@ -14,20 +14,11 @@ from torch._ops import OpOverload
 
 from paceline.costs.trace.meta_layers import LAYERS, empty, is_expanded, like, ordered
 
-_NEEDS_VALUES = frozenset(
-    [
-        "_local_scalar_dense",
-        "nonzero",
-        "masked_select",
-        "_unique2",
-        "unique_dim",
-        "unique_consecutive",
-        "repeat_interleave",
-        "equal",
-        "is_nonzero",
-        "bincount",
-    ]
+_VALUE_DEPENDENT = (
+    "_local_scalar_dense nonzero masked_select _unique2 unique_dim unique_consecutive repeat_interleave "
+    "equal is_nonzero bincount"
 )
+_NEEDS_VALUES = frozenset(_VALUE_DEPENDENT.split())
 
 _UNARY = (
     "relu tanh sigmoid gelu silu exp log sqrt rsqrt neg abs sin cos erf hardtanh leaky_relu elu hardswish "
