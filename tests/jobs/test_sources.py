@@ -2,6 +2,7 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -61,7 +62,8 @@ def test_code_in_a_run_folder_is_not_run(job, tmp_path, marker, monkeypatch, cap
         assert main(other) == 2
         assert "lies in the run folder itself; read it, then record a run" in capsys.readouterr().err
     assert not marker.exists(), "it was run"
-    assert main(["train", "--resume", run, "--trust"]) == 2
+    monkeypatch.setattr(sys, "argv", ["paceline", "train", "--resume", run, "--trust"])
+    assert main() == 2
     assert marker.exists()
     assert "build() raised RuntimeError: built" in capsys.readouterr().err
 
@@ -91,7 +93,8 @@ def test_code_that_has_changed_since_is_not_run(tmp_path, marker, monkeypatch, c
         in (capsys.readouterr().err)
     )
     write_code(tmp_path / "mine.py", marker)
-    assert main(["train", "--resume", "run"]) == 2
+    monkeypatch.setattr(sys, "argv", ["paceline", "train", "--resume", "run"])
+    assert main() == 2
     assert marker.exists()
     assert "build() raised RuntimeError: built" in capsys.readouterr().err
 

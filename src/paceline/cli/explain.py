@@ -13,7 +13,7 @@ from paceline.cli.options import whole
 from paceline.errors import UsageError
 from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
 
-WHO = Group("Participants", sort_key=1)
+PARTICIPANTS = Group("Participants", sort_key=1)
 WHAT = Group("What is reduced", sort_key=2)
 SHOWN = Group("What is shown", sort_key=3)
 
@@ -24,8 +24,8 @@ def explain(
     schedule: str | None = None,
     /,
     *,
-    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHO)] = None,
-    hosts: Annotated[str | None, Parameter(group=WHO)] = None,
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=PARTICIPANTS)] = None,
+    hosts: Annotated[str | None, Parameter(group=PARTICIPANTS)] = None,
     op: Annotated[str | None, Parameter(group=WHAT)] = None,
     values: Annotated[str | None, Parameter(group=WHAT, allow_leading_hyphen=True)] = None,
     length: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
@@ -36,7 +36,7 @@ def explain(
 ) -> None:
     """Show what a collective does, round by round.
 
-    Who sends which chunk to whom, and what each holds afterwards. Without a schedule: which ones there are.
+    Which process sends which chunk to which other, and what each holds afterwards. Without a schedule, list them.
 
     Parameters
     ----------
@@ -64,10 +64,6 @@ def explain(
     options = (workers, hosts, op, values, length, seed, segments, html)
     if schedule is None:
         return _list(as_json, asked=any(option is not None for option in options))
-    from paceline.reports.explain.explanation import explain as explain_request
-    from paceline.reports.explain.page import document, write_page
-    from paceline.reports.explain.text import print_explanation
-
     request = ExplainRequest(
         schedule=schedule,
         op="sum" if op is None else op,
@@ -78,7 +74,15 @@ def explain(
         seed=seed,
         segments=1 if segments is None else segments,
     )
-    explanation = explain_request(request, WRITTEN if as_json and html is None else DRAWN)
+    return _show(request, html, as_json)
+
+
+def _show(request: ExplainRequest, html: Path | None, as_json: bool) -> None:
+    from paceline.reports.explain.explanation import explain as explain_collective
+    from paceline.reports.explain.page import document, write_page
+    from paceline.reports.explain.text import print_explanation
+
+    explanation = explain_collective(request, WRITTEN if as_json and html is None else DRAWN)
     if html is not None:
         write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
@@ -86,7 +90,6 @@ def explain(
         print(json.dumps(document(explanation)))  # noqa: T201
     elif html is None:
         print_explanation(explanation, Console(highlight=False))
-    return None
 
 
 def _list(as_json: bool, asked: bool) -> None:

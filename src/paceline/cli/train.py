@@ -64,7 +64,7 @@ def _launch(asked: Asked) -> int:
     from paceline.records.lock import RunLock
     from paceline.runtimes.config import check_unfinished, read_settings
     from paceline.runtimes.live.launcher.launch import launch, paceline_command
-    from paceline.runtimes.prepare import prepare
+    from paceline.runtimes.prepare import check_settings
     from paceline.runtimes.threads import VARIABLE, usual_threads
 
     where, resume = asked.where, asked.resume
@@ -93,7 +93,7 @@ def _launch(asked: Asked) -> int:
             plan = replace(
                 plan, resume=resume.path, again=repeated_settings(asked.options, trust=asked.trust)
             )
-        prepare(asked.settings(plan.nodes * plan.workers))
+        check_settings(asked.settings(plan.nodes * plan.workers))
         if not resume:
             check_parent(asked.keep.parent)
         plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)

@@ -29,7 +29,7 @@ class Prepared:
 
 def prepare(settings: Settings) -> Prepared:
     """Build the strategy, the job and the shards, or raise a UsageError."""
-    strategy = build_strategy(settings.strategy)
+    strategy = check_settings(settings)
     job = build_job(settings.job)
     if settings.target_accuracy is not None and job.test is None:
         raise UsageError(
@@ -41,13 +41,6 @@ def prepare(settings: Settings) -> Prepared:
             f"--target-accuracy {settings.target_accuracy:g} needs a metric named 'accuracy', "
             f"and job {job.name!r} has none; add one to its metrics"
         )
-    if settings.target_accuracy is not None and not settings.evaluate.count:
-        raise UsageError(
-            f"--target-accuracy {settings.target_accuracy:g} and --evaluate-every never contradict each other: "
-            "without evaluations a target is never met; leave one of them out"
-        )
-    check_servers(settings, strategy)
-    check_buffers(settings, strategy)
     servers = server_count(settings, strategy)
     check_divisible(job, servers)
     shards = Shards(
@@ -61,6 +54,19 @@ def prepare(settings: Settings) -> Prepared:
         agenda=Triggers(settings, shards.steps_per_epoch),
         servers=servers,
     )
+
+
+def check_settings(settings: Settings) -> Strategy:
+    """Build the strategy, and refuse what contradicts it or itself; the job is neither imported nor its data loaded."""
+    strategy = build_strategy(settings.strategy)
+    if settings.target_accuracy is not None and not settings.evaluate.count:
+        raise UsageError(
+            f"--target-accuracy {settings.target_accuracy:g} and --evaluate-every never contradict each other: "
+            "without evaluations a target is never met; leave one of them out"
+        )
+    check_servers(settings, strategy)
+    check_buffers(settings, strategy)
+    return strategy
 
 
 def server_count(settings: Settings, strategy: Strategy) -> int:

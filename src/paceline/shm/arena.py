@@ -1,4 +1,4 @@
-"""The memory that the ranks of a group share on one host: who is here, what each asks for, and slots for data."""
+"""The memory that the ranks of a group share on one host: which are alive, what each asks for, and slots for data."""
 
 from collections.abc import Callable, Sequence
 from mmap import mmap

@@ -38,7 +38,7 @@ def sharing_id() -> str:
 
 
 def free_memory() -> int:
-    """Bytes that can be taken before the kernel has to kill somebody for them."""
+    """Bytes that can be taken before the kernel has to kill a process for them."""
     return max(0, min([_available(), *_left_in_cgroups()]))
 
 

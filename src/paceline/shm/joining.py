@@ -42,7 +42,7 @@ def join(
     generation = GroupStore(store, names, timeout).count("formed", rank)
     fresh = PrefixStore(str(generation), store)
     joining = _Joining(fresh, GroupStore(fresh, names, timeout), rank, names, f"{run}-{group}", timeout, warn)
-    members = joining.meet()
+    members = joining.find_members()
     here = [other for other, (_, host) in enumerate(members) if host == members[rank][1]]
     local, shared = joining.share_memory(here, [members[other][0] for other in here])
     if len(shared) == len(names):
@@ -62,7 +62,7 @@ class _Joining:
     timeout: float
     warn: Warn
 
-    def meet(self) -> list[tuple[int, str]]:
+    def find_members(self) -> list[tuple[int, str]]:
         """The process and the host of every rank; from then on those of this host are watched."""
         mine = (os.getpid(), sharing_id())
         self.store.write(MEMBER, self.rank, mine)

@@ -2,7 +2,7 @@
 
 Its maker tells the others which of its descriptors it is, and a token. They open it through /proc, and map it only if
 it is what its maker would have made. Nothing is ever written to, changed or removed that fails one of the checks, so
-whoever forges such a message gains nothing by it.
+a forged message gains nothing.
 """
 
 import errno
@@ -25,12 +25,12 @@ from paceline.shm.host import free_memory
 PAGE = PAGESIZE
 PREFIX = "paceline-"
 TOKEN = 32
-"""Bytes of a token; it stands at the start of the segment, in a page of its own that nobody maps."""
+"""Bytes of a token; it stands at the start of the segment, in a page of its own that is never mapped."""
 
 _NO_EXEC, _NO_EXEC_SEAL = 0x0008, 0x0020
 """MFD_NOEXEC_SEAL and F_SEAL_EXEC of Linux 6.3, which some systems insist on; Python has no names for them."""
 _SEALS = 0x0001 | 0x0002 | 0x0004
-"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW: whoever uses memory that another has cut off is killed by SIGBUS."""
+"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW: a process that uses memory which another has cut off is killed by SIGBUS."""
 _SPARE = 0.9
 """The part of the free memory that a segment may take: what is free is an estimate, and others need some as well."""
 
@@ -53,18 +53,17 @@ class Handle:
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A segment that this process made. Its handle is good until it is closed; whoever maps the memory keeps it."""
+class OwnedSegment:
+    """A segment that this process made; its handle is good until it is closed."""
 
     memory: mmap
     handle: Handle
 
     def close(self) -> None:
-        """The handle is of no use any more."""
         os.close(self.handle.descriptor)
 
 
-def create(label: str, size: int) -> Made:
+def create(label: str, size: int) -> OwnedSegment:
     """Make a segment of so many zero bytes, all set aside. Close it when all have mapped it.
 
     ``label`` is shown as its name by tools that list a process's memory.
@@ -75,7 +74,7 @@ def create(label: str, size: int) -> Made:
     except BaseException:
         os.close(descriptor)
         raise
-    return Made(memory, Handle(os.getpid(), descriptor, token))
+    return OwnedSegment(memory, Handle(os.getpid(), descriptor, token))
 
 
 def _make(label: str, size: int) -> int:

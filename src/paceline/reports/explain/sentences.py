@@ -68,7 +68,7 @@ def processes(amount: int) -> str:
 
 
 def opening(explanation: Explanation) -> str:
-    """Who takes part, and what each has."""
+    """How many processes take part, and what each has."""
     chunks, segments = explanation.schedule.chunks, explanation.segments
     cut = f" in {count(chunks, 'chunk')}" if chunks > 1 else ""
     piped = f", {segments} segments of {chunks // segments} one behind the other" if segments > 1 else ""
@@ -79,7 +79,7 @@ def opening(explanation: Explanation) -> str:
 
 
 def placing(explanation: Explanation) -> str:
-    """Who runs on which host; nothing where all share one."""
+    """Which processes run on which host; "" where all share one."""
     if max(explanation.hosts) == 0:
         return ""
     members = {
@@ -109,7 +109,7 @@ def sentence(explanation: Explanation, step: ExplainedRound) -> str:
 
 
 def _exchange(explanation: Explanation, messages: Sequence[ShownMessage]) -> str:
-    """Who sends how much to whom, as shortly as it can be said."""
+    """Which processes send how much to which, as briefly as possible."""
     workers, amount = explanation.schedule.workers, _amount(explanation, messages)
     ways = list(dict.fromkeys((message.source, message.target) for message in messages))
     sources, targets = ({way[end] for way in ways} for end in (0, 1))
