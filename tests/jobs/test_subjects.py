@@ -164,8 +164,8 @@ def test_ones_own_subject_is_taken_as_it_is(here: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "look", "says"),
     [
-        ("mine:net", {}, "is an nn.Module, .* give the shape of one sample, as in --input 3x224x224"),
-        ("mine:job", {"shape": (3, 2, 2)}, "its Job says what a sample looks like; leave --input"),
+        ("mine:net", {}, "is an nn.Module, .* give the input shape of one sample, such as 3x224x224"),
+        ("mine:job", {"shape": (3, 2, 2)}, "its Job says what a sample looks like; leave the input shape"),
         ("mine:subject", {"classes": 3}, "its Traceable says what a sample looks like"),
         ("mine:net", {"shape": (12,), "classes": 0}, "0 classes are too few"),
         ("mine:number", {}, "returned a int; it must return an nn.Module, a Job or a Traceable"),

@@ -58,7 +58,7 @@ def test_a_model_has_the_published_number_of_parameters(spec: str, parameters: i
 @pytest.mark.parametrize("name", MODELS)
 def test_the_figures_that_the_list_shows_are_those_of_the_model(name: str) -> None:
     traced = trace(traceable_of(name), 1)
-    usual = specs.build(name, MODELS, "model").usual
+    usual = specs.build(name, MODELS, "model").default_input
     fed = "x".join(map(str, usual.shape))
     assert ModelSize(traced.size, traced.multiply_adds, fed, usual.classes) == FIGURES[name]
     if name in MULTIPLY_ADDS:
@@ -184,7 +184,7 @@ def test_a_model_trains_on_the_smallest_images_that_it_takes(spec: str, side: in
 
 @pytest.mark.parametrize("spec", ["alexnet", "alexnet-v2", "googlenet", "nin", "vgg16", "inception-v3"])
 def test_smaller_images_are_refused(spec: str) -> None:
-    smallest = specs.build(spec, MODELS, "model").usual.smallest
+    smallest = specs.build(spec, MODELS, "model").default_input.smallest
     with pytest.raises(UsageError, match=f"'{spec}' needs images of at least {smallest}x{smallest} pixels"):
         traceable_of(spec, shape=(3, smallest - 1, 300))
 

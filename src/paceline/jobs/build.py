@@ -52,18 +52,22 @@ def model_maker(text: str) -> Callable[[tuple[int, ...], int], Callable[[], nn.M
     A shipped model, or a user's own that is written like one, adapts to them; any other makes its module as it is.
     """
     name, make = specs.short_name(text, MODELS), specs.factory(text, MODELS, "model")
-    made = specs.build(text, MODELS, "model") if name in MODELS else _try(make, f"model {text}")
+    made = (
+        specs.build(text, MODELS, "model")
+        if name in MODELS
+        else _try(make, f"model {specs.split(text, MODELS)[0]}")
+    )
     if isinstance(made, nn.Module):
         return lambda _shape, _classes: make
-    if not hasattr(made, "usual"):
+    if not hasattr(made, "default_input"):
         raise UsageError(
             f"model {text} makes a {type(made).__name__}; it must make an nn.Module, or be a dataclass such as "
-            "paceline.jobs.models.mlp.Mlp"
+            "paceline.jobs.models.small.Mlp"
         )
 
     def adapted(shape: tuple[int, ...], classes: int) -> Callable[[], nn.Module]:
-        look = made.usual.changed(name, shape, classes)
-        return partial(made, look.shape, look.classes)
+        inputs = made.default_input.with_shape(name, shape, classes)
+        return partial(made, inputs.shape, inputs.classes)
 
     return adapted
 
@@ -84,21 +88,14 @@ def correct(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def import_job(path: str) -> Job:
     """Call the function behind "module:function" or "file.py:function" and check the job that it returns."""
-    where = f"job {path}"
-    job = call(import_function(path, "job"), where)
+    where, name = f"job {path}", path.rpartition(":")[2]
+    function = specs.load(path, "job")
+    if not callable(function):
+        raise UsageError(f"{where}: {name!r} is a {type(function).__name__}, not a function")
+    job = call(function, where)
     if not isinstance(job, Job):
-        name, kind = path.rpartition(":")[2], type(job).__name__
-        raise UsageError(f"{where}: {name}() returned a {kind}; it must return a paceline.Job")
+        raise UsageError(f"{where}: {name}() returned a {type(job).__name__}; it must return a paceline.Job")
     return checked_job(where, job)
-
-
-def import_function(path: str, kind: str) -> Callable[[], Any]:
-    loaded = specs.load(path, kind)
-    if not callable(loaded):
-        name = path.rpartition(":")[2]
-        raise UsageError(f"{kind} {path}: {name!r} is a {type(loaded).__name__}, not a function")
-    function: Callable[[], Any] = loaded
-    return function
 
 
 def call(function: Callable[[], Any], where: str) -> Any:
@@ -146,8 +143,8 @@ def traceable_of(
         return _imported(text, shape, classes, make_optimizer)
     name = specs.short_name(text, MODELS)
     architecture: Architecture = specs.build(text, MODELS, "model")
-    look = architecture.usual.changed(name, shape, classes)
-    return _of_look(name, architecture, look, make_optimizer)
+    inputs = architecture.default_input.with_shape(name, shape, classes)
+    return _of_input(name, architecture, inputs, make_optimizer)
 
 
 def traceable_of_job(spec: JobSpec) -> Traceable | Job:
@@ -158,26 +155,26 @@ def traceable_of_job(spec: JobSpec) -> Traceable | Job:
     make = model_maker(spec.model)
     make_optimizer = specs.build(spec.optimizer, OPTIMIZERS, "optimizer")
     images = source.load(spec.data_dir)
-    look = ImageInput(shape=images.shape, classes=images.classes)
+    inputs = ImageInput(shape=images.shape, classes=images.classes)
     return Traceable(
         name=f"{specs.short_name(spec.data, DATA)}-{specs.short_name(spec.model, MODELS)}",
         model=make(images.shape, images.classes),
-        loss=look.loss,
-        batch=look.batch,
+        loss=inputs.loss,
+        batch=inputs.batch,
         optimizer=make_optimizer,
         train_samples=len(images.train),
         **spec.changes,
     )
 
 
-def _of_look(
-    name: str, architecture: Architecture, look: InputSpec, optimizer: Any, train_samples: int | None = None
+def _of_input(
+    name: str, architecture: Architecture, inputs: InputSpec, optimizer: Any, train_samples: int | None = None
 ) -> Traceable | Job:
     return Traceable(
         name=name,
-        model=partial(architecture, look.shape, look.classes),
-        loss=look.loss,
-        batch=look.batch,
+        model=partial(architecture, inputs.shape, inputs.classes),
+        loss=inputs.loss,
+        batch=inputs.batch,
         optimizer=optimizer,
         train_samples=train_samples,
     )
@@ -186,8 +183,8 @@ def _of_look(
 def _imported(
     text: str, shape: tuple[int, ...] | None, classes: int | None, optimizer: Any
 ) -> Traceable | Job:
-    where = f"model {text}"
-    loaded = specs.load(path := specs.split(text, MODELS)[0], "model")
+    path = specs.split(text, MODELS)[0]
+    where, loaded = f"model {path}", specs.load(path, "model")
     if isinstance(loaded, nn.Module):  # a module that is made already: of copies, none of it is trained
         return _of_module(text, partial(_moved, partial(deepcopy, loaded)), loaded, shape, classes, optimizer)
     if not callable(loaded):
@@ -199,9 +196,9 @@ def _imported(
     made = call(function, where)
     if isinstance(made, nn.Module):
         return _of_module(text, partial(_moved, function), made, shape, classes, optimizer)
-    if hasattr(made, "usual"):  # written as the models that ship
+    if hasattr(made, "default_input"):  # written as the models that ship
         name = specs.short_name(text, MODELS)
-        return _of_look(name, made, made.usual.changed(name, shape, classes), optimizer)
+        return _of_input(name, made, made.default_input.with_shape(name, shape, classes), optimizer)
     if not isinstance(made, Job | Traceable):
         kind = type(made).__name__
         raise UsageError(

@@ -21,7 +21,7 @@ class InputSpec(Protocol):
     @property
     def classes(self) -> int: ...
 
-    def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
+    def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         """The same with another shape or number of classes; a UsageError where ``model`` cannot take it."""
 
     def batch(self, samples: int) -> Batch:
@@ -40,7 +40,7 @@ class ImageInput:
     smallest: int = 1
     """Pixels that the shorter side must have, for the model to have something left at its end."""
 
-    def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
+    def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 3:
             raise UsageError(
@@ -76,7 +76,7 @@ class TokenInput:
     def classes(self) -> int:
         return self.vocabulary
 
-    def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
+    def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 1:
             raise UsageError(

@@ -13,7 +13,7 @@ from paceline.jobs.models.layers import after, chain, check_dense, dense_layers,
 class AlexNet:
     """AlexNet (Krizhevsky et al., 2012), its two columns as grouped convolutions."""
 
-    usual: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=63)
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=63)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """Five convolutions, two of them with normalisation across channels, then three dense layers.
@@ -45,7 +45,7 @@ class AlexNetV2:
     dense: str = "convolution"
     """The last three layers: convolution, as TF-slim and Paleo write them, or linear, which is the same."""
 
-    usual: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=67)
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=67)
 
     def __post_init__(self) -> None:
         check_dense(self.dense)
@@ -103,7 +103,7 @@ class Vgg16:
     dense: str = "linear"
     """The last three layers: linear, or convolution, as TF-slim and Paleo write the same thing."""
 
-    usual: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=32)
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=32)
 
     def __post_init__(self) -> None:
         check_dense(self.dense)
@@ -131,7 +131,7 @@ NIN_STAGES = ((96, 11, 4, 0), (256, 5, 1, 2), (384, 3, 1, 1))
 class NiN:
     """Network in network (Lin et al., 2014), the one for ImageNet; it has no dense layer."""
 
-    usual: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=67)
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=67)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         ins, *sides = shape

@@ -42,13 +42,13 @@ class Gpt:
             )
 
     @property
-    def usual(self) -> TokenInput:
+    def default_input(self) -> TokenInput:
         """As many tokens as it can see."""
         return TokenInput(length=self.context, vocabulary=self.vocabulary)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        assert shape[0] <= self.context, "a look is checked before a model is made of it"
-        assert classes == self.vocabulary, "a look is checked before a model is made of it"
+        assert shape[0] <= self.context, "the input is checked before a model is made for it"
+        assert classes == self.vocabulary, "the input is checked before a model is made for it"
         return Decoder(self)
 
 

@@ -16,7 +16,7 @@ class Architecture(Protocol):
     """A model. A frozen, keyword-only dataclass; its fields are its settings."""
 
     @property
-    def usual(self) -> InputSpec:
+    def default_input(self) -> InputSpec:
         """What it is fed where nobody says otherwise, and what it can be fed."""
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:

@@ -23,7 +23,7 @@ class _ResNet:
     stem: str = "auto"
     """How it starts: small (3x3), large (7x7 with stride 2, then pooling), or auto: large from 128 pixels."""
 
-    usual: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000)
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000)
 
     def __post_init__(self) -> None:
         _check_stem(self.stem)

@@ -21,7 +21,7 @@ class Mlp:
     layers: int = 1
     """Hidden layers; 0 is logistic regression."""
 
-    usual: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
 
     def __post_init__(self) -> None:
         at_least(1, hidden=self.hidden)
@@ -49,7 +49,7 @@ class Cnn:
     hidden: int = 64
     """Units of the fully connected layer; most of the parameters are in front of it."""
 
-    usual: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
 
     def __post_init__(self) -> None:
         at_least(1, first=self.first, second=self.second, hidden=self.hidden)
