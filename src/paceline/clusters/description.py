@@ -45,7 +45,7 @@ def _read_file(path: Path) -> Cluster:
 
 
 def cluster_of(reader: Reader, name: str) -> Cluster:
-    """The cluster that a file's tables describe; keys that nobody has asked for by now are refused."""
+    """The cluster that a file's tables describe; keys that were not read before are refused."""
     name = reader.word("name", name)
     inside, times, hosts = reader.table("inside"), reader.table("times"), reader.tables("hosts")
     contention = reader.numbers("contention")

@@ -151,7 +151,7 @@ class FlowNetwork:
                 group.sent += group.rate * passed
 
     def _join(self, flow: Flow, left: float) -> None:
-        """Put a flow that has so many bytes left among those in the same position."""
+        """Put a flow with ``left`` bytes to go into the group that shares the same links."""
         cap, shared = inf, []
         for link, times in flow.crosses.items():
             if len(self._users[link]) > 1:
@@ -199,7 +199,7 @@ class FlowNetwork:
 
     def _share(self) -> None:
         """Give every group its fair rate, and see when the next flow ends."""
-        meeting: dict[int, list[FlowGroup]] = {}
+        sharing: dict[int, list[FlowGroup]] = {}
         entangled = False
         for group in self._groups.values():
             if not group.shared:
@@ -207,11 +207,11 @@ class FlowNetwork:
                 continue
             entangled = entangled or len(group.shared) > 1
             for link, _ in group.shared:
-                meeting.setdefault(link, []).append(group)
+                sharing.setdefault(link, []).append(group)
         if entangled:
-            self._fill(meeting)
+            self._fill(sharing)
         else:
-            for link, groups in meeting.items():
+            for link, groups in sharing.items():
                 self._divide(link, groups)
         now, soonest = self._now, inf
         for group in self._groups.values():
@@ -222,7 +222,7 @@ class FlowNetwork:
         self._next = soonest
 
     def _divide(self, link: int, groups: list[FlowGroup]) -> None:
-        """Share one link among groups that meet nowhere else: the slowest by themselves come first."""
+        """Share one link among groups that share no other: those with the lowest cap come first."""
         room = self._capacities[link]
         demand = sum([group.shared[0][1] * group.flows for group in groups])
         if len(groups) > 1:
@@ -234,13 +234,13 @@ class FlowNetwork:
             room -= rate * weight
             demand -= weight
 
-    def _fill(self, meeting: dict[int, list[FlowGroup]]) -> None:
+    def _fill(self, sharing: dict[int, list[FlowGroup]]) -> None:
         """Fill all alike until a link is full or a group at its own limit, freeze those, go on."""
-        waiting = {id(group): group for groups in meeting.values() for group in groups}
+        waiting = {id(group): group for groups in sharing.values() for group in groups}
         slowest = sorted(waiting.values(), key=lambda one: -one.cap)
         demand = {
             link: sum([times * group.flows for group in groups for at, times in group.shared if at == link])
-            for link, groups in meeting.items()
+            for link, groups in sharing.items()
         }
         room = {link: self._capacities[link] for link in demand}
         while waiting:
@@ -249,7 +249,7 @@ class FlowNetwork:
             while slowest and id(slowest[-1]) not in waiting:
                 slowest.pop()
             limited = slowest[-1].cap <= level
-            for group in [slowest[-1]] if limited else meeting[tightest]:
+            for group in [slowest[-1]] if limited else sharing[tightest]:
                 if waiting.pop(id(group), None) is not None:
                     self._freeze(group, group.cap if limited else level, room, demand)
 

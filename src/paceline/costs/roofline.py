@@ -19,7 +19,7 @@ from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError, unknown
 
 TORCH = "torch"
-"""What PyTorch does unless it is told: convolutions in tf32 where the device has it, everything else in fp32."""
+"""What PyTorch does by default: convolutions in tf32 where the device has it, everything else in fp32."""
 WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
 """Number formats, and the bytes of an element in memory."""
 
@@ -73,7 +73,7 @@ SHARES: Mapping[Literal["gpu", "cpu"], Mapping[Kind, PeakShare]] = {"gpu": GPU, 
 _HALF_WIDTH = 8
 """Columns of a product that get half of what many columns get: tiles are about so wide, and padded."""
 _HALF_DEPTH = 32
-"""Likewise terms of each sum: loading and storing a tile takes as long as so many."""
+"""Likewise terms of each sum: loading and storing a tile takes as long as this many terms."""
 
 
 def fullness(shape: Shape) -> float:

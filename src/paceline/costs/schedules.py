@@ -164,7 +164,7 @@ class _Clock:
         """When the first message of the present level began."""
 
     def go_on(self, wave: Wave, level: Ranks, full: Numbers) -> None:
-        """One wave; both links of each message are full with so many chunks of all messages of its level."""
+        """One wave; ``full`` are the chunks of all messages of its level over the two links of each message."""
         paces = self._chunk_seconds[wave.links]
         busy = full * paces
         for link in wave.links:
