@@ -52,11 +52,10 @@ def model_maker(text: str) -> Callable[[tuple[int, ...], int], Callable[[], nn.M
     A shipped model, or a user's own that is written like one, adapts to them; any other makes its module as it is.
     """
     name, make = specs.short_name(text, MODELS), specs.factory(text, MODELS, "model")
-    made = (
-        specs.build(text, MODELS, "model")
-        if name in MODELS
-        else _try(make, f"model {specs.split(text, MODELS)[0]}")
-    )
+    path = specs.import_path(text, MODELS)
+    made: Any = _without_memory(make) if path else specs.build(text, MODELS, "model")
+    if made is None:
+        made = call(make, f"model {path}")
     if isinstance(made, nn.Module):
         return lambda _shape, _classes: make
     if not hasattr(made, "default_input"):
@@ -70,15 +69,6 @@ def model_maker(text: str) -> Callable[[tuple[int, ...], int], Callable[[], nn.M
         return partial(made, inputs.shape, inputs.classes)
 
     return adapted
-
-
-def _try(make: Callable[[], Any], where: str) -> Any:
-    """What it makes, without memory where that is possible."""
-    try:
-        with torch.device("meta"):
-            return make()
-    except (Exception, SystemExit):
-        return call(make, where)
 
 
 def correct(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -218,7 +208,7 @@ def _without_memory(function: Callable[[], Any]) -> nn.Module | None:
         with torch.device("meta"):
             made = function()
     except (Exception, SystemExit):
-        # It reads data, or looks at what it makes; if it is wrong altogether, it fails again and is told.
+        # It reads data, or looks at what it makes; if it is wrong altogether, it fails again and that is reported.
         return None
     return made if isinstance(made, nn.Module) else None
 
