@@ -116,7 +116,7 @@ schedules = _lister(jobs.SCHEDULES, "List the learning-rate schedules.", "--sche
 FORMATS = ("tf32", "fp16", "bf16")
 
 _WIDTH = 110
-"""Characters a line where nobody says how wide the page is; a narrow terminal folds the titles."""
+"""Characters a line where the output is no terminal; a narrow terminal folds the titles."""
 
 
 def devices(*, as_json: AsJson = False) -> None:

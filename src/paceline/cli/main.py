@@ -1,4 +1,4 @@
-"""The command's front door: which commands there are, and what an error looks like.
+"""The ``paceline`` command: its sub-commands, and how errors are reported.
 
 Nothing here imports torch: each command is imported when it is called, so help is quick.
 """
@@ -26,11 +26,11 @@ COMMANDS = {
     ),
     "simulate": (
         "paceline.cli.simulate:simulate",
-        "Run the same training in virtual time, on a cluster that nobody owns.",
+        "Run the same training in virtual time, on a cluster that you describe.",
     ),
     "predict": (
         "paceline.cli.predict:predict",
-        "Predict how fast a training will go, on hardware that nobody has bought yet.",
+        "Predict how fast a training will go, on hardware that you need not have.",
     ),
     "calibrate": ("paceline.cli.calibrate:app", "Measure this machine, so that predictions know it."),
     "explain": ("paceline.cli.explain:explain", "Show what a collective does, round by round."),
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unknown_word(word: str) -> UsageError:
-    """What stands first is neither a command nor an option; a single letter is taken for a long option's first."""
+    """The first word is neither a command nor an option; a single letter is taken for a long option's first."""
     if not word.startswith("-"):
         return unknown("command", word, COMMANDS, see="paceline --help")
     long = next((flag for flag in FLAGS if flag[2:3] and flag[2] == word[1:]), word)
@@ -107,7 +107,7 @@ def _unknown_word(word: str) -> UsageError:
 
 
 def _write_nowhere() -> None:
-    """Nobody reads on, as after `head`, which is no failure: what is still to be written must not become one."""
+    """Discard the rest of the output: the reader has closed the pipe, as `head` does, which is no failure."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

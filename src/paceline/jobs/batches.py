@@ -104,7 +104,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def batch_like(take: Callable[[Tensor], Batch], samples: int) -> Batch:
-    """A batch of so many copies of the first sample, on the device that is the default now.
+    """A batch of ``samples`` copies of the first sample, on the device that is the default now.
 
     Without memory, on "meta", two small batches give the shapes of any: the sides of a tensor stay or grow by the
     same with every sample, whether samples are stacked, padded or joined.
@@ -192,7 +192,7 @@ def tensors_of(batch: Batch) -> list[Tensor]:
 
 
 def _scaled(one: list[Tensor], two: list[Tensor], samples: int) -> list[list[int]] | None:
-    """The shapes for so many samples by those for one and two; None where the two do not match."""
+    """The shapes for ``samples`` samples by those for one and two; None where the two do not match."""
     if [tensor.dim() for tensor in one] != [tensor.dim() for tensor in two]:
         return None
     return [

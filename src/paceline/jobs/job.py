@@ -48,7 +48,7 @@ class Traceable(StepDefinition):
     """A step that can be traced without data. Called under ``torch.device("meta")``, or a real one to be timed."""
 
     batch: Callable[[int], Batch]
-    """A batch of so many samples, such as (inputs, targets), on the device that is the default when it is called.
+    """A batch of this many samples, such as (inputs, targets), on the device that is the default when it is called.
 
     What they hold does not matter, but targets and tokens are in range, so that the model also runs on them.
     """

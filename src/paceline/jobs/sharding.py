@@ -65,7 +65,7 @@ class Shards:
         return self.global_batch if (step + 1) % self.steps_per_epoch else self._last_cuts[-1]
 
     def steps_through(self, seen: int) -> int:
-        """Steps that are finished when all workers together have trained on so many samples."""
+        """Steps that are finished when all workers together have trained on ``seen`` samples."""
         epochs, rest = divmod(seen, self.samples)
         return epochs * self.steps_per_epoch + rest // self.global_batch
 

@@ -51,21 +51,21 @@ class ImageShape(tuple[int, int, int]):
 
 
 def at_least(least: float, **settings: float) -> None:
-    """Each setting is a finite number of at least so much."""
+    """Refuse a setting that is not a finite number of at least ``least``."""
     for name, value in settings.items():
         if not least <= value < float("inf"):
             raise ValueError(f"{name}={value:g} is out of range; it must be at least {least:g}")
 
 
 def more_than(bound: float, **settings: float) -> None:
-    """Each setting is a finite number of more than so much."""
+    """Refuse a setting that is not a finite number above ``bound``."""
     for name, value in settings.items():
         if not bound < value < float("inf"):
             raise ValueError(f"{name}={value:g} is out of range; it must be more than {bound:g}")
 
 
 def fraction(**settings: float) -> None:
-    """Each setting is at least 0 and less than 1."""
+    """Refuse a setting that is not at least 0 and less than 1."""
     for name, value in settings.items():
         if not 0 <= value < 1:
             raise ValueError(f"{name}={value:g} is out of range; it must be at least 0 and less than 1")

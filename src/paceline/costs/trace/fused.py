@@ -28,7 +28,7 @@ class FusedKernels(TorchFunctionMode):
         kwargs = kwargs or {}
         if func is _attend_in_parts:
             return _attention(*args, **kwargs)
-        if func is functional.multi_head_attention_forward:  # while it runs, no call of its own comes by here
+        if func is functional.multi_head_attention_forward:  # its own calls are not dispatched here
             with _attention_inside():
                 return func(*args, **kwargs)
         if func is functional.mish and args[0].is_meta:

@@ -85,7 +85,7 @@ FLOPS: dict[str, float] = {name: flops for flops, names in _FLOPS.items() for na
 
 
 def kind_of(name: str) -> Kind:
-    """What an operator does; one that nobody knows is taken to be elementwise."""
+    """What an operator does; an unknown one is taken to be elementwise."""
     if name.startswith("_scaled_dot_product_"):
         return "attention"
     return KINDS.get(name, "elementwise")

@@ -30,7 +30,7 @@ BLOCK = 32 * 2**20
 
 
 class HeldMemory:
-    """Counts the memory of every tensor that an operator makes, from then until nobody holds it.
+    """Counts the memory of every tensor that an operator makes, until it is freed.
 
     Two tensors that share memory count once. What was there before the step, such as parameters, does not count.
     ``mixed`` is what the same step would hold in mixed precision: products and convolutions read and make 16-bit
@@ -197,7 +197,7 @@ Run = Callable[[OpOverload, tuple[Any, ...], dict[str, Any]], tuple[Any, float]]
 
 
 class OperatorRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Calls in the order in which they come, by phase; with no phase set, they run and are not written down."""
+    """Records calls in order, by phase; with no phase set, they run and are not recorded."""
 
     def __init__(self, run: Run, held: HeldMemory | None = None) -> None:
         """With ``held``, an operator's record also says what memory is held while it runs."""

@@ -88,7 +88,7 @@ class Trace:
 
 
 def trace(job: Traceable | Job, samples: int) -> Trace:
-    """The operators of one step on so many samples: forward, loss, backward and the optimizer's step.
+    """The operators of one step on ``samples`` samples: forward, loss, backward and the optimizer's step.
 
     Raises UsageError where the model cannot be run without values, naming the module and the line.
     """

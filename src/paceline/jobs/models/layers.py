@@ -17,7 +17,7 @@ class Architecture(Protocol):
 
     @property
     def default_input(self) -> InputSpec:
-        """What it is fed where nobody says otherwise, and what it can be fed."""
+        """What it is fed by default, and what it can be fed."""
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         """A new model, from inputs of this shape to a score a class; its weights are drawn at random."""

@@ -66,7 +66,7 @@ def _stem(stem: str, shape: tuple[int, ...]) -> tuple[list[nn.Module], int]:
 
 
 def _stages(block: type["Block"], counts: tuple[int, ...], side: int) -> Iterator[nn.Module]:
-    """All blocks, given the shorter side of what comes in.
+    """All blocks, given the shorter side of their input.
 
     A stage halves the image only while two pixels a side are left, so that batch norm has something to
     average even on a batch of one tiny image.
@@ -93,7 +93,7 @@ class Block(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
 
     widening: ClassVar[int] = 1
-    """Channels that come out, in units of its width."""
+    """Output channels, in units of its width."""
 
     def __init__(self, ins: int, width: int, stride: int = 1) -> None:
         super().__init__()
