@@ -26,11 +26,11 @@ COMMANDS = {
     ),
     "simulate": (
         "paceline.cli.simulate:simulate",
-        "Run the same training in virtual time, on a cluster that you describe.",
+        "Run the same training in virtual time, on a cluster that nobody owns.",
     ),
     "predict": (
         "paceline.cli.predict:predict",
-        "Predict how fast a training will go, on hardware that you need not have.",
+        "Predict how fast a training will go, on hardware that nobody has bought yet.",
     ),
     "calibrate": ("paceline.cli.calibrate:app", "Measure this machine, so that predictions know it."),
     "explain": ("paceline.cli.explain:explain", "Show what a collective does, round by round."),
