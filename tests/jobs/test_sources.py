@@ -10,6 +10,7 @@ import pytest
 from paceline.cli.main import main
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
+from paceline.records.files import to_document
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.options import LiveOptions
@@ -123,7 +124,7 @@ def test_joining_runs_no_code_that_the_user_did_not_name(tmp_path, marker, monke
     monkeypatch.chdir(tmp_path)
     write_code(tmp_path / "mine.py", marker)
     settings = Settings(job=JobSpec(path="mine.py:build"), epochs=1, strategy="async")
-    document = json.dumps({"settings": settings.to_json(), "name": "x", "run": "0" * 16, "endpoints": []})
+    document = json.dumps({"settings": to_document(settings), "name": "x", "run": "0" * 16, "endpoints": []})
     monkeypatch.setattr(start, "_request_rank", lambda *_: Welcome(2, False, document))
 
     def join(**more):

@@ -263,7 +263,7 @@ def test_settings_come_back_from_the_folder(tmp_path) -> None:
             Settings(
                 job=JobSpec(), epochs=1, batch_sizes=(8,), strategy="local-sgd:period=1s", buffers="rank0"
             ),
-            "--buffers average",
+            "the average of the buffers",
         ),
         (Settings(job=JobSpec(path="engine_jobs:halves"), epochs=1, batch_sizes=(8,)), "float16"),
     ],
@@ -336,9 +336,9 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     """If this failed, the settings of a run would be lost by asking for too little."""
     folder = run_alone(tmp_path, 6).folder
     before = files_of(folder)
-    with pytest.raises(UsageError, match=r"^--iterations 4 is step 4, and .* is at step 6; give more$"):
+    with pytest.raises(UsageError, match=r"^4 iterations end at step 4, and .* is at step 6; ask for more$"):
         run_alone(tmp_path, 4, folder)
-    with pytest.raises(UsageError, match="is complete: it ended at step 6; raise"):
+    with pytest.raises(UsageError, match="is complete: it ended at step 6; ask for more"):
         run_alone(tmp_path, 6, folder)
     assert files_of(folder) == before
 

@@ -104,7 +104,9 @@ def test_a_file_that_is_missing_is_told_before_anything_starts(tmp_path):
 def test_resuming_is_refused_at_once_and_in_a_sentence(tmp_path):
     train(*TRAIN, "-i", "10", home=tmp_path)
     done = run_paceline("train", "--resume", "latest", cwd=tmp_path, check=2)
-    assert done.stderr.endswith("is complete: it ended at step 10; raise --epochs or --iterations to go on\n")
+    assert done.stderr.endswith(
+        "is complete: it ended at step 10; ask for more epochs or iterations to go on\n"
+    )
     told = run_paceline("train", "--resume", "nowhere", cwd=tmp_path, check=2).stderr
     assert "nowhere is not the folder of a run: there is no such folder" in told
     told = run_paceline("train", "--resume", "latest", "--runs", "elsewhere", cwd=tmp_path, check=2).stderr

@@ -12,6 +12,7 @@ from paceline import jobs, specs
 from paceline.collectives import NATIVE, SCHEDULES, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
+from paceline.records.files import to_document
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
 
@@ -199,7 +200,7 @@ class KeepOptions:
         from paceline.reports.progress import ConsoleObserver, JsonObserver
         from paceline.reports.tensorboard import TensorBoardObserver
 
-        shown = JsonObserver(settings.to_json()) if self.as_json else ConsoleObserver(clock=clock)
+        shown = JsonObserver(to_document(settings)) if self.as_json else ConsoleObserver(clock=clock)
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]
 
 

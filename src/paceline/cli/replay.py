@@ -35,7 +35,7 @@ def repeat(run: Path, options: RunOptions, where: ClusterOptions, keep: KeepOpti
     machinery = {"replay": str(recording.folder.path), "gradients": recording.gradients}
     folder = new_folder(keep.parent, name, recording.settings, machinery)
     observer = Tee([FolderObserver(folder), *keep.observers(recording.settings, "recorded")])
-    with FolderRecorder(folder, recording.workers, prepared.agenda.last) as recorder, closing(observer):
+    with FolderRecorder(folder, recording.workers, prepared.triggers.last) as recorder, closing(observer):
         replay(
             recording,
             observer=observer,

@@ -182,7 +182,7 @@ def _run(
         keep.parent, name, settings, {"cluster": asdict(cluster), "gradients": where.gradients}
     )
     observer = Tee([FolderObserver(folder), *keep.observers(settings, "simulated")])
-    with FolderRecorder(folder, settings.workers, prepared.agenda.last) as recorder, closing(observer):
+    with FolderRecorder(folder, settings.workers, prepared.triggers.last) as recorder, closing(observer):
         if where.note:
             observer.noted(where.note)
         if not recorder.detailed:

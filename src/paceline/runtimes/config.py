@@ -1,22 +1,29 @@
 """``config.json``: what a run was asked to do, for people and for a run that goes on."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
-from paceline.records.files import DamagedFile, digest_of, read_json, read_sealed, write_sealed
+from paceline.records.files import (
+    DamagedFile,
+    digest_of,
+    from_document,
+    read_json,
+    read_sealed,
+    to_document,
+    write_sealed,
+)
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
 from paceline.records.tensors import RunIdentity, new_run_id
-from paceline.records.typed import WrongType, check_type
 from paceline.runtimes.settings import Settings
 from paceline.specs.source import check_trusted, fingerprints
 from paceline.strategies import STRATEGIES
 
-SCHEMA = 3
+SCHEMA = 4
 
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
@@ -63,19 +70,16 @@ def write_config(
 
     Without an ``identity`` it is a new run; without a ``placement`` it is on one host and has no servers.
     """
-    document = {
-        "schema": SCHEMA,
-        "runtime": runtime,
-        "identity": asdict(identity or new_identity(settings)),
-        "settings": resolved(settings).to_json(),
-        "machinery": dict(machinery),
-        "placement": asdict(placement or Placement(workers=(0,) * settings.workers)),
-        "code": {
-            file: digest for path in import_paths(settings) for file, digest in fingerprints(path).items()
-        },
-        "origin": origin,
-    }
-    write_sealed(folder.config, document)
+    config = Config(
+        runtime=runtime,
+        identity=identity or new_identity(settings),
+        settings=resolved(settings),
+        machinery=dict(machinery),
+        placement=placement or Placement(workers=(0,) * settings.workers),
+        code={file: digest for path in import_paths(settings) for file, digest in fingerprints(path).items()},
+        origin=origin,
+    )
+    write_sealed(folder.config, {"schema": SCHEMA, **to_document(config)})
 
 
 def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
@@ -85,7 +89,7 @@ def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
 
 def _fixed(settings: Settings) -> dict[str, Any]:
     """What may not change when the run resumes; where its data lies may."""
-    document = resolved(settings).to_json()
+    document = to_document(resolved(settings))
     document["job"].pop("data_dir")
     return {name: value for name, value in document.items() if name not in _CHANGEABLE}
 
@@ -94,9 +98,14 @@ def read_config(folder: RunFolder) -> Config:
     """All that an earlier run wrote, every field of its type; else a UsageError that says why it cannot be had."""
     document = _read(folder)
     try:
-        return _parse(document)
-    except (WrongType, UsageError, ValueError, LookupError, TypeError) as error:
+        config = from_document(document, Config)
+        if digest_of(to_document(config)) != digest_of(document):
+            raise UsageError("it has other fields")
+        if config.runtime == "live":
+            _check_machinery(config.machinery)
+    except ValueError as error:
         raise UsageError(f"{folder.config} cannot be read ({error}); {_NEW_RUN}") from error
+    return config
 
 
 def _read(folder: RunFolder) -> dict[str, Any]:
@@ -111,9 +120,10 @@ def _read(folder: RunFolder) -> dict[str, Any]:
         raise UsageError(f"{folder.config} cannot be read ({error.strerror}); see who may read it") from error
     except DamagedFile as damage:
         raise UsageError(f"{damage}, {_made_by(folder)}") from damage
-    if document.get("schema") != SCHEMA:
+    schema = document.pop("schema", None)
+    if schema != SCHEMA:
         raise UsageError(
-            f"{folder.config} is of schema {document.get('schema')}, which another paceline wrote, and this one "
+            f"{folder.config} is of schema {schema}, which another paceline wrote, and this one "
             f"reads schema {SCHEMA}; use that paceline, or start a new run with 'paceline train'"
         )
     return document
@@ -133,32 +143,15 @@ def _made_by(folder: RunFolder) -> str:
     return f"and {_NEW_RUN}"
 
 
-def _parse(document: dict[str, Any]) -> Config:
-    names = {"schema", *(field.name for field in fields(Config))}
-    if set(document) != names:
-        raise WrongType(f"it does not hold {', '.join(sorted(names))}")
-    for name, hint in get_type_hints(Config).items():
-        if name != "settings":
-            check_type(document[name], hint, name)
-    if document["runtime"] == "live":
-        _check_machinery(document["machinery"])
-    return Config(
-        runtime=document["runtime"],
-        identity=RunIdentity(**document["identity"]),
-        settings=Settings.from_json(document["settings"]),
-        machinery=document["machinery"],
-        placement=Placement(**{name: tuple(nodes) for name, nodes in document["placement"].items()}),
-        code=document["code"],
-        origin=document["origin"],
-    )
-
-
 def _check_machinery(machinery: dict[str, Any]) -> None:
     from paceline.runtimes.live.options import LiveOptions
 
     hints = get_type_hints(LiveOptions)
     for name, value in machinery.items():
-        check_type(value, hints.get(name, None), f"machinery.{name}")
+        try:
+            from_document(value, hints.get(name, type(None)))
+        except ValueError as error:
+            raise UsageError(f"machinery.{name} is {value!r}") from error
 
 
 def read_settings(folder: RunFolder) -> Settings:
@@ -185,10 +178,10 @@ def already_complete(folder: RunFolder, settings: Settings, last: int, step: int
     """Nothing is left to resume: these settings end at step ``last``, and the run has done ``step``."""
     if last == step:
         return UsageError(
-            f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
+            f"{folder.path} is complete: it ended at step {step}; ask for more epochs or iterations to go on"
         )
-    asked = f"--epochs {settings.epochs}" if settings.iterations is None else f"--iterations {last}"
-    return UsageError(f"{asked} is step {last}, and {folder.path} is at step {step}; give more")
+    asked = f"{settings.epochs} epochs end" if settings.iterations is None else f"{last} iterations end"
+    return UsageError(f"{asked} at step {last}, and {folder.path} is at step {step}; ask for more")
 
 
 def read_machinery(folder: RunFolder) -> dict[str, Any]:
@@ -254,5 +247,5 @@ def check_same_job(folder: RunFolder, settings: Settings) -> None:
         was, now = getattr(recorded, part), getattr(asked, part)
         if was != now:
             raise UsageError(
-                f"--times {folder.path} were recorded with {part} {was}, not {now}; record this job"
+                f"the times of {folder.path} were recorded with {part} {was}, not {now}; record this job"
             )

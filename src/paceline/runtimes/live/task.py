@@ -6,7 +6,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from paceline.records.files import write_json
+from paceline.records.files import to_document, write_json
 from paceline.records.folder import RunFolder, environment
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import Placement, read_config, read_live, write_config
@@ -41,7 +41,10 @@ class ProcessTask:
 
     def asked(self) -> dict[str, Any]:
         """What must be the same in all processes of the run; the paths of its files may differ."""
-        asked = self.settings.to_json()
+        settings = self.settings
+        asked: dict[str, Any] = to_document(settings)
+        asked |= {"evaluate": str(settings.evaluate), "checkpoint": str(settings.checkpoint)}
+        asked["batch_sizes"] = list(settings.batch_sizes)  # as it comes back from JSON
         job = asked.pop("job")
         asked.update({f"the job's {part}": value for part, value in job.items() if part != "data_dir"})
         asked["the run's name"] = self.name

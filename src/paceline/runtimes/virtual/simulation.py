@@ -17,10 +17,9 @@ from paceline.jobs.sharding import Shards
 from paceline.records.events import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
-from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.prepare import server_count
 from paceline.runtimes.session import Position, Session
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import Settings, Triggers
 from paceline.runtimes.virtual.compute import NoCompute, RealCompute
 from paceline.runtimes.virtual.ledger import StepLedger
 from paceline.runtimes.virtual.node import Node
@@ -99,7 +98,7 @@ class Simulation:
         session = Session(
             strategy=self.strategy,
             me=me,
-            agenda=self.triggers,
+            triggers=self.triggers,
             shards=self.shards,
             position=Position(),
             metrics=self._metrics,

@@ -161,7 +161,7 @@ class ServerRun:
 
     def _apply(self, effect: Apply) -> None:
         me, prepared = self.me, self._prepared
-        self.shard.apply(prepared.agenda.epoch(prepared.shards.steps_through(me.seen)), effect.rate)
+        self.shard.apply(prepared.triggers.epoch(prepared.shards.steps_through(me.seen)), effect.rate)
         me.version += 1
         me.seen += sum(gradient.samples for gradient in effect.gradients)
         self.records.write(Updated(self._now, me.version, effect.gradients))

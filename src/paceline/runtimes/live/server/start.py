@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.files import write_json
+from paceline.records.files import to_document, write_json
 from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.lock import RunLock
 from paceline.records.tensors import RunIdentity
@@ -63,7 +63,7 @@ def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -
         if place.rank == 0:
             stack.enter_context(invitation(folder, socket.endpoint, store.secret, place.secret_file))
         described = {
-            "settings": settings.to_json(),
+            "settings": to_document(settings),
             "name": run["name"],
             "run": identity.run,
             "endpoints": endpoints,

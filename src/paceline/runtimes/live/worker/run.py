@@ -112,7 +112,7 @@ class WorkerRun:
 
         Where there are servers theirs decide: a worker without one of that step only continues to count.
         """
-        settings, last = self.prepared.settings, self.prepared.agenda.last
+        settings, last = self.prepared.settings, self.prepared.triggers.last
         tree: dict[str, Any] | None
         if isinstance(self.comm, ServerComm):
             step, tree = self._load_with_servers(self.comm, folder, checkpoints)
@@ -128,9 +128,9 @@ class WorkerRun:
         if tree is not None:
             restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
         else:
-            self.position.progress = self.position.met = step
+            self.position.progress = self.position.last_sync = step
             self._recorded_to = maxsize
-        if self.position.met >= last:
+        if self.position.last_sync >= last:
             raise already_complete(folder, settings, last, step)
 
     def _load_with_servers(
@@ -219,7 +219,7 @@ class WorkerRun:
         self._session = Session(
             strategy=prepared.strategy,
             me=self.me,
-            agenda=prepared.agenda,
+            triggers=prepared.triggers,
             shards=prepared.shards,
             position=self.position,
             metrics=tuple(prepared.job.metrics),
@@ -243,9 +243,9 @@ class WorkerRun:
                 self.recorder.close(self.me.clock)
                 ending: Ending = end.value
                 return ending
-            if session.meeting and not at_sync_point:
+            if session.at_sync_point and not at_sync_point:
                 self._write_records()
-            at_sync_point = session.meeting
+            at_sync_point = session.at_sync_point
             if type(effect) is Gradient and self._leaving():
                 self._write_records()
                 return "left"
@@ -309,7 +309,7 @@ class WorkerRun:
     def _apply(self, effect: Apply) -> None:
         me = self.me
         self.heartbeat.enter("apply")
-        self.replica.apply(self._session.agenda.epoch(self.position.progress), effect.rate)
+        self.replica.apply(self._session.triggers.epoch(self.position.progress), effect.rate)
         me.clock += 1
         self.recorder.mark("apply")
         by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP

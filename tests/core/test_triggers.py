@@ -4,24 +4,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.jobs.spec import JobSpec
-from paceline.runtimes.agenda import Due, Triggers
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import DueActions, Every, Settings, Triggers
 
 
-def agenda(steps_per_epoch=10, **options):
+def triggers(steps_per_epoch=10, **options):
     return Triggers(Settings(job=JobSpec(), **options), steps_per_epoch)
 
 
 def test_dates_of_a_short_run():
-    dates = agenda(epochs=2, evaluate=Every(1), checkpoint=Every(15, "steps"))
+    dates = triggers(epochs=2, evaluate=Every(1), checkpoint=Every(15, "steps"))
     assert [dates.next(progress) for progress in (0, 9, 10, 15, 19)] == [10, 10, 15, 20, 20]
-    assert dates.due(0, 10) == Due(evaluate=True, checkpoint=False, stop=False)
-    assert dates.due(10, 15) == Due(evaluate=False, checkpoint=True, stop=False)
-    assert dates.due(15, 20) == Due(evaluate=True, checkpoint=True, stop=True)
+    assert dates.due(0, 10) == DueActions(evaluate=True, checkpoint=False, stop=False)
+    assert dates.due(10, 15) == DueActions(evaluate=False, checkpoint=True, stop=False)
+    assert dates.due(15, 20) == DueActions(evaluate=True, checkpoint=True, stop=True)
 
 
 def test_never_is_never_even_at_the_end():
-    assert agenda(iterations=7, evaluate=Every(0), checkpoint=Every(0)).due(0, 7) == Due(False, False, True)
+    assert triggers(iterations=7, evaluate=Every(0), checkpoint=Every(0)).due(0, 7) == DueActions(
+        False, False, True
+    )
 
 
 @given(
@@ -32,7 +33,7 @@ def test_never_is_never_even_at_the_end():
     st.lists(st.integers(1, 30), min_size=1, max_size=60),
 )
 def test_whatever_the_jumps_each_date_is_kept_once(steps_per_epoch, last, evaluate, checkpoint, jumps):
-    dates = agenda(
+    dates = triggers(
         steps_per_epoch,
         iterations=last,
         evaluate=Every(evaluate, "steps"),
