@@ -38,7 +38,7 @@ from paceline.jobs.job import Job, Traceable
 from paceline.reports.calibrate import ShownCalibration, render_device
 from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.measure import TrainingStep
-from paceline.studies.predict.interval import NORMAL
+from paceline.studies.predict.pricing import NORMAL
 
 MEDIAN, TWICE = 20.0, 2.0
 """Per cent that the median error may be; how many times as far off Paleo must be."""

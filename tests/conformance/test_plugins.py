@@ -96,6 +96,20 @@ def test_the_strategy_on_the_page_trains_live_as_in_virtual_time_and_resumes(fol
     assert "would call Baton() of 'baton.py', which is not found in" in refused.stderr
 
 
+@pytest.mark.parametrize("jitter", [(), ("--jitter", "0.1")])
+def test_the_strategy_on_the_page_is_predicted(jitter, folder):
+    options = ("resnet18", "--device", "v100", "--network", "10gbit", "--workers", "1,4,64", *jitter)
+    found = {
+        period: run_json("predict", *options, "--strategy", f"baton.py:Baton:period={period}", cwd=folder)
+        for period in (2, 8)
+    }
+    seldom, often = (steps_of(found[period]) for period in (8, 2))
+    assert seldom[0] == pytest.approx(often[0]), "one worker sends nothing"
+    assert all(one < other for one, other in zip(seldom[1:], often[1:], strict=True)), (
+        "a longer period sends less"
+    )
+
+
 def test_a_model_an_optimizer_and_a_schedule_come_by_import_path(folder):
     options = ("--model", "parts.py:Net:width=8", "--optimizer", "parts:Plain:lr=0.2", "--iterations", "6")
     options = (*options, "--schedule", "parts.py:Halving", "--batch-size", "16", "--workers", "2")
@@ -135,3 +149,24 @@ def test_what_is_wrong_with_a_plug_in_is_one_sentence(option, spec, words, folde
         refused = run_paceline(command, f"--{option}", spec, "--iterations", "1", check=2, cwd=folder)
         assert words in refused.stderr
         assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("jitter", ["0", "0.1"])
+def test_the_strategy_on_the_page_is_predicted(folder, jitter):
+    """With no further code: one worker, several, several a host, and with compute times that vary."""
+    words = ["mlp", "--device", "v100", "--network", "1gbit", "--per-host", "2", "--workers", "1,2,5,64"]
+    command = ["predict", *words, "--jitter", jitter, "--strategy"]
+    baton, apart = (run_json(*command, one, cwd=folder) for one in (BATON, "local-sgd:period=4"))
+    rows, others = (document["series"][0]["rows"] for document in (baton, apart))
+    assert [row["workers"] for row in rows] == [1, 2, 5, 64]
+    assert rows[0]["step"] == pytest.approx(others[0]["step"])
+    assert all(row["breakdown"]["communicate"] > 0 for row in rows[1:])
+    assert all(row["speed_up"] > 0 for row in rows)
+
+
+def test_the_strategy_on_the_page_is_predicted_on_an_uneven_cluster(folder):
+    (folder / "uneven.toml").write_text('[[hosts]]\ncount = 2\n[[hosts]]\nname = "slow"\nspeed = 0.5\n')
+    words = ["mlp", "--device", "v100", "--cluster", "uneven.toml", "--strategy", BATON]
+    rows = run_json("predict", *words, cwd=folder)["series"][0]["rows"]
+    assert [row["workers"] for row in rows] == [1, 2, 3]
+    assert rows[2]["breakdown"]["wait"] > 0

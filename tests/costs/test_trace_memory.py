@@ -14,7 +14,7 @@ from paceline.jobs.build import traceable_of
 from paceline.jobs.job import Traceable
 from paceline.jobs.models.resnet import ResNet18
 from paceline.jobs.optimizers import Adam, Sgd
-from paceline.studies.predict.batches import on_line
+from paceline.studies.predict.compute import interpolate
 from small_models import cnn, images, words
 
 SUBJECTS = {
@@ -157,7 +157,7 @@ def test_memory_between_two_batches_is_that_of_its_own_trace() -> None:
     subject = SUBJECTS["googlenet"]
     small, large = trace(subject, 2), trace(subject, 64)
     for samples in (3, 17, 40):
-        guess, real = on_line(small, large, samples), trace(subject, samples)
+        guess, real = interpolate(small, large, samples), trace(subject, samples)
         assert guess is not None
         assert guess.held() == pytest.approx(real.held(), rel=1e-6)
         assert guess.held(mixed=True) == pytest.approx(real.held(mixed=True), rel=1e-6)

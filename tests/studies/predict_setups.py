@@ -5,7 +5,7 @@ from dataclasses import replace
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.costs.device import StepCost
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.studies.predict.base import Setup
+from paceline.studies.predict.setup import Setup
 
 LINK = Link(bandwidth=1.25e9, latency=5e-5)
 SHAPE = JobShape(name="shape", parameters=(1_000, *(600_000,) * 18, 5_000), train_samples=1, test_samples=1)

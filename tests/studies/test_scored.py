@@ -13,10 +13,9 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.virtual.recording import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
-from paceline.studies.predict.base import Setup
-from paceline.studies.predict.events import settings_of, shape_of, step_times
-from paceline.studies.predict.scored import compare_parts, parts_table
-from paceline.studies.predict.steps import predict_step
+from paceline.studies.predict.score import compare_parts, parts_table
+from paceline.studies.predict.setup import Setup
+from paceline.studies.predict.step import predict_step
 
 LINK = Link(bandwidth=1e9, latency=1e-4)
 SETUP = Setup(
@@ -35,12 +34,12 @@ SETUP = Setup(
 def record(tmp_path: Path) -> RunFolder:
     """Of a virtual run of what ``SETUP`` says."""
     folder = RunFolder(tmp_path)
-    settings = settings_of(SETUP, 2, 20)
-    cluster = replace(SETUP.cluster, times=step_times(SETUP.cost, SETUP.cluster.times))
+    settings = SETUP.settings(2, 20)
+    cluster = replace(SETUP.cluster, times=SETUP.times)
     with FolderRecorder(folder, 2, 20) as recorder:
         simulate(
             settings,
-            shape_of(SETUP, settings),
+            SETUP.shape_for(settings),
             cluster,
             stated_costs(cluster, settings.batch_sizes, {}),
             gradients=False,
@@ -51,7 +50,7 @@ def record(tmp_path: Path) -> RunFolder:
 
 def test_every_part_is_as_recorded(record: RunFolder) -> None:
     """What the predictor calls a part is what records call it, hidden transfers and the whole step included."""
-    rows = {row.part: row for row in compare_parts(predict_step(SETUP), record)}
+    rows = {row.part: row for row in compare_parts(predict_step(SETUP).breakdown, record)}
     for part in ("data", "forward", "backward", "communicate", "apply", "hidden", "step"):
         assert rows[part].recorded > 0
         assert rows[part].error == pytest.approx(0, abs=1e-6)
@@ -62,7 +61,7 @@ def test_every_part_is_as_recorded(record: RunFolder) -> None:
 
 def test_a_wrong_part_is_seen_in_its_row(record: RunFolder) -> None:
     """The table is to tell which part of the model was wrong."""
-    wrong = replace(predict_step(SETUP), backward=12e-3)
+    wrong = replace(predict_step(SETUP).breakdown, backward=12e-3)
     rows = {row.part: row for row in compare_parts(wrong, record)}
     assert rows["backward"].error == pytest.approx(0.5)
     assert rows["forward"].error == pytest.approx(0, abs=1e-6)
@@ -76,4 +75,4 @@ def test_a_wrong_part_is_seen_in_its_row(record: RunFolder) -> None:
 def test_a_folder_without_steps_is_refused(tmp_path: Path) -> None:
     """There is nothing to compare with."""
     with pytest.raises(UsageError, match="holds no recorded steps"):
-        compare_parts(predict_step(SETUP), RunFolder(tmp_path))
+        compare_parts(predict_step(SETUP).breakdown, RunFolder(tmp_path))

@@ -133,3 +133,14 @@ def _layers(trace: Trace) -> Iterable[LayerWork]:
 def _takes_data(operator: Operator) -> bool:
     """Whether a backward is that of a convolution of the data itself."""
     return isinstance(operator.shape, Convolution) and not operator.shape.data
+
+
+VARIANTS: Mapping[str, str] = MappingProxyType(
+    {"inception-v3": "inception-v3:version=paleo", "vgg16": "vgg16:dense=convolution"}
+)
+"""The networks that come with Paleo and are there written another way than usual."""
+
+
+def as_paleo(model: str) -> str:
+    """A model's spec, in Paleo's own version where it has one and no settings ask for another."""
+    return VARIANTS.get(model, model)

@@ -1,4 +1,4 @@
-"""A prediction beside what happened, part by part."""
+"""A predicted step beside the recorded one, part by part."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -7,15 +7,14 @@ from typing import NamedTuple
 from paceline.errors import UsageError
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
-from paceline.records.spans import StepRecord
-from paceline.studies.predict.base import Step
+from paceline.records.spans import StepBreakdown, StepRecord
 
-PARTS = ("data", "forward", "backward", "communicate", "wait", "apply", "other")
+PARTS = ("data", "forward", "backward", "communicate", "wait", "apply", "other", "hidden")
 WARM_UP = 0.1
-"""The part of a run that does not count: memory is allocated and connections find their pace."""
+"""The fraction of a run that does not count: memory is allocated and connections are opened."""
 
 
-class Scored(NamedTuple):
+class PartScore(NamedTuple):
     """One part of a step, in seconds."""
 
     part: str
@@ -28,22 +27,18 @@ class Scored(NamedTuple):
         return self.predicted / self.recorded - 1 if self.recorded > 0 else None
 
 
-def compare_parts(prediction: Step, folder: RunFolder) -> tuple[Scored, ...]:
-    """The parts of a predicted step, what was hidden behind backward and the whole, beside a run's record.
+def compare_parts(predicted: StepBreakdown, folder: RunFolder) -> tuple[PartScore, ...]:
+    """The parts of a predicted step and the whole of it, beside a run's record.
 
-    Recorded is the mean of all workers' steps after the first tenth; evaluations and checkpoints are no steps. A
-    prediction has no "other", the little that lies between the parts.
+    Recorded is the mean of all workers' steps after the first tenth; evaluations and checkpoints are no steps.
     """
     steps = [step for path in folder.event_files().values() for step in _steps(list(read_events(path)))]
     if not steps:
         raise UsageError(f"{folder.path} holds no recorded steps; give the folder of a run that trained")
-    rows = [
-        Scored(part, getattr(prediction, part, 0.0), fmean(_length(step, part) for step in steps))
-        for part in PARTS
-    ]
-    hidden = Scored("hidden", prediction.hidden, fmean(sum(s.length for s in step.hidden) for step in steps))
-    whole = Scored("step", prediction.step, sum(row.recorded for row in rows))
-    return (*rows, hidden, whole)
+    means = {part: fmean(_seconds(step, part) for step in steps) for part in PARTS}
+    recorded = StepBreakdown(**means)
+    rows = [PartScore(part, getattr(predicted, part), getattr(recorded, part)) for part in PARTS]
+    return (*rows, PartScore("step", predicted.total, recorded.total))
 
 
 def _steps(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
@@ -51,12 +46,14 @@ def _steps(records: Sequence[StepRecord]) -> Sequence[StepRecord]:
     return steps[max(1, int(WARM_UP * len(steps))) :]
 
 
-def _length(step: StepRecord, part: str) -> float:
+def _seconds(step: StepRecord, part: str) -> float:
+    if part == "hidden":
+        return sum(span.length for span in step.hidden)
     return sum(span.length for span in step.spans if span.kind == part)
 
 
-def parts_table(rows: Sequence[Scored]) -> str:
-    """For people: milliseconds, and by how much each part was wrong; a part of nothing is left out."""
+def parts_table(rows: Sequence[PartScore]) -> str:
+    """Milliseconds, and the error of each part; a part of nothing is left out."""
     lines = [f"{'part':<12}{'predicted ms':>14}{'recorded ms':>13}{'error':>10}"]
     for row in rows:
         if row.predicted or row.recorded:
