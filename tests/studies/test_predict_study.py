@@ -77,8 +77,8 @@ class ByHand:
         return None
 
     def cost(self, batch: int) -> StepCost:
-        parts = {"forward": self.seconds * batch, "backward": 0.0, "apply": 0.0}
-        return StepCost(samples=batch, **parts, ready=(), spread=self.spread)
+        step = StepBreakdown(forward=self.seconds * batch)
+        return StepCost(samples=batch, step=step, ready=(), spread=self.spread)
 
     def changed(self, request: PredictRequest) -> "ByHand":
         """A network "x8" has 8 times the bandwidth."""
