@@ -321,7 +321,7 @@ def faster_precision(
         return None
     other = roofline(replace(request, precision=narrow), sheet)
     step = compute.cost(batch).step
-    return narrow, (step.compute - step.data) / compute.compute_on(other, batch)
+    return narrow, step.compute / compute.compute_on(other, batch)
 
 
 def narrowest(sheet: DeviceSheet) -> str | None:

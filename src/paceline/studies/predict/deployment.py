@@ -359,7 +359,7 @@ def at_their_speeds(
     if request.profile is not None or request.times is not None:
         _refuse_devices(cluster, "the times" if request.times is not None else "the profile")
     step = compute.cost(batch).step
-    base = step.compute - step.data
+    base = step.compute
     speeds: dict[str, float] = {}
 
     def faster(host: Host) -> Host:
