@@ -30,7 +30,7 @@ from paceline.clusters.catalogue import DeviceSheet, find_device
 from paceline.clusters.profile import read_profile, write_profile
 from paceline.costs.device import step_cost
 from paceline.costs.fitted import FittedDevice, read_fitted
-from paceline.costs.paleo.model import Paleo, paleo_step
+from paceline.costs.paleo import Paleo, paleo_step
 from paceline.costs.roofline import Roofline
 from paceline.costs.trace.trace import Trace
 from paceline.costs.trace.tracer import trace

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.device import StepCost
-from paceline.costs.paleo.model import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
+from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.costs.trace.tracer import trace
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
