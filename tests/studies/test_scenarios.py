@@ -158,7 +158,7 @@ def answer(capsys, tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("name = 'a'\n[[hosts]]", ["does not say what is asked", "--cluster"]),
+        ("name = 'a'\n[[hosts]]", ["does not say what is asked", "as its cluster"]),
         ("ask = 'rum'", ["unknown question 'rum'", "did you mean 'run'"]),
         (RUN, ["epochs is missing", "horizon"]),
         (RUN + "epochs = 1", ["samples is missing", "epochs are passes"]),
@@ -200,7 +200,7 @@ def test_an_option_that_the_file_already_says_is_refused_by_name(capsys, tmp_pat
 
 
 def test_a_scenario_is_no_cluster(capsys):
-    assert main(["simulate", "--cluster", str(EXAMPLES / "master-six-workers.toml")]) == 2
+    assert main(["simulate", "as its cluster", str(EXAMPLES / "master-six-workers.toml")]) == 2
     assert "is a scenario, no cluster" in capsys.readouterr().err
 
 
