@@ -200,7 +200,7 @@ def test_an_option_that_the_file_already_says_is_refused_by_name(capsys, tmp_pat
 
 
 def test_a_scenario_is_no_cluster(capsys):
-    assert main(["simulate", "as its cluster", str(EXAMPLES / "master-six-workers.toml")]) == 2
+    assert main(["simulate", "--cluster", str(EXAMPLES / "master-six-workers.toml")]) == 2
     assert "is a scenario, no cluster" in capsys.readouterr().err
 
 

@@ -240,11 +240,9 @@ def _answer_scenario(path: Path, given: list[str], as_json: bool) -> int:
         }
         print(json.dumps({**head, "answer": rendered.answer, "result": rendered.document}))  # noqa: T201
     else:
-        print(
-            "\n".join(
-                [rendered.answer, f"({scenario.about})", *([""] if rendered.lines else []), *rendered.lines]
-            )
-        )  # noqa: T201
+        blank = [""] if rendered.lines else []
+        lines = [rendered.answer, f"({scenario.about})", *blank, *rendered.lines]
+        print("\n".join(lines))  # noqa: T201
     return 0
 
 
