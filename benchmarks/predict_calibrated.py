@@ -158,9 +158,9 @@ def predict(name: str, batch: int, work: Work, device: FittedDevice) -> Cell:
     return Cell(
         model=name,
         batch=batch,
-        calibrated=cost.compute,
+        calibrated=cost.step.compute,
         spread=cost.spread,
-        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).compute,
+        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).step.compute,
         at_peak=at_peak,
         apply=apply,
         made=time.time(),

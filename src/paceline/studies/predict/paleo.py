@@ -62,9 +62,7 @@ class PaleoModel:
         priced = paleo_step(self.model, self.traces.trace(batch), 1)
         return StepCost(
             samples=batch,
-            forward=priced.forward,
-            backward=priced.backward,
-            apply=priced.apply,
+            step=StepBreakdown(forward=priced.forward, backward=priced.backward, apply=priced.apply),
             ready=(),
             spread=0.0,
         )
