@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from paceline.clusters.catalogue import all_devices, all_networks
-from paceline.costs.paleo.model import SCHEMES, Paleo, PaleoStep, as_paleo, paleo_step
+from paceline.costs.paleo import SCHEMES, Paleo, PaleoStep, as_paleo, paleo_step
 from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.build import traceable_of
 

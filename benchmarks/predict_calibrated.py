@@ -30,7 +30,7 @@ from paceline.clusters.catalogue import DeviceSheet, find_device
 from paceline.clusters.profile import read_profile, write_profile
 from paceline.costs.device import step_cost
 from paceline.costs.fitted import FittedDevice, read_fitted
-from paceline.costs.paleo.model import Paleo, paleo_step
+from paceline.costs.paleo import Paleo, paleo_step
 from paceline.costs.roofline import Roofline
 from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.build import traceable_of
@@ -157,9 +157,9 @@ def predict(name: str, batch: int, work: Work, device: FittedDevice) -> Cell:
     return Cell(
         model=name,
         batch=batch,
-        calibrated=cost.compute,
+        calibrated=cost.step.compute,
         spread=cost.spread,
-        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).compute,
+        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).step.compute,
         at_peak=at_peak,
         apply=apply,
         made=time.time(),

@@ -29,7 +29,7 @@ from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import Profile, read_profile, write_profile
-from paceline.costs.paleo.model import Paleo, paleo_step
+from paceline.costs.paleo import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
 from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.build import traceable_of_job

@@ -96,14 +96,6 @@ def test_the_strategy_on_the_page_trains_live_as_in_virtual_time_and_resumes(fol
     assert "would call Baton() of 'baton.py', which is not found in" in refused.stderr
 
 
-@pytest.mark.parametrize("jitter", [(), ("--jitter", "0.1")])
-def test_the_strategy_on_the_page_is_predicted(jitter, folder):
-    options = ("resnet18", "--device", "v100", "--network", "10gbit", "--workers", "1,4,64", *jitter)
-    found = run_json("predict", *options, "--strategy", BATON, cwd=folder)
-    assert found["kind"] == "prediction"
-    assert found["settings"]["strategies"] == [BATON]
-
-
 def test_a_model_an_optimizer_and_a_schedule_come_by_import_path(folder):
     options = ("--model", "parts.py:Net:width=8", "--optimizer", "parts:Plain:lr=0.2", "--iterations", "6")
     options = (*options, "--schedule", "parts.py:Halving", "--batch-size", "16", "--workers", "2")

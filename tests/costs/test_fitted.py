@@ -219,7 +219,7 @@ def test_a_step_is_priced_with_what_is_around_its_operators(fit):
         name="one", samples=1, forward=(one,), backward=(), apply=(), parameters=(), buffers=0, dtype=None
     )
     cost = step_cost(trace, fit.device)
-    assert cost.forward == fit.device.within(trace).seconds(one)
+    assert cost.step.forward == fit.device.within(trace).seconds(one)
     assert fit.device.within(trace).moved == one.read + one.written
 
 

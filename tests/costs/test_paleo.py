@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.clusters.catalogue import all_devices, all_networks
-from paceline.costs.paleo.model import Paleo, as_paleo, paleo_layers, paleo_step
+from paceline.costs.paleo import Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of

@@ -76,8 +76,8 @@ class ByHand:
         return None
 
     def cost(self, batch: int) -> StepCost:
-        parts = {"forward": self.seconds * batch, "backward": 0.0, "apply": 0.0}
-        return StepCost(samples=batch, **parts, ready=(), spread=self.spread)
+        step = StepBreakdown(forward=self.seconds * batch)
+        return StepCost(samples=batch, step=step, ready=(), spread=self.spread)
 
     def changed(self, request: PredictRequest) -> "ByHand":
         """A network "x8" has 8 times the bandwidth."""
@@ -281,7 +281,8 @@ def test_the_precision_is_said_with_the_flag_that_changes_it(device, precision, 
 
 def test_what_bf16_gains_is_what_it_gains_when_it_is_typed():
     words = PredictRequest(model="resnet18", device="a100", workers=(1,))
-    gain = find_model(words).cost(32).compute / find_model(replace(words, precision="bf16")).cost(32).compute
+    usual, narrow = (find_model(one).cost(32).step for one in (words, replace(words, precision="bf16")))
+    gain = usual.compute / narrow.compute
     assert find_model(words).basis.faster_precision == ("bf16", pytest.approx(gain))
 
 

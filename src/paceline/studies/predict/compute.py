@@ -19,6 +19,7 @@ from paceline.jobs.build import traceable_of, traceable_of_job
 from paceline.jobs.job import Job, Traceable
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
+from paceline.records.spans import StepBreakdown
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
 from paceline.runtimes.threads import HostRoom
@@ -172,10 +173,12 @@ class ComputeTimes:
         return replace(
             modelled,
             samples=samples,
-            data=times.data * part,
-            forward=(times.forward or 0.0) * part,
-            backward=(times.backward or 0.0) * part,
-            apply=times.apply,
+            step=StepBreakdown(
+                data=times.data * part,
+                forward=(times.forward or 0.0) * part,
+                backward=(times.backward or 0.0) * part,
+                apply=times.apply,
+            ),
             spread=MEASURED_SPREAD,
             unmeasured={},
         )
@@ -192,14 +195,14 @@ class ComputeTimes:
         modelled, measured = step_cost(trace, self.device), self.cost(trace.samples * self.accumulate)
 
         def seconds(operator: Operator) -> float:
-            whole: float = getattr(modelled, operator.phase)
-            return device.seconds(operator) * float(getattr(measured, operator.phase)) / whole
+            whole: float = getattr(modelled.step, operator.phase)
+            return device.seconds(operator) * float(getattr(measured.step, operator.phase)) / whole
 
         return seconds
 
     def compute_on(self, device: DeviceModel, samples: int) -> float:
         """Seconds that a step computes on another device."""
-        return accumulated(step_cost(self.trace(samples), device), self.accumulate).compute
+        return accumulated(step_cost(self.trace(samples), device), self.accumulate).step.compute
 
 
 class NominalDevice:
@@ -317,7 +320,8 @@ def faster_precision(
     if sheet is None or narrow is None or request.device is None or is_mixed(request):
         return None
     other = roofline(replace(request, precision=narrow), sheet)
-    return narrow, compute.cost(batch).compute / compute.compute_on(other, batch)
+    step = compute.cost(batch).step
+    return narrow, step.compute / compute.compute_on(other, batch)
 
 
 def narrowest(sheet: DeviceSheet) -> str | None:

@@ -207,7 +207,7 @@ class PacelineModel:
 
     def _apart(self, strategy: Strategy, cost: StepCost) -> float:
         """Seconds that a worker computes between two exchanges."""
-        alone = cost.data + cost.compute
+        alone = cost.step.compute
         if strategy.served or self.profile is None:  # only a measured machine depends on it
             return alone
         return observe(strategy, 2, alone).cycle * alone
