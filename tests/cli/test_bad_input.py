@@ -14,13 +14,13 @@ from paceline.cli.main import main
 from paceline.cli.options import RunOptions
 from paceline.cli.place import WhereOptions
 from paceline.cli.resuming import CHANGEABLE, resumed_settings
-from paceline.cli.served import ServedOptions
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import write_config
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
+from paceline.runtimes.live.worker.process import join_address
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
 
@@ -77,15 +77,15 @@ MISTAKES = {
     "train --strategy ps --servers 0": "0 servers are out of range",
     "train --strategy ps --servers 65": "1 to 64 servers",
     "simulate --servers 2 --strategy local-sgd": "2 servers have no place beside strategy 'local-sgd'",
-    "train --strategy ps --backend gloo": "--backend gloo has no place beside strategy 'ps'",
+    "train --strategy ps --backend gloo": "backend gloo has no place beside strategy 'ps'",
     "train --strategy ps --secret-file nowhere": "the secret file nowhere cannot be read",
     "train --nodes 2 --address 127.0.0.1": "2 nodes needs a secret file, so that only the run's own",
     "bench collectives --nodes 2 --address 127.0.0.1": "2 nodes needs a secret file",
     "train --secret-file nowhere": "the secret file nowhere cannot be read",
-    "train --join nowhere": "--join nowhere is neither a run's folder on this host nor HOST:PORT",
-    "train --join node-a:99999 --secret-file s": "--join node-a:99999 is neither",
-    "train --join node-a:5570": "--join node-a:5570 needs --secret-file",
-    "train --join .": "--join .: no run with servers is under way there",
+    "train --join nowhere": "nowhere is neither a run's folder on this host nor HOST:PORT",
+    "train --join node-a:99999 --secret-file s": "node-a:99999 is neither",
+    "train --join node-a:5570": "node-a:5570 can be joined only with a secret file",
+    "train --join .": ".: no run with servers is under way there",
     "train --join . --strategy ps": "--strategy has no place beside --join .",
     "train --join . --workers 2": "--workers has no place beside --join .",
     "train --join . --json": "--json has no place beside --join .",
@@ -172,7 +172,7 @@ def test_under_another_launcher_servers_know_silence_and_one_process_a_host_warn
 JOINS = {
     "ipc:///tmp/other": "names no HOST:PORT",
     "tcp://127.0.0.1:99999": "names no HOST:PORT",
-    "tcp://127.0.0.1:5570": "belongs to another user; give --secret-file if you trust it",
+    "tcp://127.0.0.1:5570": "belongs to another user; give it as the secret file if you trust it",
 }
 
 
@@ -185,13 +185,12 @@ def test_what_a_folder_says_of_joining_is_checked(endpoint, tmp_path):
     Secret.new().write(secret)
     folder.join.write_text(json.dumps({"endpoint": endpoint, "secret": str(secret)}))
     os.chown(secret, 65534, 65534)
-    served = ServedOptions(join=str(tmp_path))
     with pytest.raises(UsageError, match=JOINS[endpoint]):
-        served.door(None)
+        join_address(str(tmp_path), None)
     if endpoint.endswith(":5570"):
-        assert served.door(secret).endpoint == endpoint
+        assert join_address(str(tmp_path), secret).endpoint == endpoint
         os.chown(secret, 0, 0)
-        assert served.door(None).secret_file == secret
+        assert join_address(str(tmp_path), None).secret_file == secret
 
 
 def test_a_port_in_use_is_refused_before_anything_starts(tmp_path, monkeypatch, capsys):

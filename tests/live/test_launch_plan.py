@@ -176,7 +176,7 @@ def test_a_trusted_run_is_told_how_it_goes_on_with_trust(
     """If this failed, the Resume line of a job in its run folder would be refused when it is typed."""
     folder, plans = saved_run(tmp_path / "run", 4), []
     monkeypatch.setattr(
-        "paceline.runtimes.live.launcher.launch.launch", lambda _, plan, **__: plans.append(plan) or 0
+        "paceline.runtimes.live.launcher.start.launch", lambda _, plan, **__: plans.append(plan) or 0
     )
     monkeypatch.delenv("RANK", raising=False)
     for trust in (False, True):

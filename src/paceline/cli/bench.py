@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Group, Parameter
 
 from paceline.cli.options import DEFAULT_WORKERS, whole
-from paceline.cli.place import PlaceOptions
-from paceline.cli.together import run_workers
+from paceline.cli.place import PlaceOptions, run_workers
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Group, Parameter
 
 from paceline.cli.options import whole
-from paceline.cli.place import PlaceOptions
-from paceline.cli.together import be_worker, launch_workers
+from paceline.cli.place import PlaceOptions, be_worker, start_workers
 from paceline.clusters.profile import DEFAULT_PATH
 from paceline.errors import UsageError
 
@@ -163,7 +162,7 @@ def links(
     if not where.node_rank:
         check_profile(profile, out)
     workers = (1 if where.nodes else 2) if where.workers is None else where.workers
-    code = launch_workers(where, workers)
+    code = start_workers(where, workers)
     if code == 0 and (where.nodes or 1) == 1:
         sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
         with tempfile.TemporaryDirectory(prefix="paceline-") as runs:

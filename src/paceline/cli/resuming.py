@@ -111,6 +111,23 @@ def name_folder(arguments: Sequence[str], folder: RunFolder) -> list[str]:
     return named
 
 
+def asked_settings(
+    options: RunOptions, workers: int | None, resume: RunFolder | None, *, trust: bool = False
+) -> Settings:
+    """The run's settings for so many workers; for None, as far as they do not depend on their number."""
+    from paceline.runtimes.config import read_live
+
+    if resume is None:
+        if workers is None:  # what is asked of single ranks can be read only when it is known how many train
+            return replace(options, batch_size=None, slow=None, slow_turns=None).settings(1)
+        return options.settings(workers)
+    if workers is None:
+        config = read_live(resume)
+        check_code(config, resume, trust=trust)
+        return config.settings
+    return resumed_settings(options, workers, resume, trust=trust)
+
+
 def resumed_settings(
     options: RunOptions, workers: int, resume: RunFolder, *, trust: bool = False
 ) -> Settings:

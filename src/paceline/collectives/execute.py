@@ -26,7 +26,6 @@ class PlannedSend:
         return self.stop - self.start
 
     def overlaps(self, others: Iterable["PlannedSend"]) -> bool:
-        """Whether it shares elements with any of them."""
         return any(self.start < other.stop and other.start < self.stop for other in others)
 
 
@@ -52,7 +51,6 @@ class RankRound:
 
     @property
     def scratch(self) -> int:
-        """Elements of scratch space."""
         return sum(one.length for one in self.incoming if one.aside is not None)
 
 

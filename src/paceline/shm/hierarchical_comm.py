@@ -122,7 +122,6 @@ class HierarchicalComm:
             output.view(-1).copy_(found)
 
     def _gather(self, flat: Tensor) -> list[Tensor]:
-        """Every rank's tensor, by rank."""
         block = torch.zeros(max(self.team_sizes), len(flat), dtype=flat.dtype)
         self._local.all_gather(list(block[: self._local.size]), flat)
         blocks = torch.empty(len(self._hosts), *block.shape, dtype=flat.dtype)

@@ -25,7 +25,6 @@ _FILLED, _EMPTIED = 0, 1
 
 
 def slot_bytes(size: int) -> int:
-    """Bytes of data in a slot."""
     return max(SMALLEST, BUDGET * 2 // size // SMALLEST * SMALLEST)
 
 

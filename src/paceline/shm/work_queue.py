@@ -109,7 +109,6 @@ class WorkQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way or waiting."""
         return self._last is None or self._last.is_completed()
 
     def now(self, task: Task, result: Sequence[Tensor] = ()) -> Work:

@@ -87,7 +87,6 @@ class Explanation:
 
     @property
     def agreed(self) -> bool:
-        """Whether all ranks hold the same at the end."""
         return len(set(self.end.values)) == 1
 
     def sent(self, rank: int) -> int:
@@ -100,7 +99,6 @@ class Explanation:
 
     @property
     def across(self) -> int:
-        """How many messages go from one host to another."""
         return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
 
     @property
@@ -109,7 +107,6 @@ class Explanation:
         return lower_bound_bytes(self.length, 1, self.schedule.workers)
 
     def chunk(self, values: Values, start: int, stop: int | None = None) -> Values:
-        """The values of one chunk, or of several."""
         return values[self.bounds[start] : self.bounds[start + 1 if stop is None else stop]]
 
 

@@ -92,7 +92,6 @@ def _numbers(values: Values) -> list[float]:
 
 
 def page(explanation: Explanation) -> str:
-    """The page's whole text."""
     schedule = explanation.schedule
     title = f"{schedule.name} all-reduce of {schedule.workers} by {explanation.op}"
     states = (explanation.start, *(step.after for step in explanation.steps))
@@ -116,7 +115,6 @@ def write_page(explanation: Explanation, path: Path) -> None:
 
 
 def _cells(explanation: Explanation, state: RankValues) -> list[list[str]]:
-    """What stands in each rank's chunks, as the text has it."""
     chunks = range(explanation.schedule.chunks)
     return [[sentences.numbers(explanation.chunk(row, chunk)) for chunk in chunks] for row in state.values]
 

@@ -83,7 +83,6 @@ class TableLayout:
 
     @classmethod
     def of(cls, explanation: Explanation, width: int) -> "TableLayout":
-        """Measure everything that will stand in the tables."""
         ranks, chunks, steps = (
             range(explanation.schedule.workers),
             range(explanation.schedule.chunks),

@@ -247,21 +247,23 @@ class MemberStore(RunStore):
             self.secret = secret
             address, port = info.address, info.port
             if info.launch is None:
-                port = self._announced(info, timeout)
+                # Rank 0 keeps the launcher's store alive here until all have read the port.
+                announced = self._launcher_store(info, timeout)
+                port = port_number(announced.get(_PORT))
                 address = LOOPBACK if info.nodes == 1 else address
             super().__init__(address, port, secret, timeout)
             self.set(f"here/{_number(info)}", "")
             self.wait([f"here/{number}" for number in range(info.workers + info.servers)])
 
-    def _announced(self, info: ProcessInfo, timeout: timedelta) -> int:
-        """The port of the run's store, which rank 0 keeps and announces in the launcher's own store."""
+    def _launcher_store(self, info: ProcessInfo, timeout: timedelta) -> Store:
+        """The launcher's own store, in which rank 0 announces the port of the run's store, which it keeps."""
         host = f"[{info.address}]" if ":" in info.address else info.address
         where = f"tcp://{host}:{info.port}?rank={_number(info)}&world_size={info.workers + info.servers}"
         store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
         if _number(info) == 0:
             self._server = StoreServer(self.secret, _own_address(info), 0)
             store.set(_PORT, str(self._server.port))
-        return port_number(store.get(_PORT))
+        return store
 
     def exchange(self, document: Any) -> list[Any]:
         """Every worker's JSON document, by rank."""

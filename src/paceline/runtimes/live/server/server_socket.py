@@ -73,7 +73,7 @@ class ServerSocket:
             return self._refused + self._listener.refused
 
     def receive(self, timeout: float) -> Envelope | None:
-        """The next message, or None if there is none within so many seconds."""
+        """The next message, or None if there is none within ``timeout`` seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._waiting, timeout)
             if self._listener.failure is not None:
@@ -136,7 +136,7 @@ class ServerSocket:
             self._waiting_of.pop(bound.channel, None)
 
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has gone out or after so many seconds."""
+        """Close, once what was sent has gone out or after ``linger`` seconds."""
         self._listener.close(linger)
 
     def __enter__(self) -> Self:

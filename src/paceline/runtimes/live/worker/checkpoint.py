@@ -11,6 +11,8 @@ from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.drift import equal_when_saved
+from paceline.runtimes.live.worker.server_comm import ServerComm
+from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Position
 from paceline.strategies.base import Worker
@@ -47,28 +49,45 @@ def restore(
         position.reached = None
 
 
+Loaded = tuple[int, dict[str, Any] | None]
+"""The step that a run resumes from, and this worker's tree; None where it has none of that step."""
+
+
 def load_shared(
     folder: RunFolder,
     checkpoints: Checkpoints,
     comm: SoloComm,
     note: Callable[[str], None],
-    *,
-    replicated: bool,
-) -> tuple[int, dict[str, Any]]:
-    """The newest step that is whole on all workers, and this worker's tree; damaged files are noted.
-
-    ``replicated`` parameters must be equal on all workers.
-    """
+    prepared: Prepared,
+) -> Loaded:
+    """From the newest checkpoint that is whole on all workers, and equal on all where the strategy keeps replicas."""
     whole, refused = checkpoints.valid_steps(comm.rank)
-    found = comm.exchange({"whole": whole, "refused": refused})
-    for step in shared_steps(found, note):
+    for step in _shared_steps(comm.exchange({"whole": whole, "refused": refused}), note):
         tree: dict[str, Any] = checkpoints.load(step, comm.rank)
-        if not replicated or equal_when_saved(comm, tree["replica"]["params"], step, note):
+        if not prepared.strategy.replicated or equal_when_saved(comm, tree["replica"]["params"], step, note):
             return step, tree
-    raise no_shared_step(folder, comm.workers, "workers")
+    raise _no_shared_step(folder, comm.workers, "workers")
 
 
-def shared_steps(found: Sequence[dict[str, Any]], note: Callable[[str], None]) -> list[int]:
+def load_with_servers(
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    comm: SoloComm,
+    note: Callable[[str], None],
+    prepared: Prepared,
+) -> Loaded:
+    """From the newest checkpoint that is whole on all servers: a worker need not have one of that step."""
+    assert isinstance(comm, ServerComm)
+    steps = _shared_steps(comm.servers(prepared.servers), note)
+    if not steps:
+        raise _no_shared_step(folder, prepared.servers, "servers")
+    whole, refused = checkpoints.valid_steps(comm.rank)
+    for sentence in refused:
+        note(sentence)
+    return steps[0], checkpoints.load(steps[0], comm.rank) if steps[0] in whole else None
+
+
+def _shared_steps(found: Sequence[dict[str, Any]], note: Callable[[str], None]) -> list[int]:
     """The steps, newest first, whose checkpoint is whole on every process; ``found`` is what each has."""
     for sentence in (sentence for one in found for sentence in one["refused"]):
         note(sentence)
@@ -76,7 +95,7 @@ def shared_steps(found: Sequence[dict[str, Any]], note: Callable[[str], None]) -
     return sorted(shared, reverse=True)
 
 
-def no_shared_step(folder: RunFolder, count: int, who: str) -> UsageError:
+def _no_shared_step(folder: RunFolder, count: int, who: str) -> UsageError:
     return UsageError(
         f"{folder.path} holds no checkpoint that is whole on all {count} {who}; start the run anew"
     )

@@ -91,7 +91,7 @@ class SoloComm:
         return []
 
     def finish(self, clock: int, how: str) -> None:
-        """Announce to the servers that this worker has "finished" or "left" after so many steps."""
+        """Announce to the servers that this worker has "finished" or "left" after ``clock`` steps."""
 
     def leave(self) -> None:
         """Close when all workers have finished."""

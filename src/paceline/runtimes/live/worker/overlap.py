@@ -1,4 +1,4 @@
-"""Gradients summed over all workers in buckets, while backward runs."""
+"""What happens beside a worker's gradient: sums in buckets while backward runs, the times of phases, a slowdown."""
 
 from functools import partial
 from time import perf_counter, sleep
@@ -7,9 +7,12 @@ from torch import Tensor
 
 from paceline.clusters.cluster import takes_turn
 from paceline.collectives.traffic import plan_buckets
+from paceline.jobs.step import StepHooks, StepPhase
 from paceline.runtimes.flat import CONTROL, Flat
+from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.allreduce import PendingSum
 from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.strategies.effects import BucketedMean
 
 
@@ -107,3 +110,32 @@ class Overlap:
             spans.append((max(begun, free), end))
             free = end
         return spans
+
+
+class PhaseHooks(StepHooks):
+    """Times the phases of a step, reports them as alive, and starts the reduction with the last backward."""
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        recorder: StepRecorder,
+        slowdown: Slowdown,
+        step: int,
+        overlap: Overlap | None,
+    ) -> None:
+        self._heartbeat, self._recorder = heartbeat, recorder
+        self._slowdown, self._step, self._overlap = slowdown, step, overlap
+
+    def begin(self, phase: StepPhase) -> None:
+        if phase == "forward":
+            self._slowdown.begin(self._step)
+        self._heartbeat.enter(phase)
+
+    def end(self, phase: StepPhase) -> None:
+        if phase != "data":
+            self._slowdown.stretch()
+        self._recorder.mark(phase)
+
+    def last_backward(self) -> None:
+        if self._overlap:
+            self._overlap.begin()

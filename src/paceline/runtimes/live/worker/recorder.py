@@ -91,7 +91,7 @@ class StepRecorder:
             self._record.hidden.append(Span("communicate", start - self._origin, end - start))
 
     def count(self, samples: int) -> None:
-        """So many samples, or none, were trained on: this is a step, and not a sync point."""
+        """``samples``, or none, were trained on: this is a step, and not a sync point."""
         self._record.samples += samples
         self._record.is_step = True
         self._record.warm_up, self._warm = not self._warm, True

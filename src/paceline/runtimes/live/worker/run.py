@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
-from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, MetricsRow
 from paceline.records.folder import RunFolder
@@ -21,20 +20,13 @@ from paceline.records.system import SystemSampler
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.worker.checkpoint import (
-    load_shared,
-    no_shared_step,
-    restore,
-    shared_steps,
-    snapshot,
-)
+from paceline.runtimes.live.worker.checkpoint import load_shared, load_with_servers, restore, snapshot
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.drift import DriftCheck, NoDriftCheck
-from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
+from paceline.runtimes.live.worker.overlap import Overlap, PhaseHooks, Slowdown
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.reporter import RunReporter
 from paceline.runtimes.live.worker.run_folder import HeldFolder, last_recorded_step, recorded_time
-from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
@@ -113,17 +105,8 @@ class WorkerRun:
         Where there are servers theirs decide: a worker without one of that step only continues to count.
         """
         settings, last = self.prepared.settings, self.prepared.triggers.last
-        tree: dict[str, Any] | None
-        if isinstance(self.comm, ServerComm):
-            step, tree = self._load_with_servers(self.comm, folder, checkpoints)
-        else:
-            step, tree = load_shared(
-                folder,
-                checkpoints,
-                self.comm,
-                self.reporter.noted,
-                replicated=self.prepared.strategy.replicated,
-            )
+        load = load_with_servers if self.prepared.servers else load_shared
+        step, tree = load(folder, checkpoints, self.comm, self.reporter.noted, self.prepared)
         self.resumed_step = step
         if tree is not None:
             restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
@@ -132,17 +115,6 @@ class WorkerRun:
             self._recorded_to = maxsize
         if self.position.last_sync >= last:
             raise already_complete(folder, settings, last, step)
-
-    def _load_with_servers(
-        self, comm: ServerComm, folder: RunFolder, checkpoints: Checkpoints
-    ) -> tuple[int, dict[str, Any] | None]:
-        steps = shared_steps(comm.servers(self.prepared.servers), self.reporter.noted)
-        if not steps:
-            raise no_shared_step(folder, self.prepared.servers, "servers")
-        whole, refused = checkpoints.valid_steps(comm.rank)
-        for sentence in refused:
-            self.reporter.noted(sentence)
-        return steps[0], checkpoints.load(steps[0], comm.rank) if steps[0] in whole else None
 
     def open(self, held: HeldFolder, begun: float | None = None) -> None:
         """Use the run folder; records and checkpoints after the restored state are removed.
@@ -272,7 +244,9 @@ class WorkerRun:
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap(effect.reduce)
-        loss = replica.gradient(me.clock, share, _PhaseHooks(self, self._slowdown, overlap))
+        loss = replica.gradient(
+            me.clock, share, PhaseHooks(self.heartbeat, recorder, self._slowdown, me.clock, overlap)
+        )
         self._loss = loss if me.samples else self._loss
         self.heartbeat.enter("exchange")
         if overlap:
@@ -415,27 +389,6 @@ class WorkerRun:
             self.held.lock.check()
             write_tensors(self.held.folder.model, self.replica.export(effect.params, effect.buffers))
         self.recorder.mark("checkpoint")
-
-
-class _PhaseHooks(StepHooks):
-    """Times the phases of a step, reports them as alive, and starts the reduction with the last backward."""
-
-    def __init__(self, run: WorkerRun, slowdown: Slowdown, overlap: Overlap | None) -> None:
-        self._run, self._slowdown, self._overlap = run, slowdown, overlap
-
-    def begin(self, phase: StepPhase) -> None:
-        if phase == "forward":
-            self._slowdown.begin(self._run.me.clock)
-        self._run.heartbeat.enter(phase)
-
-    def end(self, phase: StepPhase) -> None:
-        if phase != "data":
-            self._slowdown.stretch()
-        self._run.recorder.mark(phase)
-
-    def last_backward(self) -> None:
-        if self._overlap:
-            self._overlap.begin()
 
 
 def seed_device(device: torch.device, seed: int, rank: int) -> None:

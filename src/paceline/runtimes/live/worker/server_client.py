@@ -1,6 +1,5 @@
-"""A worker's connections to all servers: the strategy's messages, and collectives of the workers through server 0."""
+"""A worker's connections to all servers."""
 
-import json
 import selectors
 import socket
 import threading
@@ -156,27 +155,6 @@ class ServerClient:
             self.close(0.0)
             raise
 
-    @classmethod
-    def enter(
-        cls,
-        secret: Secret,
-        endpoints: Sequence[str],
-        memory: SharedFlat,
-        rank: int,
-        *,
-        patience: float,
-        stop_requested: Callable[[], bool] = lambda: False,
-    ) -> Self:
-        """Connect and be known to all servers as ``rank``; their heartbeats begin here."""
-        client = cls(secret, endpoints, memory, patience=patience, stop_requested=stop_requested)
-        client.send_all(memory.hello(rank))
-        client.start_heartbeat(
-            rank
-        )  # a server that answers first must not take the wait for others for a death
-        client.gather(messages.Welcome)
-        memory.seal()
-        return client
-
     @property
     def shares(self) -> bool:
         """Whether all servers map this worker's memory."""
@@ -196,7 +174,7 @@ class ServerClient:
             self.send(server.number, message)
 
     def receive(self, timeout: float) -> Envelope:
-        """The next message of any server; TimeoutError if none arrives within so many seconds."""
+        """The next message of any server; TimeoutError if none arrives within ``timeout`` seconds."""
         end = time.monotonic() + timeout
         while not self._received:
             for server in self._servers:
@@ -232,35 +210,8 @@ class ServerClient:
         replies = [self.wait_for(kind) for _ in self._servers]
         return [reply.message for reply in sorted(replies, key=lambda reply: reply.sender)]
 
-    def collective(self, op: str, tensor: Tensor, root: int = 0) -> tuple[tuple[int, ...], Tensor]:
-        """Contribute a tensor to a collective of all workers; return who took part, and the result."""
-        self.send(0, messages.Contribution(op, root, tensor.contiguous()))
-        result = self.wait_for(messages.Result).message
-        return tuple(int(rank) for rank in result.members.split(",") if rank), result.tensor
-
-    def exchange(self, document: Any) -> tuple[tuple[int, ...], list[Any]]:
-        """Send a document to all workers; return who took part, and their documents by rank."""
-        self.send(0, messages.Document(json.dumps(document)))
-        documents = json.loads(self.wait_for(messages.AllDocuments).message.document)
-        return tuple(int(rank) for rank in documents), [json.loads(text) for text in documents.values()]
-
-    def save_shards(self, step: int) -> None:
-        """Have every server save its shard; all workers ask, so that none goes on before."""
-        self.send_all(messages.SaveShard(step))
-        self.gather(messages.ShardSaved)
-
-    def server_totals(self) -> list[Any]:
-        """What every server has done so far, by rank."""
-        self.send_all(messages.GetTotals())
-        return [json.loads(reply.document) for reply in self.gather(messages.TotalsReply)]
-
-    def leave(self, clock: int, how: str) -> None:
-        """Say goodbye to every server, and close."""
-        self.send_all(messages.Goodbye(clock, how))
-        self.close()
-
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has been read or after so many seconds."""
+        """Close, once what was sent has been read or after ``linger`` seconds."""
         if self._heartbeat is not None:
             self._heartbeat.close()
         for server in self._servers:

@@ -13,6 +13,7 @@ from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.secret import Secret
+from paceline.runtimes.live.wire import messages
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.server_client import ServerClient
@@ -78,9 +79,16 @@ class ServerComm(SoloComm):
         patience: float,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._client = ServerClient.enter(
-            secret, endpoints, self.memory, self.rank, patience=patience, stop_requested=stop_requested
+        """Connect and be known to all servers as this rank; the heartbeats to them begin here."""
+        client = ServerClient(
+            secret, endpoints, self.memory, patience=patience, stop_requested=stop_requested
         )
+        self._client = client
+        client.send_all(self.memory.hello(self.rank))
+        # Before all have answered: a server that does so first must not take the wait for the others for a death.
+        client.start_heartbeat(self.rank)
+        client.gather(messages.Welcome)
+        self.memory.seal()
 
     def sum(self, tensor: Tensor) -> None:
         self._collective("sum", tensor)
@@ -98,8 +106,10 @@ class ServerComm(SoloComm):
     def exchange(self, document: Any) -> list[Any]:
         if self._client is None and self._store is not None:
             return self._store.exchange(document)
-        self.members, documents = self.client.exchange(document)
-        return documents
+        self.client.send(0, messages.Document(json.dumps(document)))
+        documents = json.loads(self.client.wait_for(messages.AllDocuments).message.document)
+        self.members = tuple(int(rank) for rank in documents)
+        return [json.loads(text) for text in documents.values()]
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """In memory that servers on this host map."""
@@ -113,13 +123,17 @@ class ServerComm(SoloComm):
         return envelope.sender, envelope.message
 
     def save_shards(self, step: int) -> None:
-        self.client.save_shards(step)
+        """All workers ask, so that none continues before."""
+        self.client.send_all(messages.SaveShard(step))
+        self.client.gather(messages.ShardSaved)
 
     def server_totals(self) -> list[Any]:
-        return self.client.server_totals()
+        self.client.send_all(messages.GetTotals())
+        return [json.loads(reply.document) for reply in self.client.gather(messages.TotalsReply)]
 
     def finish(self, clock: int, how: str) -> None:
-        self.client.leave(clock, how)
+        self.client.send_all(messages.Goodbye(clock, how))
+        self.client.close()
 
     def leave(self) -> None:
         self.abandon()
@@ -132,6 +146,8 @@ class ServerComm(SoloComm):
             self._store.close()
 
     def _collective(self, op: str, tensor: Tensor, root: int = 0) -> None:
-        self.members, result = self.client.collective(op, tensor.cpu(), root)
+        self.client.send(0, messages.Contribution(op, root, tensor.cpu().contiguous()))
+        result = self.client.wait_for(messages.Result).message
+        self.members = tuple(int(rank) for rank in result.members.split(","))
         with torch.no_grad():
-            tensor.copy_(result.view_as(tensor))
+            tensor.copy_(result.tensor.view_as(tensor))

@@ -80,7 +80,7 @@ class StopAtStep(StopByVote):
     """For workers that take the same number of steps: they need no reduction to agree on the one to stop at.
 
     A worker that is asked to stop posts it. When a worker's thread reads that, it holds its worker before the next
-    step and posts which one that is. The last of these steps is the target: all go on to it and stop there. The
+    step and posts which one that is. The last of these steps is the target: all train up to it and stop there. The
     threads post while their workers compute or communicate, so no worker is held before an exchange for which
     another one waits: it lies before the other's step, and so before the target. Votes stay, being quicker where
     there are reductions; they too are seen by all before the same step.
