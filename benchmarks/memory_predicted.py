@@ -33,10 +33,10 @@ JOB = """
 import torch
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Job
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 
 def build():
-    subject = subject_of({model!r}, shape={shape!r}, classes={classes!r}, optimizer={optimizer!r})
+    subject = traceable_of({model!r}, shape={shape!r}, classes={classes!r}, optimizer={optimizer!r})
     data = TensorData(*subject.batch({samples}))
     return Job(name="cell", model=subject.model, loss=subject.loss, train=data, test=data, optimizer=subject.optimizer)
 """

@@ -12,10 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.clusters.catalogue import all_devices, all_networks
-from paceline.costs.paleo.model import SCHEMES, Paleo, PaleoStep, as_paleo, paleo_step
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subjects import subject_of
+from paceline.costs.paleo import SCHEMES, Paleo, PaleoStep, as_paleo, paleo_step
+from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import traceable_of
 
 MOST = 1.0
 """Per cent by which a column may differ."""
@@ -32,7 +31,7 @@ def compare() -> list[dict[str, Any]]:
         network, workers, batch = printed["network"], int(printed["workers"]), int(printed["batch"])
         samples = -(-batch // workers) if printed["scaling"] == "strong" else batch
         if (network, samples) not in traces:
-            traces[network, samples] = trace(subject_of(as_paleo(network)), samples)
+            traces[network, samples] = trace(traceable_of(as_paleo(network)), samples)
         model = Paleo(
             device=all_devices()[printed["device"]],
             bandwidth=all_networks()[printed["link"]].bandwidth,

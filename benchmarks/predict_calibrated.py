@@ -30,12 +30,11 @@ from paceline.clusters.catalogue import DeviceSheet, find_device
 from paceline.clusters.profile import read_profile, write_profile
 from paceline.costs.device import step_cost
 from paceline.costs.fitted import FittedDevice, read_fitted
-from paceline.costs.paleo.model import Paleo, paleo_step
+from paceline.costs.paleo import Paleo, paleo_step
 from paceline.costs.roofline import Roofline
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of
+from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import traceable_of
+from paceline.jobs.job import Job, Traceable
 from paceline.reports.calibrate import ShownCalibration, render_device
 from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.measure import TrainingStep
@@ -95,7 +94,7 @@ class Cell:
 class Work(NamedTuple):
     """A cell to be measured."""
 
-    subject: Subject
+    subject: Traceable | Job
     batch: int
 
 
@@ -120,7 +119,7 @@ def main() -> int:
         return 0
     chosen = options.models.split(",") if options.models else None
     works = {
-        (name, batch): Work(subject_of(spec, shape=shape, classes=classes), batch)
+        (name, batch): Work(traceable_of(spec, shape=shape, classes=classes), batch)
         for name, (spec, shape, classes, batches) in MODELS.items()
         for batch in batches
         if not options.held_out and (chosen is None or spec.partition(":")[0] in chosen)
@@ -158,9 +157,9 @@ def predict(name: str, batch: int, work: Work, device: FittedDevice) -> Cell:
     return Cell(
         model=name,
         batch=batch,
-        calibrated=cost.compute,
+        calibrated=cost.step.compute,
         spread=cost.spread,
-        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).compute,
+        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).step.compute,
         at_peak=at_peak,
         apply=apply,
         made=time.time(),

@@ -29,11 +29,10 @@ from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import Profile, read_profile, write_profile
-from paceline.costs.paleo.model import Paleo, paleo_step
+from paceline.costs.paleo import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subjects import subject_of_job
+from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
 from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice, by_run
@@ -129,7 +128,7 @@ def words(job: str, strategy: str, steps: int) -> list[str]:
 
 def job_trace(folder: Path) -> Trace:
     settings = read_run(RunFolder(folder))[0]
-    return trace(subject_of_job(settings.job), settings.batch_sizes[0])
+    return trace(traceable_of_job(settings.job), settings.batch_sizes[0])
 
 
 def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) -> PredictedStep:
@@ -138,7 +137,7 @@ def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) 
     compute = mean_of([by_run(RunFolder(folder), NominalDevice(), traces) for folder in alone])
     model = PacelineModel(
         request=PredictRequest(times=alone[-1], strategies=(cell.strategy,)),
-        subject=subject_of_job(read_run(RunFolder(alone[-1]))[0].job),
+        subject=traceable_of_job(read_run(RunFolder(alone[-1]))[0].job),
         profile=profile,
         sheet=None,
         compute=compute,

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from paceline.codecs.base import Codec
     from paceline.errors import UsageError
     from paceline.jobs.data.tensors import TensorData
-    from paceline.jobs.job import Data, Job
+    from paceline.jobs.job import Data, Job, Traceable
     from paceline.strategies.base import Server, Strategy, SyncPoint, Worker
     from paceline.strategies.effects import (
         AllReduce,
@@ -49,6 +49,7 @@ __all__ = [
     "Strategy",
     "SyncPoint",
     "TensorData",
+    "Traceable",
     "UsageError",
     "Worker",
 ]
@@ -64,6 +65,7 @@ EXPORTS: Mapping[str, str] = MappingProxyType(
         "Job": "paceline.jobs.job",
         "ParameterServer": "paceline.strategies.parameter_server",
         "TensorData": "paceline.jobs.data.tensors",
+        "Traceable": "paceline.jobs.job",
         "UsageError": "paceline.errors",
     }
 )

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from paceline import specs
 from paceline.codecs import CODECS, build_codec
-from paceline.costs.trace.functions import trace_function
+from paceline.costs.trace.trace import trace_function
 from paceline.errors import UsageError
 
 SPECS = (

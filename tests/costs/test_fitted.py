@@ -22,10 +22,9 @@ from paceline.costs.fitted import (
 )
 from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Operator, Product
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import RunFailed, UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 from paceline.records.spans import StepBreakdown
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device, step_errors
 from paceline.studies.calibrate.measure import MeasuredNetwork, TimedOperator
@@ -133,9 +132,9 @@ def twice(one):
 def test_every_operator_has_as_many_features_as_its_curve():
     """Else a curve could not say anything of it, or of which curves a profile may hold."""
     asked = [
-        subject_of("resnet18"),
-        subject_of("gpt:layers=1"),
-        subject_of("cnn", shape=(1, 8, 8), classes=10),
+        traceable_of("resnet18"),
+        traceable_of("gpt:layers=1"),
+        traceable_of("cnn", shape=(1, 8, 8), classes=10),
     ]
     for traced in (trace(subject, 2) for subject in asked):
         for one in (*traced.forward, *traced.backward, *traced.apply):
@@ -220,7 +219,7 @@ def test_a_step_is_priced_with_what_is_around_its_operators(fit):
         name="one", samples=1, forward=(one,), backward=(), apply=(), parameters=(), buffers=0, dtype=None
     )
     cost = step_cost(trace, fit.device)
-    assert cost.forward == fit.device.within(trace).seconds(one)
+    assert cost.step.forward == fit.device.within(trace).seconds(one)
     assert fit.device.within(trace).moved == one.read + one.written
 
 

@@ -3,14 +3,14 @@
 import pytest
 
 from paceline.clusters.catalogue import all_devices, all_networks
-from paceline.costs.paleo.model import Paleo, as_paleo, paleo_layers, paleo_step
-from paceline.costs.trace.tracer import trace
+from paceline.costs.paleo import Paleo, as_paleo, paleo_layers, paleo_step
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 
 
 def traced(model):
-    subject = subject_of(as_paleo(model))
+    subject = traceable_of(as_paleo(model))
     return lambda samples: trace(subject, samples)
 
 

@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline import Job, TensorData
 from paceline.errors import UsageError
-from paceline.jobs import Job, JobSpec, TensorData, build_job
+from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
+from paceline.jobs.spec import JobSpec
 
 GOOD = """
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from paceline.jobs import Job
+from paceline import Job
 
 class Numbers(Dataset):
     def __len__(self):
@@ -124,7 +126,7 @@ def test_the_search_path_grows_by_one_folder_once(here: Path) -> None:
 
 def test_a_data_of_ones_own_is_kept(here: Path) -> None:
     (here / "with_data.py").write_text(
-        "from test_build_job_parts import build as b\nfrom paceline.jobs import TensorData\nimport torch\n"
+        "from test_build_job_parts import build as b\nfrom paceline import TensorData\nimport torch\n"
         "def build():\n    return b(train=TensorData(torch.ones(3, 4), torch.zeros(3, dtype=torch.int64)))\n"
     )
     (here / "test_build_job_parts.py").write_text(GOOD)

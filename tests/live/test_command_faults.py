@@ -150,7 +150,7 @@ def wait_for_steps(process: subprocess.Popen, launches: Path, steps: int) -> Non
 def test_a_job_that_raises_is_told_last_with_rank_and_step(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import os, torch\n"
-        "from paceline.jobs import Job, TensorData\n"
+        "from paceline import Job, TensorData\n"
         "calls = 0\n"
         "def loss(outputs, targets):\n"
         "    global calls\n"
@@ -189,7 +189,7 @@ def test_an_error_in_a_loader_process_is_told_with_its_line_and_a_warning_once(t
     """If this failed, a bug in a data set would be told as "Caught KeyError in DataLoader worker process 1"."""
     (tmp_path / "bad.py").write_text(
         "import torch\n"
-        "from paceline.jobs import Job\n"
+        "from paceline import Job\n"
         "class Data(torch.utils.data.Dataset):\n"
         "    def __len__(self):\n        return 8\n"
         "    def __getitem__(self, index):\n        return torch.ones(3), 1.0\n"

@@ -21,7 +21,7 @@ from paceline.runtimes.live.launcher.start import starting
 JOB = """
 import json, os, random, sys
 import numpy, torch
-from paceline.jobs import Job, TensorData
+from paceline import Job, TensorData
 
 TOLD = dict(
     rank=os.environ["RANK"] if "RANK" in os.environ else None,

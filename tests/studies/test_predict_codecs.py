@@ -57,7 +57,7 @@ def test_encoding_takes_its_time():
         - predict_step(coded(4, "all-reduce", TENTH)).seconds
     )
     assert 0.1 * SHAPE.size * 4 * 1e-8 < longer <= SHAPE.size * 4 * 1e-8
-    assert predict_step(coded(4, "all-reduce", slow)).breakdown.backward == COST.backward
+    assert predict_step(coded(4, "all-reduce", slow)).breakdown.backward == COST.step.backward
     assert explain_step(coded(4, "all-reduce", replace(TENTH, encode_rate=1e-6))).bound == "codec"
 
 

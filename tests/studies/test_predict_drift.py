@@ -5,8 +5,8 @@ import pytest
 from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.recorded import Typical
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subjects import subject_of
+from paceline.costs.trace.trace import trace
+from paceline.jobs.build import traceable_of
 from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice
 from paceline.studies.predict.deployment import Deployment, SyncPattern, one_machine
 from paceline.studies.predict.memory import MemorySize
@@ -32,7 +32,7 @@ PROFILE = Profile(
 
 def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
     """Of two workers, of whom the server is the limit."""
-    subject = subject_of("mlp", shape=(1, 8, 8), classes=10)
+    subject = traceable_of("mlp", shape=(1, 8, 8), classes=10)
     compute = ComputeTimes(
         level="profiled",
         words="",

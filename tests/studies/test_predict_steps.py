@@ -40,7 +40,7 @@ def test_gradients_that_are_ready_early_are_hidden() -> None:
 
 def test_one_worker_computes_and_that_is_all() -> None:
     step = explain_step(make_setup(1))
-    assert step.seconds == pytest.approx(COST.data + COST.compute)
+    assert step.seconds == pytest.approx(COST.step.compute)
     assert (step.breakdown.communicate, step.breakdown.wait, step.sent, step.bound) == (0, 0, 0, "compute")
     assert step.rate == pytest.approx(32 / step.seconds)
 
@@ -132,7 +132,7 @@ def exchange(strategy: str, cipher: float, workers: int = 4, **where) -> float:
     """Seconds of a step beyond computing, on a network that is faster than any encryption."""
     setup = make_setup(workers, strategy, link=FAST, servers=1, **where)
     step = predict_step(replace(setup, cluster=replace(setup.cluster, cipher=cipher)))
-    return step.seconds - COST.data - COST.forward - COST.backward
+    return step.seconds - COST.step.data - COST.step.forward - COST.step.backward
 
 
 @pytest.mark.parametrize("strategy", ["ps", "ssp:staleness=2", "async"])

@@ -14,12 +14,12 @@ from predict_setups import make_setup
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.costs.device import StepCost
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 from paceline.records.files import from_document, to_document
 from paceline.records.spans import StepBreakdown
+from paceline.studies.predict import price_request
 from paceline.studies.predict.compute import BatchTraces, as_clause
 from paceline.studies.predict.deployment import (
     SyncPattern,
@@ -36,7 +36,6 @@ from paceline.studies.predict.remedies import find_remedies
 from paceline.studies.predict.request import PredictRequest, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.setup import AS_DESCRIBED, Change, apply_change
-from paceline.studies.predict.study import price_request
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +76,8 @@ class ByHand:
         return None
 
     def cost(self, batch: int) -> StepCost:
-        parts = {"forward": self.seconds * batch, "backward": 0.0, "apply": 0.0}
-        return StepCost(samples=batch, **parts, ready=(), spread=self.spread)
+        step = StepBreakdown(forward=self.seconds * batch)
+        return StepCost(samples=batch, step=step, ready=(), spread=self.spread)
 
     def changed(self, request: PredictRequest) -> "ByHand":
         """A network "x8" has 8 times the bandwidth."""
@@ -282,7 +281,8 @@ def test_the_precision_is_said_with_the_flag_that_changes_it(device, precision, 
 
 def test_what_bf16_gains_is_what_it_gains_when_it_is_typed():
     words = PredictRequest(model="resnet18", device="a100", workers=(1,))
-    gain = find_model(words).cost(32).compute / find_model(replace(words, precision="bf16")).cost(32).compute
+    usual, narrow = (find_model(one).cost(32).step for one in (words, replace(words, precision="bf16")))
+    gain = usual.compute / narrow.compute
     assert find_model(words).basis.faster_precision == ("bf16", pytest.approx(gain))
 
 
@@ -474,7 +474,7 @@ def test_only_the_link_that_is_named_is_made_faster():
 
 
 def test_a_trace_on_the_line_of_two_others_is_that_of_its_batch():
-    subject = subject_of("cnn", shape=(1, 8, 8), classes=10)
+    subject = traceable_of("cnn", shape=(1, 8, 8), classes=10)
     made = []
 
     def tracer(samples: int) -> Trace:

@@ -158,7 +158,7 @@ def answer(capsys, tmp_path: Path, text: str, *options: str) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("name = 'a'\n[[hosts]]", ["does not say what is asked", "--cluster"]),
+        ("name = 'a'\n[[hosts]]", ["does not say what is asked", "as its cluster"]),
         ("ask = 'rum'", ["unknown question 'rum'", "did you mean 'run'"]),
         (RUN, ["epochs is missing", "horizon"]),
         (RUN + "epochs = 1", ["samples is missing", "epochs are passes"]),

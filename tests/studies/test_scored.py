@@ -10,6 +10,7 @@ from paceline.costs.device import StepCost
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
+from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.recording import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
@@ -22,7 +23,10 @@ SETUP = Setup(
     strategy="all-reduce",
     cluster=Cluster.of(tuple(Host(name=name, link=LINK) for name in "ab")),
     cost=StepCost(
-        samples=8, data=1e-3, forward=4e-3, backward=8e-3, apply=2e-3, ready=(1.0, 0.6, 0.2), spread=0.0
+        samples=8,
+        step=StepBreakdown(data=1e-3, forward=4e-3, backward=8e-3, apply=2e-3),
+        ready=(1.0, 0.6, 0.2),
+        spread=0.0,
     ),
     shape=JobShape(
         name="made", parameters=(300_000, 400_000, 500_000), train_samples=64, test_samples=8, buffers=0

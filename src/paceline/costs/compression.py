@@ -8,8 +8,8 @@ from math import prod
 import torch
 
 from paceline.codecs.base import Codec, elements
-from paceline.costs.trace.functions import trace_function
 from paceline.costs.trace.operator import Operator
+from paceline.costs.trace.trace import trace_function
 
 PIECE = 2**30
 """Numbers of a gradient that are encoded at once."""

@@ -6,6 +6,7 @@ from typing import Protocol
 
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
+from paceline.records.spans import StepBreakdown
 
 
 class DeviceModel(Protocol):
@@ -28,22 +29,15 @@ class DeviceModel(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """A worker's step without communication, in seconds."""
+    """A worker's step without communication."""
 
     samples: int
-    forward: float
-    backward: float
-    apply: float
+    step: StepBreakdown
     ready: tuple[float, ...]
     """One a parameter, in the model's order: the part of backward after which its gradient is complete, 0 to 1."""
     spread: float
-    data: float = 0.0
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     """Operators that the device model never saw, by name: their share of the step's time."""
-
-    @property
-    def compute(self) -> float:
-        return self.forward + self.backward + self.apply
 
 
 def accumulated(cost: StepCost, times: int) -> StepCost:
@@ -51,9 +45,7 @@ def accumulated(cost: StepCost, times: int) -> StepCost:
     return replace(
         cost,
         samples=cost.samples * times,
-        data=cost.data * times,
-        forward=cost.forward * times,
-        backward=cost.backward * times,
+        step=replace(cost.step * times, apply=cost.step.apply),
         ready=tuple((times - 1 + part) / times for part in cost.ready),
     )
 
@@ -68,9 +60,11 @@ def step_cost(trace: Trace, device: DeviceModel) -> StepCost:
     total = done[-1] or 1.0
     return StepCost(
         samples=trace.samples,
-        forward=sum(map(device.seconds, trace.forward)),
-        backward=done[-1],
-        apply=sum(map(device.seconds, trace.apply)),
+        step=StepBreakdown(
+            forward=sum(map(device.seconds, trace.forward)),
+            backward=done[-1],
+            apply=sum(map(device.seconds, trace.apply)),
+        ),
         ready=tuple(done[parameter.ready] / total for parameter in trace.parameters),
         spread=device.spread,
         unmeasured=device.unmeasured,

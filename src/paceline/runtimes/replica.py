@@ -26,7 +26,7 @@ from paceline.runtimes.flat import (
     takes_vector,
 )
 from paceline.runtimes.loading import Request, load
-from paceline.runtimes.randomness import AllStreams, State, Streams, TorchStream, undisturbed
+from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
 from paceline.strategies.base import server_slices
 
 
@@ -206,7 +206,7 @@ class Replica(FlatModel):
         self.loss_sum, self.loss_samples = state["loss"]
 
 
-def _streams_of(job: Job) -> Streams:
+def _streams_of(job: Job) -> TorchStream:
     return TorchStream() if isinstance(job.train, TensorData) else AllStreams()
 
 

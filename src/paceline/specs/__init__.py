@@ -112,7 +112,6 @@ def check(text: str, table: Table, kind: str) -> None:
 
 
 def build(text: str, table: Table, kind: str) -> Any:
-    """Make the object that a spec names."""
     make = factory(text, table, kind)
     try:
         return make()

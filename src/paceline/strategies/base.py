@@ -109,7 +109,6 @@ class Strategy(Protocol):
 
     @property
     def least_workers(self) -> int:
-        """The fewest workers that it can train with."""
         return 1
 
     @property

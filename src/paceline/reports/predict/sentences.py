@@ -54,7 +54,7 @@ def verdict(prediction: Prediction) -> str:
 
 
 def _is_slower(row: PredictionRow) -> bool:
-    """Slower than one worker who trains alone, as one with a server is; not by rounding."""
+    """Slower than one worker that trains alone, as one with a server is; not by rounding."""
     return row.speed_up < (1 if row.workers > 1 else 0.995)
 
 
@@ -95,9 +95,9 @@ def memory_parts(memory: Memory) -> str:
         "messages": memory.exchange,
         "torch itself": memory.base,
     }
-    told = ", ".join(f"{name} {show_bytes(size)}" for name, size in parts.items() if size)
+    words = ", ".join(f"{name} {show_bytes(size)}" for name, size in parts.items() if size)
     server = "" if memory.server is None else f"; a server needs {show_bytes(memory.server)}"
-    return f"a worker needs {show_bytes(memory.total)} ({told}){server}; {_has(memory)}"
+    return f"a worker needs {show_bytes(memory.total)} ({words}){server}; {_has(memory)}"
 
 
 def _has(memory: Memory) -> str:
@@ -131,9 +131,9 @@ def _slower(rows: Sequence[PredictionRow], found: Findings) -> str:
         return f"{counted(row.workers, 'worker')} are slower than one: {_times(row.speed_up)} as fast, {why}"
     shown = rows if len(rows) <= 3 else (rows[0], rows[-1])
     speeds = [f"{counted(row.workers, 'worker')} ({_times(row.speed_up)})" for row in shown]
-    told = " to ".join(speeds) if len(rows) > 3 else f"{', '.join(speeds[:-1])} and {speeds[-1]}"
+    words = " to ".join(speeds) if len(rows) > 3 else f"{', '.join(speeds[:-1])} and {speeds[-1]}"
     alone = " without a server" if rows[0].workers == 1 else ""
-    return f"{told} are slower than one{alone}; {counted(found.limit.workers, 'worker')} are {why}"
+    return f"{words} are slower than one{alone}; {counted(found.limit.workers, 'worker')} are {why}"
 
 
 def _pays_off(slower: Sequence[PredictionRow], faster: Sequence[PredictionRow], found: Findings) -> str:
@@ -217,11 +217,11 @@ def _winners(prediction: Prediction) -> str:
             ranges[-1] = (series.strategy, ranges[-1][1], count)
         else:
             ranges.append((series.strategy, count, count))
-    told = [f"{name} {_span(first, last)}" for name, first, last in ranges]
+    words = [f"{name} {_span(first, last)}" for name, first, last in ranges]
     rows = [series.rows[place] for place, series in enumerate(best)]
     slow = [f"{row.workers:,}" for row in rows if row.workers > 1 and row.speed_up < 1]
     also = f" No strategy makes {' or '.join(slow)} workers as fast as one." if slow else ""
-    return f"Fastest in samples a second: {', '.join(told)}.{also}"
+    return f"Fastest in samples a second: {', '.join(words)}.{also}"
 
 
 def _span(first: int, last: int) -> str:

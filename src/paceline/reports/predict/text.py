@@ -21,11 +21,11 @@ def text_lines(prediction: Prediction) -> list[str]:
     if short is not None:
         answer = [short, f"With enough memory: {answer[0][0].lower()}{answer[0][1:]}"]
     lines = [*answer, "", heading(prediction), "", *table_lines(prediction), ""]
-    told = list(_told(prediction))
-    return [*lines, *told, *([""] if told else []), *_basis(prediction)]
+    follows = list(_follows(prediction))
+    return [*lines, *follows, *([""] if follows else []), *_basis(prediction)]
 
 
-def _told(prediction: Prediction) -> Iterator[str]:
+def _follows(prediction: Prediction) -> Iterator[str]:
     """What follows, strategy by strategy."""
     several = len(prediction.series) > 1
     for series in prediction.series:

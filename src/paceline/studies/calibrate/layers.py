@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from paceline.jobs.batches import Batch
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.jobs.subject import Subject
 from paceline.studies.calibrate.images import log_uniform
 
 MOST_ELEMENTS = 2**20
@@ -59,12 +59,12 @@ class SingleLayer(nn.Module):
         return self.call(self.layer, inputs * self.scale)
 
 
-def layer_subject(name: str, random: Random) -> tuple[Subject, int]:
+def layer_subject(name: str, random: Random) -> tuple[Traceable, int]:
     """A row of the table at random sizes, and how many samples it is given."""
     row = LAYERS[name]
     samples, *shape = row.shape(random)
     channels = shape[-1] if row.sides == -1 else shape[0]
-    subject = Subject(
+    subject = Traceable(
         name=name,
         model=lambda: SingleLayer(row.make(channels), row.call),
         loss=_mean,

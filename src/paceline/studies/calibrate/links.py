@@ -23,9 +23,9 @@ from paceline.clusters.profile import LinkFit, read_profile, write_profile
 from paceline.collectives import NATIVE
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.step import StepPhase
-from paceline.jobs.subject import Subject
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.flat import CONTROL, Flat, own_memory
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
@@ -297,7 +297,7 @@ class _BenchComm(ProcessGroupComm):
 class _AveragingStep(TrainingStep):
     """A step with gradients averaged over all workers, as a live worker does it: in buckets, behind backward."""
 
-    def __init__(self, subject: Subject, comm: _BenchComm) -> None:
+    def __init__(self, subject: Traceable, comm: _BenchComm) -> None:
         super().__init__(subject, DENSE_SAMPLES, comm.zeros)
         self._overlap = Overlap(self.model.flat, MEAN, comm, Slowdown())
 
@@ -322,8 +322,8 @@ def _bucket_bytes(flat: Flat) -> tuple[int, ...]:
     return (*early, last + CONTROL * element)
 
 
-def _subject(model: Callable[[], nn.Module]) -> Subject:
-    return Subject(
+def _subject(model: Callable[[], nn.Module]) -> Traceable:
+    return Traceable(
         name="link",
         model=model,
         loss=nn.functional.cross_entropy,
@@ -332,7 +332,7 @@ def _subject(model: Callable[[], nn.Module]) -> Subject:
     )
 
 
-def _dense(width: int) -> Subject:
+def _dense(width: int) -> Traceable:
     """A few matrix products and an optimizer's pass over their weights."""
     sizes = (196, width, width, 10)
     return _subject(

@@ -16,11 +16,11 @@ from torch._ops import OpOverload
 from paceline.costs.features import DevicePeaks
 from paceline.costs.fitted import PAGE
 from paceline.costs.trace.operator import Operator
-from paceline.costs.trace.recorder import Recorder
-from paceline.costs.trace.step import Step
-from paceline.costs.trace.timing import PHASES
+from paceline.costs.trace.recorder import OperatorRecorder
+from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import PHASES
+from paceline.jobs.job import Job, Traceable
 from paceline.jobs.step import StepHooks, StepPhase
-from paceline.jobs.subject import Subject
 from paceline.records.spans import StepBreakdown
 from paceline.runtimes.flat import FlatModel, Zeros, own_memory
 from paceline.runtimes.live.wire.channel import RECORD
@@ -67,7 +67,7 @@ class _FaultedSeconds(float):
 class TrainingStep(StepHooks):
     """A model on flat buffers that is trained on one mini-batch again and again, as the live runtime does it."""
 
-    def __init__(self, subject: Subject, samples: int, zeros: Zeros = own_memory) -> None:
+    def __init__(self, subject: Traceable | Job, samples: int, zeros: Zeros = own_memory) -> None:
         self.model = FlatModel(subject, subject.model(), zeros)
         self._batch = subject.batch(samples)
         self._ends: list[float] = []
@@ -85,13 +85,13 @@ class TrainingStep(StepHooks):
         )
 
 
-def measure(subject: Subject, samples: int, *, whole: bool) -> MeasuredNetwork:
+def measure(subject: Traceable | Job, samples: int, *, whole: bool) -> MeasuredNetwork:
     """Run steps in which each operator is timed and, if ``whole``, steps in which none is.
 
     Steps of a kind run one after the other, as in a training, and quick ones more often.
     """
-    recorder = Recorder(_run)
-    step = Step(subject, samples, recorder)
+    recorder = OperatorRecorder(_run)
+    step = TracedStep(subject, samples, recorder)
     begin = perf_counter()
     with recorder:
         step.run()  # kernels are made, memory is allocated
@@ -111,7 +111,7 @@ def measure(subject: Subject, samples: int, *, whole: bool) -> MeasuredNetwork:
     )
 
 
-def _whole_step(subject: Subject, samples: int, repeats: int, pace: float) -> StepBreakdown:
+def _whole_step(subject: Traceable | Job, samples: int, repeats: int, pace: float) -> StepBreakdown:
     """The medians of a step's parts, as they would be at this pace."""
     step = TrainingStep(subject, samples)
     step.run()

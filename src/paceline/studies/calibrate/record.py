@@ -12,9 +12,9 @@ from paceline.costs.features import DevicePeaks
 from paceline.costs.fitted import FittedDevice, Overhead, read_fitted
 from paceline.costs.recorded import check_alone, typical_step
 from paceline.costs.trace.operator import Phase
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of_job
+from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
@@ -86,10 +86,10 @@ def correct_by_record(device: FittedDevice, folder: RunFolder) -> tuple[FittedDe
     """The device with each phase as long as it was in the run, and its error before."""
     check_alone(folder)
     typical = typical_step(folder)
-    subject = subject_of_job(read_run(folder)[0].job)
+    subject = traceable_of_job(read_run(folder)[0].job)
     cost = step_cost(trace(subject, typical.samples), device)
     measured = {phase: getattr(typical.times, phase) or 0.0 for phase in PHASES}
-    predicted = {phase: getattr(cost, phase) for phase in PHASES}
+    predicted = {phase: getattr(cost.step, phase) for phase in PHASES}
     factors = {
         phase: measured[phase] / predicted[phase] if measured[phase] and predicted[phase] else 1.0
         for phase in PHASES

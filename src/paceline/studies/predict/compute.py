@@ -15,10 +15,11 @@ from paceline.costs.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
-from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of, subject_of_job
+from paceline.jobs.build import traceable_of, traceable_of_job
+from paceline.jobs.job import Job, Traceable
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
+from paceline.records.spans import StepBreakdown
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
 from paceline.runtimes.threads import HostRoom
@@ -172,10 +173,12 @@ class ComputeTimes:
         return replace(
             modelled,
             samples=samples,
-            data=times.data * part,
-            forward=(times.forward or 0.0) * part,
-            backward=(times.backward or 0.0) * part,
-            apply=times.apply,
+            step=StepBreakdown(
+                data=times.data * part,
+                forward=(times.forward or 0.0) * part,
+                backward=(times.backward or 0.0) * part,
+                apply=times.apply,
+            ),
             spread=MEASURED_SPREAD,
             unmeasured={},
         )
@@ -192,14 +195,14 @@ class ComputeTimes:
         modelled, measured = step_cost(trace, self.device), self.cost(trace.samples * self.accumulate)
 
         def seconds(operator: Operator) -> float:
-            whole: float = getattr(modelled, operator.phase)
-            return device.seconds(operator) * float(getattr(measured, operator.phase)) / whole
+            whole: float = getattr(modelled.step, operator.phase)
+            return device.seconds(operator) * float(getattr(measured.step, operator.phase)) / whole
 
         return seconds
 
     def compute_on(self, device: DeviceModel, samples: int) -> float:
         """Seconds that a step computes on another device."""
-        return accumulated(step_cost(self.trace(samples), device), self.accumulate).compute
+        return accumulated(step_cost(self.trace(samples), device), self.accumulate).step.compute
 
 
 class NominalDevice:
@@ -215,20 +218,20 @@ class NominalDevice:
         return operator.flops / 5e10 + (operator.read + operator.written) / 1e10 + 2e-6
 
 
-def find_subject(request: PredictRequest) -> Subject:
+def find_subject(request: PredictRequest) -> Traceable | Job:
     """What is trained."""
     if request.job is not None:
-        return subject_of_job(request.job)
+        return traceable_of_job(request.job)
     if request.model is None:
         assert request.times is not None, "a request that names nothing to train is refused"
-        return subject_of_job(read_run(RunFolder(request.times))[0].job)
+        return traceable_of_job(read_run(RunFolder(request.times))[0].job)
     optimizer = request.optimizer or "sgd"
-    return subject_of(request.model, shape=request.shape, classes=request.classes, optimizer=optimizer)
+    return traceable_of(request.model, shape=request.shape, classes=request.classes, optimizer=optimizer)
 
 
 def find_compute(
     request: PredictRequest,
-    subject: Subject,
+    subject: Traceable | Job,
     profile: Profile | None,
     sheet: DeviceSheet | None,
     traces: BatchTraces,
@@ -298,7 +301,7 @@ def is_mixed(request: PredictRequest) -> bool:
     return WIDTHS[request.precision or TORCH] < WIDTHS[TORCH]
 
 
-def precision_words(request: PredictRequest, sheet: DeviceSheet | None, subject: Subject) -> str:
+def precision_words(request: PredictRequest, sheet: DeviceSheet | None, subject: Traceable | Job) -> str:
     """The number format in words; empty where it was measured as the job computes."""
     if sheet is None:
         measured = f"FP32, as it was measured, though the job computes in {subject.precision.upper()}"
@@ -317,7 +320,8 @@ def faster_precision(
     if sheet is None or narrow is None or request.device is None or is_mixed(request):
         return None
     other = roofline(replace(request, precision=narrow), sheet)
-    return narrow, compute.cost(batch).compute / compute.compute_on(other, batch)
+    step = compute.cost(batch).step
+    return narrow, step.compute / compute.compute_on(other, batch)
 
 
 def narrowest(sheet: DeviceSheet) -> str | None:

@@ -358,7 +358,8 @@ def at_their_speeds(
         return deployment
     if request.profile is not None or request.times is not None:
         _refuse_devices(cluster, "the times" if request.times is not None else "the profile")
-    base = compute.cost(batch).compute
+    step = compute.cost(batch).step
+    base = step.compute
     speeds: dict[str, float] = {}
 
     def faster(host: Host) -> Host:

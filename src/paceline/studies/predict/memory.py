@@ -81,12 +81,9 @@ def predict_memory(setup: Setup, usual: MemorySize, *, mixed: bool) -> Callable[
     ``usual`` is the memory of hosts that do not state theirs. With ``mixed`` precision, parameters, gradients and the
     optimizer's state stay as they are.
     """
-    places = [setup.cluster.split(setup.server_hosts).group_at(host) for host in setup.server_hosts]
-    groups = [
-        (group.host, places.count(index))
-        for index, group in enumerate(setup.cluster.split(setup.server_hosts).groups)
-        if group.workers
-    ]
+    cluster = setup.cluster.split(setup.server_hosts)
+    places = [cluster.group_at(host) for host in setup.server_hosts]
+    groups = [(group.host, places.count(at)) for at, group in enumerate(cluster.groups) if group.workers]
 
     def needs(trace: Trace) -> Memory:
         server = _server_bytes(setup, trace) if places else None

@@ -13,8 +13,8 @@ from paceline.codecs import build_codec
 from paceline.codecs.base import Identity
 from paceline.costs.compression import UNCOMPRESSED, Compression, compression_of
 from paceline.costs.device import StepCost
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subject import Subject
+from paceline.costs.trace.trace import trace
+from paceline.jobs.job import Job, Traceable
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
@@ -68,7 +68,7 @@ class PacelineModel:
     """Compute times, hosts and links of one request."""
 
     request: PredictRequest
-    subject: Subject
+    subject: Traceable | Job
     profile: Profile | None
     sheet: DeviceSheet | None
     compute: ComputeTimes
@@ -207,7 +207,7 @@ class PacelineModel:
 
     def _apart(self, strategy: Strategy, cost: StepCost) -> float:
         """Seconds that a worker computes between two exchanges."""
-        alone = cost.data + cost.compute
+        alone = cost.step.compute
         if strategy.served or self.profile is None:  # only a measured machine depends on it
             return alone
         return observe(strategy, 2, alone).cycle * alone

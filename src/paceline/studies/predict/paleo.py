@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 from paceline.clusters.catalogue import find_device, find_network
 from paceline.costs.device import StepCost
-from paceline.costs.paleo.model import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
-from paceline.costs.trace.tracer import trace
+from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.records.spans import StepBreakdown
 from paceline.studies.predict.compute import BatchTraces, find_subject
@@ -62,9 +62,7 @@ class PaleoModel:
         priced = paleo_step(self.model, self.traces.trace(batch), 1)
         return StepCost(
             samples=batch,
-            forward=priced.forward,
-            backward=priced.backward,
-            apply=priced.apply,
+            step=StepBreakdown(forward=priced.forward, backward=priced.backward, apply=priced.apply),
             ready=(),
             spread=0.0,
         )

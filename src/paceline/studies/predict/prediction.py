@@ -6,9 +6,6 @@ from typing import Any, Literal
 
 from paceline.records.spans import StepBreakdown
 
-SCHEMA = 3
-"""Of the JSON document, which is this dataclass field by field."""
-
 Level = Literal["catalogue", "calibrated", "profiled"]
 """What compute times rest on: a data sheet; a machine that was measured; the job's own step, measured on one worker."""
 
@@ -291,7 +288,7 @@ class ModuleCost:
 
 @dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """The answer to one request."""
+    """The answer to one request; its JSON document is this dataclass, field by field."""
 
     name: str
     """What is trained."""

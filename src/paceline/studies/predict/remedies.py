@@ -69,7 +69,7 @@ def _strategies(model: PacelineModel) -> Iterator[Setting]:
     cost = model.cost(model.batch)
     if model.request.served:
         yield "strategy", "all-reduce"
-    elif observe(model.request.built[0], 2, cost.data + cost.compute, model.strategies[0]).cycle == 1:
+    elif observe(model.request.built[0], 2, cost.step.compute, model.strategies[0]).cycle == 1:
         yield "strategy", LOCAL_SGD
 
 

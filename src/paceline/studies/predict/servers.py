@@ -76,9 +76,9 @@ def approximate_bounded(setup: Setup) -> PredictedStep:
     wait = min(exchange, load.answer + longer * busy + behind)
     return PredictedStep(
         breakdown=StepBreakdown(
-            data=setup.cost.data * scale,
-            forward=setup.cost.forward * scale,
-            backward=setup.cost.backward * scale,
+            data=setup.cost.step.data * scale,
+            forward=setup.cost.step.forward * scale,
+            backward=setup.cost.step.backward * scale,
             communicate=exchange - wait,
             wait=wait,
         ),
@@ -129,7 +129,8 @@ class ServedLoad:
     @property
     def busy(self) -> float:
         """Seconds that a worker computes in a step."""
-        return self.setup.cost.data + self.setup.cost.forward + self.setup.cost.backward
+        step = self.setup.cost.step
+        return step.data + step.forward + step.backward
 
     @property
     def staleness(self) -> float:

@@ -46,7 +46,7 @@ class Setup:
     @property
     def alone(self) -> float:
         """Seconds of the fastest worker's step by itself."""
-        return (self.cost.data + self.cost.compute) / max(self.paces)
+        return self.cost.step.compute / max(self.paces)
 
     @cached_property
     def pattern(self) -> ExchangePattern:
@@ -65,10 +65,10 @@ class Setup:
     def times(self) -> StepTimes:
         """A worker's from its cost, and a server's as the cluster states them; without jitter."""
         return StepTimes(
-            data=self.cost.data,
-            forward=self.cost.forward,
-            backward=self.cost.backward,
-            apply=self.cost.apply,
+            data=self.cost.step.data,
+            forward=self.cost.step.forward,
+            backward=self.cost.step.backward,
+            apply=self.cost.step.apply,
             serve=self.cluster.times.serve,
             aggregate=self.cluster.times.aggregate,
         )
@@ -193,13 +193,7 @@ def _even(setup: Setup) -> Setup:
 
 def slower(cost: StepCost, factor: float) -> StepCost:
     """A step that takes ``factor`` times as long."""
-    return replace(
-        cost,
-        data=cost.data * factor,
-        forward=cost.forward * factor,
-        backward=cost.backward * factor,
-        apply=cost.apply * factor,
-    )
+    return replace(cost, step=cost.step * factor)
 
 
 def links_in_use(setup: Setup) -> tuple[Where, ...]:

@@ -168,10 +168,10 @@ def _operations(reader: Reader, name: str) -> float:
                 "operations", stated, "an image takes more than 0 of them, for example 3_922e6"
             )
         return stated
-    from paceline.costs.trace.tracer import trace  # these import torch, which stated operations do not need
-    from paceline.jobs.subjects import subject_of
+    from paceline.costs.trace.trace import trace  # these import torch, which stated operations do not need
+    from paceline.jobs.build import traceable_of
 
-    return 2 * trace(subject_of(model), 1).multiply_adds
+    return 2 * trace(traceable_of(model), 1).multiply_adds
 
 
 ELEMENT = 4

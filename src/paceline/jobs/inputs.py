@@ -12,29 +12,26 @@ from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
 
 
-class Look(Protocol):
+class InputSpec(Protocol):
     """What one sample looks like. A frozen dataclass."""
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
+    def shape(self) -> tuple[int, ...]: ...
 
     @property
-    def classes(self) -> int:
-        """What a target is one of."""
+    def classes(self) -> int: ...
 
-    def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
+    def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         """The same with another shape or number of classes; a UsageError where ``model`` cannot take it."""
 
     def batch(self, samples: int) -> Batch:
         """So many made-up samples, on the device that is the default now."""
 
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """The mean loss of a batch."""
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, kw_only=True)
-class ImageLook:
+class ImageInput:
     """An image, and one class of it."""
 
     shape: tuple[int, ...]
@@ -43,8 +40,7 @@ class ImageLook:
     smallest: int = 1
     """Pixels that the shorter side must have, for the model to have something left at its end."""
 
-    def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
-        """Images of another size."""
+    def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 3:
             raise UsageError(
@@ -59,16 +55,14 @@ class ImageLook:
         return replace(self, shape=shape, classes=_classes(classes, self.classes))
 
     def batch(self, samples: int) -> Batch:
-        """Noise, of classes drawn at random."""
         return noise(samples, *self.shape), choices(self.classes, samples)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy, as the jobs that ship have it."""
         return cross_entropy(outputs, targets)
 
 
 @dataclass(frozen=True, kw_only=True)
-class TokenLook:
+class TokenInput:
     """A sequence of tokens, and at every position the token that follows."""
 
     length: int
@@ -76,16 +70,13 @@ class TokenLook:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The sequence's length."""
         return (self.length,)
 
     @property
     def classes(self) -> int:
-        """Every token may follow."""
         return self.vocabulary
 
-    def changed(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
-        """Shorter sequences."""
+    def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
         shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 1:
             raise UsageError(
@@ -105,16 +96,13 @@ class TokenLook:
         return replace(self, length=shape[0])
 
     def batch(self, samples: int) -> Batch:
-        """Tokens drawn at random."""
         return choices(self.vocabulary, samples, self.length), choices(self.vocabulary, samples, self.length)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy over all positions."""
         return cross_entropy(outputs.flatten(0, 1), targets.flatten())
 
 
 def noise(*shape: int) -> Tensor:
-    """Normal numbers."""
     return _drawn(torch.empty(shape), Tensor.normal_)
 
 
