@@ -9,8 +9,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.jobs.batches import Batch
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import AdamW, Sgd
-from paceline.jobs.subject import Subject
 
 CLASSES = 10
 
@@ -18,7 +18,7 @@ CLASSES = 10
 class HeldOut(NamedTuple):
     """A subject at some batches."""
 
-    subject: Subject
+    subject: Traceable
     batches: tuple[int, ...]
 
 
@@ -221,8 +221,8 @@ def _loss(outputs: Tensor, targets: Tensor) -> Tensor:
 
 def _subject(
     name: str, model: Callable[[], nn.Module], batch: Callable[[int], Batch], adam: bool = False
-) -> Subject:
-    return Subject(name=name, model=model, loss=_loss, batch=batch, optimizer=AdamW() if adam else Sgd())
+) -> Traceable:
+    return Traceable(name=name, model=model, loss=_loss, batch=batch, optimizer=AdamW() if adam else Sgd())
 
 
 HELD_OUT: Mapping[str, HeldOut] = {

@@ -24,7 +24,7 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.records.folder import RunFolder
 from paceline.studies.calibrate.messages import calibrate_messages
-from paceline.studies.predict.places import SyncPattern
+from paceline.studies.predict.deployment import Layout, SyncPattern
 
 USUAL = 0.004
 """Seconds of a step of the networks that links are calibrated with."""
@@ -105,26 +105,21 @@ def _train(runs: Path, settings: Mapping[str, str]) -> RunFolder:
     return RunFolder(run_here(words, int(settings["workers"]), runs))
 
 
-class Namespaces:
-    """Workers in namespaces of one machine, each behind its shaped cable; a server has one of its own."""
+def in_namespaces(profile: Profile, rate: str) -> Layout:
+    """Workers in namespaces of one machine, each behind its shaped cable; a server has one of its own.
 
-    most = 16
+    They share the machine's cores, though not its memory.
+    """
 
-    def __init__(self, profile: Profile, rate: str) -> None:
-        self._profile, self._rate = profile, rate
-
-    def hosts(self, workers: int) -> int:
-        """One each."""
-        return workers
-
-    def cluster(self, workers: int, meeting: SyncPattern) -> Cluster:
-        """They share the machine's cores, though not its memory."""
-        fit = self._profile.link(f"{self._rate} {'wire' if meeting.served else 'network'}", workers)
-        assert fit is not None, f"{self._rate} was not calibrated"
+    def layout(workers: int, pattern: SyncPattern) -> Cluster:
+        fit = profile.link(f"{rate} {'wire' if pattern.served else 'network'}", workers)
+        assert fit is not None, f"{rate} was not calibrated"
         link = Link(bandwidth=fit.bandwidth, latency=fit.latency)
         hosts = [Host(name=f"host-{number}", link=link) for number in range(workers)]
-        keeper = [Host(name="keeper", link=link, workers=0, servers=1)] if meeting.served else []
-        return Cluster.of((*hosts, *keeper), contention=self._profile.contention_between(meeting.apart))
+        server = [Host(name="server", link=link, workers=0, servers=1)] if pattern.served else []
+        return Cluster.of((*hosts, *server), contention=profile.contention_between(pattern.apart))
+
+    return layout
 
 
 def probe(beside: float) -> None:

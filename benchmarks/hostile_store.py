@@ -28,7 +28,7 @@ import psutil
 
 from _fault_hosts import local_rank
 from paceline.runtimes.live.secret import Secret, store_key, wire_key
-from paceline.runtimes.live.store_server import Op, Request
+from paceline.runtimes.live.store_server import Op, StoreRequest
 from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.noise import Handshake
 
@@ -77,7 +77,7 @@ class Siege:
         if how == 0:
             self._plain(port, _as_tcp_store(key, value))
             return
-        request = Request(1, Op.SET, (key,), (value,)).pack()
+        request = StoreRequest(1, Op.SET, (key,), (value,)).pack()
         greeting = b"" if how == 1 else Handshake(bytes(32), PROLOGUE).write_first()
         self._plain(port, PROLOGUE + greeting + request)
 

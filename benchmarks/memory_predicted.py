@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from paceline.jobs.spec import JobSpec
-from paceline.studies.predict.asking import answer
+from paceline.studies.predict import predict
 from paceline.studies.predict.prediction import Memory
-from paceline.studies.predict.words import PredictRequest
+from paceline.studies.predict.request import PredictRequest
 
 MEDIAN, WORST = 5.0, 15.0
 """Per cent that the median error of a worker's peak and the worst may be."""
@@ -33,10 +33,10 @@ JOB = """
 import torch
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Job
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 
 def build():
-    subject = subject_of({model!r}, shape={shape!r}, classes={classes!r}, optimizer={optimizer!r})
+    subject = traceable_of({model!r}, shape={shape!r}, classes={classes!r}, optimizer={optimizer!r})
     data = TensorData(*subject.batch({samples}))
     return Job(name="cell", model=subject.model, loss=subject.loss, train=data, test=data, optimizer=subject.optimizer)
 """
@@ -94,7 +94,14 @@ CELLS = (
         strategy="local-sgd:period=4",
         backend="gloo",
     ),
-    Cell(model="mlp:hidden=2048,layers=3", shape=(1, 28, 28), batch=64, workers=2, strategy="ps", servers=1),
+    Cell(
+        model="mlp:hidden=2048,layers=3",
+        shape=(1, 28, 28),
+        batch=64,
+        workers=2,
+        strategy="ps",
+        servers=1,
+    ),
     Cell(
         model="mlp:hidden=2048,layers=3",
         shape=(1, 28, 28),
@@ -173,11 +180,11 @@ def _predicted(cell: Cell, job: Path) -> tuple[Memory, float]:
         device="epyc-7763",
         per_host=1 if cell.backend == "gloo" else cell.workers + 1,
         workers=(cell.workers,),
-        batch=cell.batch,
+        batch_size=cell.batch,
         strategies=(cell.strategy,),
         servers=cell.servers or 1,
     )
-    memory = answer(words).series[0].rows[0].memory
+    memory = predict(words).series[0].rows[0].memory
     assert memory is not None
     return memory, _sample_bytes(job)
 

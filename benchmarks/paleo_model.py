@@ -11,13 +11,10 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from paceline.clusters.devices import DEVICES
-from paceline.clusters.networks import NETWORKS
-from paceline.costs.paleo.model import SCHEMES, Paleo, PaleoStep, paleo_step
-from paceline.costs.paleo.table import as_paleo
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subjects import subject_of
+from paceline.clusters.catalogue import all_devices, all_networks
+from paceline.costs.paleo import SCHEMES, Paleo, PaleoStep, as_paleo, paleo_step
+from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import traceable_of
 
 MOST = 1.0
 """Per cent by which a column may differ."""
@@ -34,10 +31,10 @@ def compare() -> list[dict[str, Any]]:
         network, workers, batch = printed["network"], int(printed["workers"]), int(printed["batch"])
         samples = -(-batch // workers) if printed["scaling"] == "strong" else batch
         if (network, samples) not in traces:
-            traces[network, samples] = trace(subject_of(as_paleo(network)), samples)
+            traces[network, samples] = trace(traceable_of(as_paleo(network)), samples)
         model = Paleo(
-            device=DEVICES[printed["device"]],
-            bandwidth=NETWORKS[printed["link"]].bandwidth,
+            device=all_devices()[printed["device"]],
+            bandwidth=all_networks()[printed["link"]].bandwidth,
             compute=float(printed["ppp_comp"]),
             network=float(printed["ppp_comm"]),
         )

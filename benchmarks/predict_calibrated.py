@@ -26,21 +26,19 @@ from typing import NamedTuple
 import torch
 
 from _held_out import HELD_OUT
-from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.devices import find_device
-from paceline.clusters.profile_file import read_profile, write_profile
-from paceline.costs.devices.base import step_cost
-from paceline.costs.devices.fitted import Fitted, read_fitted
-from paceline.costs.devices.roofline import Roofline
-from paceline.costs.paleo.model import Paleo, paleo_step
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of
+from paceline.clusters.catalogue import DeviceSheet, find_device
+from paceline.clusters.profile import read_profile, write_profile
+from paceline.costs.device import step_cost
+from paceline.costs.fitted import FittedDevice, read_fitted
+from paceline.costs.paleo import Paleo, paleo_step
+from paceline.costs.roofline import Roofline
+from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import traceable_of
+from paceline.jobs.job import Job, Traceable
 from paceline.reports.calibrate import ShownCalibration, render_device
-from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device, make_profile
+from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.measure import TrainingStep
-from paceline.studies.predict.interval import NORMAL
+from paceline.studies.predict.pricing import NORMAL
 
 MEDIAN, TWICE = 20.0, 2.0
 """Per cent that the median error may be; how many times as far off Paleo must be."""
@@ -96,7 +94,7 @@ class Cell:
 class Work(NamedTuple):
     """A cell to be measured."""
 
-    subject: Subject
+    subject: Traceable | Job
     batch: int
 
 
@@ -121,7 +119,7 @@ def main() -> int:
         return 0
     chosen = options.models.split(",") if options.models else None
     works = {
-        (name, batch): Work(subject_of(spec, shape=shape, classes=classes), batch)
+        (name, batch): Work(traceable_of(spec, shape=shape, classes=classes), batch)
         for name, (spec, shape, classes, batches) in MODELS.items()
         for batch in batches
         if not options.held_out and (chosen is None or spec.partition(":")[0] in chosen)
@@ -139,19 +137,19 @@ def main() -> int:
     return report(cells)
 
 
-def calibrated(profile: Path | None, seconds: float) -> Fitted:
+def calibrated(profile: Path | None, seconds: float) -> FittedDevice:
     """The device of a profile, or of a calibration now, which is kept beside the predictions."""
     if profile is not None:
         return read_fitted(read_profile(profile, torch.__version__).device, str(profile))
     shown = ShownCalibration()
-    device, found = calibrate_device(seconds, observer=shown)
+    made, found = calibrate_device(seconds, observer=shown)
     shown.close()
     print("\n".join([*render_device(found)]))
-    write_profile(make_profile(device, 1), Path("predicted-calibrated-profile.json"))
-    return device
+    write_profile(made, Path("predicted-calibrated-profile.json"))
+    return read_fitted(made.device, "the profile")
 
 
-def predict(name: str, batch: int, work: Work, device: Fitted) -> Cell:
+def predict(name: str, batch: int, work: Work, device: FittedDevice) -> Cell:
     traced = trace(work.subject, batch)
     sheet = find_device(SHEET)
     at_peak, apply = paleo_parts(traced, device)
@@ -159,16 +157,16 @@ def predict(name: str, batch: int, work: Work, device: Fitted) -> Cell:
     return Cell(
         model=name,
         batch=batch,
-        calibrated=cost.compute,
+        calibrated=cost.step.compute,
         spread=cost.spread,
-        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).compute,
+        catalogue=step_cost(traced, Roofline(sheet=sheet, threads=1)).step.compute,
         at_peak=at_peak,
         apply=apply,
         made=time.time(),
     )
 
 
-def paleo_parts(traced: Trace, device: Fitted) -> tuple[float, float]:
+def paleo_parts(traced: Trace, device: FittedDevice) -> tuple[float, float]:
     """Paleo's model of this machine, with the peak and the bandwidth that were measured."""
     sheet = DeviceSheet(
         name="here",

@@ -24,28 +24,24 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from _machine import Namespaces, calibrate
+from _machine import calibrate, in_namespaces
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile, write_profile
-from paceline.clusters.times import StepTimes
-from paceline.costs.paleo.model import Paleo, paleo_step
+from paceline.clusters.cluster import StepTimes
+from paceline.clusters.profile import Profile, read_profile, write_profile
+from paceline.costs.paleo import Paleo, paleo_step
 from paceline.costs.recorded import usual_pace
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subjects import subject_of_job
+from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_run
-from paceline.studies.predict.asking import recorded
-from paceline.studies.predict.base import Step
-from paceline.studies.predict.batches import Batches
-from paceline.studies.predict.machine import Machine
-from paceline.studies.predict.model import Case
-from paceline.studies.predict.modelled import Modelled
-from paceline.studies.predict.places import Place
-from paceline.studies.predict.scored import compare_parts, parts_table
-from paceline.studies.predict.sources import Nominal, Recorded
+from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice, by_run
+from paceline.studies.predict.deployment import Deployment, Layout, one_machine
+from paceline.studies.predict.memory import MemorySize
+from paceline.studies.predict.model import Case, PacelineModel
+from paceline.studies.predict.prediction import PredictedStep
+from paceline.studies.predict.request import PredictRequest
+from paceline.studies.predict.score import compare_parts, parts_table
 
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
 """Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""
@@ -132,39 +128,48 @@ def words(job: str, strategy: str, steps: int) -> list[str]:
 
 def job_trace(folder: Path) -> Trace:
     settings = read_run(RunFolder(folder))[0]
-    return trace(subject_of_job(settings.job), settings.batch_sizes[0])
+    return trace(traceable_of_job(settings.job), settings.batch_sizes[0])
 
 
-def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) -> Step:
-    """As 'paceline predict --times' does it from one such run, here from the mean of the last few."""
-    batches = Batches(lambda samples: traced)  # noqa: ARG005
-    source = mean_of([recorded(RunFolder(folder), Nominal(), batches) for folder in alone])
-    model = Modelled(source=source, place=place_of(cell, profile), links="as measured", links_spread=0.0)
-    samples = source.typical.samples
-    return model.explained(
-        Case(strategy=cell.strategy, workers=cell.workers, batch=samples, total=cell.workers * samples)
+def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) -> PredictedStep:
+    """As 'paceline predict' does it from the times of one such run, here from the mean of the last few."""
+    traces = BatchTraces(lambda samples: traced)  # noqa: ARG005
+    compute = mean_of([by_run(RunFolder(folder), NominalDevice(), traces) for folder in alone])
+    model = PacelineModel(
+        request=PredictRequest(times=alone[-1], strategies=(cell.strategy,)),
+        subject=traceable_of_job(read_run(RunFolder(alone[-1]))[0].job),
+        profile=profile,
+        sheet=None,
+        compute=compute,
+        deployment=Deployment(layout=layout_of(cell, profile), most=16, words="as measured", spread=0.0),
+        memory_size=MemorySize(name="here"),
+    )
+    samples = model.batch
+    return model.explain(
+        Case(strategy=cell.strategy, workers=cell.workers, batch=samples, samples=cell.workers * samples)
     )
 
 
-def mean_of(sources: Sequence[Recorded]) -> Recorded:
+def mean_of(sources: Sequence[ComputeTimes]) -> ComputeTimes:
     """One whose times and jitter are the means of theirs."""
+    steps = [one.typical for one in sources if one.typical is not None]
 
     def mean(part: str) -> float:
-        return statistics.fmean(getattr(one.typical.times, part) or 0.0 for one in sources)
+        return statistics.fmean(getattr(one.times, part) or 0.0 for one in steps)
 
     times = StepTimes(**{part: mean(part) for part in ("data", "forward", "backward", "apply")})
     return replace(
         sources[0],
-        typical=sources[0].typical._replace(times=times),
+        typical=steps[0]._replace(times=times),
         jitter=statistics.fmean(one.jitter for one in sources),
     )
 
 
-def place_of(cell: Cell, profile: Profile) -> Place:
+def layout_of(cell: Cell, profile: Profile) -> Layout:
     """The machine, or namespaces of it."""
     if cell.network:
-        return Namespaces(profile, cell.where)
-    return Machine(profile, "gloo" if cell.where == "loopback" else "shm")
+        return in_namespaces(profile, cell.where)
+    return one_machine(profile, "gloo" if cell.where == "loopback" else "shm")
 
 
 def train_alone(job: str, runs: Path) -> Path:
@@ -255,18 +260,20 @@ class Turn:
     measured: float
 
 
-def take_turn(cell: Cell, predicted: Step, runs: Path, parts: bool) -> Turn:
+def take_turn(cell: Cell, predicted: PredictedStep, runs: Path, parts: bool) -> Turn:
     """Write the prediction down, then measure."""
     made = time.time()
     with (runs / "predictions.jsonl").open("a") as file:
         file.write(json.dumps({"cell": str(cell), "made": made, "step": asdict(predicted)}) + "\n")
-    folder = measure(cell, predicted.step, runs)
+    folder = measure(cell, predicted.seconds, runs)
     measured = usual_pace(RunFolder(folder), cell.together)
-    error = 100 * (predicted.step / measured - 1)
-    print(f"{cell!s:36}{1e3 * predicted.step:10.2f}{1e3 * measured:10.2f} ms{error:+8.1f} %", file=sys.stderr)
+    error = 100 * (predicted.seconds / measured - 1)
+    print(
+        f"{cell!s:36}{1e3 * predicted.seconds:10.2f}{1e3 * measured:10.2f} ms{error:+8.1f} %", file=sys.stderr
+    )
     if parts:
-        print(f"\n{cell}\n{parts_table(compare_parts(predicted, RunFolder(folder)))}")
-    return Turn(made, predicted.step, measured)
+        print(f"\n{cell}\n{parts_table(compare_parts(predicted.breakdown, RunFolder(folder)))}")
+    return Turn(made, predicted.seconds, measured)
 
 
 def score(cell: Cell, turns: Sequence[Turn]) -> dict[str, Any]:

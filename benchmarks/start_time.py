@@ -17,7 +17,7 @@ from typing import Any
 
 import psutil
 
-from paceline.runtimes.live.heartbeat import read_pulse
+from paceline.runtimes.live.heartbeat import read_progress
 
 FORKED = "from paceline.cli.main import main; main()"
 AFRESH = (
@@ -47,7 +47,7 @@ def measure(program: str, workers: int, strategy: str) -> tuple[float, float]:
 
 def all_stepped(home: Path, workers: int) -> bool:
     folder = next(home.glob("paceline-*"), None)
-    return folder is not None and all(read_pulse(folder, rank).step for rank in range(workers))
+    return folder is not None and all(read_progress(folder, rank).step for rank in range(workers))
 
 
 def proportional_bytes(pid: int) -> float:

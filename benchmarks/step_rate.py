@@ -31,7 +31,8 @@ from paceline.records.observer import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.worker.comm import join
+from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
 
@@ -90,13 +91,15 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     runs = Path(tempfile.gettempdir(), f"paceline-step-rate-{place.port or os.getpid()}")
     with Heartbeat(place) as heartbeat:
         run_worker(
-            settings,
-            options=LiveOptions(threads=1),
-            place=place,
-            runs=runs,
-            observer=stamps,
-            heartbeat=heartbeat,
-            stop_requested=lambda: False,
+            ProcessTask(
+                settings=settings,
+                options=LiveOptions(threads=1),
+                place=place,
+                runs=runs,
+                heartbeat=heartbeat,
+                stop_requested=lambda: False,
+            ),
+            stamps,
         )
     if place.rank == 0:  # which leaves last
         shutil.rmtree(runs)
@@ -105,7 +108,7 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
 
 def apart(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     """Both processes compute at the same time and send nothing."""
-    group = join(place, LiveOptions(backend="gloo"), torch.device("cpu"))
+    group = join_group(place, LiveOptions(backend="gloo"), torch.device("cpu"))
     group.exchange("both are about to begin")
     group.leave()
     return ours(spec, case, ProcessInfo())
@@ -116,7 +119,7 @@ def ddp(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
     job = build_job(spec)
     assert isinstance(job.train, TensorData)
     data = TensorDataset(job.train.inputs, job.train.targets)
-    group = join(place, LiveOptions(backend="gloo"), torch.device("cpu"))
+    group = join_group(place, LiveOptions(backend="gloo"), torch.device("cpu"))
     model = DistributedDataParallel(job.model())
     optimizer = job.optimizer(model.parameters())
     sampler: DistributedSampler[Any] = DistributedSampler(data, seed=1)

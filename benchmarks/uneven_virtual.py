@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from paceline.clusters.description import read_cluster
-from paceline.costs.given import given_costs
+from paceline.costs.stated import stated_costs
 from paceline.jobs.build import build_job
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
@@ -57,7 +57,7 @@ def attempt(strategy: str, turns: int, rate: float, seed: int, epochs: int) -> t
         checkpoint=Every(0),
     )
     cluster = read_cluster(CLUSTER)
-    costs = given_costs(cluster, settings.batch_sizes, settings.slow, seed, turns)
+    costs = stated_costs(cluster, settings.batch_sizes, settings.slow, seed, turns)
     summary = simulate(settings, build_job(settings.job), cluster, costs)
     reached = inf if summary.target_seconds is None else summary.target_seconds
     return reached, summary.samples / summary.seconds

@@ -13,7 +13,7 @@ import time
 import torch
 
 from paceline.clusters.description import read_cluster
-from paceline.costs.given import given_costs
+from paceline.costs.stated import stated_costs
 from paceline.jobs.batches import batch_loss
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
@@ -71,7 +71,7 @@ def bare(job: Job, settings: Settings) -> float:
 def simulated(job: Job, settings: Settings) -> float:
     """Seconds for the whole simulation."""
     cluster = read_cluster(f"hosts={settings.workers},forward=0.7 ms,backward=1.1 ms,apply=50 us")
-    costs = given_costs(cluster, settings.batch_sizes, {})
+    costs = stated_costs(cluster, settings.batch_sizes, {})
     begun = time.perf_counter()
     simulate(settings, job, cluster, costs)
     return time.perf_counter() - begun

@@ -14,7 +14,7 @@ import time
 from typing import Any
 
 from paceline.clusters.description import read_cluster
-from paceline.costs.given import given_costs
+from paceline.costs.stated import stated_costs
 from paceline.jobs.spec import JobSpec
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
@@ -62,7 +62,7 @@ def measure(strategy: str, workers: int, steps: int) -> dict[str, float]:
         evaluate=Every(0),
         checkpoint=Every(0),
     )
-    costs = given_costs(cluster, settings.batch_sizes, {})
+    costs = stated_costs(cluster, settings.batch_sizes, {})
     begun, busy = time.perf_counter(), time.process_time()
     simulate(settings, shape, cluster, costs, gradients=False)
     seconds, busy = time.perf_counter() - begun, time.process_time() - busy

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.jobs.batches import Batch
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import AdamW, Sgd
-from paceline.jobs.subject import Subject
 
 
 class Block(nn.Module):
@@ -83,18 +83,18 @@ def cnn() -> nn.Module:
     )
 
 
-def images(model: Callable[[], nn.Module], *, side: int = 12, optimizer: Sgd | None = None) -> Subject:
+def images(model: Callable[[], nn.Module], *, side: int = 12, optimizer: Sgd | None = None) -> Traceable:
     """A model on small images in ten classes."""
 
     def batch(samples: int) -> Batch:
         return torch.rand(samples, 3, side, side), torch.zeros(samples, dtype=torch.int64)
 
-    return Subject(
+    return Traceable(
         name="small", model=model, loss=functional.cross_entropy, batch=batch, optimizer=optimizer or Sgd()
     )
 
 
-def words() -> Subject:
+def words() -> Traceable:
     """The transformer on sequences of 8 words."""
 
     def batch(samples: int) -> Batch:
@@ -103,4 +103,4 @@ def words() -> Subject:
     def loss(scores: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(scores.flatten(0, 1), targets.flatten())
 
-    return Subject(name="words", model=Transformer, loss=loss, batch=batch, optimizer=AdamW())
+    return Traceable(name="words", model=Transformer, loss=loss, batch=batch, optimizer=AdamW())

@@ -5,6 +5,7 @@ import sys
 import sysconfig
 import traceback
 from collections.abc import Iterable
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 
@@ -82,3 +83,16 @@ def is_users(file: str) -> bool:
     package = str(Path(__file__).parent)
     stdlib, purelib = sysconfig.get_path("stdlib"), sysconfig.get_path("purelib")
     return not file.startswith((package, stdlib, purelib, sys.prefix + "/lib", "<"))
+
+
+def printable(text: str, longest: int, *, lines: bool = False) -> str:
+    """A text that a terminal takes for nothing but text: no control characters, at most so many characters."""
+    kept = "\n\t" if lines else ""
+    return "".join(each if each.isprintable() or each in kept else " " for each in text[:longest])
+
+
+def say_on_stderr(sentence: str) -> None:
+    """Tell the user something that is not a result; a closed stream changes nothing."""
+    with suppress(OSError):
+        sys.stderr.write(f"paceline: {sentence}\n")
+        sys.stderr.flush()

@@ -5,9 +5,9 @@ import time
 
 import pytest
 
-from paceline.reports.explain.answer import answer
+from paceline.reports.explain.explanation import explain
 from paceline.reports.explain.page import page, write_page
-from paceline.reports.explain.request import DRAWN, Request
+from paceline.reports.explain.request import DRAWN, ExplainRequest
 
 MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"
 
@@ -29,7 +29,7 @@ return {
 
 @pytest.fixture
 def ring():
-    return answer(Request(schedule="ring", op="max", values=MATRIX), DRAWN)
+    return explain(ExplainRequest(schedule="ring", op="max", values=MATRIX), DRAWN)
 
 
 def texts(moment):
@@ -88,19 +88,19 @@ def plays_to_the_end(browser):
 
 
 CASES = {
-    "one process": Request(schedule="ring", workers=1),
-    "nine in a tree": Request(schedule="tree", workers=9, op="mean"),
-    "hosts": Request(schedule="hierarchical", hosts="3,2,1", op="mean"),
-    "swaps": Request(schedule="halving-doubling", workers=5),
-    "empty chunks": Request(schedule="ring", values="1; 2; 3"),
-    "a pipeline": Request(schedule="ring", workers=3, segments=2),
-    "long numbers": Request(schedule="one-to-all", values="1234567.25 -2e7 3.14159; 5 -6.5 1e12"),
+    "one process": ExplainRequest(schedule="ring", workers=1),
+    "nine in a tree": ExplainRequest(schedule="tree", workers=9, op="mean"),
+    "hosts": ExplainRequest(schedule="hierarchical", hosts="3,2,1", op="mean"),
+    "swaps": ExplainRequest(schedule="halving-doubling", workers=5),
+    "empty chunks": ExplainRequest(schedule="ring", values="1; 2; 3"),
+    "a pipeline": ExplainRequest(schedule="ring", workers=3, segments=2),
+    "long numbers": ExplainRequest(schedule="one-to-all", values="1234567.25 -2e7 3.14159; 5 -6.5 1e12"),
 }
 
 
 def test_every_kind_of_story_ends_with_its_result(browser, tmp_path):
     for name, request in CASES.items():
-        story = answer(request, DRAWN)
+        story = explain(request, DRAWN)
         write_page(story, tmp_path / "page.html")
         browser.visit(tmp_path / "page.html")
         browser.press("end")
@@ -133,7 +133,7 @@ return {
 def test_every_column_is_in_view_or_is_said_to_be_elsewhere(browser, tmp_path, scheme):
     """If this failed, a reader would take the columns on the screen for all that there are."""
     for workers in (2, 4, 8, 16):
-        write_page(answer(Request(schedule="ring", workers=workers), DRAWN), tmp_path / "page.html")
+        write_page(explain(ExplainRequest(schedule="ring", workers=workers), DRAWN), tmp_path / "page.html")
         for width in (390, 800, 1200, 1600):
             browser.show(width, scheme=scheme)
             browser.visit(tmp_path / "page.html")
@@ -149,7 +149,7 @@ def test_every_column_is_in_view_or_is_said_to_be_elsewhere(browser, tmp_path, s
 
 def test_no_text_can_end_the_data(ring, monkeypatch):
     hostile = "</script><script>alert(1)</script><!-- $style"
-    monkeypatch.setattr("paceline.reports.explain.document.about", lambda name: hostile)
+    monkeypatch.setattr("paceline.reports.explain.sentences.about", lambda name: hostile)
     text = page(ring)
     assert hostile not in text
     data = text.split('id="story">')[1].split("</script>")[0]

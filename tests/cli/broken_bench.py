@@ -21,8 +21,8 @@ def broken(name: str, *arguments):
 if __name__ == "__main__":
     if sys.argv[1] == "launch":
         from paceline.runtimes.live.launcher.launch import launch
-        from paceline.runtimes.live.launcher.plan import Launch
+        from paceline.runtimes.live.launcher.plan import LaunchPlan
 
-        sys.exit(launch([sys.executable, __file__, *sys.argv[2:]], Launch(workers=2)))
+        sys.exit(launch([sys.executable, __file__, *sys.argv[2:]], LaunchPlan(workers=2)))
     real, sides.reducer = sides.reducer, broken
     sys.exit(main(sys.argv[1:]))

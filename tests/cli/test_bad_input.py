@@ -14,13 +14,13 @@ from paceline.cli.main import main
 from paceline.cli.options import RunOptions
 from paceline.cli.place import WhereOptions
 from paceline.cli.resuming import CHANGEABLE, resumed_settings
-from paceline.cli.served import ServedOptions
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import write_config
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
+from paceline.runtimes.live.worker.process import join_address
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
 
@@ -42,22 +42,22 @@ MISTAKES = {
     "train --optimizer sdg": "unknown optimizer 'sdg'; did you mean 'sgd'?",
     "train --optimizer sgd:lr=-1": "-1",
     "train --schedule cosin": "unknown schedule 'cosin'; did you mean 'cosine'?",
-    "train --lr 0.1 --optimizer sgd:lr=0.2": "both set the learning rate",
-    "train --workers 0": "--workers 0 is too small",
-    "train --workers -1": "--workers -1 is too small",
-    "train --nodes 0": "--nodes 0 is too small",
-    "train --nodes 2": "needs --address",
-    "train --nodes 2 --address 127.0.0.1 --node-rank 2": "--node-rank 2",
-    "train --port 99999": "--port 99999",
-    "train --silence 1": "--silence 1 is too short",
-    "train --silence nan": "--silence nan is out of range",
-    "train --silence inf": "--silence inf is out of range",
-    "train --timeout inf": "--timeout inf is out of range",
-    "train --timeout 1e15": "--timeout 1e+15 is out of range",
-    "train --timeout nan": "--timeout nan is out of range",
-    "train --hang-timeout 400": "--hang-timeout 400 must lie between 0 and --timeout 300",
-    "train --hang-timeout 0": "--hang-timeout 0 must lie between 0",
-    "train --timeout 60 --hang-timeout 60": "lower it, or raise --timeout",
+    "train --lr 0.1 --optimizer sgd:lr=0.2": "sets lr already",
+    "train --workers 0": "0 workers are too few",
+    "train --workers -1": "-1 workers are too few",
+    "train --nodes 0": "0 nodes are too few",
+    "train --nodes 2": "2 nodes needs an address",
+    "train --nodes 2 --address 127.0.0.1 --node-rank 2": "node rank 2 lies outside 2 nodes",
+    "train --port 99999": "99999 is not a port",
+    "train --silence 1": "a silence of 1 s is too short",
+    "train --silence nan": "a silence of nan s is out of range",
+    "train --silence inf": "a silence of inf s is out of range",
+    "train --timeout inf": "a timeout of inf s is out of range",
+    "train --timeout 1e15": "a timeout of 1e+15 s is out of range",
+    "train --timeout nan": "a timeout of nan s is out of range",
+    "train --hang-timeout 400": "a hang timeout of 400 s must lie between 0 and the timeout of 300 s",
+    "train --hang-timeout 0": "a hang timeout of 0 s must lie between 0",
+    "train --timeout 60 --hang-timeout 60": "lower it, or raise the timeout",
     "train --batch-size 0": "batch size of 0 is too small",
     "train --batch-size 2000": "2000",
     "train --batch-size 4,5,6": "3 sizes for 2 workers",
@@ -66,46 +66,46 @@ MISTAKES = {
     "train --slow 1=0.5": "at least 1",
     "train --slow one": "RANK=FACTOR",
     "train --slow 1=2 --slow 1=3": "rank 1 twice",
-    "train --epochs 3 --iterations 5": "either --epochs or --iterations",
-    "train --epochs 0": "--epochs 0 is too small",
+    "train --epochs 3 --iterations 5": "either epochs or iterations",
+    "train --epochs 0": "0 epochs are too few",
     "train --epochs three": "three",
     "train --target-accuracy 97": "between 0 and 1",
     "train --target-accuracy 0.9 --evaluate-every never": "contradict each other",
     "train --batch-size=--5": "--batch-size --5",
     "train --resume nowhere --name other": "--name other",
-    "train --servers 2": "--servers 2 has no place beside strategy 'all-reduce'",
-    "train --strategy ps --servers 0": "--servers 0 is out of range",
+    "train --servers 2": "2 servers have no place beside strategy 'all-reduce'",
+    "train --strategy ps --servers 0": "0 servers are out of range",
     "train --strategy ps --servers 65": "1 to 64 servers",
-    "simulate --servers 2 --strategy local-sgd": "--servers 2 has no place beside strategy 'local-sgd'",
-    "train --strategy ps --backend gloo": "--backend gloo has no place beside strategy 'ps'",
+    "simulate --servers 2 --strategy local-sgd": "2 servers have no place beside strategy 'local-sgd'",
+    "train --strategy ps --backend gloo": "backend gloo has no place beside strategy 'ps'",
     "train --strategy ps --secret-file nowhere": "the secret file nowhere cannot be read",
-    "train --nodes 2 --address 127.0.0.1": "--nodes 2 needs --secret-file, so that only the run's own",
-    "bench collectives --nodes 2 --address 127.0.0.1": "--nodes 2 needs --secret-file",
+    "train --nodes 2 --address 127.0.0.1": "2 nodes needs a secret file, so that only the run's own",
+    "bench collectives --nodes 2 --address 127.0.0.1": "2 nodes needs a secret file",
     "train --secret-file nowhere": "the secret file nowhere cannot be read",
-    "train --join nowhere": "--join nowhere is neither a run's folder on this host nor HOST:PORT",
-    "train --join node-a:99999 --secret-file s": "--join node-a:99999 is neither",
-    "train --join node-a:5570": "--join node-a:5570 needs --secret-file",
-    "train --join .": "--join .: no run with servers is under way there",
+    "train --join nowhere": "nowhere is neither a run's folder on this host nor HOST:PORT",
+    "train --join node-a:99999 --secret-file s": "node-a:99999 is neither",
+    "train --join node-a:5570": "node-a:5570 can be joined only with a secret file",
+    "train --join .": ".: no run with servers is under way there",
     "train --join . --strategy ps": "--strategy has no place beside --join .",
     "train --join . --workers 2": "--workers has no place beside --join .",
     "train --join . --json": "--json has no place beside --join .",
     "train --join . --resume nowhere": "--resume has no place beside --join .",
     "train --evaluate-every sometimes": "'sometimes'",
     "train --checkpoint-every '5 minutes'": "'5 minutes'",
-    "train --keep 0": "--keep 0 is too small",
+    "train --keep 0": "0 checkpoints to keep are too few",
     "train --job no_such_module:build": "no_such_module",
     "train --job json": "json",
     "train --job json:no_such": "no_such",
     "train --job json:dumps --model mlp": "--model",
     "train --device cuda": "cuda",
     "train --device tpu": "tpu",
-    "train --backend pigeon": "unknown backend 'pigeon'; choose one of: gloo, nccl, shm; see 'paceline train --help'",
+    "train --backend pigeon": "unknown backend 'pigeon'; choose one of: gloo, nccl, shm",
     "train --backend glo": "unknown backend 'glo'; did you mean 'gloo'?",
     "train --backend ''": "unknown backend ''; choose one of: gloo, nccl, shm",
     "train --resume nowhere": "nowhere",
     "train --wrokers 2": "--workers",
     "train --epochs 1.5": "'1.5' is not a whole number",
-    "train --seed -1": "--seed -1 is out of range",
+    "train --seed -1": "seed -1 is out of range",
     "train --seed 99999999999999999999": "out of range",
     "train extra": "'extra' is not expected",
     "train --runs /dev/null/x": "/dev/null is not a folder",
@@ -172,7 +172,7 @@ def test_under_another_launcher_servers_know_silence_and_one_process_a_host_warn
 JOINS = {
     "ipc:///tmp/other": "names no HOST:PORT",
     "tcp://127.0.0.1:99999": "names no HOST:PORT",
-    "tcp://127.0.0.1:5570": "belongs to another user; give --secret-file if you trust it",
+    "tcp://127.0.0.1:5570": "belongs to another user; give it as the secret file if you trust it",
 }
 
 
@@ -185,13 +185,12 @@ def test_what_a_folder_says_of_joining_is_checked(endpoint, tmp_path):
     Secret.new().write(secret)
     folder.join.write_text(json.dumps({"endpoint": endpoint, "secret": str(secret)}))
     os.chown(secret, 65534, 65534)
-    served = ServedOptions(join=str(tmp_path))
     with pytest.raises(UsageError, match=JOINS[endpoint]):
-        served.door(None)
+        join_address(str(tmp_path), None)
     if endpoint.endswith(":5570"):
-        assert served.door(secret).endpoint == endpoint
+        assert join_address(str(tmp_path), secret).endpoint == endpoint
         os.chown(secret, 0, 0)
-        assert served.door(None).secret_file == secret
+        assert join_address(str(tmp_path), None).secret_file == secret
 
 
 def test_a_port_in_use_is_refused_before_anything_starts(tmp_path, monkeypatch, capsys):

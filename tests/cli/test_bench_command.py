@@ -136,7 +136,7 @@ MISTAKES = {
     "--repeats 0": "0 repeats are too few: a cell needs at least 1",
     "--cell-seconds 0": "a cell cannot take 0 seconds",
     "--cell-seconds inf": "a cell cannot take inf seconds: give a number above 0",
-    "--nodes 2": "needs --address",
+    "--nodes 2": "needs an address",
 }
 
 

@@ -8,9 +8,8 @@ import torch
 
 from command import run_json
 from paceline.cli.main import main
-from paceline.clusters.profile import DISTURBED, LinkFit, Profile
-from paceline.clusters.profile_file import made_before, read_profile, write_profile
-from paceline.costs.devices.fitted import read_fitted
+from paceline.clusters.profile import DISTURBED, LinkFit, Profile, made_before, read_profile, write_profile
+from paceline.costs.fitted import read_fitted
 from paceline.errors import UsageError
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.studies.calibrate.link_fit import ContentionFit, add_contention
@@ -212,14 +211,14 @@ def test_a_profile_of_another_torch_is_refused(tmp_path):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "not JSON"),
-        ('{"schema": 4, "name": "he', "not JSON"),
+        ("", "not a JSON document"),
+        ('{"schema": 4, "name": "he', "not a JSON document"),
         ("[1, 2]", "no profile"),
-        ('{"schema": 4}', "'links' is missing"),
+        ('{"schema": 4}', "missing required field"),
         ('{"schema": 7}', "schema 7"),
-        ('{"schema": 1}', "schema 1, and this paceline reads schema 4"),
-        ('{"schema": ' + "1" * 5000 + "}", "not JSON"),
-        ("\x00\xff", "not JSON"),
+        ('{"schema": 1}', "schema 1, made by another version of paceline; this one reads schema 4"),
+        ('{"schema": ' + "1" * 5000 + "}", "not a JSON document"),
+        ("\x00\xff", "not a JSON document"),
     ],
 )
 def test_what_is_no_profile_is_refused(tmp_path, text, words):

@@ -13,29 +13,29 @@ from refusals import check_refused
 MISTAKES = {
     "explain rign": "unknown schedule 'rign'; did you mean 'ring'?",
     "explain ring --op maxx": "unknown operation 'maxx'; did you mean 'max'?",
-    "explain ring --workers 0": "--workers 0 is too small",
-    "explain ring --workers -3": "--workers -3 is too small",
-    "explain ring --workers 17": "17 workers are too many to draw: choose at most 16; --json goes up to 32",
+    "explain ring --workers 0": "workers 0 is too small",
+    "explain ring --workers -3": "workers -3 is too small",
+    "explain ring --workers 17": "17 workers are too many to draw: choose at most 16; as JSON, up to 32",
     "explain ring --workers 33 --json": "33 workers are too many for one JSON document: choose at most 32",
     "explain ring --workers 1000000000": "1000000000 workers are too many to draw",
     "explain ring --hosts 1000000000,2": "1000000002 workers are too many to draw",
     "explain ring --length 65": "65 values a worker are too many to draw",
-    "explain ring --length 0": "--length 0 is too small",
+    "explain ring --length 0": "length 0 is too small",
     "explain ring -np 16 --segments 8": "128 values a worker are too many to draw",
-    "explain ring --segments 9": "--segments 9 is out of range",
+    "explain ring --segments 9": "segments 9 is out of range",
     "explain ring --values '1 2; 3'": "the row of worker 1 has 1 value, that of worker 0 has 2",
     "explain ring --values '1 2; 3 4' --workers 3": "2 rows for 3 workers",
-    "explain ring --values '1 two; 3 4'": "'two' in --values, row of worker 0, is not a number",
-    "explain ring --values '1 nan; 3 4'": "'nan' in --values",
+    "explain ring --values '1 two; 3 4'": "'two' in the values, row of worker 0, is not a number",
+    "explain ring --values '1 nan; 3 4'": "'nan' in the values",
     "explain ring --values ''": "have no value",
-    "explain ring --values '1;2' --length 3": "--length 3 has no place beside --values",
+    "explain ring --values '1;2' --length 3": "length 3 has no place beside values",
     "explain ring --values '1e308; 1e308'": "too large",
-    "explain hierarchical --hosts 2,0": "--hosts 2,0",
-    "explain hierarchical --hosts two": "--hosts two",
-    "explain hierarchical --hosts 2,2 --workers 5": "--hosts 2,2 are 4 workers and --workers says 5",
-    "explain ring --seed -1": "--seed -1 is out of range",
-    "explain ring --html nowhere/x.html": "--html nowhere/x.html cannot be written",
-    "explain ring --html /dev/null": "--html /dev/null is no file that can be replaced",
+    "explain hierarchical --hosts 2,0": "hosts 2,0",
+    "explain hierarchical --hosts two": "hosts two",
+    "explain hierarchical --hosts 2,2 --workers 5": "hosts 2,2 have 4 workers and 5 workers were asked for",
+    "explain ring --seed -1": "seed -1 is out of range",
+    "explain ring --html nowhere/x.html": "nowhere/x.html cannot be written",
+    "explain ring --html /dev/null": "/dev/null is no file that can be replaced",
     "explain --op max": "which schedule?",
 }
 
@@ -72,14 +72,14 @@ def test_the_same_words_give_the_same_text(capsys):
 def test_json_is_one_document_with_the_whole_story(capsys):
     assert main(["explain", "ring", "--op", "max", "--values", "-5 2; 3 -8.5", "--json"]) == 0
     told = json.loads(capsys.readouterr().out)
-    assert (told["schema"], told["workers"], told["chunks"]) == (1, 2, 2)
+    assert (told["schema"], told["workers"], told["chunks"]) == (2, 2, 2)
     assert told["start"]["values"] == [[-5, 2], [3, -8.5]]
     assert told["steps"][0]["messages"][0] == {
         "source": 0,
         "target": 1,
         "start": 0,
         "stop": 1,
-        "then": "reduce",
+        "on_receive": "reduce",
         "values": [-5],
     }
     assert told["result"] == [3, 2]

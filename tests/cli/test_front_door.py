@@ -95,7 +95,7 @@ def test_help_names_every_command(capsys):
 def test_ctrl_c_before_the_first_step_is_told(monkeypatch, capsys):
     """If this failed, a user who stops a start would not know whether anything was saved."""
 
-    def interrupt(_: object) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("paceline.cli.train._launch", interrupt)

@@ -9,6 +9,7 @@ import pytest
 
 from command import run_paceline
 from paceline.cli.main import main
+from paceline.records.files import from_document
 from paceline.studies.predict.prediction import Prediction
 from refusals import check_refused
 
@@ -35,14 +36,14 @@ def test_two_workers_on_one_gigabit_swap_all_their_gradients(tmp_path, capsys):
     printed = capsys.readouterr()
     document = json.loads(printed.out)
     assert document == json.loads(out.read_text())
-    kept = Prediction.from_json(document)
+    kept = from_document(document, Prediction)
     one, two = kept.series[0].rows
     size = 4 * kept.parameters
-    assert one.communication == 0
+    assert one.breakdown.communicate == 0
     assert two.sent == pytest.approx(size, rel=1e-4)  # and the weight of each mean
-    assert two.communication == pytest.approx(size / 125e6, rel=0.02)
-    assert two.step == pytest.approx(one.step + two.communicate, rel=1e-6)
-    assert document["schema"] == 2
+    assert two.breakdown.communicate + two.breakdown.hidden == pytest.approx(size / 125e6, rel=0.02)
+    assert two.step == pytest.approx(one.step + two.breakdown.communicate, rel=1e-6)
+    assert document["schema"] == 3
     assert document["settings"]["network"] == "1gbit"
     assert document["versions"]["torch"]
 
@@ -120,43 +121,46 @@ def test_paleo_prints_its_own_table(capsys):
         ("resnet50 --device a100 --network='-1 Gbit/s'", "-1 Gbit/s"),
         ("mlp --device a100 --strategy spp", "did you mean 'ssp'?"),
         ("mlp --device a100 --collective rong", "did you mean 'ring'?"),
-        ("mlp --device a100 --batch-size 0", "--batch-size 0 is too small"),
-        ("mlp --device a100 --workers 0", "--workers 0 is out of range"),
+        ("mlp --device a100 --batch-size 0", "batch size 0 is too small"),
+        ("mlp --device a100 --workers 0", "workers 0 is out of range"),
         ("mlp --device a100 --workers two", "'two' is no count"),
         ("mlp --device a100 --workers 2000000", "1 to 1,000,000"),
-        ("mlp --device a100 --price -1", "--price -1 cannot be"),
+        ("mlp --device a100 --price -1", "price -1 is out of range"),
         ("mlp --device a100 --price 1 --host-price 2", "leave one of them out"),
-        ("mlp --device a100 --epochs 3", "add --samples"),
+        ("mlp --device a100 --epochs 3", "give samples"),
         ("--device a100 --times there", "both say how fast a worker computes"),
         ("mlp --times there", "says itself what was trained"),
-        ("--times there --optimizer adam", "so --optimizer adam has no place"),
-        ("--times there --input 3x64x64", "so --input has no place"),
-        ("--times there --classes 5", "so --classes 5 has no place"),
-        ("mlp --device a100 --inside nvlink3", "add --per-host"),
-        ("mlp --device a100 --cluster hosts=4 --network 1gbit", "contradicts --cluster"),
+        ("--times there --optimizer adam", "which optimizer adam contradicts"),
+        ("--times there --input 3x64x64", "which an input shape contradicts"),
+        ("--times there --classes 5", "which classes 5 contradicts"),
+        ("mlp --device a100 --inside nvlink3", "say how many workers per host"),
+        ("mlp --device a100 --cluster hosts=4 --network 1gbit", "contradicts cluster hosts=4"),
         ("mlp --device a100 --cluster hosts=4 --workers 8", "do not fit the cluster, which has 4"),
         ("mlp --device a100 --cluster 'hosts=4,forward=1 ms'", "states how long a step takes"),
         ("mlp --device a100 --cluster 'hosts=4,bandwidth=-1 Gbit/s'", "bandwidth"),
         ("mlp --device a100 --input 3x0x2", "is not a shape"),
         ("mlp --device a100 --input 3x1234567890", "a size of 10 digits is too large"),
         ("mlp --device a100 --jitter 9", "jitter"),
-        ("mlp --device a100 --servers 0 --strategy ps", "--servers 0"),
-        ("mlp --device a100 --servers 0 --strategy ssp -np 32", "--servers 0 is out of range: 1 to 64"),
-        ("mlp --device a100 --servers 1000000000 --strategy ssp -np 32", "1 to 64 servers"),
-        ("mlp --device a100 --per-host 0", "--per-host 0 is out of range"),
-        ("mlp --profile nowhere.json --network measured --per-host 0", "--per-host 0 is out of range"),
-        ("mlp --device a100 --strategy ps:backup=8 -np 2,16", "every gradient of a round of 2 workers"),
+        ("mlp --device a100 --servers 0 --strategy ps", "servers 0"),
+        (
+            "mlp --device a100 --servers 0 --strategy ssp -np 32",
+            "servers 0 is out of range: it must be 1 to 64",
+        ),
+        ("mlp --device a100 --servers 1000000000 --strategy ssp -np 32", "it must be 1 to 64"),
+        ("mlp --device a100 --per-host 0", "0 workers per host are out of range"),
+        ("mlp --profile nowhere.json --network measured --per-host 0", "0 workers per host are out of range"),
+        ("mlp --device a100 --strategy ps:backup=8 -np 2,16", "needs at least 9 workers"),
         (
             "mlp --device a100 --cluster hosts=2 --strategy ps:backup=2",
-            "every gradient of a round of 2 workers",
+            "needs at least 3 workers",
         ),
-        ("mlp --device a100 --servers 4", "--servers 4 has no place with --strategy all-reduce"),
-        ("mlp --device a100 --strategy ps --collective ring", "--collective ring has no place"),
+        ("mlp --device a100 --servers 4", "4 servers do not go with strategy all-reduce"),
+        ("mlp --device a100 --strategy ps --collective ring", "collective ring does not go with strategy ps"),
         ("mlp --device a100 --network 25gb", "write '25 Gbit/s' or '25 GB/s'"),
         ("mlp --device a100 --network -1Gbit/s", "not negative"),
         ("mlp --device a100 --threads 4", "which is no CPU"),
-        ("mlp --device a100 --backend gloo", "--backend gloo is of workers who share a measured machine"),
-        ("mlp --device a100 --samples 60000", "add --epochs"),
+        ("mlp --device a100 --backend gloo", "backend gloo is for workers that share a measured machine"),
+        ("mlp --device a100 --samples 60000", "give epochs"),
         ("--times nowhere", "nowhere"),
         ("mlp --profile nowhere.json", "nowhere.json"),
         ("mlp --device a100 --job there:build", "both say what is trained"),
@@ -168,19 +172,19 @@ def test_paleo_prints_its_own_table(capsys):
         ),
         ("--data digits --model cnn --device a100 -b 1438", "larger than the training data"),
         ("mlp --device a100 --precision fp8", "fp8"),
-        ("mlp --device a100 --ppp-comp 0.6", "add --cost-model paleo"),
-        ("mlp --device a100 --cost-model paleo --ppp-comp 2", "--ppp-comp 2"),
-        ("mlp --device a100 --cost-model paleo --chart", "--chart has no place"),
+        ("mlp --device a100 --ppp-comp 0.6", "choose cost model paleo"),
+        ("mlp --device a100 --cost-model paleo --ppp-comp 2", "ppp-comp 2"),
+        ("mlp --device a100 --cost-model paleo --chart", "--chart does not go with"),
         (
             "mlp --device a100 --cost-model paleo --servers 4",
-            "--servers 4: Paleo's model knows nothing of it",
+            "servers 4: Paleo's model does not have it",
         ),
         (
             "mlp --device a100 --cost-model paleo --samples 9",
-            "--samples 9: Paleo's model knows nothing of it",
+            "samples 9",
         ),
         ("mlp --device a100 --cost-model paleo --scaling strong -b 8 -np 64", "without a sample"),
-        ("mlp --device a100 --cost-model paleo -b 99999999", "--batch-size 99999999 is out of range"),
+        ("mlp --device a100 --cost-model paleo -b 99999999", "batch size 99999999 is out of range"),
     ],
 )
 def test_bad_words_are_refused_in_a_sentence(words, says, tmp_path, monkeypatch, capsys):
@@ -202,7 +206,7 @@ def test_workers_that_come_and_go_are_refused(word, tmp_path: Path, capsys):
     """There is no pace in the long run of who leaves; it would be looked for up to a million steps."""
     (tmp_path / "going.toml").write_text(f'[[hosts]]\nname = "b"\ncount = 2\n[[hosts]]\nname = "a"\n{word}\n')
     assert main([*MLP, "--cluster", str(tmp_path / "going.toml")]) == 2
-    assert f"workers of host 'a' come or go ({word.split()[0]})" in capsys.readouterr().err
+    assert f"workers of host 'a' join or leave ({word.split()[0]})" in capsys.readouterr().err
 
 
 def test_a_run_of_several_workers_is_no_times(tmp_path: Path, capsys):
@@ -220,10 +224,10 @@ def test_paleo_counts_the_samples_that_there_are(capsys):
     """100 samples on 3 workers are shares of up to 34, and still 100."""
     command = [*MLP, "--cost-model", "paleo", "--scaling", "strong", "-b", "100", "-np", "3"]
     assert main([*command, "--json"]) == 0
-    (row,) = json.loads(capsys.readouterr().out)["rows"]
-    assert (row["batch"], row["total"]) == (34, 100)
+    rows = [series["rows"][0] for series in json.loads(capsys.readouterr().out)["series"]]
+    assert {(row["batch"], row["samples"]) for row in rows} == {(34, 100)}
     assert main(command) == 0
-    fastest = 100 / (row["compute"] + min(row["communication"].values()))
+    fastest = 100 / min(row["step"] for row in rows)
     assert f" {fastest:,.0f} samples/s" in capsys.readouterr().out
 
 

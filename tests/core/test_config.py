@@ -42,8 +42,8 @@ def test_a_run_of_an_older_paceline_is_named(tmp_path):
         UsageError, match=r"an older paceline, up to 0\.1, wrote it.*start a new run with 'paceline train'"
     ):
         read_settings(RunFolder(tmp_path))
-    write_sealed(tmp_path / "config.json", {"schema": 4})
-    with pytest.raises(UsageError, match="is of schema 4, which another paceline wrote"):
+    write_sealed(tmp_path / "config.json", {"schema": 5})
+    with pytest.raises(UsageError, match="is of schema 5, which another paceline wrote"):
         read_settings(RunFolder(tmp_path))
 
 

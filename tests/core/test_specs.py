@@ -4,9 +4,11 @@ import pytest
 
 from paceline.cli.main import COMMANDS
 from paceline.errors import UsageError
+from paceline.jobs import DATA
 from paceline.specs import build, describe, list_command, show, split
 from paceline.strategies import STRATEGIES
-from paceline.strategies.local_sgd import LocalSGD, StepPeriod, TimePeriod
+from paceline.strategies.local_sgd import LocalSGD
+from paceline.strategies.periods import StepPeriod, TimePeriod
 
 
 def make(text):
@@ -62,7 +64,7 @@ def test_a_mistake_names_a_command_that_there_is(kind):
 
 
 def test_split_keeps_values_whole():
-    assert split("synthetic:shape=3x32x32, classes=10") == (
+    assert split("synthetic:shape=3x32x32, classes=10", DATA) == (
         "synthetic",
         {"shape": "3x32x32", "classes": "10"},
     )

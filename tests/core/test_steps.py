@@ -10,12 +10,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from paceline.costs.devices.base import StepCost, accumulated
+from paceline import Job, TensorData
+from paceline.costs.device import StepCost, accumulated
 from paceline.errors import UsageError
-from paceline.jobs import Job, TensorData
-from paceline.jobs.imports import checked_job
+from paceline.jobs.build import checked_job
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.sharding import Shards
+from paceline.records.spans import StepBreakdown
 from paceline.runtimes.replica import ParameterShard, Replica
 
 CPU = torch.device("cpu")
@@ -66,7 +67,7 @@ def test_clipping_is_torchs_own() -> None:
     part.grad.copy_(made)
     part.apply(0.0)
     assert torch.equal(part.grad, replica.flat.grad), "a server clips as a worker does"
-    with pytest.raises(UsageError, match=r"--servers 2 and clip_norm=0\.1 do not go together"):
+    with pytest.raises(UsageError, match=r"2 servers and clip_norm=0\.1 do not go together"):
         ParameterShard(job(clip_norm=0.1), 0, 2, 1, CPU)
 
 
@@ -138,8 +139,9 @@ def test_without_test_data_only_training_is_counted() -> None:
 
 
 def test_accumulation_costs_compute_and_only_the_last_gradients_are_complete() -> None:
-    cost = StepCost(samples=8, forward=1.0, backward=2.0, apply=0.5, ready=(0.25, 1.0), spread=0.1, data=0.1)
+    step = StepBreakdown(data=0.1, forward=1.0, backward=2.0, apply=0.5)
+    cost = StepCost(samples=8, step=step, ready=(0.25, 1.0), spread=0.1)
     four = accumulated(cost, 4)
-    assert (four.samples, four.forward, four.backward, four.apply) == (32, 4.0, 8.0, 0.5)
+    assert (four.samples, four.step.forward, four.step.backward, four.step.apply) == (32, 4.0, 8.0, 0.5)
     assert four.ready == (0.8125, 1.0), "6 s of backward and a quarter of the last one"
     assert accumulated(cost, 1) == cost

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from command import run_paceline
-from paceline.clusters.profile import LinkFit, Profile
-from paceline.clusters.profile_file import write_profile
+from paceline.clusters.profile import LinkFit, Profile, write_profile
 from paceline.errors import UsageError
 from paceline.records.load import usable_cores
 from paceline.runtimes.live.options import LiveOptions
@@ -19,8 +18,8 @@ from paceline.runtimes.threads import HostRoom, too_many, usual_threads
 from paceline.studies.calibrate.device import check_threads
 from paceline.studies.calibrate.links import check_profile
 from paceline.studies.calibrate.record import plain_device
-from paceline.studies.predict.standing import find_standing
-from paceline.studies.predict.words import PredictRequest
+from paceline.studies.predict.deployment import find_deployment
+from paceline.studies.predict.request import PredictRequest
 
 
 def test_the_usual_number_is_one_or_the_users_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -67,15 +66,15 @@ def profile(threads: int) -> Profile:
 def test_a_profile_holds_for_as_many_workers_as_its_machine_has_cores_for() -> None:
     """If this failed, workers of two threads each would be predicted as if two of them had two cores each."""
     words = PredictRequest(model="mlp", profile=Path("p.json"), workers=(1, 2))
-    assert find_standing(words, profile(threads=1)).place.most == 2
+    assert find_deployment(words, profile(threads=1)).most == 2
     with pytest.raises(
-        UsageError, match=r"--workers 2: 2 workers x 2 threads do not fit in 2 cores of .* profile 'here'"
+        UsageError, match=r"2 workers: 2 workers x 2 threads do not fit in 2 cores of .* profile 'here'"
     ):
-        find_standing(words, profile(threads=2))
+        find_deployment(words, profile(threads=2))
     apart = PredictRequest(model="mlp", profile=Path("p.json"), network="10gbit", per_host=2)
-    find_standing(apart, profile(threads=1))
-    with pytest.raises(UsageError, match=r"--per-host 2: 2 workers x 2 threads do not fit"):
-        find_standing(apart, profile(threads=2))
+    find_deployment(apart, profile(threads=1))
+    with pytest.raises(UsageError, match=r"2 workers per host: 2 workers x 2 threads do not fit"):
+        find_deployment(apart, profile(threads=2))
 
 
 def afresh(home: Path, *words: str, **variables: str) -> "subprocess.CompletedProcess[str]":

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from paceline.cli.main import main
-from paceline.clusters.devices import DEVICES, find_device
-from paceline.clusters.networks import NETWORKS, find_network
+from paceline.clusters.catalogue import all_devices, all_networks, find_device, find_network
 from paceline.errors import UsageError
 
 PALEO = {
@@ -26,10 +25,10 @@ PALEO_NETWORKS = {"aws": 2, "ethernet": 10, "ethernet20": 20, "infiniband": 70, 
 
 def test_paleos_devices_and_networks_have_paleos_figures() -> None:
     for name, (gigaflops, gigabytes) in PALEO.items():
-        assert (DEVICES[name].flops, DEVICES[name].bandwidth) == pytest.approx(
+        assert (all_devices()[name].flops, all_devices()[name].bandwidth) == pytest.approx(
             (gigaflops * 1e9, gigabytes * 1e9)
         )
-    rates = {name: NETWORKS[name].bandwidth * 8 / 1e9 for name in PALEO_NETWORKS}
+    rates = {name: all_networks()[name].bandwidth * 8 / 1e9 for name in PALEO_NETWORKS}
     assert rates == pytest.approx(PALEO_NETWORKS)
 
 
@@ -52,7 +51,7 @@ NEW_NETWORKS = {
 
 def test_what_people_ask_about_now_has_its_data_sheets_figures() -> None:
     for name, (teraflops, half, gigabytes, memory) in NEW.items():
-        sheet = DEVICES[name]
+        sheet = all_devices()[name]
         found = (
             sheet.flops / 1e12,
             sheet.tensor_flops["bf16"] / 1e12,
@@ -60,30 +59,30 @@ def test_what_people_ask_about_now_has_its_data_sheets_figures() -> None:
             sheet.memory / 2**20,
         )
         assert found == pytest.approx((teraflops, half, gigabytes, memory)), name
-    assert (DEVICES["grace"].cores, DEVICES["grace"].bandwidth) == (72, 500e9)
-    assert DEVICES["grace"].flops == pytest.approx(72 * 3.1e9 * 32)
-    rates = {name: NETWORKS[name].bandwidth * 8 / 1e9 for name in NEW_NETWORKS}
+    assert (all_devices()["grace"].cores, all_devices()["grace"].bandwidth) == (72, 500e9)
+    assert all_devices()["grace"].flops == pytest.approx(72 * 3.1e9 * 32)
+    rates = {name: all_networks()[name].bandwidth * 8 / 1e9 for name in NEW_NETWORKS}
     assert rates == pytest.approx(NEW_NETWORKS)
 
 
 def test_devices_are_connected_by_links_that_there_are() -> None:
     """A remedy is drawn from these names: one that is unknown, or between hosts, would be refused when it is typed."""
-    for device in DEVICES.values():
-        assert all(NETWORKS[name].inside for name in device.inside), device.name
+    for device in all_devices().values():
+        assert all(all_networks()[name].inside for name in device.inside), device.name
 
 
 def test_every_figure_can_be_and_has_a_source_and_a_date() -> None:
-    for device in DEVICES.values():
+    for device in all_devices().values():
         assert 1e11 < device.flops < 1e15
         assert 1e10 < device.bandwidth < 1e13
         # A matrix unit that is slower than none at all would be a slip, and so would one counted with sparsity.
         assert all(device.flops <= peak <= 29 * device.flops for peak in device.tensor_flops.values()), (
             device.name
         )
-    for network in NETWORKS.values():
+    for network in all_networks().values():
         assert 1e8 <= network.bandwidth < 1e12
         assert 1e-7 < network.latency < 1e-3
-    for sheet in (*DEVICES.values(), *NETWORKS.values()):
+    for sheet in (*all_devices().values(), *all_networks().values()):
         assert sheet.source
         assert len(sheet.date) == len("2026-11")
 
@@ -145,7 +144,7 @@ def test_an_unknown_device_is_answered_with_the_nearest() -> None:
         find_device("a1000")
 
 
-@pytest.mark.parametrize(("command", "sheets"), [("devices", DEVICES), ("networks", NETWORKS)])
+@pytest.mark.parametrize(("command", "sheets"), [("devices", all_devices()), ("networks", all_networks())])
 def test_the_lists_name_everything_with_unit_and_source(command, sheets, capsys) -> None:
     assert main([command, "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

@@ -7,11 +7,12 @@ from closed_forms import CLOSED_FORMS, Uniform, hierarchical
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collective_prices import uniform_cluster
 from paceline.clusters.cluster import Link
 from paceline.collectives import SCHEDULES, build_schedule, find_schedule
-from paceline.costs.all_reduce import all_reduce_costs, uniform_cluster
 from paceline.costs.bandwidth import algbw, bandwidth_use, busbw, lower_bound_bytes
-from paceline.costs.schedules import Timer
+from paceline.costs.collectives import AllReduceCosts
+from paceline.costs.schedules import ScheduleTimer
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 
@@ -44,7 +45,7 @@ def topology(hosts: int, link: Uniform, per_host: int = 1, inside: Uniform | Non
 
 
 def price(name: str, places: Topology, size: int, element: int = 1) -> float:
-    return all_reduce_costs(name, places).price(size, element).seconds
+    return AllReduceCosts(name, places).price(size, element).seconds
 
 
 @given(derived, st.integers(1, 1000), rates)
@@ -92,7 +93,7 @@ def test_the_published_communication_times_of_inception_v3() -> None:
     published = {1: (0.0, 0.0), 2: (210.972, 105.486), 4: (632.915, 210.972), 8: (1476.802, 316.457)}
     for workers, row in published.items():
         for name, milliseconds in zip(("one-to-all", "butterfly"), row, strict=True):
-            whole = Timer(find_schedule(name), topology(workers, link).rows).seconds(size)
+            whole = ScheduleTimer(find_schedule(name), tuple(topology(workers, link).rows)).seconds(size)
             for seconds in (CLOSED_FORMS[name](workers, size, link), whole):
                 assert 1e3 * seconds == pytest.approx(milliseconds, abs=0.0006)
 

@@ -8,21 +8,28 @@ from typing import NamedTuple
 import numpy as np
 import pytest
 
-from paceline.costs.devices.base import step_cost
-from paceline.costs.devices.features import Limits, at_best, features, scales
-from paceline.costs.devices.fitted import Fitted, Fresh, Overhead, read_fitted
-from paceline.costs.devices.regression import NOISES, Curve, best_choice, fit_curve
+from paceline.costs.device import step_cost
+from paceline.costs.features import DevicePeaks, at_best, features, scales
+from paceline.costs.fitted import (
+    NOISES,
+    FittedCurve,
+    FittedDevice,
+    FreshMemory,
+    Overhead,
+    best_smoothness,
+    fit_curve,
+    read_fitted,
+)
 from paceline.costs.trace.kinds import kind_of
 from paceline.costs.trace.operator import Operator, Product
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import RunFailed, UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 from paceline.records.spans import StepBreakdown
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device, step_errors
 from paceline.studies.calibrate.measure import MeasuredNetwork, TimedOperator
 
-LIMITS = Limits(flops=1e11, bandwidth=1e10)
+LIMITS = DevicePeaks(flops=1e11, bandwidth=1e10)
 
 
 def product(m, n, k, phase="forward"):
@@ -69,7 +76,7 @@ def network(number, noise=0.0, pace=1.0):
 
 
 class Fit(NamedTuple):
-    device: Fitted
+    device: FittedDevice
     found: DeviceFit
 
 
@@ -125,9 +132,9 @@ def twice(one):
 def test_every_operator_has_as_many_features_as_its_curve():
     """Else a curve could not say anything of it, or of which curves a profile may hold."""
     asked = [
-        subject_of("resnet18"),
-        subject_of("gpt:layers=1"),
-        subject_of("cnn", shape=(1, 8, 8), classes=10),
+        traceable_of("resnet18"),
+        traceable_of("gpt:layers=1"),
+        traceable_of("cnn", shape=(1, 8, 8), classes=10),
     ]
     for traced in (trace(subject, 2) for subject in asked):
         for one in (*traced.forward, *traced.backward, *traced.apply):
@@ -200,7 +207,7 @@ def test_a_kind_that_was_never_measured_is_doubted_most(fit):
 
 def test_fresh_memory_costs_a_page_at_a_time():
     large = replace(product(64, 64, 64), written=64 * 2**20)
-    fresh = Fresh(page=2e-6, shares=(0.0, 0.25, 0.5, 1.0))
+    fresh = FreshMemory(page=2e-6, shares=(0.0, 0.25, 0.5, 1.0))
     assert fresh.seconds(large) == pytest.approx(64 * 2**20 / 4096 * 2e-6)
     assert fresh.seconds(replace(large, name="add_")) == 0.0
     assert fresh.seconds(replace(large, written=2**20)) == pytest.approx(2**20 / 4096 * 0.25 * 2e-6)
@@ -212,7 +219,7 @@ def test_a_step_is_priced_with_what_is_around_its_operators(fit):
         name="one", samples=1, forward=(one,), backward=(), apply=(), parameters=(), buffers=0, dtype=None
     )
     cost = step_cost(trace, fit.device)
-    assert cost.forward == fit.device.within(trace).seconds(one)
+    assert cost.step.forward == fit.device.within(trace).seconds(one)
     assert fit.device.within(trace).moved == one.read + one.written
 
 
@@ -279,12 +286,12 @@ def test_the_error_of_a_left_out_point_is_what_leaving_it_out_gives():
     points = np.round(random.uniform(0, 8, (14, 2)), 2)
     values = np.sin(points[:, 0]) + 0.1 * random.normal(size=14)
     scales = np.array([2.0, 4.0])
-    choice = best_choice(points, values, scales)
+    choice = best_smoothness(points, values, scales)
     _, errors = fit_curve(points, values, scales, choice)
     for place in range(14):
         others = np.arange(14) != place
         without, _ = fit_curve(points[others], values[others], scales, choice)
-        wide = Curve(
+        wide = FittedCurve(
             np.vstack([without.points, points[place]]),
             np.append(without.weights, 0.0),
             without.scales,
@@ -297,12 +304,12 @@ def test_smoothness_is_chosen_by_what_is_left_out():
     random = np.random.default_rng(2)
     points = random.uniform(0, 8, (60, 1))
     noisy = random.normal(size=60)
-    assert best_choice(points, noisy, np.array([2.0])).noise == max(NOISES)
-    assert best_choice(points, np.sin(points[:, 0]), np.array([2.0])).noise == min(NOISES)
+    assert best_smoothness(points, noisy, np.array([2.0])).noise == max(NOISES)
+    assert best_smoothness(points, np.sin(points[:, 0]), np.array([2.0])).noise == min(NOISES)
 
 
 def test_an_overhead_that_takes_time_back_leaves_no_negative_time():
-    device = Fitted(
+    device = FittedDevice(
         limits=LIMITS,
         peak=LIMITS.flops,
         curves={},

@@ -11,17 +11,15 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode, sdpa_backward_flop_count, sdpa_flop_count
 
-from paceline.costs.trace.making import ordered
+from paceline.costs.trace.meta_layers import ordered
 from paceline.costs.trace.operator import Attention, Convolution, Operator
-from paceline.costs.trace.recorder import Recorder
+from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.results import RULES, meta_result
-from paceline.costs.trace.step import Step
-from paceline.costs.trace.timing import time_operators
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace, without_values
+from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import Trace, time_operators, trace, without_values
+from paceline.jobs.build import traceable_of
+from paceline.jobs.job import Traceable
 from paceline.jobs.models.resnet import ResNet18
-from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of
 from small_models import cnn, images, words
 
 SUBJECTS = {
@@ -31,7 +29,7 @@ SUBJECTS = {
 }
 
 
-def counted_by_torch(subject: Subject, samples: int) -> tuple[int, int]:
+def counted_by_torch(subject: Traceable, samples: int) -> tuple[int, int]:
     """Forward and backward of the products and convolutions, run for real."""
     model = subject.model().train()
     inputs, targets = subject.batch(samples)
@@ -91,9 +89,9 @@ def test_the_rules_give_what_the_kernels_of_torch_give(name: str) -> None:
             assert look(result) == look(function(*args, **kwargs)), function
         return result, 0.0
 
-    recorder = Recorder(both)
+    recorder = OperatorRecorder(both)
     with torch.device("meta"), recorder:
-        Step(SUBJECTS[name], 2, recorder).run()
+        TracedStep(SUBJECTS[name], 2, recorder).run()
     assert len(own) > 10
 
 
@@ -169,7 +167,7 @@ def test_twice_the_batch_takes_twice_the_operations(
 )
 def test_published_counts(name: str, billions: float) -> None:
     """Multiply-adds an image, as the papers give them."""
-    assert trace(subject_of(name), 1).multiply_adds / 1e9 == pytest.approx(billions, rel=0.01)
+    assert trace(traceable_of(name), 1).multiply_adds / 1e9 == pytest.approx(billions, rel=0.01)
 
 
 def test_totals_of_a_trace() -> None:
@@ -209,5 +207,9 @@ def test_what_is_made_like_an_expanded_tensor_lies_as_torch_lays_it(shape: list[
 @pytest.mark.parametrize("does", [lambda x: x.sum(2), lambda x: torch.cat([x, x], 2)])
 def test_a_dimension_that_is_not_there_is_refused(does: Callable[[torch.Tensor], torch.Tensor]) -> None:
     """A model that cannot run would else have a step time."""
-    with torch.device("meta"), Recorder(without_values), pytest.raises(IndexError, match="out of range"):
+    with (
+        torch.device("meta"),
+        OperatorRecorder(without_values),
+        pytest.raises(IndexError, match="out of range"),
+    ):
         does(torch.empty(3, 4))

@@ -2,23 +2,24 @@
 
 import pytest
 
-from paceline.clusters.devices import DEVICES
-from paceline.clusters.networks import NETWORKS
-from paceline.costs.paleo.model import Paleo, paleo_layers, paleo_step
-from paceline.costs.paleo.table import as_paleo, paleo_table
-from paceline.costs.trace.tracer import trace
+from paceline.clusters.catalogue import all_devices, all_networks
+from paceline.costs.paleo import Paleo, as_paleo, paleo_layers, paleo_step
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 
 
 def traced(model):
-    subject = subject_of(as_paleo(model))
+    subject = traceable_of(as_paleo(model))
     return lambda samples: trace(subject, samples)
 
 
 def paleo(device="k40", network="ethernet", compute=0.62, share=0.72):
     return Paleo(
-        device=DEVICES[device], bandwidth=NETWORKS[network].bandwidth, compute=compute, network=share
+        device=all_devices()[device],
+        bandwidth=all_networks()[network].bandwidth,
+        compute=compute,
+        network=share,
     )
 
 
@@ -27,17 +28,18 @@ def milliseconds(step):
 
 
 def test_the_table_for_inception_v3_comes_out():
-    answer = paleo_table(traced("inception-v3"), paleo(), workers=(1, 2, 4, 8), batch=64, scaling="strong")
-    assert answer.parameters == 23_734_312
+    trace_of = traced("inception-v3")
+    rows = [paleo_step(paleo(), trace_of(64 // workers), workers) for workers in (1, 2, 4, 8)]
+    assert trace_of(64).size == 23_734_312
     expected = (
         (314.762, 676.009, 0.932, 0, 0, 0),
         (157.629, 338.499, 0.932, 210.972, 210.972, 105.486),
         (79.062, 169.745, 0.932, 632.915, 421.943, 210.972),
         (39.778, 85.367, 0.932, 1476.802, 632.915, 316.457),
     )
-    for row, printed in zip(answer.rows, expected, strict=True):
+    for row, printed in zip(rows, expected, strict=True):
         assert milliseconds(row) == pytest.approx(printed, rel=1e-3)
-    assert [1e3 * row.compute for row in answer.rows] == pytest.approx(
+    assert [1e3 * row.compute for row in rows] == pytest.approx(
         (991.704, 497.060, 249.738, 126.077), rel=1e-5
     )
 
@@ -73,7 +75,7 @@ def test_layers_add_up_to_the_step():
 
 
 def test_a_part_of_the_peak_lies_between_0_and_1():
-    with pytest.raises(UsageError, match=r"--ppp-comp 1.2 is out of range"):
+    with pytest.raises(UsageError, match=r"ppp-comp 1.2 is out of range"):
         paleo(compute=1.2)
-    with pytest.raises(UsageError, match=r"--ppp-comm 0 is out of range"):
+    with pytest.raises(UsageError, match=r"ppp-comm 0 is out of range"):
         paleo(share=0)

@@ -7,14 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.clusters.devices import DEVICES, find_device
-from paceline.costs.devices.base import step_cost
-from paceline.costs.devices.roofline import WIDTHS, Roofline
-from paceline.costs.devices.shares import fullness
+from paceline.clusters.catalogue import all_devices, find_device
+from paceline.costs.device import step_cost
+from paceline.costs.roofline import WIDTHS, Roofline, fullness
 from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Shape
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 
 KINDS: tuple[Kind, ...] = (
     *("convolution", "product", "attention", "norm", "pool"),
@@ -56,7 +55,7 @@ def depthwise(groups: int) -> Operator:
     return operator("convolution", 2.0 * 32 * 14**2 * 256 * 256 // groups * 9, 4 * 32 * 256 * 14**2, shape)
 
 
-sheets = st.sampled_from(list(DEVICES.values()))
+sheets = st.sampled_from(list(all_devices().values()))
 formats = st.sampled_from(list(WIDTHS))
 operators = st.builds(
     operator,
@@ -103,10 +102,10 @@ def test_published_training_rates_are_met_within_the_stated_spread() -> None:
         ("v100", "fp32"): 367,
         ("v100", "fp16"): 1200,
     }
-    step = trace(subject_of("resnet50"), 128)
+    step = trace(traceable_of("resnet50"), 128)
     for (device, numbers), rate in published.items():
         cost = step_cost(step, Roofline(sheet=find_device(device), format=numbers))
-        assert abs(log(step.samples / cost.compute / rate)) < log(1.5), (device, numbers)
+        assert abs(log(step.samples / cost.step.compute / rate)) < log(1.5), (device, numbers)
 
 
 def test_convolutions_of_narrow_groups_are_slower_a_operation() -> None:

@@ -6,12 +6,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collective_prices import predict_all_reduce, uniform_cluster
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.collectives import SCHEDULES, build_schedule
 from paceline.collectives.schedule import pipelined
 from paceline.collectives.traffic import traffic_of_all
-from paceline.costs.all_reduce import Native, all_reduce_costs, predict_all_reduce, uniform_cluster
-from paceline.costs.network import Network
+from paceline.costs.collectives import AllReduceCosts
+from paceline.costs.network import FlowNetwork
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 from paceline.runtimes.virtual.timeline import Timeline, run_transfers
@@ -31,7 +32,7 @@ def places(*hosts: Host) -> Topology:
 
 
 def price(name: str, topology: Topology, size: int):
-    return all_reduce_costs(name, topology).price(size, 1)
+    return AllReduceCosts(name, topology).price(size, 1)
 
 
 def test_only_those_wait_for_a_slow_link_that_need_what_comes_through_it() -> None:
@@ -70,17 +71,17 @@ def test_reducing_takes_as_long_as_the_host_that_does_it_needs() -> None:
 
 def test_the_ring_is_the_native_ring_where_reducing_is_free() -> None:
     topology = places(host("a", 3), host("b", 1, mbs=40), host("c", 2, latency=4e-3))
-    assert price("ring", topology, 6 * MB) == Native(topology).price(6 * MB, 1)
+    assert price("ring", topology, 6 * MB) == AllReduceCosts("native", topology).price(6 * MB, 1)
 
 
 def test_native_pays_for_reducing_only_where_that_is_slower_than_the_link() -> None:
     # 4 hosts at 10 ns a byte, 8 MB: 6 rounds of 1 ms and 20 ms; reducing 2 MB takes 10 ms, or 50.
     hidden, shown = (places(*[host(f"h{i}", reduce=c) for i in range(4)]) for c in (5e-9, 25e-9))
-    assert Native(hidden).price(8 * MB, 4).seconds == pytest.approx(6 * 0.021)
-    assert Native(shown).price(8 * MB, 4).seconds == pytest.approx(6 * 0.021 + 3 * 0.03)
+    assert AllReduceCosts("native", hidden).price(8 * MB, 4).seconds == pytest.approx(6 * 0.021)
+    assert AllReduceCosts("native", shown).price(8 * MB, 4).seconds == pytest.approx(6 * 0.021 + 3 * 0.03)
     # A pair that swaps half a megabyte reduces all of it afterwards.
     pair = places(host("a", reduce=5e-9), host("b", reduce=5e-9))
-    assert Native(pair).price(MB // 2, 4).seconds == pytest.approx(1e-3 + 0.005 + 0.0025)
+    assert AllReduceCosts("native", pair).price(MB // 2, 4).seconds == pytest.approx(1e-3 + 0.005 + 0.0025)
 
 
 def test_a_schedule_for_one_or_of_nothing_is_free() -> None:
@@ -121,11 +122,11 @@ def test_segments_are_counted_as_the_waves_that_are_executed(name, topology, ite
 @pytest.mark.parametrize("name", sorted(SCHEDULES))
 def test_flows_of_a_schedule_take_as_long_as_its_price(name) -> None:
     topology = places(host("a", 3, reduce=1e-8), host("b", 1, mbs=30), host("c", 2, latency=4e-3))
-    costs = all_reduce_costs(name, topology)
+    costs = AllReduceCosts(name, topology)
     transfers = [(0.5, costs.price(size, 4)) for size in (MB, 3 * MB)]
     found: dict[bool, list] = {True: [], False: []}
     for disturbed, intervals in found.items():
-        timeline = Timeline(Network(topology.capacities))
+        timeline = Timeline(FlowNetwork(topology.capacities))
         if disturbed:  # an event in the middle that does nothing: the transfers must go the long way
             timeline.at(0.51, lambda _: None)
         run_transfers(timeline, transfers, intervals.extend)
@@ -138,7 +139,7 @@ def test_flows_of_a_schedule_take_as_long_as_its_price(name) -> None:
 def test_a_thousand_workers_are_priced_without_looking_at_millions_of_transfers(name) -> None:
     cluster = uniform_cluster(1000, Link(bandwidth=1e9, latency=1e-5), reduce_seconds=1e-10)
     begun = time.process_time()
-    costs = all_reduce_costs(name, Topology(cluster))
+    costs = AllReduceCosts(name, Topology(cluster))
     seconds = costs.price(100 * MB, 4).seconds
     sent = sum(sent for sent, _ in costs.traffic(100 * MB, 4))
     assert time.process_time() - begun < 2

@@ -9,11 +9,10 @@ import torch
 from torch import nn
 
 from paceline.costs.trace.kinds import KINDS, kind_of
-from paceline.costs.trace.timing import time_operators
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import time_operators, trace
 from paceline.errors import UsageError
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.jobs.subject import Subject
 from paceline.studies.calibrate.layers import LAYERS, SingleLayer, layer_subject
 from paceline.studies.calibrate.networks import draw_layer
 
@@ -86,8 +85,8 @@ def test_a_recurrent_layer_is_traced_as_it_runs(make) -> None:
     assert Counter(one.name for one in (*traced.forward, *traced.backward, *traced.apply)) == ran
 
 
-def alone(make, call, shape) -> Subject:
-    return Subject(
+def alone(make, call, shape) -> Traceable:
+    return Traceable(
         name="alone",
         model=lambda: SingleLayer(make(), call),
         loss=lambda outputs, _: outputs if isinstance(outputs, torch.Tensor) else outputs[0].mean(),

@@ -9,26 +9,25 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn.functional import cross_entropy
 from torch.profiler import ProfilerActivity, profile
 
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import Trace, trace
+from paceline.jobs.build import traceable_of
+from paceline.jobs.job import Traceable
 from paceline.jobs.models.resnet import ResNet18
 from paceline.jobs.optimizers import Adam, Sgd
-from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of
-from paceline.studies.predict.batches import on_line
+from paceline.studies.predict.compute import interpolate
 from small_models import cnn, images, words
 
 SUBJECTS = {
-    "mlp": subject_of("mlp:hidden=300,layers=2"),
+    "mlp": traceable_of("mlp:hidden=300,layers=2"),
     "cnn": images(cnn),
     "resnet18": images(lambda: ResNet18()((3, 16, 16), 10), side=16),
-    "googlenet": subject_of("googlenet", shape=(3, 64, 64), classes=10),
+    "googlenet": traceable_of("googlenet", shape=(3, 64, 64), classes=10),
     "transformer": words(),
-    "gpt": subject_of("gpt:layers=2,heads=2,width=32,context=16,vocabulary=100"),
+    "gpt": traceable_of("gpt:layers=2,heads=2,width=32,context=16,vocabulary=100"),
 }
 
 
-def saved_by_torch(subject: Subject, samples: int, *, mixed: bool = False) -> int:
+def saved_by_torch(subject: Traceable, samples: int, *, mixed: bool = False) -> int:
     """Bytes of the different memories that autograd keeps for backward, parameters and mini-batch apart."""
     model = subject.model().train()
     inputs, targets = subject.batch(samples)
@@ -76,7 +75,7 @@ def test_mixed_precision_by_hand() -> None:
     assert between(trace(perceptron(nn.ReLU), 7), mixed=True) == weights + 7 * (200 + 100 + 40) + 8
 
 
-def allocated_by_torch(subject: Subject, samples: int) -> int:
+def allocated_by_torch(subject: Traceable, samples: int) -> int:
     """The most bytes that torch's CPU allocator has given out at a time beyond what was there before the step."""
     model = subject.model().train()
     for one in model.parameters():
@@ -105,8 +104,8 @@ def test_the_peak_is_that_of_torchs_allocator(name: str) -> None:
     assert real * 0.7 <= traced.held() - traced.inputs <= real * 1.02
 
 
-def perceptron(act: Callable[[], nn.Module]) -> Subject:
-    return Subject(
+def perceptron(act: Callable[[], nn.Module]) -> Traceable:
+    return Traceable(
         name="by hand",
         model=lambda: nn.Sequential(nn.Linear(100, 50), act(), nn.Linear(50, 10)),
         loss=cross_entropy,
@@ -131,7 +130,7 @@ def test_a_perceptron_by_hand(act: Callable[[], nn.Module], hidden: int) -> None
 
 def test_batch_normalisation_and_its_buffers() -> None:
     """It keeps its input, mean and inverse deviation; running statistics and a counter of steps are buffers."""
-    subject = Subject(
+    subject = Traceable(
         name="normalised",
         model=lambda: nn.Sequential(nn.Linear(10, 20, bias=False), nn.BatchNorm1d(20), nn.Linear(20, 10)),
         loss=cross_entropy,
@@ -149,7 +148,7 @@ def test_batch_normalisation_and_its_buffers() -> None:
 )
 def test_an_optimizers_state(optimizer: str, slots: int) -> None:
     """Per element, as torch's own has it after a step."""
-    traced = trace(subject_of("mlp", optimizer=optimizer), 2)
+    traced = trace(traceable_of("mlp", optimizer=optimizer), 2)
     assert traced.optimizer == slots * 4 * traced.size
 
 
@@ -158,7 +157,7 @@ def test_memory_between_two_batches_is_that_of_its_own_trace() -> None:
     subject = SUBJECTS["googlenet"]
     small, large = trace(subject, 2), trace(subject, 64)
     for samples in (3, 17, 40):
-        guess, real = on_line(small, large, samples), trace(subject, samples)
+        guess, real = interpolate(small, large, samples), trace(subject, samples)
         assert guess is not None
         assert guess.held() == pytest.approx(real.held(), rel=1e-6)
         assert guess.held(mixed=True) == pytest.approx(real.held(mixed=True), rel=1e-6)

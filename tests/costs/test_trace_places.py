@@ -6,15 +6,15 @@ import sys
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from small_models import cnn, images, words
 
 QUIET = """
 import sys
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subjects import subject_of
+from paceline.costs.trace.trace import trace
+from paceline.jobs.build import traceable_of
 for name in ("resnet18", "resnet50", "alexnet", "inception-v3", "gpt2-small"):
-    trace(subject_of(name, optimizer="adamw"), 4)
+    trace(traceable_of(name, optimizer="adamw"), 4)
     print(name, *(one for one in ("torch._dynamo", "sympy") if one in sys.modules))
 """
 

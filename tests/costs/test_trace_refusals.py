@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subject import Subject
+from paceline.jobs.job import Traceable
 from small_models import images
 
 
@@ -30,7 +30,7 @@ def branch(values: Tensor) -> Tensor:
     return values * 2 if values.sum() > 0 else values
 
 
-def subject(does: Callable[[Tensor], Tensor]) -> Subject:
+def subject(does: Callable[[Tensor], Tensor]) -> Traceable:
     return images(
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(432, 10), nn.Sequential(nn.ReLU(), Odd(does)))
     )
@@ -82,9 +82,9 @@ def test_inputs_that_do_not_fit_are_told_in_the_words_of_torch() -> None:
     assert refusal(lambda values: values.nothing).endswith("'Tensor' object has no attribute 'nothing'")
 
 
-def flat(*, loss: Any = functional.cross_entropy, model: Any = None) -> Subject:
+def flat(*, loss: Any = functional.cross_entropy, model: Any = None) -> Traceable:
     usual = images(model or (lambda: nn.Sequential(nn.Flatten(), nn.Linear(432, 10))))
-    return Subject(name="flat", model=usual.model, loss=loss, batch=usual.batch, optimizer=usual.optimizer)
+    return Traceable(name="flat", model=usual.model, loss=loss, batch=usual.batch, optimizer=usual.optimizer)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def flat(*, loss: Any = functional.cross_entropy, model: Any = None) -> Subject:
         ),
     ],
 )
-def test_models_and_losses_that_make_no_step(made: Callable[[], Subject], says: str) -> None:
+def test_models_and_losses_that_make_no_step(made: Callable[[], Traceable], says: str) -> None:
     """Each would otherwise end in a traceback, or in a trace of nothing."""
     with pytest.raises(UsageError) as caught:
         trace(made(), 4)

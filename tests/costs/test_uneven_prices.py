@@ -9,12 +9,12 @@ from dataclasses import replace
 
 import pytest
 
+from collective_prices import play_seconds
 from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.collectives import SCHEDULES, build_schedule, find_schedule
 from paceline.costs import schedules
-from paceline.costs.all_reduce import all_reduce_costs
-from paceline.costs.played import play_seconds
-from paceline.costs.schedules import Timer
+from paceline.costs.collectives import AllReduceCosts
+from paceline.costs.schedules import ScheduleTimer
 from paceline.costs.topology import Topology
 
 SIZES = (4_000, 800_000, 8_000_000)
@@ -65,7 +65,7 @@ def test_rings_cost_what_their_execution_takes(kind: str) -> None:
         topology = uneven(kind, hosts)
         within = 0.015 if len(topology.workers) > hosts else 1e-3
         for size in SIZES:
-            found = all_reduce_costs("ring", topology).price(size, 4).seconds
+            found = AllReduceCosts("ring", topology).price(size, 4).seconds
             assert found == pytest.approx(executed("ring", topology, size), rel=within)
 
 
@@ -74,7 +74,7 @@ def test_rings_cost_what_their_execution_takes(kind: str) -> None:
 def test_schedules_of_few_messages_cost_what_their_execution_takes(name: str, kind: str) -> None:
     for hosts in (2, 3, 5):
         topology = uneven(kind, hosts)
-        for costs in (all_reduce_costs(name, topology), all_reduce_costs(name, grouped(topology.hosts))):
+        for costs in (AllReduceCosts(name, topology), AllReduceCosts(name, grouped(topology.hosts))):
             for size in SIZES[:2]:
                 found = costs.price(size, 4).seconds
                 assert found == pytest.approx(executed(name, topology, size), rel=1e-9)
@@ -92,9 +92,9 @@ def test_schedules_of_many_messages_cost_what_their_execution_takes_in_nearly_al
     for kind, hosts in zip(KINDS, (19, 6, 19, 16, 10), strict=True):
         topology = uneven(kind, hosts)
         for name in sorted({*SCHEDULES} - {"ring"}):
-            timer = Timer(find_schedule(name), topology.rows)
+            timer = ScheduleTimer(find_schedule(name), tuple(topology.rows))
             for size in SIZES[:2]:
-                found = timer.seconds(size, 4, timer.outline.segments(size))
+                found = timer.seconds(size, 4, timer.schedule.segments(size))
                 errors.append(abs(found / executed(name, topology, size) - 1))
     errors.sort()
     assert errors[len(errors) // 2] < 0.01
@@ -117,9 +117,11 @@ def test_a_large_ring_is_timed_on_fewer_hosts(name: str, monkeypatch: pytest.Mon
         rows = grouped(hosts).rows
         for size in SIZES:
             monkeypatch.setattr(schedules, "MOST_HOSTS", 10**6)
-            one_by_one = Timer(find_schedule(name), rows).seconds(size, 4)
+            one_by_one = ScheduleTimer(find_schedule(name), tuple(rows)).seconds(size, 4)
             monkeypatch.setattr(schedules, "MOST_HOSTS", 150)
-            assert Timer(find_schedule(name), rows).seconds(size, 4) == pytest.approx(one_by_one, rel=0.01)
+            assert ScheduleTimer(find_schedule(name), tuple(rows)).seconds(size, 4) == pytest.approx(
+                one_by_one, rel=0.01
+            )
 
 
 @pytest.mark.parametrize("name", ["butterfly", "halving-doubling", "one-to-all", "tree"])
@@ -130,6 +132,6 @@ def test_the_price_of_very_many_ranks_follows_from_that_of_fewer(
         topology = grouped([host(0)] * ranks)
         for size in SIZES:
             monkeypatch.setattr(schedules, "MOST_RANKS", 10**6)
-            direct = all_reduce_costs(name, topology).price(size, 4).seconds
+            direct = AllReduceCosts(name, topology).price(size, 4).seconds
             monkeypatch.setattr(schedules, "MOST_RANKS", 512)
-            assert all_reduce_costs(name, topology).price(size, 4).seconds == pytest.approx(direct, rel=0.1)
+            assert AllReduceCosts(name, topology).price(size, 4).seconds == pytest.approx(direct, rel=0.1)

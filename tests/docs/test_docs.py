@@ -1,21 +1,12 @@
 """What the docs show must work: the example strategy, the example clusters, the links."""
 
 import re
-import sys
-import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from command import run_json
-from paceline import specs
-from paceline.clusters.description import read_cluster
-from paceline.costs.given import given_costs
-from paceline.jobs.build import build_job
-from paceline.jobs.spec import JobSpec
-from paceline.runtimes.settings import Settings
-from paceline.runtimes.virtual.simulate import simulate
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md")]
@@ -99,23 +90,5 @@ def test_the_vision_job_in_the_docs_trains_alike_with_and_without_loader_process
 def test_the_simulation_in_the_docs_runs(monkeypatch):
     monkeypatch.chdir(ROOT)
     names: dict[str, Any] = {}
-    exec(compile(shown("simulate.md", "given_costs"), "simulate.md", "exec"), names)
+    exec(compile(shown("simulate.md", "stated_costs"), "simulate.md", "exec"), names)
     assert names["summary"].epochs == 2
-
-
-@pytest.fixture
-def baton(monkeypatch):
-    """The module that the page on adding a strategy shows, under a name of its own."""
-    source = shown("add-a-strategy.md", "class Baton")
-    module = types.ModuleType("shown_in_the_docs")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)
-    return specs.build("baton:period=4", {"baton": "shown_in_the_docs:Baton"}, "strategy")
-
-
-def test_the_strategy_in_the_docs_trains(baton):
-    settings = Settings(job=JobSpec(), strategy="baton:period=4", batch_sizes=(16, 16, 16), epochs=4)
-    cluster = read_cluster("hosts=3,forward=1 ms,backward=2 ms")
-    costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
-    summary = simulate(settings, build_job(settings.job), cluster, costs, strategy=baton)
-    assert summary.final["accuracy"] > 0.8

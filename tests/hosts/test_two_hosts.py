@@ -89,7 +89,8 @@ def test_a_kill_on_one_host_is_told_on_both_and_both_resume(
 
 def place_of(hosts: tuple, rank: int, secret_file: Path) -> list[str]:
     """The options that put a launcher on a host."""
-    return f"-n 2 -np 1 -a {hosts[0].address} -p 29517 -nr {rank} --secret-file {secret_file}".split()
+    place = f"--nodes 2 --workers 1 --address {hosts[0].address} --port 29517 --node-rank {rank}"
+    return [*place.split(), "--secret-file", str(secret_file)]
 
 
 def worker_with_checkpoint(launcher: "subprocess.Popen[str]", home: Path) -> int:

@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from paceline.costs.trace.tracer import trace
+from paceline import Job
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs import Job
 from paceline.jobs.batches import batch_like, batch_loss, map_tensors, targets_of
+from paceline.jobs.build import checked_job
 from paceline.jobs.data.tensors import DatasetData
-from paceline.jobs.imports import checked_job
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.jobs.subject import Subject
 
 
 class Point(NamedTuple):
@@ -187,9 +187,9 @@ def test_a_dict_batch_is_traced_as_the_pair_is() -> None:
         return torch.ones(samples, 3), torch.ones(samples, 3), torch.zeros(samples, dtype=torch.int64)
 
     parts: Any = {"name": "two", "model": Two, "optimizer": Sgd()}
-    plain = trace(Subject(**parts, batch=pair, loss=cross_entropy), 4)
-    dicts = trace(Subject(**parts, batch=lambda samples: in_dict(*pair(samples))), 4)
+    plain = trace(Traceable(**parts, batch=pair, loss=cross_entropy), 4)
+    dicts = trace(Traceable(**parts, batch=lambda samples: in_dict(*pair(samples))), 4)
     assert [one.name for one in dicts.forward] == [one.name for one in plain.forward]
     assert dicts.flops("backward") == plain.flops("backward")
-    clipped = trace(Subject(**parts, batch=pair, loss=cross_entropy, clip_norm=1.0), 4)
+    clipped = trace(Traceable(**parts, batch=pair, loss=cross_entropy, clip_norm=1.0), 4)
     assert len(clipped.apply) > len(plain.apply)

@@ -6,15 +6,17 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline import Job, TensorData
 from paceline.errors import UsageError
-from paceline.jobs import Job, JobSpec, TensorData, build_job
+from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
+from paceline.jobs.spec import JobSpec
 
 GOOD = """
 import torch
 from torch import nn
 from torch.utils.data import Dataset
-from paceline.jobs import Job
+from paceline import Job
 
 class Numbers(Dataset):
     def __len__(self):
@@ -124,7 +126,7 @@ def test_the_search_path_grows_by_one_folder_once(here: Path) -> None:
 
 def test_a_data_of_ones_own_is_kept(here: Path) -> None:
     (here / "with_data.py").write_text(
-        "from test_build_job_parts import build as b\nfrom paceline.jobs import TensorData\nimport torch\n"
+        "from test_build_job_parts import build as b\nfrom paceline import TensorData\nimport torch\n"
         "def build():\n    return b(train=TensorData(torch.ones(3, 4), torch.zeros(3, dtype=torch.int64)))\n"
     )
     (here / "test_build_job_parts.py").write_text(GOOD)
@@ -134,7 +136,7 @@ def test_a_data_of_ones_own_is_kept(here: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("my_job", "'my_job' is not an import path: write module:function"),
+        ("my_job", "'my_job' is not an import path: write module:name"),
         (":build", "not an import path"),
         ("my_job:", "not an import path"),
         ("no_such_job:build", "there is no module 'no_such_job' in .* or among the installed ones"),
@@ -142,16 +144,16 @@ def test_a_data_of_ones_own_is_kept(here: Path) -> None:
         ("my_job:biuld", "my_job.py has no 'biuld'; did you mean 'build'"),
         ("my_job:zzzzz", "has no 'zzzzz'; check the name"),
         ("my_job:number", "'number' is a int, not a function"),
-        ("my_job:fails", r"fails\(\) raised ZeroDivisionError: division by zero \(my_job.py, line \d+\)"),
+        ("my_job:fails", r"fails\(\) raised ZeroDivisionError: division by zero \(my_job.py:\d+ in fails\)"),
         ("my_job:leaves", r"leaves\(\) raised SystemExit: 3"),
         ("my_job:wants", r"wants\(\) raised TypeError: .*missing 1 required positional argument"),
-        ("my_job:other", r"other\(\) returned a dict; it must return a paceline.jobs.Job"),
+        ("my_job:other", r"other\(\) returned a dict; it must return a paceline.Job"),
         ("my_job:made", r"its model is a Linear already made; write model=lambda: Linear\(...\)"),
         ("my_job:no_optimizer", "its optimizer is a NoneType; it must be a function"),
         ("my_job:no_metric", "its metric 'accuracy' is a int"),
         ("my_job:no_data", "its test data has no samples"),
-        ("raises:build", r"module 'raises' does not import: KeyError: 'oh' \(raises.py, line 1\)"),
-        ("raises.py:build", r"raises.py does not run: KeyError: 'oh' \(raises.py, line 1\)"),
+        ("raises:build", r"module 'raises' does not import: KeyError: 'oh' \(raises.py:1 in <module>\)"),
+        ("raises.py:build", r"raises.py does not run: KeyError: 'oh' \(raises.py:1 in <module>\)"),
         ("broken:build", r"module 'broken' does not import: SyntaxError: .*\(broken.py, line 1\)"),
         (
             "needs:build",

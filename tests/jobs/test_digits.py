@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.jobs.data.digits import FILES, Digits
+from paceline.jobs.data.idx import FILES, Digits
 
 
 def test_the_split_is_1437_and_360_with_every_digit_in_proportion() -> None:
@@ -34,7 +34,7 @@ def test_images_are_normalised_floats_and_alike_every_time() -> None:
 
 
 def test_a_folder_for_digits_is_not_ignored() -> None:
-    with pytest.raises(UsageError, match=r"--data-dir /tmp.*digits reads no files.*leave"):
+    with pytest.raises(UsageError, match=r"digits reads no files.*/tmp.*leave"):
         Digits().load("/tmp")
 
 

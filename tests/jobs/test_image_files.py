@@ -107,7 +107,9 @@ def test_a_missing_folder_says_where_it_looked_and_how_to_get_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UsageError, match=r"data/mnist, .*/usr/share/datasets/mnist.*download.*--data-dir"):
+    with pytest.raises(
+        UsageError, match=r"data/mnist, .*/usr/share/datasets/mnist.*download.*name its data folder"
+    ):
         Mnist().load(None)
     with pytest.raises(UsageError, match=r"no folder /nowhere; .*apt-get install dataset-fashion-mnist"):
         FashionMnist().load("/nowhere")

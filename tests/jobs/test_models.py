@@ -5,13 +5,19 @@ from torch import nn
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import MODELS
-from paceline.jobs.data.images import Shape
 from paceline.jobs.models.resnet import Block
+from paceline.jobs.spec import ImageShape
 
-SHAPES = [Shape((1, 8, 8)), Shape((1, 28, 28)), Shape((3, 32, 32)), Shape((2, 1, 1)), Shape((3, 13, 40))]
+SHAPES = [
+    ImageShape((1, 8, 8)),
+    ImageShape((1, 28, 28)),
+    ImageShape((3, 32, 32)),
+    ImageShape((2, 1, 1)),
+    ImageShape((3, 13, 40)),
+]
 
 
-def make(spec: str, shape: Shape = SHAPES[2], classes: int = 10) -> nn.Module:
+def make(spec: str, shape: ImageShape = SHAPES[2], classes: int = 10) -> nn.Module:
     torch.manual_seed(1)
     model: nn.Module = specs.build(spec, MODELS, "model")(shape, classes)
     return model
@@ -23,7 +29,7 @@ def count(model: nn.Module) -> int:
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 @pytest.mark.parametrize("spec", ["mlp", "mlp:layers=0", "cnn", "resnet18"])
-def test_every_model_takes_images_of_any_size(spec: str, shape: Shape) -> None:
+def test_every_model_takes_images_of_any_size(spec: str, shape: ImageShape) -> None:
     samples = 2
     model = make(spec, shape, classes=7)
     outputs = model(torch.randn(samples, *shape))
@@ -63,7 +69,7 @@ def test_zero_gamma_starts_every_block_as_its_shortcut() -> None:
     ("shape", "parameters"),
     [(SHAPES[0], 19_670), (SHAPES[1], 156 + 2_416 + 16_448 + 650), (SHAPES[2], 456 + 2_416 + 25_664 + 650)],
 )
-def test_the_cnn_is_lean(shape: Shape, parameters: int) -> None:
+def test_the_cnn_is_lean(shape: ImageShape, parameters: int) -> None:
     assert count(make("cnn", shape)) == parameters
 
 

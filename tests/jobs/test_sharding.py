@@ -94,7 +94,7 @@ def test_drawing_leaves_the_global_random_stream_alone() -> None:
 
 def test_a_batch_larger_than_the_data_is_a_mistake_that_names_both() -> None:
     with pytest.raises(
-        UsageError, match=r"64 samples over all workers \(48 \+ 16\).*\(63 samples\).*--batch-size"
+        UsageError, match=r"64 samples over all workers \(48 \+ 16\).*\(63 samples\).*smaller batch size"
     ):
         Shards(samples=63, batch_sizes=(48, 16), seed=1)
     Shards(samples=64, batch_sizes=(48, 16), seed=1)

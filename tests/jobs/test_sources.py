@@ -2,21 +2,23 @@
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from paceline.cli.main import main
 from paceline.errors import UsageError
-from paceline.jobs.sources import fingerprints, source_files
 from paceline.jobs.spec import JobSpec
+from paceline.records.files import to_document
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire.messages import Welcome
-from paceline.runtimes.live.worker import join as joining
+from paceline.runtimes.live.worker import start
 from paceline.runtimes.settings import Settings
+from paceline.specs.source import fingerprints, source_files
 
 CODE = """
 from pathlib import Path
@@ -61,7 +63,8 @@ def test_code_in_a_run_folder_is_not_run(job, tmp_path, marker, monkeypatch, cap
         assert main(other) == 2
         assert "lies in the run folder itself; read it, then record a run" in capsys.readouterr().err
     assert not marker.exists(), "it was run"
-    assert main(["train", "--resume", run, "--trust"]) == 2
+    monkeypatch.setattr(sys, "argv", ["paceline", "train", "--resume", run, "--trust"])
+    assert main() == 2
     assert marker.exists()
     assert "build() raised RuntimeError: built" in capsys.readouterr().err
 
@@ -91,7 +94,8 @@ def test_code_that_has_changed_since_is_not_run(tmp_path, marker, monkeypatch, c
         in (capsys.readouterr().err)
     )
     write_code(tmp_path / "mine.py", marker)
-    assert main(["train", "--resume", "run"]) == 2
+    monkeypatch.setattr(sys, "argv", ["paceline", "train", "--resume", "run"])
+    assert main() == 2
     assert marker.exists()
     assert "build() raised RuntimeError: built" in capsys.readouterr().err
 
@@ -120,25 +124,24 @@ def test_joining_runs_no_code_that_the_user_did_not_name(tmp_path, marker, monke
     monkeypatch.chdir(tmp_path)
     write_code(tmp_path / "mine.py", marker)
     settings = Settings(job=JobSpec(path="mine.py:build"), epochs=1, strategy="async")
-    document = json.dumps({"settings": settings.to_json(), "name": "x", "run": "0" * 16, "endpoints": []})
-    monkeypatch.setattr(joining, "_knock", lambda *_: Welcome(2, False, document))
+    document = json.dumps({"settings": to_document(settings), "name": "x", "run": "0" * 16, "endpoints": []})
+    monkeypatch.setattr(start, "_request_rank", lambda *_: Welcome(2, False, document))
 
     def join(**more):
-        joining.join_run(
+        start.join_run(
             "tcp://x:1",
             Secret.new(),
             LiveOptions(),
             tmp_path,
             heartbeat=None,
             stop_requested=lambda: False,
+            say=lambda _: None,
             **more,
         )
 
-    with pytest.raises(
-        UsageError, match=r"would have this host import and call mine.py:build, from .*/mine.py"
-    ):
+    with pytest.raises(UsageError, match=r"this host would import and call mine.py:build, from .*/mine.py"):
         join()
-    with pytest.raises(UsageError, match=r"give --job mine.py:build or --trust"):
+    with pytest.raises(UsageError, match=r"name the same job mine.py:build, or trust the run"):
         join(job="other.py:build")
     assert not marker.exists()
     for more in ({"job": "mine.py:build"}, {"trust": True}):

@@ -6,15 +6,15 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.jobs import JobSpec, build_job
-from paceline.jobs.subject import Subject
-from paceline.jobs.subjects import subject_of, subject_of_job
+from paceline.jobs.build import build_job, traceable_of, traceable_of_job
+from paceline.jobs.job import Traceable
+from paceline.jobs.spec import JobSpec
 
 MINE = """
 import torch
 from torch import nn
-from paceline.jobs import Job, TensorData
-from paceline.jobs.subject import Subject
+from paceline import Job, TensorData
+from paceline.jobs.job import Traceable
 
 def net():
     return nn.Sequential(nn.Flatten(), nn.Linear(12, 3))
@@ -39,7 +39,7 @@ def job():
                train=TensorData(tokens, tokens), test=TensorData(tokens, tokens), optimizer=optimizer)
 
 def subject():
-    return Subject(name="s", model=net, loss=nn.functional.cross_entropy, optimizer=optimizer,
+    return Traceable(name="s", model=net, loss=nn.functional.cross_entropy, optimizer=optimizer,
                    batch=lambda n: (torch.ones(n, 12), torch.zeros(n, dtype=torch.int64)))
 
 def pixels():
@@ -68,7 +68,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
             del sys.modules[name]
 
 
-def loss_of(subject: Subject, samples: int = 2) -> float:
+def loss_of(subject: Traceable, samples: int = 2) -> float:
     model = subject.model()
     inputs, targets = subject.batch(samples)
     loss = subject.loss(model(inputs), targets)
@@ -78,9 +78,9 @@ def loss_of(subject: Subject, samples: int = 2) -> float:
 
 
 def test_a_shipped_model_is_fed_what_is_usual_or_what_is_asked_for() -> None:
-    assert subject_of("resnet50").batch(2)[0].shape == (2, 3, 224, 224)
-    assert subject_of("inception-v3").batch(1)[0].shape == (1, 3, 299, 299)
-    subject = subject_of("mlp:hidden=4", shape=(2, 5, 6), classes=3)
+    assert traceable_of("resnet50").batch(2)[0].shape == (2, 3, 224, 224)
+    assert traceable_of("inception-v3").batch(1)[0].shape == (1, 3, 299, 299)
+    subject = traceable_of("mlp:hidden=4", shape=(2, 5, 6), classes=3)
     inputs, targets = subject.batch(50)
     assert inputs.shape == (50, 2, 5, 6)
     assert set(targets.tolist()) == {0, 1, 2}
@@ -90,24 +90,24 @@ def test_a_shipped_model_is_fed_what_is_usual_or_what_is_asked_for() -> None:
 
 
 def test_batches_are_made_on_the_default_device() -> None:
-    for subject in (subject_of("cnn"), subject_of("gpt"), subject_of_job(JobSpec())):
+    for subject in (traceable_of("cnn"), traceable_of("gpt"), traceable_of_job(JobSpec())):
         with torch.device("meta"):
             assert all(part.is_meta for part in subject.batch(10**9)), "a billion samples take no memory"
-    tokens, targets = subject_of("gpt:vocabulary=7,context=9").batch(4)
+    tokens, targets = traceable_of("gpt:vocabulary=7,context=9").batch(4)
     assert tokens.shape == targets.shape == (4, 9)
     assert 0 <= min(tokens.min(), targets.min()) <= max(tokens.max(), targets.max()) < 7
 
 
 def test_the_optimizer_is_the_one_asked_for() -> None:
-    parameters = list(subject_of("mlp").model().parameters())
-    assert type(subject_of("mlp", optimizer="adam").optimizer(parameters)) is torch.optim.Adam
+    parameters = list(traceable_of("mlp").model().parameters())
+    assert type(traceable_of("mlp", optimizer="adam").optimizer(parameters)) is torch.optim.Adam
     with pytest.raises(UsageError, match="unknown optimizer 'adma'; did you mean 'adam'"):
-        subject_of("mlp", optimizer="adma")
+        traceable_of("mlp", optimizer="adma")
 
 
 def test_a_job_by_its_parts_is_what_would_be_trained() -> None:
     spec = JobSpec(data="synthetic:shape=3x9x9,classes=4,train=70", model="mlp:hidden=5", optimizer="adam")
-    subject, job = subject_of_job(spec), build_job(spec)
+    subject, job = traceable_of_job(spec), build_job(spec)
     assert (subject.name, subject.train_samples) == (job.name, len(job.train)) == ("synthetic-mlp", 70)
     shapes = [[one.shape for one in thing.model().parameters()] for thing in (subject, job)]
     assert shapes[0] == shapes[1]
@@ -118,21 +118,21 @@ def test_a_job_by_its_parts_is_what_would_be_trained() -> None:
 
 def test_large_synthetic_images_are_not_drawn_for_a_prediction() -> None:
     spec = JobSpec(data="synthetic:shape=3x1000x1000,train=1000000000", model="resnet50")
-    assert subject_of_job(spec).batch(1)[0].shape == (1, 3, 1000, 1000)
+    assert traceable_of_job(spec).batch(1)[0].shape == (1, 3, 1000, 1000)
 
 
 def test_ones_own_module_is_fed_what_is_asked_for(here: Path) -> None:
     for path in ("mine:net", "mine.py:net", "mine:Looks"):
-        subject = subject_of(path, shape=(3, 2, 2))
+        subject = traceable_of(path, shape=(3, 2, 2))
         assert subject.name == path.rpartition(":")[2]
         assert loss_of(subject) > 0, "targets are in range although nobody said how many classes there are"
         with torch.device("meta"):
             assert all(parameter.is_meta for parameter in subject.model().parameters())
-    assert max(subject_of("mine:net", shape=(3, 2, 2), classes=3).batch(50)[1]) == 2
+    assert max(traceable_of("mine:net", shape=(3, 2, 2), classes=3).batch(50)[1]) == 2
 
 
 def test_a_module_that_is_made_already_is_copied(here: Path) -> None:
-    subject = subject_of("mine:made", shape=(3, 2, 2))
+    subject = traceable_of("mine:made", shape=(3, 2, 2))
     with torch.device("meta"):
         assert [parameter.device.type for parameter in subject.model().parameters()] == ["meta", "meta"]
     weights = [next(subject.model().parameters()) for _ in range(2)]
@@ -142,11 +142,11 @@ def test_a_module_that_is_made_already_is_copied(here: Path) -> None:
 
 def test_a_module_larger_than_the_memory_is_no_problem(here: Path) -> None:
     with torch.device("meta"):
-        assert subject_of("mine:huge", shape=(12,)).model()[1].weight.numel() == 12 * 2**40
+        assert traceable_of("mine:huge", shape=(12,)).model()[1].weight.numel() == 12 * 2**40
 
 
 def test_ones_own_job_is_fed_copies_of_its_first_sample(here: Path) -> None:
-    for subject in (subject_of("mine:job"), subject_of_job(JobSpec(path="mine:job"))):
+    for subject in (traceable_of("mine:job"), traceable_of_job(JobSpec(path="mine:job"))):
         inputs, targets = subject.batch(3)
         assert torch.equal(inputs, targets)
         assert inputs.shape == (3, 4)
@@ -158,21 +158,21 @@ def test_ones_own_job_is_fed_copies_of_its_first_sample(here: Path) -> None:
 
 
 def test_ones_own_subject_is_taken_as_it_is(here: Path) -> None:
-    assert subject_of("mine:subject").name == "s"
+    assert traceable_of("mine:subject").name == "s"
 
 
 @pytest.mark.parametrize(
     ("text", "look", "says"),
     [
-        ("mine:net", {}, "is an nn.Module, .* give the shape of one sample, as in --input 3x224x224"),
-        ("mine:job", {"shape": (3, 2, 2)}, "its Job says what a sample looks like; leave --input"),
-        ("mine:subject", {"classes": 3}, "its Subject says what a sample looks like"),
+        ("mine:net", {}, "is an nn.Module, .* give the input shape of one sample, such as 3x224x224"),
+        ("mine:job", {"shape": (3, 2, 2)}, "its Job says what a sample looks like; leave the input shape"),
+        ("mine:subject", {"classes": 3}, "its Traceable says what a sample looks like"),
         ("mine:net", {"shape": (12,), "classes": 0}, "0 classes are too few"),
-        ("mine:number", {}, "returned a int; it must return an nn.Module, a Job or a Subject"),
-        ("mine:fails", {}, r"fails\(\) raised ZeroDivisionError: division by zero \(mine.py, line \d+\)"),
+        ("mine:number", {}, "returned a int; it must return an nn.Module, a Job or a Traceable"),
+        ("mine:fails", {}, r"fails\(\) raised ZeroDivisionError: division by zero \(mine.py:\d+ in fails\)"),
         ("mine:nte", {}, "mine.py has no 'nte'; did you mean 'net'"),
         ("nowhere:net", {}, "model nowhere:net: there is no module 'nowhere'"),
-        (":net", {}, "model ':net' is not an import path: write module:function"),
+        (":net", {}, "'net' in ':net' is not a setting"),
         ("resnet5", {}, "unknown model 'resnet5'; did you mean 'resnet50'"),
         ("resnet5:stem=small", {}, "unknown model 'resnet5'"),
         ("resnet50:small", {}, "'small' in 'resnet50:small' is not a setting"),
@@ -186,15 +186,15 @@ def test_ones_own_subject_is_taken_as_it_is(here: Path) -> None:
 )
 def test_what_is_wrong_is_told_in_one_sentence(here: Path, text: str, look: dict, says: str) -> None:
     with pytest.raises(UsageError, match=says) as mistake:
-        subject_of(text, **look)
+        traceable_of(text, **look)
     assert "\n" not in str(mistake.value)
 
 
 def test_a_module_without_a_score_a_class_needs_a_subject(here: Path) -> None:
     with pytest.raises(
-        UsageError, match=r"output is of shape \(2, 4, 5, 5\) .* return a .*Subject, which says it"
+        UsageError, match=r"output is of shape \(2, 4, 5, 5\) .* return a .*Traceable, which says it"
     ):
-        loss_of(subject_of("mine:pixels", shape=(3, 5, 5)))
+        loss_of(traceable_of("mine:pixels", shape=(3, 5, 5)))
 
 
 @pytest.mark.parametrize(
@@ -205,7 +205,7 @@ def test_a_module_without_a_score_a_class_needs_a_subject(here: Path) -> None:
     ],
 )
 def test_a_job_whose_data_does_not_fit_its_model_is_refused_at_once(model: str, says: str) -> None:
-    for build in (build_job, subject_of_job):
+    for build in (build_job, traceable_of_job):
         with pytest.raises(UsageError, match=says):
             build(JobSpec(model=model))
 
@@ -213,4 +213,4 @@ def test_a_job_whose_data_does_not_fit_its_model_is_refused_at_once(model: str, 
 def test_ones_own_module_is_fed_numbers_of_its_own_type(here: Path) -> None:
     """Else a model of half precision would be traced with tensors of twice their size, or not run at all."""
     (here / "narrow.py").write_text(MINE + "\ndef narrow():\n    return net().bfloat16()\n")
-    assert subject_of("narrow.py:narrow", shape=(12,), classes=3).batch(2)[0].dtype == torch.bfloat16
+    assert traceable_of("narrow.py:narrow", shape=(12,), classes=3).batch(2)[0].dtype == torch.bfloat16

@@ -10,14 +10,14 @@ from torch import nn
 
 from paceline import specs
 from paceline.costs.trace.operator import Convolution, Window
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs import MODELS
-from paceline.jobs.figures import FIGURES, Figures
-from paceline.jobs.models.alexnet import AlexNet
+from paceline.jobs.build import traceable_of
+from paceline.jobs.models import FIGURES, ModelSize
+from paceline.jobs.models.convnets import AlexNet
 from paceline.jobs.models.gpt import Gpt
 from paceline.jobs.models.layers import chain, dense_layers
-from paceline.jobs.subjects import subject_of
 
 PUBLISHED = {
     "alexnet": 60_965_224,
@@ -43,7 +43,7 @@ MULTIPLY_ADDS = {"vgg16": 15.5e9, "resnet50": 4.1e9, "googlenet": 1.5e9, "resnet
 
 def on_meta(spec: str, **look: object) -> nn.Module:
     with torch.device("meta"):
-        return subject_of(spec, **look).model()
+        return traceable_of(spec, **look).model()
 
 
 def count(model: nn.Module) -> int:
@@ -57,10 +57,10 @@ def test_a_model_has_the_published_number_of_parameters(spec: str, parameters: i
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_figures_that_the_list_shows_are_those_of_the_model(name: str) -> None:
-    traced = trace(subject_of(name), 1)
-    usual = specs.build(name, MODELS, "model").usual
+    traced = trace(traceable_of(name), 1)
+    usual = specs.build(name, MODELS, "model").default_input
     fed = "x".join(map(str, usual.shape))
-    assert Figures(traced.size, traced.multiply_adds, fed, usual.classes) == FIGURES[name]
+    assert ModelSize(traced.size, traced.multiply_adds, fed, usual.classes) == FIGURES[name]
     if name in MULTIPLY_ADDS:
         assert traced.multiply_adds == pytest.approx(MULTIPLY_ADDS[name], rel=0.005)
 
@@ -68,7 +68,7 @@ def test_the_figures_that_the_list_shows_are_those_of_the_model(name: str) -> No
 def layers(spec: str) -> list[tuple[str, int, int, int, int, int]]:
     """Kind, kernel, sides and channels after each convolution and pooling, in order."""
     found = []
-    for one in trace(subject_of(spec), 1).forward:
+    for one in trace(traceable_of(spec), 1).forward:
         match one.shape:
             case Convolution() as it:
                 row = ("conv", it.kernel_height, it.kernel_width, it.out_height, it.out_width, it.outputs)
@@ -173,7 +173,7 @@ def test_resnet50_strides_in_the_3x3_convolution_and_starts_large_on_large_image
     ],
 )
 def test_a_model_trains_on_the_smallest_images_that_it_takes(spec: str, side: int) -> None:
-    subject = subject_of(spec, shape=(2, side, side + 3), classes=5)
+    subject = traceable_of(spec, shape=(2, side, side + 3), classes=5)
     model = subject.model()
     inputs, targets = subject.batch(2)
     outputs = model(inputs)
@@ -184,9 +184,9 @@ def test_a_model_trains_on_the_smallest_images_that_it_takes(spec: str, side: in
 
 @pytest.mark.parametrize("spec", ["alexnet", "alexnet-v2", "googlenet", "nin", "vgg16", "inception-v3"])
 def test_smaller_images_are_refused(spec: str) -> None:
-    smallest = specs.build(spec, MODELS, "model").usual.smallest
+    smallest = specs.build(spec, MODELS, "model").default_input.smallest
     with pytest.raises(UsageError, match=f"'{spec}' needs images of at least {smallest}x{smallest} pixels"):
-        subject_of(spec, shape=(3, smallest - 1, 300))
+        traceable_of(spec, shape=(3, smallest - 1, 300))
 
 
 def test_dense_layers_are_the_same_either_way() -> None:
@@ -209,7 +209,7 @@ TINY = "gpt:layers=2,heads=2,width=8,context=6,vocabulary=11"
 
 
 def test_a_gpt_does_not_see_what_follows() -> None:
-    subject = subject_of(TINY)
+    subject = traceable_of(TINY)
     model = subject.model()
     tokens, targets = subject.batch(3)
     outputs = model(tokens)
@@ -225,7 +225,7 @@ def test_a_gpt_does_not_see_what_follows() -> None:
 
 def test_a_gpt_learns_what_follows() -> None:
     torch.manual_seed(1)
-    subject = subject_of(TINY, shape=(4,), optimizer="adam:lr=0.02")
+    subject = traceable_of(TINY, shape=(4,), optimizer="adam:lr=0.02")
     model = subject.model()
     optimizer = subject.optimizer(model.parameters())
     tokens = torch.arange(11).repeat(2)[torch.arange(11)[:, None] + torch.arange(5)]
@@ -256,17 +256,17 @@ def test_a_gpt_learns_what_follows() -> None:
 )
 def test_a_wrong_setting_is_refused(spec: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
-        subject_of(spec)
+        traceable_of(spec)
 
 
 def test_making_a_model_without_memory_does_not_import_the_compiler() -> None:
     code = """
 import sys, torch
 from paceline.jobs import MODELS
-from paceline.jobs.subjects import subject_of
+from paceline.jobs.build import traceable_of
 with torch.device("meta"):
     for name in MODELS:
-        subject = subject_of(name)
+        subject = traceable_of(name)
         assert subject.model() and subject.batch(2)
         if "torch._dynamo" in sys.modules:
             sys.exit(f"{name} imports torch._dynamo, which takes a second and more")

@@ -6,7 +6,6 @@ import shutil
 import socket
 import struct
 import sys
-import types
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
@@ -16,7 +15,6 @@ from typing import Any
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from paceline import strategies
 from paceline.collectives import SCHEDULES
 from paceline.jobs.build import build_job
 from paceline.jobs.sharding import Shards
@@ -27,13 +25,13 @@ from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.tensors import write_tensors
-from paceline.runtimes.live.guard import leave
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.worker.comm import join
+from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.worker.comm import join_group
+from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
-from paceline.strategies import STRATEGIES
 
 STEPS_10 = Every(10, "steps")
 
@@ -61,7 +59,6 @@ SETTINGS = {
     "stopped": settings("dropout", evaluate=Every(6, "steps"), checkpoint=Every(7, "steps")),
     "baton": settings(
         "dropout",
-        strategy="baton:period=1000",
         iterations=1_000_000,
         evaluate=Every(0),
         checkpoint=Every(0),
@@ -148,14 +145,16 @@ class Process:
     ) -> tuple[Summary, Pulse]:
         pulse = pulse or Pulse()
         summary = run_worker(
-            settings or SETTINGS[name],
-            options=LiveOptions(backend=backend),
-            place=self.place(),
-            runs=self.out / name,
-            observer=pulse,
-            heartbeat=pulse,
-            stop_requested=stop,
-            resume=resume,
+            ProcessTask(
+                settings=settings or SETTINGS[name],
+                options=LiveOptions(backend=backend),
+                place=self.place(),
+                runs=self.out / name,
+                heartbeat=pulse,
+                stop_requested=stop,
+                resume=resume,
+            ),
+            pulse,
         )
         return summary, pulse
 
@@ -167,7 +166,7 @@ class Process:
         chosen = SETTINGS[name]
         job = build_job(chosen.job)
         shards = Shards(samples=len(job.train), batch_sizes=chosen.batch_sizes, seed=chosen.seed)
-        group = join(self.place(), LiveOptions(backend="gloo"), torch.device("cpu"))
+        group = join_group(self.place(), LiveOptions(backend="gloo"), torch.device("cpu"))
         torch.manual_seed(chosen.seed)
         model = DistributedDataParallel(job.model())  # which makes buffers rank 0's before each forward
         self.models.append(model)
@@ -206,8 +205,11 @@ class Process:
     def baton(self) -> None:
         """Rank 1 is asked to stop where no reduction carries its vote; both go on for 20 steps more."""
         pulse = Reader(self.rank)
-        summary, _ = self.run("baton", pulse=pulse, stop=lambda: self.rank == 1 and pulse.step >= 50)
-        longer = replace(SETTINGS["baton"], iterations=summary.steps + 20)
+        endless = replace(SETTINGS["baton"], strategy=f"{write_baton(self.out)}:period=1000")
+        summary, _ = self.run(
+            "baton", settings=endless, pulse=pulse, stop=lambda: self.rank == 1 and pulse.step >= 50
+        )
+        longer = replace(endless, iterations=summary.steps + 20)
         self.run("baton", settings=longer, resume=RunFolder(pulse.run))
         self.run("baton-not", settings=longer)
         self.note("baton", ending=summary.ending, at=summary.steps, lines=pulse.lines)
@@ -229,7 +231,6 @@ class Process:
 
 def main(rank: int, out: Path, ports: list[int]) -> None:
     torch.set_num_threads(1)
-    add_baton()
     process = Process(rank, out, ports)
     for name in ("cnn", "norm", "leftover", "uneven", "slowed", "partial", "period", "seconds"):
         summary, pulse = process.run(name)
@@ -249,14 +250,14 @@ def main(rank: int, out: Path, ports: list[int]) -> None:
     leave(0)
 
 
-def add_baton() -> None:
-    """Let this process know the strategy that the page on adding one shows: it never reduces."""
+def write_baton(folder: Path) -> str:
+    """Write the strategy that the page on adding one shows, which never reduces, and return its import path."""
     text = (Path(__file__).parents[2] / "docs" / "add-a-strategy.md").read_text()
     (source,) = [block for block in re.findall(r"```python\n(.*?)```", text, re.S) if "class Baton" in block]
-    module = types.ModuleType("shown_in_the_docs")
-    sys.modules[module.__name__] = module
-    exec(compile(source, "add-a-strategy.md", "exec"), module.__dict__)
-    strategies.STRATEGIES = {**STRATEGIES, "baton": "shown_in_the_docs:Baton"}
+    draft = folder / f"baton-{os.getpid()}"
+    draft.write_text(source)
+    draft.replace(folder / "baton.py")
+    return f"{folder / 'baton.py'}:Baton"
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from paceline.records.folder import RunFolder
 
 JOB = """
 import ctypes, os, time, torch
-from paceline.jobs import Job, TensorData
+from paceline import Job, TensorData
 
 def due(name):
     return os.path.exists(os.path.join(os.environ["FAULTS"], name))

@@ -23,13 +23,13 @@ def say(line: str) -> None:
 def launch(plan: str, behaviour: str) -> int:
     from paceline.errors import RunFailed, UsageError
     from paceline.runtimes.live.launcher.launch import launch as start
-    from paceline.runtimes.live.launcher.plan import Launch
+    from paceline.runtimes.live.launcher.plan import LaunchPlan
 
     asked = json.loads(plan)
     if "secret_file" in asked:
         asked["secret_file"] = Path(asked["secret_file"])
     try:
-        return start([sys.executable, __file__, "work", behaviour], Launch(**asked))
+        return start([sys.executable, __file__, "work", behaviour], LaunchPlan(**asked))
     except UsageError as mistake:
         sys.stderr.write(f"paceline: {mistake}\n")
         return 2
@@ -44,9 +44,9 @@ def work(behaviour: str) -> int:
 
     from paceline.errors import UsageError
     from paceline.records.summary import Summary
-    from paceline.runtimes.live.documents import Documents
-    from paceline.runtimes.live.guard import run_guarded
     from paceline.runtimes.live.process_info import ProcessInfo
+    from paceline.runtimes.live.run_store import MemberStore
+    from paceline.runtimes.live.worker.guard import run_guarded
 
     place = ProcessInfo.from_environment()
     wishes = dict(part.split("=") for part in behaviour.split(","))
@@ -57,8 +57,8 @@ def work(behaviour: str) -> int:
 
     def train(heartbeat, stopping):
         torch.set_num_threads(1)
-        documents = Documents(place, timedelta(seconds=60))
-        store = dist.PrefixStore("torch", documents.store)
+        documents = MemberStore(place, timedelta(seconds=60))
+        store = dist.PrefixStore("torch", documents)
         dist.init_process_group("gloo", store=store, rank=place.rank, world_size=place.workers)
         if "run" in wishes:
             heartbeat.show(Path(wishes["run"]))

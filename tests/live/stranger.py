@@ -13,7 +13,7 @@ from datetime import timedelta
 
 from torch.distributed import DistError, TCPStore
 
-from paceline.runtimes.live.store_server import Op, Request
+from paceline.runtimes.live.store_server import Op, StoreRequest
 from paceline.runtimes.live.wire.channel import PROLOGUE, connect
 from paceline.runtimes.live.wire.noise import NotGenuine
 
@@ -58,7 +58,9 @@ def by_socket(address: str, port: int) -> None:
 
 def by_protocol(address: str, port: int, *, guess: bool) -> None:
     """As a client of the store that has everything but the secret: without a handshake, or with a guessed key."""
-    requests = [Request(1, Op.SET, (key.encode(),), (value.encode(),)).pack() for key, value in KEYS.items()]
+    requests = [
+        StoreRequest(1, Op.SET, (key.encode(),), (value.encode(),)).pack() for key, value in KEYS.items()
+    ]
     if guess:
         try:
             connect(f"tcp://{address}:{port}", os.urandom(32), patience=1.0)

@@ -11,7 +11,7 @@ import torch
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
-from paceline.runtimes.live.worker.stopping import AtOnce, ByStep, ByVote
+from paceline.runtimes.live.worker.stopping import StopAtOnce, StopAtStep, StopByVote
 from paceline.strategies.base import Worker
 
 EMPTY = torch.zeros(0)
@@ -36,7 +36,7 @@ class Pretender:
         self.me = Worker(rank, barrier.parties, EMPTY, EMPTY, EMPTY)
         self.barrier, self.period, self.random = barrier, period, random.Random(seed * 10 + rank)
         self.asked, self.notes = False, []
-        self.agreement = ByStep(
+        self.agreement = StopAtStep(
             lambda: self.asked, self.notes.append, store=store.clone(), me=self.me, patience=20.0
         )
         self.thread = threading.Thread(target=self.train, daemon=True)
@@ -72,7 +72,7 @@ def test_all_stop_before_the_same_step_and_nobody_hangs(store, period: int, work
 def test_a_worker_does_not_wait_for_ever_for_one_that_is_gone(store) -> None:
     """If this failed, a worker that dies in this moment would leave the others held before a step."""
     me = Worker(0, 2, EMPTY, EMPTY, EMPTY)
-    with ByStep(lambda: True, lambda _: None, store=store.clone(), me=me, patience=1.5) as agreement:
+    with StopAtStep(lambda: True, lambda _: None, store=store.clone(), me=me, patience=1.5) as agreement:
         assert agreement.reached(0) in (True, False)
         time.sleep(0.3)
         me.clock = 1
@@ -83,7 +83,7 @@ def test_a_worker_does_not_wait_for_ever_for_one_that_is_gone(store) -> None:
 def test_votes_stop_all_at_once_and_until_then_the_user_hears_what_is_waited_for() -> None:
     """If this failed, Ctrl-C in a long round would look as if nobody had heard it."""
     notes: list[str] = []
-    agreement = ByVote(lambda: True, notes.append)
+    agreement = StopByVote(lambda: True, notes.append)
     assert agreement.vote() == 1.0
     assert not agreement.reached(3)
     assert notes == ["stopping when this round ends, as asked; Ctrl-C again ends at once"]
@@ -94,7 +94,7 @@ def test_votes_stop_all_at_once_and_until_then_the_user_hears_what_is_waited_for
 
 def test_one_worker_stops_at_once() -> None:
     asked = [False]
-    agreement = AtOnce(lambda: asked[0], lambda _: None)
+    agreement = StopAtOnce(lambda: asked[0], lambda _: None)
     assert not agreement.reached(1)
     asked[0] = True
     assert agreement.reached(2)

@@ -13,7 +13,7 @@ import torch
 
 from command import local_rank, run_json, run_paceline, run_python, start_python
 from paceline.records.tensors import read_tensors
-from paceline.runtimes.live.heartbeat import read_pulse
+from paceline.runtimes.live.heartbeat import read_progress
 
 LONG = ("--iterations", "100000", "--checkpoint-every", "20 steps", "--evaluate-every", "50 steps")
 
@@ -140,7 +140,7 @@ def wait_for_steps(process: subprocess.Popen, launches: Path, steps: int) -> Non
     deadline = time.monotonic() + 60
     while True:
         (launch,) = list(launches.glob("paceline-*")) or [launches]
-        if all(read_pulse(launch, rank).step >= steps for rank in (0, 1)):
+        if all(read_progress(launch, rank).step >= steps for rank in (0, 1)):
             return
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < deadline, "no steps within a minute"
@@ -150,7 +150,7 @@ def wait_for_steps(process: subprocess.Popen, launches: Path, steps: int) -> Non
 def test_a_job_that_raises_is_told_last_with_rank_and_step(tmp_path):
     (tmp_path / "mine.py").write_text(
         "import os, torch\n"
-        "from paceline.jobs import Job, TensorData\n"
+        "from paceline import Job, TensorData\n"
         "calls = 0\n"
         "def loss(outputs, targets):\n"
         "    global calls\n"
@@ -189,7 +189,7 @@ def test_an_error_in_a_loader_process_is_told_with_its_line_and_a_warning_once(t
     """If this failed, a bug in a data set would be told as "Caught KeyError in DataLoader worker process 1"."""
     (tmp_path / "bad.py").write_text(
         "import torch\n"
-        "from paceline.jobs import Job\n"
+        "from paceline import Job\n"
         "class Data(torch.utils.data.Dataset):\n"
         "    def __len__(self):\n        return 8\n"
         "    def __getitem__(self, index):\n        return torch.ones(3), 1.0\n"

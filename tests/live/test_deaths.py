@@ -12,8 +12,8 @@ import torch
 from faults import PATIENCE, Faulty, printed, run_printed, start_printed
 
 from command import start_python
-from paceline.runtimes.live.heartbeat import read_pulse
-from paceline.runtimes.live.launcher.death_notices import DeathNotices
+from paceline.runtimes.live.heartbeat import read_progress
+from paceline.runtimes.live.launcher.peers import DeathNotices
 from paceline.runtimes.live.safe_checkpoints import complete_steps
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
@@ -49,15 +49,15 @@ def test_silence_is_a_setting_and_a_death_is_told_at_once(start: Start) -> None:
         run.until_saved()
         (run.cwd / "gil-1").touch()
     strict.until_said(
-        r"rank 1 on \S+ is given up: it was silent for [2-4][.\d]* s, and --silence 2 allows less"
+        r"rank 1 on \S+ is given up: it was silent for [2-4][.\d]* s, longer than the 2 s allowed"
     )
     strict.until_said(
         r"rank 1 on \S+ was given up by the servers at step \d+: .*; the run goes on with the others\."
     )
     comes_back(strict, strict.cwd, strict.text)
     (launch,) = patient.cwd.glob("paceline-*")
-    held = read_pulse(launch, 1).step
-    patient.until(lambda: read_pulse(launch, 1).step > held + 3, "going on after the call")
+    held = read_progress(launch, 1).step
+    patient.until(lambda: read_progress(launch, 1).step > held + 3, "going on after the call")
     assert "given up" not in patient.text
     os.kill(patient.worker(1), signal.SIGKILL)
     patient.until_said(r"rank 1 on \S+ died at step \d+")
@@ -94,7 +94,7 @@ def test_what_happens_on_one_host_is_told_on_both_and_both_resume_after_ctrl_c(
     nodes[1].process.send_signal(signal.SIGINT)
     assert [node.ended() for node in nodes] == [130, 130]
     commands = [printed(node.text, "Resume") for node in nodes]
-    assert [command[command.index("-nr") + 1] for command in commands] == ["0", "1"]
+    assert [command[command.index("--node-rank") + 1] for command in commands] == ["0", "1"]
     for node in nodes:
         node.hurry()
     with ThreadPoolExecutor(2) as threads:
@@ -125,7 +125,7 @@ def test_a_death_that_is_told_just_before_the_launcher_ends_is_heard() -> None:
     secret = Secret(b"a secret of the tests")
     with ServerSocket(secret, "127.0.0.1", torch.empty(1), 0, 1) as server:
         notices = DeathNotices(secret)
-        notices.tell(1, 7, [server.endpoint])
+        notices.send(1, 7, [server.endpoint])
         notices.close()
         parcel = server.receive(5)
         assert parcel is not None, "the notice was dropped"

@@ -24,6 +24,7 @@ from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.start import run_worker
 from ports import free_ports
 from run_folders import checkpoints_of
@@ -77,13 +78,15 @@ def one_worker(tmp_path: Path, name: str) -> RunFolder:
     alone = replace(chosen, batch_sizes=(sum(chosen.batch_sizes),), slow={})
     pulse = Pulse()
     run_worker(
-        alone,
-        options=LiveOptions(threads=1),
-        place=ProcessInfo(),
-        runs=tmp_path,
-        observer=pulse,
-        heartbeat=pulse,
-        stop_requested=lambda: False,
+        ProcessTask(
+            settings=alone,
+            options=LiveOptions(threads=1),
+            place=ProcessInfo(),
+            runs=tmp_path,
+            heartbeat=pulse,
+            stop_requested=lambda: False,
+        ),
+        pulse,
     )
     return RunFolder(pulse.run)
 

@@ -1,7 +1,7 @@
 """The engine's parts, each with a scripted group instead of processes."""
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from itertools import pairwise
 from pathlib import Path
@@ -23,16 +23,16 @@ from paceline.runtimes.config import read_settings, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.run_store import check_equal
+from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker import recorder as recorder_module
-from paceline.runtimes.live.worker.engine import Engine
-from paceline.runtimes.live.worker.overlap import Overlap
-from paceline.runtimes.live.worker.recorder import Recorder
+from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
+from paceline.runtimes.live.worker.recorder import StepRecorder
+from paceline.runtimes.live.worker.reporter import gather_totals
 from paceline.runtimes.live.worker.run import WorkerRun, seed_device
-from paceline.runtimes.live.worker.run_folder import check_alike
-from paceline.runtimes.live.worker.slowness import Slowness
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.replica import stream_seed
-from paceline.runtimes.session import Save
+from paceline.runtimes.session import Position, Save
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies.effects import BucketedMean
 
@@ -90,7 +90,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
 
 def test_time_in_an_exchange_beyond_the_shortest_is_waiting(clock: Clock) -> None:
     written: list[StepRecord] = []
-    recorder = Recorder(ScriptedGroup(shortest=[0.5, 2.0]), written.append, TimeLedger(), begun=10.0)
+    recorder = StepRecorder(ScriptedGroup(shortest=[0.5, 2.0]), written.append, TimeLedger(), begun=10.0)
     for length in (2.0, 1.0):
         clock.time += 3.0
         recorder.mark("forward")
@@ -113,7 +113,7 @@ def test_time_in_an_exchange_beyond_the_shortest_is_waiting(clock: Clock) -> Non
 
 def test_what_is_pending_when_a_run_fails_is_written_as_communication(clock: Clock) -> None:
     written: list[StepRecord] = []
-    recorder = Recorder(ScriptedGroup(), written.append, TimeLedger())
+    recorder = StepRecorder(ScriptedGroup(), written.append, TimeLedger())
     clock.time += 1.0
     recorder.exchanged(1, 1)
     recorder.give_up(step=4)
@@ -122,7 +122,7 @@ def test_what_is_pending_when_a_run_fails_is_written_as_communication(clock: Clo
 
 def test_many_exchanges_are_settled_without_a_meeting(clock: Clock) -> None:
     written: list[StepRecord] = []
-    recorder = Recorder(ScriptedGroup(), written.append, TimeLedger())
+    recorder = StepRecorder(ScriptedGroup(), written.append, TimeLedger())
     for step in range(recorder_module.SETTLE_AFTER + 1):
         recorder.exchanged(1, 1)
         recorder.close(step)
@@ -134,7 +134,7 @@ def test_a_long_way_without_exchanges_keeps_no_records(clock: Clock) -> None:
     written: list[StepRecord] = []
     flushed: list[int] = []
     group = ScriptedGroup()
-    recorder = Recorder(group, written.append, TimeLedger(), flush=lambda: flushed.append(len(written)))
+    recorder = StepRecorder(group, written.append, TimeLedger(), flush=lambda: flushed.append(len(written)))
     for step in range(1, 3 * recorder_module.LONG):
         recorder.pace(step - 1)
         clock.time += 1.0
@@ -149,7 +149,7 @@ def test_a_long_way_without_exchanges_keeps_no_records(clock: Clock) -> None:
 
 def test_short_rounds_are_not_settled_one_by_one(clock: Clock) -> None:
     group = ScriptedGroup()
-    recorder = Recorder(group, lambda _: None, TimeLedger())
+    recorder = StepRecorder(group, lambda _: None, TimeLedger())
     for step in range(1, recorder_module.LONG):
         recorder.pace(step)
         if step % 16 == 0:
@@ -161,7 +161,7 @@ def test_short_rounds_are_not_settled_one_by_one(clock: Clock) -> None:
 def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Clock) -> None:
     """If this failed, its samples would be counted twice after a resume from the step before it."""
     written: list[StepRecord] = []
-    recorder = Recorder(ScriptedGroup(), written.append, TimeLedger())
+    recorder = StepRecorder(ScriptedGroup(), written.append, TimeLedger())
     recorder.mark("forward")
     recorder.count(8)
     recorder.give_up(step=20)
@@ -170,7 +170,7 @@ def test_a_step_that_was_not_applied_is_not_kept_by_a_run_that_resumes(clock: Cl
 
 def overlap_of(model: nn.Module, mean: BucketedMean) -> tuple[Overlap, ScriptedGroup, Any]:
     flat, group = flatten_parameters(model), ScriptedGroup()
-    return Overlap(flat, mean, group, Slowness(1.0)), group, flat
+    return Overlap(flat, mean, group, Slowdown(1.0)), group, flat
 
 
 def test_buckets_go_out_in_the_order_of_the_plan_and_the_control_elements_with_the_last() -> None:
@@ -205,8 +205,9 @@ def test_one_bucket_needs_no_hook() -> None:
     assert group.sums == [CONTROL + 8]
 
 
-def test_workers_that_were_started_for_something_else_are_refused() -> None:
+def test_workers_that_were_started_for_something_else_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, they would misunderstand each other's messages."""
+    monkeypatch.setattr(ProcessTask, "resumed", None)
     mine, other = Settings(job=JobSpec(), epochs=1), Settings(job=JobSpec(), epochs=1, seed=7)
     run, elsewhere = RunFolder(Path("runs/one")), RunFolder(Path("/data/runs/one"))
     alike(mine, mine, "", run, elsewhere)
@@ -218,7 +219,7 @@ def test_workers_that_were_started_for_something_else_are_refused() -> None:
     with pytest.raises(UsageError, match=r"rank 1 .*: the run's name is "):
         alike(mine, mine, "mine")
     for theirs in (run, RunFolder(Path("runs/two"))):
-        with pytest.raises(UsageError, match=r"rank 1 .*: --resume is "):
+        with pytest.raises(UsageError, match=r"rank 1 .*: the run to resume is "):
             alike(mine, mine, "", None if theirs is run else run, theirs)
 
 
@@ -230,11 +231,20 @@ def alike(
     their_resume: RunFolder | None = None,
 ) -> None:
     """Check against another worker's settings."""
-    said: list[Any] = []
-    there = ScriptedGroup()
-    there.exchange = lambda document: said.append(document) or [document]
-    check_alike(there, theirs, "", their_resume)
-    check_alike(ScriptedGroup(documents=said), mine, name, resume)
+    tasks = (
+        ProcessTask(
+            settings=settings,
+            options=LiveOptions(),
+            place=ProcessInfo(),
+            runs=Path("runs"),
+            heartbeat=None,
+            stop_requested=lambda: False,
+            name=name,
+            resume=folder,
+        )
+        for settings, name, folder in ((mine, name, resume), (theirs, "", their_resume))
+    )
+    check_equal([task.asked() for task in tasks])
 
 
 def test_settings_come_back_from_the_folder(tmp_path) -> None:
@@ -253,7 +263,7 @@ def test_settings_come_back_from_the_folder(tmp_path) -> None:
             Settings(
                 job=JobSpec(), epochs=1, batch_sizes=(8,), strategy="local-sgd:period=1s", buffers="rank0"
             ),
-            "--buffers average",
+            "the average of the buffers",
         ),
         (Settings(job=JobSpec(path="engine_jobs:halves"), epochs=1, batch_sizes=(8,)), "float16"),
     ],
@@ -263,13 +273,15 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
 ) -> None:
     with pytest.raises(UsageError, match=says):
         run_worker(
-            settings,
-            options=LiveOptions(),
-            place=ProcessInfo(),
-            runs=tmp_path,
-            observer=Observer(),
-            heartbeat=None,
-            stop_requested=lambda: False,
+            ProcessTask(
+                settings=settings,
+                options=LiveOptions(),
+                place=ProcessInfo(),
+                runs=tmp_path,
+                heartbeat=None,
+                stop_requested=lambda: False,
+            ),
+            Observer(),
         )
     assert list(tmp_path.iterdir()) == []
 
@@ -300,14 +312,16 @@ def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) 
         checkpoint=Every(2, "steps"),
     )
     run_worker(
-        settings,
-        options=LiveOptions(threads=1),
-        place=ProcessInfo(),
-        runs=tmp_path,
-        observer=witness,
-        heartbeat=witness,
-        stop_requested=lambda: False,
-        resume=resume,
+        ProcessTask(
+            settings=settings,
+            options=LiveOptions(threads=1),
+            place=ProcessInfo(),
+            runs=tmp_path,
+            heartbeat=witness,
+            stop_requested=lambda: False,
+            resume=resume,
+        ),
+        witness,
     )
     return witness
 
@@ -322,9 +336,9 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     """If this failed, the settings of a run would be lost by asking for too little."""
     folder = run_alone(tmp_path, 6).folder
     before = files_of(folder)
-    with pytest.raises(UsageError, match=r"^--iterations 4 is step 4, and .* is at step 6; give more$"):
+    with pytest.raises(UsageError, match=r"^4 iterations end at step 4, and .* is at step 6; ask for more$"):
         run_alone(tmp_path, 4, folder)
-    with pytest.raises(UsageError, match="is complete: it ended at step 6; raise"):
+    with pytest.raises(UsageError, match="is complete: it ended at step 6; ask for more"):
         run_alone(tmp_path, 6, folder)
     assert files_of(folder) == before
 
@@ -374,18 +388,20 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
         def minimum(self, tensor: Tensor) -> None:
             phases.append(f"{phases[-1]}: waits")
 
-    class Keeper:
-        def save(self) -> None:
-            phases.append(f"{phases[-1]}: saves")
+        def barrier(self) -> None:
+            self.minimum(torch.zeros(1))
 
-        def commit(self, members: Sequence[int]) -> None:
-            phases.append(f"{phases[-1]}: commits")
+        def save_shards(self, step: int) -> None:
+            pass
 
-    engine = object.__new__(Engine)
-    engine.group, engine.keeper = Waiting(), Keeper()  # type: ignore[assignment]
-    engine.heartbeat = SimpleNamespace(enter=phases.append)  # type: ignore[assignment]
-    engine.recorder = Recorder(ScriptedGroup(), lambda _: None, TimeLedger())
-    engine._save(Save())
+    run = object.__new__(WorkerRun)
+    run.comm, run.me, run.position = Waiting(), SimpleNamespace(rank=0, clock=1), Position()  # type: ignore[assignment]
+    run.held = SimpleNamespace(commit=lambda *_: phases.append(f"{phases[-1]}: commits"))  # type: ignore[assignment]
+    run._write_checkpoint = lambda: phases.append(f"{phases[-1]}: saves")  # type: ignore[method-assign]
+    run._checkpoints = None  # type: ignore[assignment]
+    run.heartbeat = SimpleNamespace(enter=phases.append)  # type: ignore[assignment]
+    run.recorder = StepRecorder(ScriptedGroup(), lambda _: None, TimeLedger())
+    run._save(Save())
     assert [said for said in phases if ":" in said] == [
         "checkpoint: saves",
         "exchange: waits",
@@ -396,6 +412,6 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
 def test_totals_stand_at_the_place_of_their_rank(tmp_path: Path) -> None:
     """If this failed, a worker that joined as rank 3 after a rank was refused would be told of as rank 2."""
     told = [{"rank": rank, "totals": asdict(Totals(steps=rank + 1)), "load": None} for rank in (0, 1, 3)]
-    group = SimpleNamespace(exchange=lambda _: told, rank=0, workers=2)
-    life = SimpleNamespace(group=group, ledger=TimeLedger(), folder=RunFolder(tmp_path))
-    assert [totals.steps for totals in WorkerRun._all_totals(life)] == [1, 2, 0, 4]  # type: ignore[arg-type]
+    comm = SimpleNamespace(exchange=lambda _: told, rank=0, workers=2)
+    totals, _ = gather_totals(comm, RunFolder(tmp_path), TimeLedger())  # type: ignore[arg-type]
+    assert [one.steps for one in totals] == [1, 2, 0, 4]

@@ -11,7 +11,9 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder, create_new, new_folder_name
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config, write_config
+from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.run_folder import agree_on_folder
 from paceline.runtimes.settings import Settings
 
@@ -36,7 +38,16 @@ class SecondHost:
 
 def agree(runs: Path, name: Any, identity: RunIdentity) -> RunFolder:
     place = ProcessInfo(rank=1, workers=2, node_rank=1, nodes=2)
-    folder, found, lock = agree_on_folder(SecondHost(name, identity), place, runs, "x", SETTINGS, describe)
+    task = ProcessTask(
+        settings=SETTINGS,
+        options=LiveOptions(),
+        place=place,
+        runs=runs,
+        heartbeat=None,
+        stop_requested=lambda: False,
+    )
+    workers = [{"node": 0}, {"node": 1}]
+    folder, found, lock = agree_on_folder(SecondHost(name, identity), task, "x", workers)
     assert found == identity
     assert lock is not None
     lock.close()

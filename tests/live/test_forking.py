@@ -12,16 +12,16 @@ import pytest
 import torch
 
 from command import run_paceline
-from paceline.cli.process import starting
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.live.launcher import forking, processes
 from paceline.runtimes.live.launcher.forking import ForkServer
+from paceline.runtimes.live.launcher.start import starting
 
 JOB = """
 import json, os, random, sys
 import numpy, torch
-from paceline.jobs import Job, TensorData
+from paceline import Job, TensorData
 
 TOLD = dict(
     rank=os.environ["RANK"] if "RANK" in os.environ else None,
@@ -159,7 +159,7 @@ def test_a_fork_server_ends_with_its_context():
 
 def test_new_interpreters_where_a_fork_would_not_do(monkeypatch):
     """If this failed, workers would inherit a CUDA context that they cannot use, or locks that nobody releases."""
-    with starting("cuda") as start:
+    with starting(be, "cuda") as start:
         assert start is processes.start
     with monkeypatch.context() as patch:
         patch.setattr("torch.cuda.is_initialized", lambda: True)

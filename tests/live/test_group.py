@@ -8,7 +8,7 @@ import torch
 from paceline.errors import UsageError
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.worker.comm import join
+from paceline.runtimes.live.worker.comm import join_group
 from ports import free_ports
 
 
@@ -28,7 +28,7 @@ def test_every_rank_names_both_ways(
         place = ProcessInfo(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
         options = LiveOptions(backend=backends[rank], timeout=20.0)
         with pytest.raises(UsageError) as mistake:
-            join(place, options, torch.device("cpu"), collectives[rank])
+            join_group(place, options, torch.device("cpu"), collectives[rank])
         return str(mistake.value)
 
     with ThreadPoolExecutor(2) as threads:

@@ -13,15 +13,22 @@ import torch
 
 from paceline.errors import RunFailed, UsageError, users_line
 from paceline.runtimes.live import signals
-from paceline.runtimes.live.failure_report import sentence, what_next
-from paceline.runtimes.live.failures import Failure, Kind, lost_peer, read_note, root_cause
-from paceline.runtimes.live.guard import _Notary, run_guarded
-from paceline.runtimes.live.heartbeat import Heartbeat, read_pulse
-from paceline.runtimes.live.launcher.launch import Run
-from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.failures import (
+    Failure,
+    Kind,
+    read_note,
+    root_cause,
+    sentence,
+    what_next,
+)
+from paceline.runtimes.live.heartbeat import Heartbeat, read_progress
+from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
+from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.supervisor import Supervisor
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, PATIENCE, RESCUE
+from paceline.runtimes.live.worker.guard import _Notes, lost_peer, run_guarded
 from run_folders import saved_run
 
 GLOO = "[../third_party/gloo/gloo/transport/tcp/pair.cc:547] Connection closed by peer [127.0.0.1]:1234"
@@ -33,7 +40,7 @@ def failure(kind: Kind, rank: int, at: float) -> Failure:
 
 def test_a_heartbeat_can_be_read_after_the_worker_has_died(tmp_path: Path) -> None:
     """If this failed, nobody would know at which step a killed worker died."""
-    assert read_pulse(tmp_path, 1).step == 0
+    assert read_progress(tmp_path, 1).step == 0
     child = os.fork()
     if child == 0:
         heartbeat = Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path))
@@ -41,7 +48,7 @@ def test_a_heartbeat_can_be_read_after_the_worker_has_died(tmp_path: Path) -> No
         heartbeat.beat(812)
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(child, 0)
-    pulse = read_pulse(tmp_path, 1)
+    pulse = read_progress(tmp_path, 1)
     assert (pulse.step, pulse.run) == (812, tmp_path / "runs" / "a run")
     assert time.time() - pulse.at < 10
 
@@ -75,11 +82,11 @@ def test_a_cause_that_ended_a_moment_after_its_consequence_is_still_told(tmp_pat
     failure("error", 0, 2.0).write(tmp_path)
     failure("lost-peer", 1, 1.0).write(tmp_path)
     posted: list[Failure] = []
-    meeting = SimpleNamespace(lost=lambda: None, bulletin=SimpleNamespace(post=posted.append))
-    run = Run(Launch(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    run.processes[1].ended_at, run.processes[1].code = 1.0, 1
+    meeting = SimpleNamespace(peers=SimpleNamespace(post=posted.append))
+    supervisor = Supervisor(LaunchPlan(workers=2), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    supervisor.host.all[1].ended_at, supervisor.host.all[1].code = 1.0, 1
     with pytest.raises(RunFailed, match=r"^rank 0 on node-b failed at step 812"):
-        run.reporter.tell()
+        ExitReporter(supervisor).exit_code()
     assert [note.rank for note in posted] == [0], "other hosts would only hear that a worker is gone"
 
 
@@ -95,7 +102,7 @@ def test_a_run_that_diverged_before_its_first_checkpoint_is_not_told_to_start_al
     told = what_next(
         "Safe: no checkpoint yet; start again with the same command.", failure("diverged", 0, 1.0)
     )
-    assert told == "Safe: no checkpoint yet; start again with other settings, such as a lower --lr."
+    assert told == "Safe: no checkpoint yet; start again with other settings, such as a lower learning rate."
 
 
 def test_a_workers_first_note_stands(tmp_path: Path) -> None:
@@ -151,7 +158,7 @@ def test_a_worker_that_is_ended_says_what_is_safe(
     with Heartbeat(place) as heartbeat:
         heartbeat.show(tmp_path)
         heartbeat.beat(6)
-        _Notary(place, heartbeat).end_hard(signal.SIGINT)
+        _Notes(place, heartbeat).end_hard(signal.SIGINT)
     what, safe, resume = capsys.readouterr().err.splitlines()
     assert what == "paceline: rank 0 on node-a could not stop in time after SIGINT, at step 6"
     assert safe.startswith("Safe: checkpoint of step 4")
@@ -194,13 +201,13 @@ def _wait_for(condition: object) -> None:
 
 def test_a_kill_that_is_seen_after_its_consequence_is_still_the_cause(tmp_path: Path) -> None:
     """If this failed, a loaded machine would now and then blame the worker that only noticed."""
-    run = Run(Launch(workers=1), None, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    (process,) = run.processes
-    run.supervisor.failed_at = 100.0
+    supervisor = Supervisor(LaunchPlan(workers=1), None, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    (process,) = supervisor.host.all
+    supervisor.failed_at = 100.0
 
     def kind(code: int, after: float, *, killed: bool = False) -> str:
         process.code, process.ended_at, process.killed = code, 100.0 + after, killed
-        return run.witness.failure(process).kind  # type: ignore[union-attr]
+        return supervisor.failure(process).kind  # type: ignore[union-attr]
 
     assert kind(-9, 0.0003) == kind(-9, -1.0) == "killed"
     assert kind(-9, 9.0) == "killed", "out of memory while the others ended"

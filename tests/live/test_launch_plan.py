@@ -11,8 +11,8 @@ from paceline.cli.resuming import ResumeOptions
 from paceline.cli.train import train
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.addresses import interface_towards
-from paceline.runtimes.live.launcher.launch import train_command, variables
-from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.launcher.launch import environments, paceline_command
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.rendezvous import Rendezvous
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
@@ -35,28 +35,29 @@ TORCHRUN = {
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"workers": 0}, "--workers 0"),
-        ({"nodes": 0}, "--nodes 0"),
-        ({"nodes": 2, "address": "127.0.0.1"}, "--nodes 2 needs --secret-file"),
+        ({"workers": 0}, "0 workers are too few"),
+        ({"nodes": 0}, "0 nodes are too few"),
+        ({"nodes": 2, "address": "127.0.0.1"}, "2 nodes needs a secret file"),
         ({"nodes": 2, "address": "127.0.0.1", "node_rank": 2}, "ranks are 0 to 1"),
-        ({"nodes": 2, "address": "127.0.0.1", "node_rank": -1}, "--node-rank -1"),
-        ({"nodes": 2}, "needs --address"),
-        ({"port": 65536}, "--port 65536"),
-        ({"port": 0}, "--port 0"),
+        ({"nodes": 2, "address": "127.0.0.1", "node_rank": -1}, "node rank -1"),
+        ({"nodes": 2}, "needs an address"),
+        ({"port": 65536}, "65536 is not a port"),
+        ({"port": 0}, "0 is not a port"),
     ],
 )
 def test_a_bad_plan_is_refused(settings: dict[str, int], words: str) -> None:
     """If this failed, a typing error would hang a cluster."""
     with pytest.raises(UsageError, match=words):
-        Launch(**settings)  # type: ignore[arg-type]
+        LaunchPlan(**settings)  # type: ignore[arg-type]
 
 
 def test_a_port_in_use_is_refused_by_name() -> None:
     """If this failed, the store of another run would be joined, or torch would print a page."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
+        plan = LaunchPlan(nodes=2, address="127.0.0.1", port=port, secret_file=FILE)
         with pytest.raises(UsageError, match=f"port {port} on 127.0.0.1 is in use; choose another port"):
-            Launch(nodes=2, address="127.0.0.1", port=port, secret_file=FILE).meeting(lambda _: None, SECRET)
+            Rendezvous(plan, SECRET, print)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +67,7 @@ def test_a_port_in_use_is_refused_by_name() -> None:
 def test_an_address_that_cannot_be_listened_on_is_refused(address: str, words: str) -> None:
     """If this failed, every host would wait for the others in vain."""
     with pytest.raises(UsageError, match=words):
-        Launch(nodes=2, address=address, port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
+        Rendezvous(LaunchPlan(nodes=2, address=address, port=29511, secret_file=FILE), SECRET, print)
 
 
 def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,19 +75,18 @@ def test_a_name_that_means_loopback_here_is_refused(monkeypatch: pytest.MonkeyPa
     answer = [(socket.AF_INET, socket.SOCK_STREAM, 6, "", ("127.0.1.1", 29511))]
     monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: answer)
     with pytest.raises(UsageError, match=r"node-a means 127\.0\.1\.1 on this host"):
-        Launch(nodes=2, address="node-a", port=29511, secret_file=FILE).meeting(lambda _: None, SECRET)
+        Rendezvous(LaunchPlan(nodes=2, address="node-a", port=29511, secret_file=FILE), SECRET, print)
 
 
 def test_workers_get_the_interface_and_one_thread_unless_the_user_says_otherwise(tmp_path: Path) -> None:
     """If this failed, Gloo would listen at the address of the host's name, and threads fight for cores."""
     assert interface_towards("127.0.0.1", 29500) == "lo"
-    found = variables(Launch(workers=2), 29500, tmp_path, FILE, {})
+    found = environments(LaunchPlan(workers=2), 29500, tmp_path, FILE, {})[0]
     assert (found["GLOO_SOCKET_IFNAME"], found["OMP_NUM_THREADS"]) == ("lo", "1")
-    found = variables(
-        Launch(workers=2), 29500, tmp_path, FILE, {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
-    )
-    assert not {"GLOO_SOCKET_IFNAME", "OMP_NUM_THREADS"} & set(found)
-    assert variables(Launch(workers=1), 29500, tmp_path, FILE, {})["OMP_NUM_THREADS"] == "1"
+    own = {"GLOO_SOCKET_IFNAME": "eth9", "OMP_NUM_THREADS": "4"}
+    found = environments(LaunchPlan(workers=2), 29500, tmp_path, FILE, own)[1]
+    assert {name: found[name] for name in own} == own
+    assert environments(LaunchPlan(workers=1), 29500, tmp_path, FILE, {})[0]["OMP_NUM_THREADS"] == "1"
 
 
 def test_a_place_is_read_from_torchruns_variables() -> None:
@@ -122,14 +122,8 @@ def meet(wait: float, port: int, *settings: dict[str, int]) -> list[BaseExceptio
     def one(index: int, mine: dict[str, int]) -> None:
         try:
             usual = {"nodes": 2, "workers": 1, "port": port}
-            meeting = Rendezvous(
-                secret=SECRET,
-                address="127.0.0.1",
-                wait=wait,
-                silence=20.0,
-                say=lambda _: None,
-                **{**usual, **mine},
-            )
+            plan = LaunchPlan(address="127.0.0.1", wait=wait, secret_file=FILE, **{**usual, **mine})
+            meeting = Rendezvous(plan, SECRET, lambda _: None)
             meeting.gather()
             meeting.leave()
         except (UsageError, RunFailed) as error:
@@ -157,7 +151,7 @@ def test_launchers_that_agree_meet(port: int) -> None:
 def test_launchers_that_disagree_say_so_on_every_host(port: int) -> None:
     """If this failed, hosts with different options would hang in their first collective."""
     ends = meet(20, port, {"node_rank": 0}, {"node_rank": 1, "workers": 3})
-    assert all(isinstance(end, UsageError) and "--workers is 3" in str(end) for end in ends)
+    assert all(isinstance(end, UsageError) and "the number of workers is 3" in str(end) for end in ends)
 
 
 def test_waiting_in_vain_ends_and_names_who_is_missing(port: int) -> None:
@@ -171,7 +165,7 @@ def test_waiting_in_vain_ends_and_names_who_is_missing(port: int) -> None:
 def test_a_worker_imports_nothing_from_the_folder_that_it_runs_in(tmp_path: Path) -> None:
     """If this failed, a run folder from somebody else could run anything in whoever resumes it from inside."""
     (tmp_path / "cyclopts.py").write_text("open('was-here', 'w')")
-    done = subprocess.run(train_command(["--version"]), cwd=tmp_path, capture_output=True, text=True)
+    done = subprocess.run(paceline_command(["--version"]), cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert not (tmp_path / "was-here").exists()
 
@@ -182,10 +176,10 @@ def test_a_trusted_run_is_told_how_it_goes_on_with_trust(
     """If this failed, the Resume line of a job in its run folder would be refused when it is typed."""
     folder, plans = saved_run(tmp_path / "run", 4), []
     monkeypatch.setattr(
-        "paceline.runtimes.live.launcher.launch.launch", lambda _, plan, **__: plans.append(plan) or 0
+        "paceline.runtimes.live.launcher.start.launch", lambda _, plan, **__: plans.append(plan) or 0
     )
     monkeypatch.delenv("RANK", raising=False)
     for trust in (False, True):
         assert train(resume=ResumeOptions(resume=folder.path, trust=trust)) == 0
-    assert [plan.options for plan in plans] == ["", " --trust"]
+    assert [plan.settings for plan in plans] == [{}, {"trust": True}]
     assert {plan.resume for plan in plans} == {folder.path}

@@ -13,23 +13,25 @@ import pytest
 
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.failures import Failure, Kind
-from paceline.runtimes.live.guard import _patience
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.launch_folder import write_servers
-from paceline.runtimes.live.launcher.bulletin import Bulletin
-from paceline.runtimes.live.launcher.launch import Run, launch
-from paceline.runtimes.live.launcher.plan import Launch
+from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
+from paceline.runtimes.live.launcher.launch import launch
+from paceline.runtimes.live.launcher.peers import LauncherPeers
+from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.supervisor import Supervisor
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.safe_checkpoints import CompleteSteps
 from paceline.runtimes.live.signals import StopRequest
 from paceline.runtimes.live.timeouts import PATIENCE
+from paceline.runtimes.live.worker.guard import patience_of
 from run_folders import saved_run
 
 STAND_IN = Path(__file__).with_name("stand_in_served.py")
 
 
 def run(behaviour: str, servers: int = 1, say=lambda sentence: None) -> int:
-    plan = Launch(workers=2, servers=servers)
+    plan = LaunchPlan(workers=2, servers=servers)
     return launch([sys.executable, str(STAND_IN), behaviour], plan, say=say)
 
 
@@ -132,12 +134,12 @@ class Fake:
     unanswered: frozenset[int] = frozenset()
 
     def __init__(self, silent: int | None = None) -> None:
-        self.bulletin = self
+        self.peers = self
         self.silent, self.posted_here, self.forgotten = silent, [], []
         self.known: Failure | None = None
         self.told_steps: list[CompleteSteps] = []
 
-    def lost(self) -> int | None:
+    def lost_node(self) -> int | None:
         return self.silent
 
     def post(self, failure: Failure) -> None:
@@ -154,18 +156,20 @@ class Fake:
         return []
 
 
-def plan_of(node_rank: int) -> Launch:
+def plan_of(node_rank: int) -> LaunchPlan:
     secret = Path("secret")
-    return Launch(nodes=2, workers=1, servers=1, address="127.0.0.1", node_rank=node_rank, secret_file=secret)
+    return LaunchPlan(
+        nodes=2, workers=1, servers=1, address="127.0.0.1", node_rank=node_rank, secret_file=secret
+    )
 
 
 def test_a_host_whose_workers_have_died_does_not_end_the_run_of_the_others(tmp_path: Path) -> None:
     """If this failed, a host without servers would take the whole run with it."""
     meeting = Fake()
-    run = Run(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
-    run.processes[0].ended_at, run.processes[0].code = 5.0, -9
+    supervisor = Supervisor(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    supervisor.host.all[0].ended_at, supervisor.host.all[0].code = 5.0, -9
     with pytest.raises(RunFailed) as failed:
-        run.reporter.tell()
+        ExitReporter(supervisor).exit_code()
     assert re.fullmatch(
         r"rank 1 on \S+ died before its first step \(killed by signal 9, SIGKILL\); "
         r"no worker is left on this host, and the run goes on without it\.",
@@ -181,7 +185,7 @@ def test_a_host_that_lost_the_servers_is_told_to_join_and_tells_nobody_its_steps
     """If this failed, it would be told to resume a run that goes on, and its old steps be taken for new ones later."""
     saved_run(tmp_path / "run", 4, servers=1)
     meeting = Fake()
-    run = Run(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    supervisor = Supervisor(plan_of(1), meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
     with Heartbeat(
         ProcessInfo(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)
     ) as heartbeat:
@@ -189,16 +193,16 @@ def test_a_host_that_lost_the_servers_is_told_to_join_and_tells_nobody_its_steps
         heartbeat.beat(7)
     Failure(rank=1, host="node-b", kind=kind, step=7, message="no answer", at=5.0).write(tmp_path)
     write_servers(tmp_path, "rank-1", ["tcp://10.0.0.1:4000"])
-    run.processes[0].ended_at, run.processes[0].code = 5.0, 1
+    supervisor.host.all[0].ended_at, supervisor.host.all[0].code = 5.0, 1
     with pytest.raises(
         RunFailed, match="known where the servers are; if the run goes on there:\nJoin: "
     ) as failed:
-        run.reporter.tell()
+        ExitReporter(supervisor).exit_code()
     assert "Resume" not in str(failed.value)
     assert meeting.told_steps == meeting.posted_here == []
     meeting.known = Failure(rank=0, role="server", host="node-a", kind="killed", message="signal 9", at=4.0)
     with pytest.raises(RunFailed, match=r"^server 0 on node-a died"):
-        run.reporter.tell()
+        ExitReporter(supervisor).exit_code()
     assert len(meeting.told_steps) == 1, "the run has ended, and all say what is safe"
 
 
@@ -206,39 +210,39 @@ def test_a_stop_that_nobody_asked_for_names_the_launcher_that_has_gone(tmp_path:
     """If this failed, a launcher that was killed would look like Ctrl-C to whoever reads the other host's exit code."""
     saved_run(tmp_path / "run", 4)
     meeting = Fake()
-    plan = Launch(nodes=2, workers=1, address="127.0.0.1", secret_file=Path("secret"))
-    run = Run(plan, meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
+    plan = LaunchPlan(nodes=2, workers=1, address="127.0.0.1", secret_file=Path("secret"))
+    supervisor = Supervisor(plan, meeting, tmp_path, lambda _: None)  # type: ignore[arg-type]
     with Heartbeat(ProcessInfo(workers=2, nodes=2, launch=tmp_path)) as heartbeat:
         heartbeat.show(tmp_path / "run")
     Failure(rank=0, host="node-a", kind="interrupted", step=4).write(tmp_path)
-    run.processes[0].ended_at, run.processes[0].code = 5.0, 0
-    assert run.reporter.tell() == 130
+    supervisor.host.all[0].ended_at, supervisor.host.all[0].code = 5.0, 0
+    assert ExitReporter(supervisor).exit_code() == 130
     meeting.unanswered = frozenset({1})
     with pytest.raises(RunFailed, match=r"^the launcher of node rank 1 \(node-b\) has gone; all workers"):
-        run.reporter.tell()
+        ExitReporter(supervisor).exit_code()
 
 
 def test_a_launcher_that_still_beats_has_not_gone() -> None:
     """If this failed, one that is slow to verify large checkpoints would be accused of the run's end."""
-    bulletin = Bulletin.__new__(Bulletin)
-    bulletin._node_rank, bulletin._nodes = 0, 3
-    bulletin._store = SimpleNamespace(set=lambda *_: None, peek=lambda _: None)  # type: ignore[assignment]
-    bulletin._heard = {1: time.monotonic(), 2: time.monotonic() - 60}
-    assert bulletin.exchange_steps(CompleteSteps(), None, patience=0.1) == []
-    assert bulletin.unanswered == {2}
+    peers = LauncherPeers.__new__(LauncherPeers)
+    peers._node_rank, peers._nodes = 0, 3
+    peers._store = SimpleNamespace(set=lambda *_: None, peek=lambda _: None)  # type: ignore[assignment]
+    peers._heard = {1: time.monotonic(), 2: time.monotonic() - 60}
+    assert peers.exchange_steps(CompleteSteps(), None, patience=0.1) == []
+    assert peers.unanswered == {2}
 
 
 @pytest.mark.parametrize(("me", "lost", "survived"), [(0, 1, True), (1, 0, False)])
 def test_only_a_host_with_servers_is_missed(tmp_path: Path, me: int, lost: int, survived: bool) -> None:
     """If this failed, a host that is cut off would end the run of the others, or be waited for without end."""
     told: list[str] = []
-    run = Run(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
-    assert run.reporter.lost_node() == lost, "before its first step a run can do without nobody"
+    supervisor = Supervisor(plan_of(me), Fake(silent=lost), tmp_path, told.append)  # type: ignore[arg-type]
+    assert supervisor.lost_node() == lost, "before its first step a run can do without nobody"
     with Heartbeat(
         ProcessInfo(rank=me, workers=2, servers=1, nodes=2, node_rank=me, launch=tmp_path)
     ) as heartbeat:
         heartbeat.beat(1)
-    assert run.reporter.lost_node() == (None if survived else lost)
+    assert supervisor.lost_node() == (None if survived else lost)
     words = ["node rank 1 (node-b) has not answered for 20 s; the run goes on with the others."]
     assert told == (words if survived else [])
 
@@ -247,10 +251,10 @@ def test_a_worker_of_a_dead_launcher_leaves_without_stopping_the_others(tmp_path
     """If this failed, kill -9 of one host's launcher would stop the run on all hosts."""
     spared = ProcessInfo(rank=1, workers=2, servers=1, nodes=2, node_rank=1, launch=tmp_path)
     needed = ProcessInfo(rank=0, workers=2, servers=1, nodes=2, node_rank=0, launch=tmp_path)
-    assert _patience(spared)[signal.SIGTERM] == 0
-    assert _patience(needed) == PATIENCE
+    assert patience_of(spared)[signal.SIGTERM] == 0
+    assert patience_of(needed) == PATIENCE
     ended: list[int] = []
-    with StopRequest(ended.append, _patience(spared)) as stopping:
+    with StopRequest(ended.append, patience_of(spared)) as stopping:
         os.kill(os.getpid(), signal.SIGTERM)
         deadline = time.monotonic() + 5
         while not ended and time.monotonic() < deadline:

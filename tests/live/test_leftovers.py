@@ -17,7 +17,7 @@ from faults import Faulty, run_printed
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.server.run import _invited
+from paceline.runtimes.live.server.start import invitation
 
 Start = Callable[..., Faulty]
 SSP = ("--strategy", "ssp:staleness=3")
@@ -71,10 +71,10 @@ def test_a_secret_that_a_killed_server_has_left_is_gone_when_the_run_goes_on(tmp
     """If this failed, it would stay in the run folder for ever; and one that is in no file could not be joined with."""
     folder = RunFolder(tmp_path)
     folder.join_secret.write_text("of a server that was killed")
-    with _invited(folder, "tcp://127.0.0.1:1", Secret(b"a secret of the run"), tmp_path / "mine"):
+    with invitation(folder, "tcp://127.0.0.1:1", Secret(b"a secret of the run"), tmp_path / "mine"):
         assert not folder.join_secret.exists()
         assert json.loads(folder.join.read_text())["secret"] == str(tmp_path / "mine")
-    with _invited(folder, "tcp://127.0.0.1:1", Secret(b"a secret of the run"), None):
+    with invitation(folder, "tcp://127.0.0.1:1", Secret(b"a secret of the run"), None):
         assert folder.join_secret.read_text() == "a secret of the run\n"
         assert folder.join_secret.stat().st_mode & 0o077 == 0
     assert list(tmp_path.iterdir()) == []

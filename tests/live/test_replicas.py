@@ -5,11 +5,11 @@ import torch
 
 from paceline.errors import RunFailed
 from paceline.runtimes.live.worker.drift import (
-    Alike,
+    DriftCheck,
+    describe_drift,
     equal_when_saved,
     exact_hash,
     parameter_hash,
-    who_differs,
 )
 from paceline.strategies.base import Worker
 
@@ -33,9 +33,9 @@ def test_a_hash_knows_every_bit_but_those_of_what_is_no_number(dtype):
 
 
 def test_those_who_differ_from_most_are_named():
-    assert who_differs(["a", "b", "a"]) == "the parameters of rank 1 are not those of ranks 0 and 2"
-    assert who_differs(["a", "b"]) == "the parameters of ranks 0 and 1 differ"
-    assert who_differs(["a", "b", "b", "a"]) == "the parameters of ranks 0, 1, 2 and 3 differ"
+    assert describe_drift(["a", "b", "a"]) == "the parameters of rank 1 are not those of ranks 0 and 2"
+    assert describe_drift(["a", "b"]) == "the parameters of ranks 0 and 1 differ"
+    assert describe_drift(["a", "b", "b", "a"]) == "the parameters of ranks 0, 1, 2 and 3 differ"
 
 
 class Pair:
@@ -50,7 +50,7 @@ class Pair:
 
 def test_a_difference_is_told_with_the_last_step_at_which_there_was_none():
     me = Worker(0, 2, torch.ones(4), torch.zeros(4), torch.zeros(0))
-    alike = Alike(Pair("other"), me)
+    alike = DriftCheck(Pair("other"), me)
     me.clock = 64
     alike.compare(alike.numbers())
     me.clock = 128

@@ -10,7 +10,7 @@ import torch
 from command import run_json, run_paceline
 from paceline.cli.options import RunOptions
 from paceline.cli.reshard import make_folder
-from paceline.cli.resuming import name_folder, repeated_options
+from paceline.cli.resuming import name_folder, repeated_settings
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder, check_writable
@@ -104,7 +104,9 @@ def test_a_file_that_is_missing_is_told_before_anything_starts(tmp_path):
 def test_resuming_is_refused_at_once_and_in_a_sentence(tmp_path):
     train(*TRAIN, "-i", "10", home=tmp_path)
     done = run_paceline("train", "--resume", "latest", cwd=tmp_path, check=2)
-    assert done.stderr.endswith("is complete: it ended at step 10; raise --epochs or --iterations to go on\n")
+    assert done.stderr.endswith(
+        "is complete: it ended at step 10; ask for more epochs or iterations to go on\n"
+    )
     told = run_paceline("train", "--resume", "nowhere", cwd=tmp_path, check=2).stderr
     assert "nowhere is not the folder of a run: there is no such folder" in told
     told = run_paceline("train", "--resume", "latest", "--runs", "elsewhere", cwd=tmp_path, check=2).stderr
@@ -134,9 +136,11 @@ def test_a_place_where_no_folder_can_be_made_is_refused_with_the_command_that_ma
 
 
 def test_the_command_that_resumes_a_resumed_run_repeats_how_long():
-    assert repeated_options(RunOptions(epochs=40, target_accuracy=0.97), trust=True) == (
-        " --trust --epochs 40 --target-accuracy 0.97"
-    )
+    assert repeated_settings(RunOptions(epochs=40, target_accuracy=0.97), trust=True) == {
+        "trust": True,
+        "epochs": 40,
+        "target_accuracy": 0.97,
+    }
     folder = RunFolder(Path("runs/it"))
     assert name_folder(["train", "--resume", "latest", "-i", "3"], folder) == [
         *("train", "--resume", "runs/it", "-i", "3")

@@ -23,25 +23,25 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroupGloo, St
 from command import run_python
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live import store_server
-from paceline.runtimes.live.checked import port_number, read_failure
-from paceline.runtimes.live.failures import Failure, lost_peer
-from paceline.runtimes.live.launcher import bulletin
+from paceline.runtimes.live.failures import Failure, read_failure
+from paceline.runtimes.live.launcher import peers
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.rendezvous import Rendezvous
-from paceline.runtimes.live.local_secret import agree, agreed_folder, enter, run_secret
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.secret import Secret, store_key
+from paceline.runtimes.live.run_store import RunStore, port_number
+from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret, store_key
 from paceline.runtimes.live.store_server import (
     LONGEST_KEY,
     LONGEST_VALUE,
     Op,
     Refused,
-    Request,
+    StoreRequest,
     StoreServer,
     unpack_request,
 )
 from paceline.runtimes.live.wire.channel import PROLOGUE, Packet, connect
 from paceline.runtimes.live.wire.listener import MOST_UNPROVEN
+from paceline.runtimes.live.worker.guard import lost_peer
 from ports import free_ports
 
 SECRET, OTHER = Secret(b"a secret of the tests"), Secret(b"another secret of them")
@@ -211,7 +211,7 @@ def test_malformed_requests_of_a_member_are_counted_and_survived(
 ) -> None:
     """If this failed, one bad frame would end the store and the run with it."""
     member = connect(f"tcp://127.0.0.1:{server.port}", store_key(SECRET))
-    good = Request(1, Op.SET, (b"k",), (b"v",)).pack()
+    good = StoreRequest(1, Op.SET, (b"k",), (b"v",)).pack()
     packed = msgspec.msgpack.encode
     bad = [b"", os.urandom(13), good[:-1], b"x" * 5000, packed([1, 99]), packed([1, Op.SET, [b"k"], []])]
     bad += [packed([1, Op.READ, [b"k"], [], float("nan")]), packed([1, Op.SET, ["k"], [1]])]
@@ -326,7 +326,7 @@ def test_an_agreed_secret_of_killed_processes_is_swept(
     place = ProcessInfo(rank=0, workers=2, local_workers=2, port=1)
     script.write_text(
         "import os, signal\n"
-        "from paceline.runtimes.live.local_secret import run_secret\n"
+        "from paceline.runtimes.live.secret import run_secret\n"
         "from paceline.runtimes.live.process_info import ProcessInfo\n"
         "with run_secret(ProcessInfo(workers=2, local_workers=2, port=2)):\n"
         "    os.kill(os.getpid(), signal.SIGKILL)\n"
@@ -349,7 +349,7 @@ def test_an_agreed_secret_is_removed_when_all_have_it_or_one_fails() -> None:
         raise ZeroDivisionError
     assert not agreed_folder(place.port).exists()
     with (
-        pytest.raises(UsageError, match="a run on 2 hosts needs --secret-file"),
+        pytest.raises(UsageError, match="a run on 2 hosts needs a secret file"),
         run_secret(ProcessInfo(nodes=2)),
     ):
         pass
@@ -359,19 +359,19 @@ def test_launchers_go_on_showing_that_they_are_there_after_the_store_was_full(
     store: RunStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """If this failed, a store that is full for a moment would make this host count as lost."""
-    monkeypatch.setattr(bulletin, "_BEAT", 0.05)
-    store.set(bulletin.alive_key(0), "")
-    store.set(bulletin.alive_key(1), "")
+    monkeypatch.setattr(peers, "BEAT", 0.05)
+    store.set(peers.alive_key(0), "")
+    store.set(peers.alive_key(1), "")
     monkeypatch.setattr(store_server, "MOST_BYTES", 0)
-    board = bulletin.Bulletin(store, 0, 2, 20.0)
+    board = peers.LauncherPeers(store, 0, 2, 20.0)
     time.sleep(0.3)
-    assert store.get(bulletin.alive_key(0)) == b"", "there was no room"
+    assert store.get(peers.alive_key(0)) == b"", "there was no room"
     monkeypatch.setattr(store_server, "MOST_BYTES", 3000)
     deadline = time.monotonic() + 10
-    while not store.get(bulletin.alive_key(0)):
+    while not store.get(peers.alive_key(0)):
         assert time.monotonic() < deadline, "the beats have ended"
         time.sleep(0.02)
-    store.set(bulletin.alive_key(1), "left")
+    store.set(peers.alive_key(1), "left")
     board.leave()
 
 
@@ -381,17 +381,16 @@ def test_whoever_has_no_secret_cannot_take_a_seat() -> None:
 
     def start(name: str, node_rank: int, secret: Secret) -> None:
         try:
-            meeting = Rendezvous(
-                secret=secret,
+            plan = LaunchPlan(
                 address="127.0.0.1",
                 port=port,
                 node_rank=node_rank,
                 nodes=2,
                 workers=1,
                 wait=20.0,
-                silence=20.0,
-                say=said.append,
+                secret_file=Path("secret"),
             )
+            meeting = Rendezvous(plan, secret, said.append)
             meeting.gather()
             meeting.leave()
             ends[name] = "met"

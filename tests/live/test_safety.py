@@ -40,7 +40,7 @@ def test_what_another_host_holds_counts_when_it_was_recorded_or_told(tmp_path):
     here = complete_steps(tmp_path)
     assert here == CompleteSteps(whole=(8, 4), complete=(4,))
     assert newest_safe([here], nodes=2) == 4
-    there = CompleteSteps.from_json(json.loads(json.dumps(CompleteSteps(whole=(8, 4)).to_json())))
+    there = CompleteSteps.from_json(CompleteSteps(whole=(8, 4)).to_json())
     assert newest_safe([here, there], nodes=2) == newest_safe([there, here], nodes=2) == 8
     assert newest_safe([here, CompleteSteps()], nodes=2) is None
     commits.forget_after(3)
@@ -49,7 +49,7 @@ def test_what_another_host_holds_counts_when_it_was_recorded_or_told(tmp_path):
 
 @pytest.mark.parametrize("document", [{}, {"whole": 5}, {"whole": ["x", True, -1, None], "complete": {}}])
 def test_what_another_host_tells_is_not_believed_blindly(document):
-    assert CompleteSteps.from_json(document) == CompleteSteps()
+    assert CompleteSteps.from_json(json.dumps(document).encode()) == CompleteSteps()
 
 
 def test_a_commit_record_of_another_run_or_a_damaged_one_names_no_step(tmp_path):

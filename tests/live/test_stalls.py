@@ -5,25 +5,23 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Pulse
-from paceline.runtimes.live.launcher import bulletin, hangs
-from paceline.runtimes.live.launcher.hangs import Episode, HangWatch
+from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, frames_of, users_frame
+from paceline.runtimes.live.launcher import hangs, peers
+from paceline.runtimes.live.launcher.hangs import Hang, HangLimits, HangWatch, Stall, StallDetector
 from paceline.runtimes.live.launcher.processes import Activity, Process
-from paceline.runtimes.live.launcher.stalls import Limits, Stall, StallDetector
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.stacks import frames_of, users_frame
 from paceline.runtimes.live.timeouts import AFTER_END
 
 RUNNING = Activity(stopped=False, ticks=1)
 
 
-def pulse(phase: Phase, since: float, step: int = 5) -> Pulse:
-    return Pulse(step=step, at=1.0 if step else 0.0, phase=phase, since=since)
+def pulse(phase: Phase, since: float, step: int = 5) -> Progress:
+    return Progress(step=step, at=1.0 if step else 0.0, phase=phase, since=since)
 
 
 def trained(longest: float) -> StallDetector:
     """One that has seen a process be in forward for so long."""
-    detector = StallDetector(Limits())
+    detector = StallDetector(HangLimits())
     assert detector.look(pulse("forward", 100.0), RUNNING, 100.1) is None
     assert detector.look(pulse("exchange", 100.0 + longest), RUNNING, 100.2 + longest) is None
     return detector
@@ -46,7 +44,7 @@ def test_waiting_for_others_is_no_stall_and_neither_is_a_long_start() -> None:
     waits = pulse("exchange", 200.0)
     assert detector.look(waits, RUNNING, 10_000.0) is None
     assert detector.look(waits, RUNNING, 10_000.0, alone=True) is not None, "there is nobody to wait for"
-    fresh = StallDetector(Limits())
+    fresh = StallDetector(HangLimits())
     assert fresh.look(pulse("forward", 200.0, step=0), RUNNING, 300.0) is None
     told = fresh.look(pulse("starting", 200.0, step=0), RUNNING, 330.0)
     assert told is not None
@@ -97,7 +95,7 @@ def test_a_first_evaluation_is_not_ended_while_it_computes() -> None:
 @pytest.mark.parametrize("phase", ["starting", "data", "forward", "backward", "apply"])
 def test_nobody_is_ended_before_its_first_step(phase: Phase) -> None:
     """If this failed, a model that takes three minutes to compile would be killed the moment it is mentioned."""
-    detector = StallDetector(Limits())
+    detector = StallDetector(HangLimits())
     assert detector.look(pulse(phase, 200.0, step=0), RUNNING, 310.0) is None
     found = detector.look(pulse(phase, 200.0, step=0), RUNNING, 330.0)
     assert found == Stall(200.0, float("inf"), phase, stopped=False)
@@ -132,13 +130,13 @@ def test_a_stopped_process_stands_still_whatever_it_was_doing() -> None:
 
 def test_phases_are_read_back(tmp_path: Path) -> None:
     """If this failed, a launcher would not know what its processes do."""
-    from paceline.runtimes.live.heartbeat import read_pulse
+    from paceline.runtimes.live.heartbeat import read_progress
 
     with Heartbeat(ProcessInfo(rank=1, workers=2, launch=tmp_path)) as heartbeat:
-        assert read_pulse(tmp_path, 1).phase == "starting"
+        assert read_progress(tmp_path, 1).phase == "starting"
         heartbeat.enter("backward")
         heartbeat.beat(7)
-        found = read_pulse(tmp_path, 1)
+        found = read_progress(tmp_path, 1)
     assert (found.phase, found.step) == ("backward", 7)
     assert found.since > 0
 
@@ -147,17 +145,17 @@ def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_wor
     tmp_path: Path,
 ) -> None:
     """If this failed, a stopped worker would hold a finished run for ever, or a long trace would be cut off."""
-    watch = HangWatch([], tmp_path, Limits(), say=lambda _: None)
+    watch = HangWatch([], tmp_path, HangLimits(), say=lambda _: None)
     worker, server = Process("worker", 1), Process("server", 0)
 
     def ends(process: Process, stopped: bool, over_at: float | None) -> float:
         stall = Stall(200.0, 320.0, "finishing", stopped)
-        return watch._ends(Episode(process, stall, Pulse()), over_at)
+        return watch._ends(Hang(process, stall, Progress()), over_at)
 
     assert ends(worker, True, None) == 320.0
     assert ends(worker, True, 210.0) == 210.0 + AFTER_END
     assert ends(server, False, 210.0) == 210.0 + AFTER_END
-    assert ends(worker, False, 210.0) == 210.0 + Limits().hang
+    assert ends(worker, False, 210.0) == 210.0 + HangLimits().hang
 
 
 def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,7 +167,7 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
         process.child = type("Child", (), {"pid": 1})()  # type: ignore[assignment]
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(hangs, "HANG_LOOK", 0.0)
-    watch = HangWatch(processes, tmp_path, Limits(notice=0.0, first_time=0.0), say=told.append)
+    watch = HangWatch(processes, tmp_path, HangLimits(notice=0.0, first_time=0.0), say=told.append)
     with Heartbeat(places[0]) as one, Heartbeat(places[1]) as other:
         for heartbeat in (one, other):
             heartbeat.beat(3)
@@ -193,8 +191,8 @@ def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watche
     with Heartbeat(ProcessInfo(rank=0, workers=1, launch=tmp_path)) as heartbeat:
         heartbeat.beat(3)
         heartbeat.enter("forward")
-        made = Watched(heartbeat.pulse().since)
-        made.watch = HangWatch([process], tmp_path, Limits(), say=made.told.append)
+        made = Watched(heartbeat.progress().since)
+        made.watch = HangWatch([process], tmp_path, HangLimits(), say=made.told.append)
         monkeypatch.setattr(hangs.time, "monotonic", lambda: made.now)
         yield made
 
@@ -243,15 +241,15 @@ def test_time_in_which_the_launcher_was_frozen_too_does_not_count(watched: Watch
 def test_a_launcher_that_was_frozen_hears_the_other_hosts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, the first look after a container was frozen would give up every other host."""
     clock = [100.0]
-    monkeypatch.setattr(bulletin.time, "monotonic", lambda: clock[0])
-    board = object.__new__(bulletin.Bulletin)
+    monkeypatch.setattr(peers.time, "monotonic", lambda: clock[0])
+    board = object.__new__(peers.LauncherPeers)
     board._silence, board._looked, board._heard = 20.0, 100.0, {0: 100.0, 2: float("inf")}
     clock[0] = 400.0
-    assert board.silent_node() is None
+    assert board.lost_node() is None
     for clock[0] in (409.0, 418.0):
-        assert board.silent_node() is None
+        assert board.lost_node() is None
     clock[0] = 421.0
-    assert board.silent_node() == 0, "it says nothing while this launcher listens"
+    assert board.lost_node() == 0, "it says nothing while this launcher listens"
 
 
 STACK = """Thread 0x00007f01 (most recent call first):

@@ -8,11 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.collectives import SCHEDULES
-from paceline.reports.explain.answer import answer
-from paceline.reports.explain.document import document
-from paceline.reports.explain.messages import receipts
-from paceline.reports.explain.request import DRAWN, WRITTEN, Request
-from paceline.reports.explain.words import number, sentence
+from paceline.reports.explain.explanation import explain
+from paceline.reports.explain.page import document
+from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
+from paceline.reports.explain.sentences import number, received, sentence
 
 MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"
 FOLDS = {
@@ -25,7 +24,7 @@ FOLDS = {
 
 
 def test_the_ring_of_four_by_max_is_the_worked_case():
-    story = answer(Request(schedule="ring", op="max", values=MATRIX), DRAWN)
+    story = explain(ExplainRequest(schedule="ring", op="max", values=MATRIX), DRAWN)
     assert [step.phase for step in story.steps] == ["share-reduce"] * 3 + ["share-only"] * 3
     assert all([m.source for m in step.messages] == [0, 1, 2, 3] for step in story.steps)
     assert all(m.target == (m.source + 1) % 4 for m in story.messages)
@@ -61,7 +60,7 @@ def test_every_schedule_ends_with_the_result_in_all_hands(data):
     )
     values = ";".join(" ".join(map(str, row)) for row in rows)
     segments = data.draw(st.integers(1, 3))
-    story = answer(Request(schedule=name, op=op, values=values, segments=segments), DRAWN)
+    story = explain(ExplainRequest(schedule=name, op=op, values=values, segments=segments), DRAWN)
     expected = [
         reduce(FOLDS[op], column) / (workers if op == "mean" else 1) for column in zip(*rows, strict=True)
     ]
@@ -75,10 +74,10 @@ def test_every_schedule_ends_with_the_result_in_all_hands(data):
 @pytest.mark.parametrize("workers", [2, 3, 5, 8])
 @pytest.mark.parametrize("name", SCHEDULES)
 def test_what_is_said_of_a_message_is_what_happened(name, workers):
-    story = answer(Request(schedule=name, op="sum", workers=workers, segments=2), DRAWN)
+    story = explain(ExplainRequest(schedule=name, op="sum", workers=workers, segments=2), DRAWN)
     for step in story.steps:
         assert sentence(story, step).endswith(".")
-        for receipt in receipts(story, step):
+        for receipt in received(story, step):
             part = slice(story.bounds[receipt.start], story.bounds[receipt.stop])
             came = [step.before.values[source][part] for source in receipt.sources]
             had = step.before.values[receipt.target][part]
@@ -95,46 +94,48 @@ def test_what_is_said_of_a_message_is_what_happened(name, workers):
 
 
 def test_a_chunk_is_finished_by_whose_values_are_in_it_not_by_how_it_looks():
-    story = answer(Request(schedule="ring", op="max", values="7 7 7; 7 7 7; 7 7 7"), DRAWN)
+    story = explain(ExplainRequest(schedule="ring", op="max", values="7 7 7; 7 7 7; 7 7 7"), DRAWN)
     done = [sum(step.after.finished(r, c) for r in range(3) for c in range(3)) for step in story.steps]
     assert done == [0, 3, 6, 9]
     assert story.steps[0].after.parts[1] == ((0, 1), (1,), (1,))
 
 
 def test_a_mean_is_a_sum_that_everybody_divides():
-    story = answer(Request(schedule="tree", op="mean", values="1; 2; 6"), DRAWN)
+    story = explain(ExplainRequest(schedule="tree", op="mean", values="1; 2; 6"), DRAWN)
     assert story.steps[-1].before.values == ((9,), (9,), (9,))
     assert story.end.values == ((3,), (3,), (3,))
     assert [step["round"] for step in document(story)["steps"]] == [1, 2, 3, 4, None]
 
 
 def test_one_process_is_done_before_it_begins():
-    story = answer(Request(schedule="halving-doubling", op="mean", workers=1), DRAWN)
+    story = explain(ExplainRequest(schedule="halving-doubling", op="mean", workers=1), DRAWN)
     assert story.steps == ()
     assert story.end.values == story.start.values
 
 
 def test_fewer_values_than_processes_leave_chunks_empty():
-    story = answer(Request(schedule="ring", op="sum", values="1; 2; 3; 4"), DRAWN)
+    story = explain(ExplainRequest(schedule="ring", op="sum", values="1; 2; 3; 4"), DRAWN)
     assert story.bounds == (0, 0, 0, 0, 1)
     assert story.end.values == ((10,),) * 4
 
 
 def test_hosts_are_where_the_user_puts_them():
-    story = answer(Request(schedule="hierarchical", hosts="3,2,1"), DRAWN)
+    story = explain(ExplainRequest(schedule="hierarchical", hosts="3,2,1"), DRAWN)
     assert story.hosts == (0, 0, 0, 1, 1, 2)
     assert story.across == 2 * 2 * 3, "a ring of three hosts"
-    assert answer(Request(schedule="hierarchical", workers=5), DRAWN).hosts == (0, 0, 0, 1, 1)
+    assert explain(ExplainRequest(schedule="hierarchical", workers=5), DRAWN).hosts == (0, 0, 0, 1, 1)
 
 
 def test_drawn_values_repeat_and_depend_on_the_seed():
-    starts = [answer(Request(schedule="ring", seed=seed), DRAWN).start.values for seed in (None, 1, 2)]
+    starts = [
+        explain(ExplainRequest(schedule="ring", seed=seed), DRAWN).start.values for seed in (None, 1, 2)
+    ]
     assert starts[0] == starts[1] != starts[2]
     assert all(len(set(column)) == 4 for column in zip(*starts[0], strict=True)), "no ties to puzzle over"
 
 
 def test_json_takes_more_than_a_drawing():
-    told = document(answer(Request(schedule="ring", workers=WRITTEN.workers), WRITTEN))
+    told = document(explain(ExplainRequest(schedule="ring", workers=WRITTEN.workers), WRITTEN))
     assert len(told["steps"]) == 2 * (WRITTEN.workers - 1)
     assert told["agreed"] is True
 

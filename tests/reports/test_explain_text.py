@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from paceline.collectives import SCHEDULES
-from paceline.reports.explain.answer import answer
-from paceline.reports.explain.request import DRAWN, Request
-from paceline.reports.explain.text import print_story, story_lines
+from paceline.reports.explain.explanation import explain
+from paceline.reports.explain.request import DRAWN, ExplainRequest
+from paceline.reports.explain.text import explanation_lines, print_explanation
 
 MATRIX = "5 2 9 1; 3 8 4 7; 6 1 2 9; 4 7 3 8"
 
@@ -31,7 +31,7 @@ each process sends 6 values (24 B as float32), the least possible for the busies
 """
 
 
-def printed(request: Request, width: int = 120, terminal: bool = False) -> str:
+def printed(request: ExplainRequest, width: int = 120, terminal: bool = False) -> str:
     out = io.StringIO()
     console = Console(
         file=out,
@@ -40,12 +40,12 @@ def printed(request: Request, width: int = 120, terminal: bool = False) -> str:
         color_system="standard" if terminal else None,
         highlight=False,
     )
-    print_story(answer(request, DRAWN), console)
+    print_explanation(explain(request, DRAWN), console)
     return out.getvalue()
 
 
 def test_the_worked_case_reads_as_the_sketch():
-    text = printed(Request(schedule="ring", op="max", values=MATRIX))
+    text = printed(ExplainRequest(schedule="ring", op="max", values=MATRIX))
     assert text.startswith("4 processes, 4 values each in 4 chunks.\nThe ring: ")
     assert FIRST_ROUND in text
     assert text.endswith(ENDING)
@@ -54,14 +54,14 @@ def test_the_worked_case_reads_as_the_sketch():
 
 def test_piped_text_is_plain_ascii_without_trailing_blanks():
     for name in SCHEDULES:
-        text = printed(Request(schedule=name, op="mean", workers=5))
+        text = printed(ExplainRequest(schedule=name, op="mean", workers=5))
         assert text.isascii()
         assert "\x1b" not in text
         assert not re.search(r" $", text, re.M)
 
 
 def test_a_terminal_shows_the_same_words_in_colours():
-    request = Request(schedule="ring", op="max", values=MATRIX)
+    request = ExplainRequest(schedule="ring", op="max", values=MATRIX)
     coloured = printed(request, terminal=True)
     assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == printed(request)
     assert "\x1b[1;36m[5]" in coloured, "what travels"
@@ -72,34 +72,34 @@ def test_a_terminal_shows_the_same_words_in_colours():
 @pytest.mark.parametrize("width", [60, 80])
 @pytest.mark.parametrize("name", ["ring", "halving-doubling", "hierarchical"])
 def test_tables_are_cut_where_the_terminal_ends(name, width):
-    story = answer(Request(schedule=name, op="sum", workers=8), DRAWN)
-    tables = [line.plain for line in story_lines(story, width) if re.match(r"  p\d  ", line.plain)]
+    story = explain(ExplainRequest(schedule=name, op="sum", workers=8), DRAWN)
+    tables = [line.plain for line in explanation_lines(story, width) if re.match(r"  p\d  ", line.plain)]
     assert tables
     assert max(map(len, tables)) <= width
 
 
 def test_columns_keep_their_place_in_all_rounds():
-    text = printed(Request(schedule="ring", op="product", workers=6))
+    text = printed(ExplainRequest(schedule="ring", op="product", workers=6))
     heads = [line for line in text.splitlines() if line.lstrip().startswith("chunk 0")]
     assert len(heads) == 10
     assert len(set(heads)) == 1
 
 
 def test_one_process_is_told_so():
-    text = printed(Request(schedule="tree", workers=1, values="4 2"))
+    text = printed(ExplainRequest(schedule="tree", workers=1, values="4 2"))
     assert "4 2, held from the start: 1 process has nothing to send" in text
 
 
 def test_hosts_are_named():
-    text = printed(Request(schedule="hierarchical", hosts="2,1"))
+    text = printed(ExplainRequest(schedule="hierarchical", hosts="2,1"))
     assert "host 0: p0, p1; host 1: p2\n" in text
     assert "4 of them between hosts" in text
 
 
 def test_one_is_told_as_one_and_several_as_several():
-    text = printed(Request(schedule="halving-doubling", workers=4, length=2))
+    text = printed(ExplainRequest(schedule="halving-doubling", workers=4, length=2))
     assert "swaps 2 chunks with a partner; the receiver adds them to what it holds." in text
     assert "swaps one chunk with a partner; the receiver adds it to what it holds." in text
     assert "- is a chunk without values" in text
-    assert printed(Request(schedule="ring", workers=1, length=1)).startswith("1 process, 1 value.\n")
-    assert "without values" not in printed(Request(schedule="ring", workers=2))
+    assert printed(ExplainRequest(schedule="ring", workers=1, length=1)).startswith("1 process, 1 value.\n")
+    assert "without values" not in printed(ExplainRequest(schedule="ring", workers=2))

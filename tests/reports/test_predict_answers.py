@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from paceline.clusters.networks import find_network
+from paceline.clusters.catalogue import find_network
+from paceline.records.files import from_document, to_document
 from paceline.reports.predict.svg import picture
 from paceline.reports.predict.text import text_lines
-from paceline.studies.predict.asking import answer, ask
-from paceline.studies.predict.prediction import Prediction
+from paceline.studies.predict import Prediction, PredictRequest, predict
+from paceline.studies.predict.model import find_model
 from paceline.studies.predict.pricing import Pricing
-from paceline.studies.predict.words import PredictRequest
 
 TWO_IN_A_HOST = PredictRequest(
     model="vgg16",
@@ -20,7 +20,7 @@ TWO_IN_A_HOST = PredictRequest(
     per_host=2,
     inside="pcie3-x16",
     workers=(1, 2),
-    batch=16,
+    batch_size=16,
     scaling="strong",
     precision="bf16",
 )
@@ -30,17 +30,17 @@ SMALL = PredictRequest(model="mlp:hidden=1500", shape=(1, 28, 28), classes=10, d
 
 
 def told(words: PredictRequest) -> tuple[Prediction, list[str]]:
-    prediction = answer(words)
+    prediction = predict(words)
     return prediction, text_lines(prediction)
 
 
 def rate(words: PredictRequest, workers: int) -> float:
-    question = ask(words)
-    return Pricing(question).rate(question.case(question.strategies[0], workers))
+    pricing = Pricing(words, find_model(words))
+    return pricing.rate(pricing.case(words.strategies[0], workers))
 
 
 def speed_up(words: PredictRequest, workers: int) -> float:
-    return rate(words, workers) / Pricing(ask(words)).alone
+    return rate(words, workers) / Pricing(words, find_model(words)).alone
 
 
 def test_two_workers_of_one_host_hear_of_the_link_that_they_share_and_of_no_other():
@@ -61,15 +61,15 @@ def test_two_workers_of_one_host_hear_of_the_link_that_they_share_and_of_no_othe
 
 
 def test_another_network_between_hosts_changes_nothing_inside_one_and_is_said_to():
-    plain, other = answer(TWO_IN_A_HOST), answer(replace(TWO_IN_A_HOST, network="25gbit"))
+    plain, other = predict(TWO_IN_A_HOST), predict(replace(TWO_IN_A_HOST, network="25gbit"))
     assert other.series == plain.series
-    assert "nothing crosses --network 25gbit" in other.known.links
-    assert not any("--network" in one.what for one in other.series[0].findings.helps)
+    assert "nothing crosses network 25gbit" in other.basis.links
+    assert not any(dict(one.change).get("network") for one in other.series[0].findings.helps)
 
 
 def test_eight_devices_with_links_of_their_own_have_what_the_catalogue_says_of_one():
     words = replace(TWO_IN_A_HOST, per_host=8, workers=(8,), scaling="weak")
-    assert answer(words).series[0].findings.bandwidth.wire.bandwidth == find_network("pcie3-x16").bandwidth
+    assert predict(words).series[0].findings.bandwidth.wire.bandwidth == find_network("pcie3-x16").bandwidth
 
 
 def test_slower_than_one_comes_first_with_why_and_from_where_on_it_pays_off():
@@ -105,22 +105,12 @@ def test_a_job_that_scales_is_told_by_what_was_asked_and_not_by_thousands_of_wor
     assert knee == "Knee: none up to 8 workers; doubling gives at least 1.5x."
 
 
-TYPED = {
-    "--network": "network",
-    "--inside": "inside",
-    "--codec": "codec",
-    "--collective": "collective",
-    "--servers": "servers",
-    "--batch-size": "batch",
-}
-
-
-def typed(words: PredictRequest, what: str) -> PredictRequest:
-    """The question with an option more, as somebody would type it."""
-    option, value = what.split()
-    if option == "--strategy":
+def typed(words: PredictRequest, change) -> PredictRequest:
+    """The request with a setting more, as somebody would type it."""
+    ((setting, value),) = change
+    if setting == "strategy":
         return replace(words, strategies=(value,), servers=1)
-    return replace(words, **{TYPED[option]: int(value) if value.isdecimal() else value})
+    return replace(words, **{setting: int(value) if value.isdecimal() else value})
 
 
 @pytest.mark.parametrize(
@@ -132,7 +122,7 @@ def typed(words: PredictRequest, what: str) -> PredictRequest:
         replace(SMALL, workers=(1, 64), network="10 Gbit/s,200 us"),
         replace(SMALL, workers=(1, 4), strategies=("ps",)),
         replace(SMALL, workers=(1, 4), strategies=("ssp",), servers=2),
-        replace(SMALL, workers=(1, 8), scaling="strong", batch=64),
+        replace(SMALL, workers=(1, 8), scaling="strong", batch_size=64),
     ],
     ids=["inside", "bandwidth", "several a host", "latency", "ps", "ssp", "strong"],
 )
@@ -142,19 +132,21 @@ def test_every_remedy_that_is_printed_does_what_it_says_when_it_is_typed(words):
     now, (found,) = prediction.series[0].rows[-1], [series.findings for series in prediction.series]
     assert found.helps, "there is something to check"
     for one in found.helps:
-        then = typed(words, one.what)
+        then = typed(words, one.change)
         assert one.workers == now.workers
-        assert one.gain == pytest.approx(rate(then, now.workers) / now.rate, rel=1e-6), one.what
-        assert one.speed_up == pytest.approx(speed_up(then, now.workers), rel=1e-6), one.what
+        assert one.gain == pytest.approx(rate(then, now.workers) / now.rate, rel=1e-6), one.change
+        assert one.speed_up == pytest.approx(speed_up(then, now.workers), rel=1e-6), one.change
         assert one.gain >= 1.1
-        assert any(line.startswith(f"What would help: {one.what} makes") for line in lines)
+        ((setting, value),) = one.change
+        option = f"--{setting.replace('_', '-')} {value}"
+        assert any(line.startswith(f"What would help: {option} makes") for line in lines)
 
 
 def test_the_limit_is_what_perfecting_it_removes():
     """Latency where messages are many and small, bandwidth where they are large: each checked by taking it away."""
     for network, bound in (("10 Gbit/s,5 ms", "latency"), ("1gbit", "bandwidth")):
         words = replace(SMALL, workers=(2, 16), network=network)
-        limit = answer(words).series[0].findings.limit
+        limit = predict(words).series[0].findings.limit
         assert (limit.bound, limit.wire.where) == (bound, "network")
         perfect = {"latency": f"{network.split(',')[0]},0 us", "bandwidth": "100000 Gbit/s,50 us"}[bound]
         then = speed_up(replace(words, network=perfect), limit.workers)
@@ -172,9 +164,9 @@ def test_strategies_that_are_all_slower_than_one_worker_are_said_to_be():
 
 
 def test_what_is_written_is_read_back_with_its_links(tmp_path: Path):
-    prediction = answer(TWO_IN_A_HOST)
-    document = json.loads(json.dumps(prediction.to_json()))
-    assert Prediction.from_json(document).series[0].findings == prediction.series[0].findings
+    prediction = predict(TWO_IN_A_HOST)
+    document = json.loads(json.dumps(to_document(prediction)))
+    assert from_document(document, Prediction).series[0].findings == prediction.series[0].findings
 
 
 @pytest.mark.parametrize(
@@ -183,7 +175,7 @@ def test_what_is_written_is_read_back_with_its_links(tmp_path: Path):
 )
 def test_what_encryption_limits_is_said_to_be_limited_by_it_everywhere(strategy, network, workers):
     """If this failed, people would buy a faster network, or be told of a latency, and gain nothing."""
-    words = replace(USUAL, strategies=(strategy,), network=network, workers=workers, batch=64)
+    words = replace(USUAL, strategies=(strategy,), network=network, workers=workers, batch_size=64)
     prediction, lines = told(words)
     found = prediction.series[0].findings
     assert found.limit.bound == found.knee.bound == "encryption"
@@ -195,19 +187,19 @@ def test_what_encryption_limits_is_said_to_be_limited_by_it_everywhere(strategy,
 
 
 def test_the_bandwidth_that_is_said_to_make_servers_compute_bound_does_when_it_is_predicted():
-    words = replace(USUAL, strategies=("ps",), network="1gbit", workers=(1, 2), batch=2048)
-    prediction = answer(words)
+    words = replace(USUAL, strategies=("ps",), network="1gbit", workers=(1, 2), batch_size=2048)
+    prediction = predict(words)
     bandwidth = prediction.series[0].findings.bandwidth
     assert bandwidth.needed is not None
     assert bandwidth.needed > bandwidth.wire.bandwidth
-    other = answer(replace(words, network=f"{bandwidth.needed * 8 / 1e9:.4f} Gbit/s,20 us"))
+    other = predict(replace(words, network=f"{bandwidth.needed * 8 / 1e9:.4f} Gbit/s,20 us"))
     row = other.series[0].rows[-1]
-    assert row.step <= 1.11 * (row.forward + row.backward + row.wait)
-    assert row.communicate < 0.12 * row.step
+    assert row.step <= 1.11 * (row.breakdown.compute + row.breakdown.wait)
+    assert row.breakdown.communicate < 0.12 * row.step
 
 
 def test_one_worker_with_a_server_is_said_to_be_slower_than_one_without_and_where_the_server_is():
-    words = replace(USUAL, strategies=("ps",), network="10gbit", workers=(1, 4), batch=64)
+    words = replace(USUAL, strategies=("ps",), network="10gbit", workers=(1, 4), batch_size=64)
     _, lines = told(words)
     assert lines[0].startswith(
         "1 worker (0.54x) and 4 workers (0.44x) are slower than one without a server; "
@@ -225,19 +217,19 @@ def test_one_worker_with_a_server_is_said_to_be_slower_than_one_without_and_wher
 def test_gpus_of_a_host_are_connected_by_their_own_pcie_unless_told(device, link):
     """If this failed, GPUs would be priced over a CPU's shared memory and two be slower than one."""
     words = PredictRequest(model="vgg16", device=device, per_host=4, workers=(1, 2, 4))
-    plain, said = answer(words), answer(replace(words, inside=link))
+    plain, said = predict(words), predict(replace(words, inside=link))
     assert plain.series == said.series
-    assert f"--inside is not given, so {find_network(link).title}" in plain.known.links
-    assert "--inside is not given" not in said.known.links
+    assert f"no link inside is given, so {find_network(link).title}" in plain.basis.links
+    assert "no link inside is given" not in said.basis.links
 
 
 def test_workers_on_a_cpu_share_its_memory_unless_told():
-    prediction = answer(PredictRequest(model="mlp", device="epyc-7763", per_host=4, workers=(1, 4)))
-    assert "--inside is not given, so shared memory" in prediction.known.links
+    prediction = predict(PredictRequest(model="mlp", device="epyc-7763", per_host=4, workers=(1, 4)))
+    assert "no link inside is given, so shared memory" in prediction.basis.links
 
 
 def test_the_legend_of_the_picture_tells_the_ideal_from_the_edge_of_an_interval():
     """Edges of intervals may be dashed as well, but only references are grey."""
-    svg = picture(answer(replace(USUAL, workers=(1, 2), strategies=("all-reduce", "local-sgd:period=4"))))
+    svg = picture(predict(replace(USUAL, workers=(1, 2), strategies=("all-reduce", "local-sgd:period=4"))))
     assert "grey dashes: ideal; grey dots: one worker" in svg
     assert svg.count('class="reference"') == 2

@@ -9,11 +9,11 @@ import torch
 from served_transport import LENGTH, SECRET, a_server, a_worker, flat_memory
 
 from paceline.errors import UsageError
-from paceline.runtimes.live.failures import lost_peer
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import MAX_WAITING, ServerSocket
 from paceline.runtimes.live.wire.messages import Contribution, Document, Hello, Refusal, Result, ShardSaved
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.guard import lost_peer
 from paceline.runtimes.live.worker.server_client import ServerClient, ServerLost
 from paceline.strategies.base import server_slices
 from paceline.strategies.messages import Join, Model, Pause, Pull, Push

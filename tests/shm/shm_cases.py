@@ -12,8 +12,8 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 
 import paceline.shm
-from paceline.shm.table import PIECE
-from paceline.shm.team import ALL_READ_ALL, IN_CACHE, Team
+from paceline.shm.arena import PIECE
+from paceline.shm.local_comm import ALL_READ_ALL, IN_CACHE, LocalComm
 
 Case = tuple[str, Callable[[], None]]
 
@@ -108,7 +108,7 @@ class Rank:
         for op, dtype in product((ReduceOp.AVG, ReduceOp.MAX, ReduceOp.SUM), (torch.bfloat16, torch.float64)):
             yield f"in place {op} {dtype}", partial(self.in_place, PIECE // 2 + 9, dtype, op)
         yield "half in place", self.half_in_place
-        if isinstance(dist.group.WORLD.party, Team):
+        if isinstance(dist.group.WORLD.comm, LocalComm):
             yield "one's own", self.one_s_own
 
     def all_reduce(self, op: ReduceOp, dtype: torch.dtype, length: int) -> None:
@@ -277,7 +277,7 @@ class Rank:
             whole.view(4, -1)[1:3],
             whole.view(torch.int32),
         ):
-            where, offset = dist.group.WORLD.party.allocations.find(part)
+            where, offset = dist.group.WORLD.comm.tensors.find(part)
             assert where >= 0
             assert offset == part.data_ptr() - whole.data_ptr()
 

@@ -23,7 +23,7 @@ from shm_cases import Rank
 import paceline.shm
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.worker.comm import join
+from paceline.runtimes.live.worker.comm import join_group
 
 LENGTH = 5_000_000
 
@@ -49,7 +49,7 @@ def nowhere(rank: int, port: int) -> list[int]:
     """Which ranks share memory where nothing can be written to /dev/shm."""
     world(rank, 2, port)
     dist.all_reduce(paceline.shm.zeros(LENGTH))
-    return list(dist.group.WORLD.party.teams)
+    return list(dist.group.WORLD.comm.team_sizes)
 
 
 def listening(rank: int, work: Callable[[int], Any]) -> dict[str, Any]:
@@ -89,7 +89,7 @@ def live(rank: int, port: int) -> dict[str, Any]:
     """What a worker of a run shows of it."""
     notes: list[str] = []
     place = ProcessInfo(rank=rank, workers=2, local_rank=rank, local_workers=2, port=port)
-    group = join(place, LiveOptions(timeout=20.0), torch.device("cpu"), note=notes.append)
+    group = join_group(place, LiveOptions(timeout=20.0), torch.device("cpu"), note=notes.append)
     group.zeros(LENGTH, torch.float32, torch.device("cpu"))
     group.leave()
     return {"transport": group.transport, "notes": notes}

@@ -7,6 +7,7 @@ import signal
 import sys
 import time
 import warnings
+from base64 import b64encode
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -20,15 +21,15 @@ from crew import RUN, crew_of, write_facts
 
 import paceline.shm
 from paceline.shm import segment
-from paceline.shm.register import Register
-from paceline.shm.table import Layout
+from paceline.shm.arena import ArenaLayout
+from paceline.shm.group_store import GroupStore
 
 NOBODY = 65534
 PREFIX = "0//cpu//1"
 """Torch's name of the first group's keys, and ours of its first forming."""
 HIDDEN = "\x1b[2J\x1b]0;owned\x07"
 """What clears a terminal and renames its window."""
-SIZE = Layout(2).end + segment.PAGE
+SIZE = ArenaLayout(2).end + segment.PAGE
 TOKEN = "ab" * segment.TOKEN
 
 
@@ -65,7 +66,14 @@ class Bystander:
             "a small one": memory("paceline-run_0", size=4096),
             "nothing": 2**20,
         }
-        return {name: [os.getpid(), number, TOKEN] for name, number in found.items()}
+        return {
+            name: {
+                "process": os.getpid(),
+                "descriptor": number,
+                "token": b64encode(bytes.fromhex(TOKEN)).decode(),
+            }
+            for name, number in found.items()
+        }
 
 
 def memory(name: str, seals: int = 7, size: int = SIZE) -> int:
@@ -102,14 +110,14 @@ def stranger(port: int, scene: str, values: dict[str, Any]) -> Iterator[None]:
 def rank_of(rank: int, port: int, scene: str, forged: str) -> dict[str, Any]:
     """A rank of a plain script; the one whose word is forged says its own once another has read the forgery."""
     store = dist.PrefixStore(scene, dist.TCPStore("127.0.0.1", port))
-    real = Register.tell
+    real = GroupStore.write
 
-    def tell(register: Register, fact: Any, about: int, value: Any) -> None:
-        if f"{fact.key}/{about}" == forged:
+    def tell(group_store: GroupStore, key: Any, about: int, value: Any) -> None:
+        if f"{key.name}/{about}" == forged:
             until_read(store, {"loss", "mapped/1"} - {forged})
-        real(register, fact, about, value)
+        real(group_store, key, about, value)
 
-    Register.tell = tell
+    GroupStore.write = tell
     time.sleep(0.5 if (forged, rank) == ("loss", 1) else 0.0)  # whoever waits for it looks for a loss
     with warnings.catch_warnings(record=True) as heard:
         warnings.simplefilter("always")

@@ -22,7 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 
 import paceline.shm
-from paceline.shm.table import PIECE
+from paceline.shm.arena import PIECE
 
 Case = tuple[str, Callable[[], None]]
 ROUNDS = 3

@@ -72,7 +72,7 @@ def test_ctrl_c_while_the_group_forms_is_told(facts: Facts) -> None:
 
 
 def test_a_rank_that_never_comes_is_named_when_the_time_is_over(facts: Facts) -> None:
-    words = "rank 2 did not come within 1 s (during {})"
+    words = "rank 2 did not arrive within 1 s (during {})"
     assert told(facts, "late, True", 0, 1) == {("PeerLost", words.format("the start of the group"))}
     assert told(facts, "late, False", 0, 1) == {("PeerLost", words.format("all_reduce"))}
 

@@ -14,19 +14,19 @@ import torch
 from paceline.shm import futex, process_group
 from paceline.shm.joining import alone
 from paceline.shm.process_group import SharedMemoryGroup
-from paceline.shm.works import Lane
+from paceline.shm.work_queue import WorkQueue
 
 
-def test_threads_that_talk_to_one_rank_share_its_lane(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a lane each, messages with one tag would overtake each other, and two senders write to one box."""
+def test_threads_that_talk_to_one_rank_share_its_queue(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a queue each, messages with one tag would overtake each other, and two senders write to one box."""
     made: list[str] = []
 
-    def slow(name: str) -> Lane:
+    def slow(name: str) -> WorkQueue:
         made.append(name)
         time.sleep(0.05)
-        return Lane(name)
+        return WorkQueue(name)
 
-    monkeypatch.setattr(process_group, "Lane", slow)
+    monkeypatch.setattr(process_group, "WorkQueue", slow)
     group = SharedMemoryGroup(alone(0, 5.0))
     made.clear()
     threads = [threading.Thread(target=group.send, args=([torch.zeros(3)], 0)) for _ in range(2)]
@@ -53,7 +53,7 @@ def test_a_system_without_futexes_can_import_and_be_alone(monkeypatch: pytest.Mo
     assert spec.loader is not None
     spec.loader.exec_module(elsewhere)
     assert not elsewhere.supported()
-    monkeypatch.setattr("paceline.shm.meeting.futex", elsewhere)
+    monkeypatch.setattr("paceline.shm.barrier.futex", elsewhere)
     team = alone(0, 5.0)
     team.barrier()
     tensor = torch.ones(3)

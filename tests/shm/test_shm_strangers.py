@@ -11,10 +11,17 @@ import pytest
 from crew import run_script
 from torch.distributed import HashStore
 
-from paceline.shm import register as registers
-from paceline.shm import segment
-from paceline.shm.facts import MAPPED, MEMBER, OFFER, TEAM, Fact, plain
-from paceline.shm.register import Register, StoreTampered
+from paceline.shm import group_store, segment
+from paceline.shm.group_store import (
+    LEADER,
+    MAPPED,
+    MEMBER,
+    OFFER,
+    GroupStore,
+    StoreKey,
+    StoreTampered,
+    printable,
+)
 
 Facts = dict[str, Any]
 
@@ -83,27 +90,27 @@ def test_a_thousand_hostile_values_are_read_as_what_they_should_be_or_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """No other error than ours leaves the reading code, and nothing gets through that is not of its type and range."""
-    monkeypatch.setattr(registers, "_READING", 0.0)
+    monkeypatch.setattr(group_store, "_READING", 0.0)
     file = tmp_path / "thesis"
     file.write_text("years of work")
     chance, refused = random.Random(11), 0
     with file.open("r+b") as opened:
         for _ in range(1000):
             value = hostile(chance, opened.fileno())
-            for fact in (MEMBER, OFFER, MAPPED, TEAM):
+            for fact in (MEMBER, OFFER, MAPPED, LEADER):
                 store = HashStore()
-                store.set(f"{fact.key}/0", value)
-                refused += not heard(Register(store, [7], 5.0), fact)
+                store.set(f"{fact.name}/0", value)
+                refused += not heard(GroupStore(store, [7], 5.0), fact)
             store.set("loss", value)
-            assert Register(store, [7], 5.0).loss(0.0).isprintable()
+            assert GroupStore(store, [7], 5.0).loss(0.0).isprintable()
     assert refused > 3000, "of 4,000, as few of them are texts or small numbers"
     assert file.read_text() == "years of work"
 
 
-def heard(register: Register, fact: Fact[Any]) -> bool:
+def heard(told: GroupStore, key: StoreKey[Any]) -> bool:
     """Whether the value was taken for what it should be; else one sentence has said so."""
     try:
-        check(register.hear(fact, 0))
+        check(told.read(key, 0))
     except StoreTampered as error:
         if re.fullmatch(r"the store holds .* for rank 7 under \w+/0: is .*\?", str(error)):
             return False
@@ -182,5 +189,5 @@ def hostile(chance: random.Random, descriptor: int) -> bytes:
 
 
 def test_a_text_is_cut_and_stripped_before_it_is_shown() -> None:
-    assert plain("a\nb\x1b\x9b\u202e\ud800é") == "a b    é"
-    assert len(plain("x" * 10**6)) == 1000
+    assert printable("a\nb\x1b\x9b\u202e\ud800é") == "a b    é"
+    assert len(printable("x" * 10**6)) == 1000

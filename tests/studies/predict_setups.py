@@ -3,14 +3,16 @@
 from dataclasses import replace
 
 from paceline.clusters.cluster import Cluster, Device, Host, Link
-from paceline.costs.devices.base import StepCost
+from paceline.costs.device import StepCost
+from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.studies.predict.base import Setup
+from paceline.studies.predict.setup import Setup
 
 LINK = Link(bandwidth=1.25e9, latency=5e-5)
 SHAPE = JobShape(name="shape", parameters=(1_000, *(600_000,) * 18, 5_000), train_samples=1, test_samples=1)
 READY = tuple(1 - place / 20 for place in range(20))
-COST = StepCost(samples=32, data=0.001, forward=0.03, backward=0.06, apply=0.004, ready=READY, spread=0.0)
+STEP = StepBreakdown(data=0.001, forward=0.03, backward=0.06, apply=0.004)
+COST = StepCost(samples=32, step=STEP, ready=READY, spread=0.0)
 
 
 def make_setup(

@@ -6,9 +6,9 @@ from math import log
 
 import pytest
 
+from collective_prices import predict_all_reduce
 from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import SLICE, LinkFit, Profile
-from paceline.costs.all_reduce import predict_all_reduce
 from paceline.errors import UsageError
 from paceline.studies.calibrate.link_fit import AveragedStep, add_links, fit_contention, fit_link, fit_wire
 from paceline.studies.collectives.probe import AlphaBeta

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from command import run_json
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.clusters.profile import Profile, read_profile, write_profile
 from paceline.costs.recorded import usual_pace
 from paceline.records.folder import RunFolder
 from paceline.studies.calibrate.measure import measure_cipher

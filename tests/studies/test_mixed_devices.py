@@ -3,8 +3,8 @@
 import pytest
 
 from paceline.errors import UsageError
-from paceline.studies.predict.asking import answer, ask
-from paceline.studies.predict.words import PredictRequest
+from paceline.studies.predict import predict
+from paceline.studies.predict.request import PredictRequest
 
 MIXED = """
 [[hosts]]
@@ -26,9 +26,9 @@ def mixed(tmp_path):
 
 
 def compute(device: str | None, cluster: str | None, workers: int) -> float:
-    words = PredictRequest(model="resnet18", device=device, cluster=cluster, workers=(workers,), batch=8)
-    row = answer(words).series[0].rows[0]
-    return row.compute + row.wait
+    words = PredictRequest(model="resnet18", device=device, cluster=cluster, workers=(workers,), batch_size=8)
+    row = predict(words).series[0].rows[0]
+    return row.breakdown.compute + row.breakdown.wait
 
 
 @pytest.mark.parametrize("device", [None, "v100"])
@@ -40,7 +40,7 @@ def test_each_host_is_as_fast_as_its_sheet_says(mixed, device):
 
 def test_a_cluster_that_names_no_device_needs_one():
     with pytest.raises(UsageError, match="names no device of the catalogue"):
-        ask(PredictRequest(model="mlp", cluster="hosts=2"))
+        predict(PredictRequest(model="mlp", cluster="hosts=2"))
 
 
 def test_the_network_to_a_server_counts_as_one(tmp_path):
@@ -51,4 +51,4 @@ def test_the_network_to_a_server_counts_as_one(tmp_path):
         '[[hosts]]\nname = "keeper"\nworkers = 0\nservers = 1\nbandwidth = "1 Gbit/s"\n'
     )
     words = PredictRequest(model="mlp", device="a100", cluster=str(path), workers=(2,), strategies=("ps",))
-    assert answer(words).series[0].findings.bandwidth.wire.bandwidth == 1e9 / 8
+    assert predict(words).series[0].findings.bandwidth.wire.bandwidth == 1e9 / 8

@@ -7,19 +7,15 @@ import torch
 from predict_setups import COST, SHAPE, make_setup
 from test_closed_path import assert_equal
 
-from paceline import specs
 from paceline.clusters.cluster import Link
-from paceline.codecs import CODECS
+from paceline.codecs import CODECS, build_codec
 from paceline.collectives import SCHEDULES
-from paceline.costs.compression import Coded, compression_of
-from paceline.studies.predict.closed import by_folding
-from paceline.studies.predict.events import by_events
-from paceline.studies.predict.few import few_of
-from paceline.studies.predict.served import by_capacity
-from paceline.studies.predict.steps import predict_step, unexplained_step
+from paceline.costs.compression import Compression, compression_of
+from paceline.studies.predict.servers import approximate_bounded
+from paceline.studies.predict.step import by_events, by_groups, explain_step, predict_step
 
-TENTH = Coded(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11, held_rate=1.0)
-HALF = Coded(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0, held_rate=0.0)
+TENTH = Compression(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11, held_rate=1.0)
+HALF = Compression(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0, held_rate=0.0)
 
 
 def coded(workers, strategy, compression, **changes):
@@ -31,21 +27,24 @@ def coded(workers, strategy, compression, **changes):
 def test_the_closed_path_equals_events_with_a_codec_too(strategy, compression):
     for workers in (1, 2, 5, 12):
         setup = coded(workers, strategy, compression)
-        assert_equal(by_folding(few_of(setup)), by_events(setup))
+        assert_equal(by_groups(setup), by_events(setup))
 
 
 def test_workers_that_do_not_wait_push_less_and_get_the_whole_model():
     plain, half = (coded(64, "async", compression) for compression in (SHAPE.compression, HALF))
     # The server's link out carries the whole models and is busy all the time: gradients of half the size do not help.
-    assert by_capacity(few_of(half)).rate == pytest.approx(by_capacity(few_of(plain)).rate, rel=0.02)
+    assert approximate_bounded(half).rate == pytest.approx(approximate_bounded(plain).rate, rel=0.02)
     few = coded(1, "async", HALF), coded(1, "async", SHAPE.compression)
-    gain = predict_step(few[1]).step - predict_step(few[0]).step
+    gain = predict_step(few[1]).seconds - predict_step(few[0]).seconds
     assert gain == pytest.approx(0.5 * SHAPE.size * 4 / 4e9, rel=0.05), "half of one push through memory"
 
 
 def test_gathering_turns_a_gain_into_a_loss_with_many_workers():
     def gain(workers):
-        return predict_step(make_setup(workers)).step / predict_step(coded(workers, "all-reduce", TENTH)).step
+        return (
+            predict_step(make_setup(workers)).seconds
+            / predict_step(coded(workers, "all-reduce", TENTH)).seconds
+        )
 
     assert gain(2) > 1.01
     assert gain(64) < 0.99
@@ -54,16 +53,17 @@ def test_gathering_turns_a_gain_into_a_loss_with_many_workers():
 def test_encoding_takes_its_time():
     slow = replace(TENTH, encode_rate=1e-8)
     longer = (
-        predict_step(coded(4, "all-reduce", slow)).step - predict_step(coded(4, "all-reduce", TENTH)).step
+        predict_step(coded(4, "all-reduce", slow)).seconds
+        - predict_step(coded(4, "all-reduce", TENTH)).seconds
     )
     assert 0.1 * SHAPE.size * 4 * 1e-8 < longer <= SHAPE.size * 4 * 1e-8
-    assert predict_step(coded(4, "all-reduce", slow)).backward == COST.backward
-    assert predict_step(coded(4, "all-reduce", replace(TENTH, encode_rate=1e-6))).bound == "codec"
+    assert predict_step(coded(4, "all-reduce", slow)).breakdown.backward == COST.step.backward
+    assert explain_step(coded(4, "all-reduce", replace(TENTH, encode_rate=1e-6))).bound == "codec"
 
 
-def real(spec: str) -> Coded:
+def real(spec: str) -> Compression:
     """A codec of the table on parameters of this size, on a device that moves 100 GB/s."""
-    codec = specs.build(spec, CODECS, "codec")
+    codec = build_codec(spec)
     shapes = [(600, 1000)] * 18
     return compression_of(codec, shapes, torch.float32, lambda one: (one.read + one.written) / 1e11)
 
@@ -75,19 +75,19 @@ def test_every_codec_is_priced_by_every_schedule_for_every_strategy(spec):
     free = replace(codec, encode_rate=0.0, decode_rate=0.0, held_rate=0.0)
     worse = replace(free, ratio=10 * codec.ratio)
     slow = Link(bandwidth=1e8, latency=5e-5)
-    alone = predict_step(make_setup(1)).step
+    alone = predict_step(make_setup(1)).seconds
     for strategy in ("all-reduce", "local-sgd:period=3"):
         for collective in ("native", *SCHEDULES):
             for workers, per_host in ((2, 1), (5, 1), (8, 4)):
                 settings = {"collective": collective, "per_host": per_host, "link": slow}
                 steps = [
-                    unexplained_step(coded(workers, strategy, one, **settings)).step
+                    predict_step(coded(workers, strategy, one, **settings)).seconds
                     for one in (free, codec, worse)
                 ]
                 assert alone < steps[0] <= steps[1], (strategy, collective, workers)
                 assert steps[0] <= steps[2], (strategy, collective, workers)
                 if codec.sums and codec.ratio < 1:
-                    plain = unexplained_step(make_setup(workers, strategy, **settings)).step
+                    plain = predict_step(make_setup(workers, strategy, **settings)).seconds
                     assert steps[0] <= plain, (strategy, collective, workers)
 
 
@@ -96,4 +96,4 @@ def test_the_closed_path_equals_events_with_a_codec_by_a_schedule(strategy):
     for collective in SCHEDULES:
         setup = coded(5, strategy, replace(HALF, encode_rate=1e-10), collective=collective)
         # The bytes of a worker are a mean in whole bytes.
-        assert_equal(by_folding(few_of(setup)), by_events(setup), within=1e-7)
+        assert_equal(by_groups(setup), by_events(setup), within=1e-7)

@@ -2,17 +2,16 @@
 
 import pytest
 
+from paceline.clusters.cluster import StepTimes
 from paceline.clusters.profile import LinkFit, Profile
-from paceline.clusters.times import StepTimes
 from paceline.costs.recorded import Typical
-from paceline.costs.trace.tracer import trace
-from paceline.jobs.subjects import subject_of
-from paceline.studies.predict.batches import Batches
-from paceline.studies.predict.machine import Machine
-from paceline.studies.predict.model import Case
-from paceline.studies.predict.modelled import Modelled
-from paceline.studies.predict.places import SyncPattern
-from paceline.studies.predict.sources import Nominal, Recorded
+from paceline.costs.trace.trace import trace
+from paceline.jobs.build import traceable_of
+from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice
+from paceline.studies.predict.deployment import Deployment, SyncPattern, one_machine
+from paceline.studies.predict.memory import MemorySize
+from paceline.studies.predict.model import Case, PacelineModel
+from paceline.studies.predict.request import PredictRequest
 
 SAMPLES = 4
 
@@ -33,17 +32,27 @@ PROFILE = Profile(
 
 def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
     """Of two workers, of whom the server is the limit."""
-    subject = subject_of("mlp", shape=(1, 8, 8), classes=10)
-    source = Recorded(
+    subject = traceable_of("mlp", shape=(1, 8, 8), classes=10)
+    compute = ComputeTimes(
+        level="profiled",
+        words="",
+        doubt="",
         typical=Typical(StepTimes(forward=1e-3, backward=2e-3), SAMPLES),
-        folder="there",
-        device=Nominal(),
-        batches=Batches(lambda samples: trace(subject, samples)),
+        device=NominalDevice(),
+        traces=BatchTraces(lambda samples: trace(subject, samples)),
         jitter=jitter,
     )
-    model = Modelled(source=source, place=Machine(PROFILE), links="", links_spread=0.1)
-    case = Case(strategy=strategy, workers=2, batch=SAMPLES, total=2 * SAMPLES, jitter=stated)
-    return model.explained(case).step
+    model = PacelineModel(
+        request=PredictRequest(model="mlp", device="a100"),
+        subject=subject,
+        profile=PROFILE,
+        sheet=None,
+        compute=compute,
+        deployment=Deployment(layout=one_machine(PROFILE), most=2, words="", spread=0.1),
+        memory_size=MemorySize(name="here"),
+    )
+    case = Case(strategy=strategy, workers=2, batch=SAMPLES, samples=2 * SAMPLES, jitter=stated)
+    return model.explain(case).seconds
 
 
 @pytest.mark.parametrize("strategy", ["ssp", "async"])
@@ -58,8 +67,8 @@ def test_workers_who_wait_for_all_do_so_in_company(strategy):
 
 
 def test_gloo_goes_over_the_loopback():
-    shm, gloo = Machine(PROFILE), Machine(PROFILE, "gloo")
-    assert shm.cluster(2, SyncPattern()).hosts[0].inside.bandwidth == 4e9
-    (host,) = gloo.cluster(2, SyncPattern()).hosts
+    shm, gloo = one_machine(PROFILE), one_machine(PROFILE, "gloo")
+    assert shm(2, SyncPattern()).hosts[0].inside.bandwidth == 4e9
+    (host,) = gloo(2, SyncPattern()).hosts
     assert (host.inside.bandwidth, host.backend) == (1e9, "gloo")
-    assert gloo.cluster(2, SyncPattern(served=True)).hosts[0].inside.bandwidth == 1e6
+    assert gloo(2, SyncPattern(served=True)).hosts[0].inside.bandwidth == 1e6

@@ -8,28 +8,29 @@ import pytest
 
 from paceline.cli.main import main
 from paceline.errors import UsageError
+from paceline.records.files import from_document, to_document
 from paceline.reports.predict.text import text_lines
-from paceline.studies.predict.asking import answer
+from paceline.studies.predict import predict
 from paceline.studies.predict.memory import KERNELS, LOADED
 from paceline.studies.predict.prediction import Memory, Prediction
-from paceline.studies.predict.words import PredictRequest
+from paceline.studies.predict.request import PredictRequest
 
-WIDE = PredictRequest(model="mlp:hidden=2000000", device="t4", workers=(4,), batch=1024)
+WIDE = PredictRequest(model="mlp:hidden=2000000", device="t4", workers=(4,), batch_size=1024)
 """Few operators, and megabytes a sample."""
-MLP = PredictRequest(model="mlp:hidden=2000,layers=2", device="epyc-7763", workers=(1,), batch=16)
+MLP = PredictRequest(model="mlp:hidden=2000,layers=2", device="epyc-7763", workers=(1,), batch_size=16)
 VECTOR = 4 * (16 + 64 * 2000 + 2000 + 2000 * 2000 + 2000 + 2000 * 10 + 10)
 """Bytes of its parameters, or of its gradients: both have 16 control elements in front."""
 
 
 def memory_of(words: PredictRequest, row: int = -1) -> Memory:
-    memory = answer(words).series[0].rows[row].memory
+    memory = predict(words).series[0].rows[row].memory
     assert memory is not None
     return memory
 
 
 def test_the_largest_gpt_2_does_not_fit_a_t4() -> None:
     """Predicted happily before: parameters, gradients and momentum alone are more than the T4 has."""
-    prediction = answer(PredictRequest(model="gpt2-xl", device="t4", batch=64, workers=(1,)))
+    prediction = predict(PredictRequest(model="gpt2-xl", device="t4", batch_size=64, workers=(1,)))
     lines = text_lines(prediction)
     assert lines[0].startswith(
         "Does not fit: a worker needs 383 GB with batch 64, NVIDIA T4 has 16.1 GB (15 GiB)"
@@ -39,10 +40,10 @@ def test_the_largest_gpt_2_does_not_fit_a_t4() -> None:
     assert sum("does not fit (no batch does)" in line for line in lines) == 1
     (series,) = prediction.series
     assert series.findings.helps == ()
-    fittings = series.findings.fittings
-    assert [one.what for one in fittings] == [
-        "--device a100 --batch-size 3",
-        "--device mi300x --batch-size 29",
+    fittings = series.findings.fits
+    assert [one.change for one in fittings] == [
+        (("device", "a100"), ("batch_size", "3")),
+        (("device", "mi300x"), ("batch_size", "29")),
     ], "the smallest that is of use, and the one for the largest batch"
     assert all(one.needed <= 0.9 * one.capacity for one in fittings), "nothing that fits by a hair"
 
@@ -50,8 +51,8 @@ def test_the_largest_gpt_2_does_not_fit_a_t4() -> None:
 def test_the_largest_batch_that_fits_does_and_the_next_does_not() -> None:
     largest = memory_of(WIDE).largest
     assert largest
-    assert memory_of(replace(WIDE, batch=largest)).fits
-    assert not memory_of(replace(WIDE, batch=largest + 1)).fits
+    assert memory_of(replace(WIDE, batch_size=largest)).fits
+    assert not memory_of(replace(WIDE, batch_size=largest + 1)).fits
 
 
 @pytest.mark.parametrize("accumulate", [None, 4])
@@ -59,22 +60,17 @@ def test_the_largest_batch_that_fits_does_and_the_next_does_not() -> None:
 def test_what_would_fit_fits_when_it_is_typed(scaling: str, accumulate: int | None) -> None:
     """Each with the memory and the rate that were promised, which are of a mini-batch and of a whole step."""
     batch = 2048 if scaling == "strong" else 1024
-    words = replace(WIDE, batch=batch, scaling=scaling, workers=(2,), accumulate=accumulate)
-    fittings = answer(words).series[0].findings.fittings
-    assert [one.what.split()[0] for one in fittings] == [
-        "--batch-size",
-        "--precision",
-        "--device",
-        "--device",
+    words = replace(WIDE, batch_size=batch, scaling=scaling, workers=(2,), accumulate=accumulate)
+    fittings = predict(words).series[0].findings.fits
+    assert [one.change[0][0] for one in fittings] == [
+        "batch_size",
+        "precision",
+        "device",
+        "device",
     ]
-    names = {"--batch-size": "batch", "--precision": "precision", "--device": "device"}
     for one in fittings:
-        typed = one.what.split()
-        changes = {
-            names[option]: int(value) if option == "--batch-size" else value
-            for option, value in zip(typed[::2], typed[1::2], strict=True)
-        }
-        row = answer(replace(words, **changes)).series[0].rows[0]
+        changes = {name: int(value) if name == "batch_size" else value for name, value in one.change}
+        row = predict(replace(words, **changes)).series[0].rows[0]
         assert row.fits
         assert row.memory is not None
         assert (row.memory.needed, row.rate) == pytest.approx((one.needed, one.rate))
@@ -82,12 +78,12 @@ def test_what_would_fit_fits_when_it_is_typed(scaling: str, accumulate: int | No
 
 def test_nothing_is_recommended_that_does_not_fit() -> None:
     """Four times the batch would help most, and it does not fit: twice the batch does."""
-    slow = replace(WIDE, batch=200)
+    slow = replace(WIDE, batch_size=200)
     roomy = replace(slow, memory="200 GB")
-    found = [[one.what for one in answer(words).series[0].findings.helps] for words in (slow, roomy)]
-    assert [next(what for what in helps if "--batch-size" in what) for helps in found] == [
-        "--batch-size 400",
-        "--batch-size 800",
+    found = [[one.change[0] for one in predict(words).series[0].findings.helps] for words in (slow, roomy)]
+    assert [dict(helps)["batch_size"] for helps in found] == [
+        "400",
+        "800",
     ]
 
 
@@ -104,7 +100,9 @@ def test_a_workers_parts_by_hand() -> None:
 @pytest.mark.parametrize(("optimizer", "state"), [("sgd:momentum=0", 0), ("sgd", 1), ("adam", 2)])
 def test_memory_grows_with_the_batch_from_the_state_on(optimizer: str, state: int) -> None:
     """Parameters, gradients and the optimizer's state are the floor of every batch."""
-    totals = [memory_of(replace(MLP, optimizer=optimizer, batch=batch)).total for batch in (1, 2, 5, 64, 300)]
+    totals = [
+        memory_of(replace(MLP, optimizer=optimizer, batch_size=batch)).total for batch in (1, 2, 5, 64, 300)
+    ]
     assert totals == sorted(set(totals))
     assert totals[0] > (2 + state) * (VECTOR - 64)
 
@@ -130,7 +128,7 @@ def test_workers_of_a_cpu_share_the_memory_of_their_host() -> None:
     assert alone.fits
     assert not eight.fits
     assert eight.needed == pytest.approx(8 * eight.total)
-    assert text_lines(answer(words))[0].startswith("Does not fit with 8 workers: the workers of a host need")
+    assert text_lines(predict(words))[0].startswith("Does not fit with 8 workers: the workers of a host need")
     unknown = memory_of(MLP)
     assert unknown.capacity is None
     assert unknown.fits
@@ -147,7 +145,7 @@ def test_codecs_take_memory() -> None:
 
 def test_mixed_precision_narrows_activations_only() -> None:
     """Parameters, gradients and the optimizer's state stay in 32 bits."""
-    words = PredictRequest(model="cnn", device="t4", workers=(1,), batch=512)
+    words = PredictRequest(model="cnn", device="t4", workers=(1,), batch_size=512)
     whole, mixed = memory_of(words), memory_of(replace(words, precision="fp16"))
     assert (mixed.parameters, mixed.gradients, mixed.optimizer) == (
         whole.parameters,
@@ -163,7 +161,7 @@ def test_a_cluster_file_states_memory(tmp_path: Path) -> None:
     old = '[[hosts]]\nname = "old"\nworkers = 1\ndevice = "t4"\nbandwidth = "10 Gbit/s"\n'
     new = '[[hosts]]\nname = "new"\nworkers = 1\ndevice = "a10"\nmemory = "1 GiB"\nbandwidth = "10 Gbit/s"\n'
     file.write_text(old + new)
-    words = PredictRequest(model="mlp:hidden=2000,layers=2", cluster=str(file), batch=2000)
+    words = PredictRequest(model="mlp:hidden=2000,layers=2", cluster=str(file), batch_size=2000)
     one, two = (memory_of(words, row) for row in (0, 1))
     assert (one.device, one.fits) == ("NVIDIA T4", True)
     assert (two.device, two.capacity, two.fits) == ("NVIDIA A10", 2**30, False)
@@ -172,17 +170,17 @@ def test_a_cluster_file_states_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("memory", ["0 GB", "much"])
 def test_memory_that_is_none_is_refused(memory: str) -> None:
     with pytest.raises(UsageError, match=memory):
-        answer(replace(MLP, memory=memory))
+        predict(replace(MLP, memory=memory))
 
 
 def test_a_document_has_the_memory_and_one_without_can_be_read() -> None:
-    prediction = answer(replace(MLP, memory="64 GB"))
-    document = json.loads(json.dumps(prediction.to_json()))
-    assert Prediction.from_json(document).series == prediction.series
+    prediction = predict(replace(MLP, memory="64 GB"))
+    document = json.loads(json.dumps(to_document(prediction)))
+    assert from_document(document, Prediction).series == prediction.series
     for row in document["series"][0]["rows"]:
         del row["memory"]
-    del document["series"][0]["findings"]["fittings"]
-    assert Prediction.from_json(document).series[0].rows[0].memory is None
+    del document["series"][0]["findings"]["fits"]
+    assert from_document(document, Prediction).series[0].rows[0].memory is None
 
 
 def test_the_command_says_so_first_and_ends_well(capsys: pytest.CaptureFixture[str]) -> None:

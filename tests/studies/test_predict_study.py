@@ -1,7 +1,7 @@
 """The study on cost models that can be worked out by hand."""
 
+import json
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -9,28 +9,33 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from predict_setups import make_setup
 
-from paceline.clusters.cluster import Cluster, Host, Link
+from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
-from paceline.costs.devices.base import StepCost
-from paceline.costs.trace.trace import Trace
-from paceline.costs.trace.tracer import trace
+from paceline.costs.device import StepCost
+from paceline.costs.trace.trace import Trace, trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of
-from paceline.studies.predict.asking import ask
-from paceline.studies.predict.base import Step
-from paceline.studies.predict.batches import Batches
-from paceline.studies.predict.interval import interval, longest
-from paceline.studies.predict.machine import Machine, Machines
-from paceline.studies.predict.model import Case, Quality
-from paceline.studies.predict.places import Alike, Described, LinkNames, SyncPattern, changed
-from paceline.studies.predict.prediction import Known, Layer, Prediction, Wire
-from paceline.studies.predict.question import Gathers, Money, Question, Remedy, parse_counts
+from paceline.jobs.build import traceable_of
+from paceline.records.files import from_document, to_document
+from paceline.records.spans import StepBreakdown
+from paceline.studies.predict import price_request
+from paceline.studies.predict.compute import BatchTraces, as_clause
+from paceline.studies.predict.deployment import (
+    SyncPattern,
+    equal_hosts,
+    equal_machines,
+    find_deployment,
+    first_workers,
+    one_machine,
+)
+from paceline.studies.predict.model import Case, find_model
+from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Prediction, Wire
+from paceline.studies.predict.pricing import Pricing, interval, longest
+from paceline.studies.predict.remedies import find_remedies
+from paceline.studies.predict.request import PredictRequest, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
-from paceline.studies.predict.sources import told_disturbance
-from paceline.studies.predict.standing import find_standing
-from paceline.studies.predict.study import predict
-from paceline.studies.predict.words import PredictRequest
+from paceline.studies.predict.setup import AS_DESCRIBED, Change, apply_change
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,11 +44,21 @@ class ByHand:
 
     exchange: Callable[[int], float]
     seconds: float = 1.0
+    batch: int = 1
+    codec: str = "identity"
+    plain: Callable[[int], float] | None = None
+    """The exchange without a codec."""
+    epoch_samples: int | None = None
     name: str = "by hand"
+    title: str = "hand"
+    strategies: tuple[str, ...] = ("all-reduce",)
+    explains: bool = True
+    accumulate: int = 1
+    jitter: float = 0.0
     most: int = 10**6
     links_spread: float = 0.2
     spread: float = 0.1
-    known: Known = Known(level="catalogue", compute="a stated time", links="a formula", interval="a guess")
+    basis: Basis = Basis(level="catalogue", compute="a stated time", links="a formula", interval="a guess")
 
     def wire(self, case: Case, where: str) -> Wire:
         return Wire(where=where, name="a cable", bandwidth=1e9, latency=1e-5)
@@ -54,45 +69,60 @@ class ByHand:
     def parameters(self) -> int:
         return 10
 
-    def layers(self, batch: int) -> tuple[Layer, ...]:
+    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
         return ()
 
     def memory(self, case: Case) -> None:
         return None
 
     def cost(self, batch: int) -> StepCost:
-        parts = {"forward": self.seconds * batch, "backward": 0.0, "apply": 0.0}
-        return StepCost(samples=batch, **parts, ready=(), spread=self.spread)
+        step = StepBreakdown(forward=self.seconds * batch)
+        return StepCost(samples=batch, step=step, ready=(), spread=self.spread)
 
-    def explained(self, case: Case) -> Step:
+    def changed(self, request: PredictRequest) -> "ByHand":
+        """A network "x8" has 8 times the bandwidth."""
+        exchange = self.exchange if request.codec == self.codec or self.plain is None else self.plain
+        if request.network is not None:
+            factor = float(request.network[1:])
+            return replace(self, exchange=lambda workers: exchange(workers) / factor)
+        return replace(self, exchange=exchange, batch=request.batch_size or 1)
+
+    def explain(self, case: Case) -> PredictedStep:
         return self.step(case)
 
-    def step(self, case: Case) -> Step:
-        forward = self.seconds * case.batch * case.compute
-        talk = self.exchange(case.workers) * case.links / case.network.bandwidth if case.workers > 1 else 0.0
-        step = forward + talk
-        parts = {"data": 0.0, "backward": 0.0, "apply": 0.0, "wait": 0.0, "hidden": 0.0, "sent": 1.0}
-        bound = "bandwidth" if talk > forward else "compute"
-        rate = case.workers * case.batch / step
-        return Step(
-            step=step,
-            forward=forward,
-            communicate=talk,
-            rate=rate,
-            bound=bound,
+    def step(self, case: Case) -> PredictedStep:
+        change = case.change
+        forward = self.seconds * case.batch * change.compute
+        talk = self.exchange(case.workers) * change.transfers / change.bandwidth if case.workers > 1 else 0.0
+        return PredictedStep(
+            breakdown=StepBreakdown(forward=forward, communicate=talk),
+            sent=1.0,
+            rate=case.workers * case.batch / (forward + talk),
+            bound="bandwidth" if talk > forward else "compute",
             besides="bandwidth",
-            path="closed",
-            **parts,
         )
 
 
-def asked(exchange: Callable[[int], float], seconds: float = 1.0, **settings) -> Question:
-    model = ByHand(exchange=exchange, seconds=seconds)
-    return Question(**{"name": "hand", "model": model, "batch": 1, "workers": (1, 2, 4)} | settings)
+def asked(
+    exchange: Callable[[int], float], seconds: float = 1.0, model=None, remedies=(), **settings
+) -> Pricing:
+    settings = {"model": "hand", "device": "a100", "batch_size": 1, "workers": (1, 2, 4)} | settings
+    request = PredictRequest(**settings)
+    model = model or ByHand(exchange=exchange, seconds=seconds)
+    samples = {
+        "batch": request.batch_size,
+        "epoch_samples": request.samples,
+        "strategies": request.strategies,
+    }
+    return Pricing(request, replace(model, **samples), remedies=remedies)
 
 
-def findings(question: Question):
-    return predict(question).series[0].findings
+def predict(pricing: Pricing, **settings) -> Prediction:
+    return price_request(pricing, **settings)
+
+
+def findings(pricing: Pricing):
+    return predict(pricing).series[0].findings
 
 
 def test_the_worked_case_crosses_over_at_67_workers():
@@ -115,7 +145,7 @@ def test_two_workers_at_half_the_time_each_way_are_one_and_a_third_times_as_fast
 
 def test_strong_scaling_divides_the_batch_and_compares_with_the_whole_of_it():
     """96 samples on 5 workers: the largest share is 20 s, and 96 samples are done in it."""
-    rows = predict(asked(lambda workers: 5.0, batch=96, scaling="strong", workers=(1, 5))).series[0].rows
+    rows = predict(asked(lambda workers: 5.0, batch_size=96, scaling="strong", workers=(1, 5))).series[0].rows
     assert [row.batch for row in rows] == [96, 20]
     assert rows[1].step == 25
     assert rows[1].rate == pytest.approx(96 / 25)
@@ -138,17 +168,17 @@ def test_the_network_is_in_the_way_of_a_second_worker_though_computing_takes_lon
 
 def test_shares_that_cannot_be_divided_are_computing_itself():
     """Two samples a worker become one and nothing beyond: the last doubling is short of samples, not of a network."""
-    found = findings(asked(lambda workers: 0.001, batch=5, scaling="strong", workers=(1, 5)))
+    found = findings(asked(lambda workers: 0.001, batch_size=5, scaling="strong", workers=(1, 5)))
     assert found.knee.bound == "compute"
 
 
 def test_a_codec_that_gathers_is_told_with_where_it_is_slower_than_none():
-    gathers = Gathers(codec="few", plain=ByHand(exchange=lambda workers: 5.0))
+    model = ByHand(exchange=float, codec="int8", plain=lambda workers: 5.0)
     for workers, slower in (((1, 2, 4, 8, 16), 8), ((1, 2, 4), None)):
-        question = asked(lambda workers: float(workers), workers=workers, gathers=gathers)
-        assert findings(question).gathering.slower == slower
-    assert findings(replace(question, strategies=("ps",))).gathering is None
-    assert findings(replace(question, workers=(1,))).gathering is None
+        found = findings(asked(float, model=model, codec="int8", workers=workers))
+        assert found.gathering.slower == slower
+    assert findings(asked(float, model=model, codec="int8", strategies=("ps",))).gathering is None
+    assert findings(asked(float, model=model, codec="int8", workers=(1,))).gathering is None
 
 
 def test_a_dip_before_the_knee_is_told():
@@ -174,37 +204,31 @@ def test_the_bandwidth_that_makes_it_compute_bound_leaves_a_tenth_for_links():
     assert found.wire.bandwidth == 1e9
 
 
-def offered(exchange: Callable[[int], float], *networks: float) -> Question:
+def offered(exchange: Callable[[int], float], *networks: float) -> Pricing:
     """With networks of so many times the bandwidth to choose from."""
-    plain = asked(exchange)
-    remedies = [
-        Remedy(
-            kind="network", what=f"--network x{factor:g}", question=replace(plain, network=Quality(factor))
-        )
-        for factor in networks
-    ]
-    return replace(plain, remedies=tuple(remedies))
+    return asked(exchange, remedies=[("network", f"x{factor:g}") for factor in networks])
 
 
 def test_the_slowest_network_that_is_enough_is_told_with_what_was_predicted_for_it():
     """Four workers exchange for 2 s beside 1 s of computing: 8 times the bandwidth leaves 0.25 s, 80 % efficiency."""
     (told,) = findings(offered(lambda workers: 2.0, 1.05, 8, 100)).helps
-    assert (told.what, told.workers) == ("--network x8", 4)
+    assert (told.change, told.workers) == ((("network", "x8"),), 4)
     assert told.gain == pytest.approx(3.0 / 1.25)
     assert told.speed_up == pytest.approx(4 / 1.25)
     (told,) = findings(offered(lambda workers: 2.0, 1.5, 4, 4.1)).helps
-    assert told.what == "--network x4", "where none is enough, one that is no better is not worth its price"
+    assert told.change == (("network", "x4"),), (
+        "where none is enough, one that is no better is not worth its price"
+    )
     assert findings(offered(lambda workers: 2.0, 1.05)).helps == ()
     assert findings(offered(lambda workers: 0.01, 8)).helps == ()
 
 
 def test_a_larger_batch_helps_only_where_it_helps_against_one_worker_too():
     """Twice the batch computes twice as long: as many samples a second for one worker, more for four that exchange."""
-    for exchange, told in ((2.0, ["--batch-size 2"]), (0.05, [])):
-        question = asked(lambda workers, seconds=exchange: seconds)
-        larger = Remedy(kind="batch-size", what="--batch-size 2", question=replace(question, batch=2))
-        found = findings(replace(question, remedies=(larger,))).helps
-        assert [one.what for one in found] == told
+    larger = ("batch_size", "2")
+    for exchange, told in ((2.0, [(larger,)]), (0.05, [])):
+        found = findings(asked(lambda workers, seconds=exchange: seconds, remedies=[larger])).helps
+        assert [one.change for one in found] == told
         assert all(one.speed_up == pytest.approx(8 / 4) for one in found)
 
 
@@ -222,80 +246,75 @@ class Served(ByHand):
 
     room: int = 10**6
 
-    def step(self, case: Case) -> Step:
+    def step(self, case: Case) -> PredictedStep:
         if case.servers > self.room:
             raise UsageError(f"{case.servers} servers do not fit")
-        return replace(super().step(case.with_link("network", bandwidth=case.servers)), bound="server")
+        if case.change == AS_DESCRIBED:
+            case = case.with_link("network", bandwidth=case.servers)
+        return replace(super().step(case), bound="server")
 
 
 def test_more_servers_are_told_only_where_there_is_room_for_them_and_a_run_may_have_them():
-    question = replace(asked(lambda workers: 90.0, strategies=("ps",)), servers=2)
-    for room, servers, told in (
-        (4, 2, ["--servers 4"]),
-        (3, 2, []),
-    ):
+    more = ("servers", "4")
+    for room, told in ((4, [(more,)]), (3, [])):
         model = Served(exchange=lambda workers: 90.0, room=room)
-        plain = replace(question, model=model, servers=servers)
-        more = Remedy(kind="servers", what="--servers 4", question=replace(plain, servers=4))
-        found = findings(replace(plain, remedies=(more,)))
-        assert [one.what for one in found.helps] == told
+        found = findings(asked(model.exchange, model=model, strategies=("ps",), servers=2, remedies=[more]))
+        assert [one.change for one in found.helps] == told
 
 
 @pytest.mark.parametrize(
     ("device", "precision", "says"),
     [
-        (
-            "a100",
-            None,
-            r"FP32 with TF32 tensor cores in convolutions \(PyTorch's default\); with --precision bf16 one",
-        ),
-        ("v100", None, r"^FP32 \(PyTorch's default\); with --precision fp16 one worker"),
-        ("a100", "bf16", "^BF16 mixed precision$"),
-        ("k40", None, r"^FP32 \(PyTorch's default\)$"),
+        ("a100", None, ("FP32 with TF32 tensor cores in convolutions (PyTorch's default)", "bf16")),
+        ("v100", None, ("FP32 (PyTorch's default)", "fp16")),
+        ("a100", "bf16", ("BF16 mixed precision", None)),
+        ("k40", None, ("FP32 (PyTorch's default)", None)),
     ],
 )
 def test_the_precision_is_said_with_the_flag_that_changes_it(device, precision, says):
     words = PredictRequest(
         model="mlp:hidden=2000", shape=(1, 28, 28), classes=10, device=device, precision=precision
     )
-    assert re.search(says, ask(words).model.known.precision)
+    basis = find_model(words).basis
+    assert (basis.precision, basis.faster_precision and basis.faster_precision[0]) == says
 
 
 def test_what_bf16_gains_is_what_it_gains_when_it_is_typed():
     words = PredictRequest(model="resnet18", device="a100", workers=(1,))
-    gain = ask(words).model.cost(32).compute / ask(replace(words, precision="bf16")).model.cost(32).compute
-    assert f"computes {gain:.2g}x as fast" in ask(words).model.known.precision
+    usual, narrow = (find_model(one).cost(32).step for one in (words, replace(words, precision="bf16")))
+    gain = usual.compute / narrow.compute
+    assert find_model(words).basis.faster_precision == ("bf16", pytest.approx(gain))
 
 
 def test_twice_the_servers_are_offered_as_far_as_a_run_may_have_them():
     words = PredictRequest(model="mlp", device="a100", strategies=("ps",), servers=32)
-    assert "--servers 64" in [remedy.what for remedy in ask(words).remedies]
-    assert not any(remedy.kind == "servers" for remedy in ask(replace(words, servers=33)).remedies)
+    assert ("servers", "64") in find_remedies(find_model(words))
+    assert "servers" not in dict(find_remedies(find_model(replace(words, servers=33))))
 
 
 def test_an_epoch_has_whole_steps_and_a_batch_is_no_larger_than_the_data():
     """100 samples in steps of 8 are 13 steps; the last one is short and is a step all the same."""
-    money = Money(worker_hour=3600.0, samples=100, epochs=2)
-    rows = predict(asked(lambda workers: 1.0, money=money, workers=(1, 8))).series[0].rows
+    money = {"price": 3600.0, "samples": 100, "epochs": 2}
+    rows = predict(asked(lambda workers: 1.0, workers=(1, 8), **money)).series[0].rows
     assert [row.finish for row in rows] == pytest.approx([200 * 1.0, 26 * 2.0])
     assert rows[1].cost == pytest.approx(8 * 26 * 2.0)
     with pytest.raises(
         UsageError, match=r"a batch of 128 samples over all workers is larger than the training data \(100"
     ):
-        asked(lambda workers: 1.0, money=money, workers=(1, 128))
-    strong = asked(lambda workers: 1.0, money=money, workers=(3,), batch=100, scaling="strong")
+        asked(lambda workers: 1.0, workers=(1, 128), **money)
+    strong = asked(lambda workers: 1.0, workers=(3,), batch_size=100, scaling="strong", **money)
     assert predict(strong).series[0].rows[0].finish == pytest.approx(2 * 35.0)
     with pytest.raises(UsageError, match="larger than the training data"):
-        asked(lambda workers: 1.0, money=money, workers=(3,), batch=101, scaling="strong")
+        asked(lambda workers: 1.0, workers=(3,), batch_size=101, scaling="strong", **money)
 
 
 def test_no_more_workers_are_looked_at_than_there_is_data_for():
-    assert asked(lambda workers: 0.0, money=Money(samples=1000), batch=10).most == 100
+    assert asked(lambda workers: 0.0, samples=1000, epochs=1, batch_size=10).most == 100
 
 
 def test_money_counts_whole_hosts_and_the_whole_training():
-    money = Money(host_hour=8.0, samples=3600, epochs=2)
-    rows = predict(asked(lambda workers: 0.0, money=money, workers=(1, 9))).series[0].rows
+    money = {"host_price": 8.0, "samples": 3600, "epochs": 2}
+    rows = predict(asked(lambda workers: 0.0, workers=(1, 9), **money)).series[0].rows
     assert rows[0].finish == pytest.approx(7200)
     assert rows[0].cost == pytest.approx(16.0)
     assert rows[1].finish == pytest.approx(800)
@@ -305,22 +324,22 @@ def test_money_counts_whole_hosts_and_the_whole_training():
 def test_a_prediction_is_read_back_as_it_was_written():
     prediction = predict(offered(lambda workers: 2.0, 9.0))
     assert prediction.series[0].findings.helps
-    document = prediction.to_json()
-    assert Prediction.from_json(document) == replace(prediction, settings={}, versions={})
+    document = json.loads(json.dumps(to_document(prediction)))
+    assert from_document(document, Prediction).series == prediction.series
     with pytest.raises(ValueError, match="schema"):
-        Prediction.from_json(document | {"schema": 1})
+        from_document(document | {"schema": 1}, Prediction)
 
 
 @given(st.floats(0.0, 2.0), st.floats(0.0, 2.0), st.floats(0, 100))
 def test_the_interval_holds_the_point_and_grows_with_either_doubt(compute, links, exchange):
     model = ByHand(exchange=lambda workers: exchange)
-    case = Case(strategy="any", workers=4, batch=1, total=4)
+    case = Case(strategy="any", workers=4, batch=1, samples=4)
 
     def edges(one: float, two: float) -> tuple[float, float]:
-        return interval(case, lambda asked: model.step(asked).step, one, two)
+        return interval(case, lambda asked: model.step(asked).seconds, one, two)
 
     low, high = edges(compute, links)
-    assert low <= model.step(case).step <= high
+    assert low <= model.step(case).seconds <= high
     wider = edges(compute + 0.1, links + 0.1)
     assert wider[0] <= low
     assert high <= wider[1]
@@ -328,8 +347,8 @@ def test_the_interval_holds_the_point_and_grows_with_either_doubt(compute, links
 
 def test_an_interval_of_computing_alone_is_its_tenths():
     model = ByHand(exchange=lambda workers: 0.0)
-    case = Case(strategy="any", workers=1, batch=1, total=1)
-    low, high = interval(case, lambda asked: model.step(asked).step, 0.1, 0.2)
+    case = Case(strategy="any", workers=1, batch=1, samples=1)
+    low, high = interval(case, lambda asked: model.step(asked).seconds, 0.1, 0.2)
     assert math.log(high) == pytest.approx(0.12816, rel=1e-3)
     assert low == pytest.approx(1 / high)
 
@@ -371,7 +390,7 @@ def test_counts_may_be_ranges_in_any_order():
 
 def test_more_workers_than_samples_are_refused():
     with pytest.raises(UsageError, match="without a sample"):
-        asked(lambda workers: 0.0, batch=3, scaling="strong", workers=(1, 4))
+        asked(lambda workers: 0.0, batch_size=3, scaling="strong", workers=(1, 4))
 
 
 def test_usual_counts_leave_out_those_that_a_strategy_cannot_do_with():
@@ -384,11 +403,25 @@ def test_usual_counts_leave_out_those_that_a_strategy_cannot_do_with():
     assert replace(words, workers=(3, 4)).counts(10**6, 32) == (3, 4)
 
 
+PLAIN = SyncPattern()
+SERVED = SyncPattern(served=True)
+
+
+def alike(link: Link, per_host: int):
+    return equal_hosts(link, per_host, lambda workers: MEMORY, ())
+
+
 def test_hosts_fill_in_order_and_the_last_is_partly_used():
-    place = Alike(link=Link(bandwidth=1e9, latency=0.0), per_host=4)
-    assert [host.workers for host in place.cluster(10).hosts] == [4, 4, 2]
-    assert [host.workers for host in place.cluster(3).hosts] == [3]
-    assert place.hosts(9) == 3
+    layout = alike(Link(bandwidth=1e9, latency=0.0), 4)
+    assert [host.workers for host in layout(10, PLAIN).hosts] == [4, 4, 2]
+    assert [host.workers for host in layout(3, PLAIN).hosts] == [3]
+
+
+def test_a_hundred_thousand_hosts_are_two_groups():
+    assert [group.count for group in alike(Link(bandwidth=1e9, latency=0.0), 4)(400_003, PLAIN).groups] == [
+        100_000,
+        1,
+    ]
 
 
 def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
@@ -398,10 +431,9 @@ def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
         Host(name="b", link=link, workers=0, servers=1),
         Host(name="c", link=link, workers=2),
     )
-    place = Described(Cluster.of(hosts))
-    part = place.cluster(1, SyncPattern(served=True))
-    assert [(host.name, host.workers) for host in part.hosts] == [("a", 1), ("b", 0)]
-    assert [host.name for host in place.cluster(4).hosts] == ["a", "c"], "nobody talks to servers"
+    layout = first_workers(Cluster.of(hosts))
+    assert [(host.name, host.workers) for host in layout(1, SERVED).hosts] == [("a", 1), ("b", 0)]
+    assert [host.name for host in layout(4, PLAIN).hosts] == ["a", "c"], "no worker sends to servers"
 
 
 def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_none():
@@ -410,58 +442,47 @@ def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_n
     words = PredictRequest(
         model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", cluster=cluster
     )
-    place = find_standing(words, None).place
-    assert isinstance(place, Described)
+    model = find_model(words)
     keeper = Host(name="keeper", link=Link(bandwidth=1e6, latency=1e-3), workers=0, servers=1)
-    whole = place.whole.with_hosts((*place.whole.hosts, keeper))
-    model = replace(ask(words).model, place=Described(whole))
-    case = Case(strategy="all-reduce", workers=2, batch=8, total=16).with_link("inside", bandwidth=4.0)
-    assert model.step(case).step == pytest.approx(model.explained(case).step, rel=1e-12)
-    assert model.step(case).step < model.step(case.as_described).step
-    assert model.explained(case).link == "inside"
-    other = case.as_described.with_link("network", bandwidth=100.0, latency=0.0)
-    assert model.step(other).step == model.step(case.as_described).step, "nobody crosses it"
+    whole = model.deployment.described.with_hosts((*model.deployment.described.hosts, keeper))
+    model = replace(model, deployment=replace(model.deployment, layout=first_workers(whole)))
+    case = Case(strategy="all-reduce", workers=2, batch=8, samples=16)
+    faster = case.with_link("inside", bandwidth=4.0)
+    assert model.step(faster).seconds < model.step(case).seconds
+    assert model.explain(faster).link == "inside"
+    other = case.with_link("network", bandwidth=100.0, latency=0.0)
+    assert model.step(other).seconds == model.step(case).seconds, "nothing crosses it"
 
 
 def test_only_the_link_that_is_named_is_made_faster():
-    place = Alike(link=Link(bandwidth=1e9, latency=1e-6), per_host=2)
-    plain = place.cluster(4)
-    case = Case(strategy="any", workers=4, batch=1, total=4)
-    several = changed(plain, case.with_link("network", bandwidth=2.0, latency=3.0))
-    assert several.hosts[1].link == Link(bandwidth=2e9, latency=3e-6)
-    assert several.hosts[1].inside == plain.hosts[1].inside
-    within = changed(plain, case.with_link("inside", bandwidth=2.0))
-    assert within.hosts[1].link == plain.hosts[1].link
-    assert within.hosts[0].inside.bandwidth == 2 * plain.hosts[0].inside.bandwidth
-    worse = changed(plain, replace(case, links=2.0))
-    assert LinkNames().wire(worse, "network").bandwidth == 0.5e9
-    assert worse.hosts[0].inside.bandwidth == plain.hosts[0].inside.bandwidth / 2
+    plain = make_setup(4, per_host=2, link=Link(bandwidth=1e9, latency=1e-6))
+    (group,) = plain.cluster.groups
 
+    def changed(**factors: float) -> Host:
+        (found,) = apply_change(plain, Change(**factors)).cluster.groups
+        return found.host
 
-def test_another_world_is_the_same_by_kinds_of_hosts_as_by_hosts():
-    """Other links are put on the kinds of hosts, not on each of 100,000."""
-    words = PredictRequest(
-        model="mlp:hidden=500", shape=(1, 28, 28), classes=10, device="v100", per_host=2, network="1gbit"
-    )
-    case = Case(strategy="all-reduce", workers=33, batch=8, total=264, compute=1.3, links=1.7)
-    case = case.with_link("network", bandwidth=0.5)
-    model = ask(words).model
-    by_kinds, by_hosts = model.step(case), model.explained(case)
-    assert by_kinds.step == pytest.approx(by_hosts.step, rel=1e-12)
-    assert by_kinds.hidden == pytest.approx(by_hosts.hidden, rel=1e-12)
-    assert by_kinds.step > model.step(case.as_described).step
+    several = changed(link="network", bandwidth=2.0, latency=3.0)
+    assert several.link == Link(bandwidth=2e9, latency=3e-6)
+    assert several.inside == group.host.inside
+    within = changed(link="inside", bandwidth=2.0)
+    assert within.link == group.host.link
+    assert within.inside.bandwidth == 2 * group.host.inside.bandwidth
+    worse = changed(transfers=2.0)
+    assert worse.link.bandwidth == 0.5e9
+    assert worse.inside.bandwidth == group.host.inside.bandwidth / 2
 
 
 def test_a_trace_on_the_line_of_two_others_is_that_of_its_batch():
-    subject = subject_of("cnn", shape=(1, 8, 8), classes=10)
+    subject = traceable_of("cnn", shape=(1, 8, 8), classes=10)
     made = []
 
     def tracer(samples: int) -> Trace:
         made.append(samples)
         return trace(subject, samples)
 
-    batches = Batches(tracer)
-    found = [batches.trace(samples) for samples in (32, 16, 4, 1)]
+    traces = BatchTraces(tracer)
+    found = [traces.trace(samples) for samples in (32, 16, 4, 1)]
     assert made == [32, 2, 1], "a batch of one is a case of its own"
     assert found[1] == trace(subject, 16)
     assert found[2] == trace(subject, 4)
@@ -475,10 +496,10 @@ def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_co
     profile = Profile(
         name="here", made="now", versions={}, machine={}, device={}, links=links, contention=(1.0, 1.5)
     )
-    place = Machine(profile)
-    (host,) = place.cluster(2, SyncPattern()).hosts
+    layout = one_machine(profile)
+    (host,) = layout(2, PLAIN).hosts
     assert (host.workers, host.inside.bandwidth, host.contention) == (2, 1e9, (1.0, 1.5))
-    assert place.cluster(2, SyncPattern(served=True)).hosts[0].inside.bandwidth == 2e9
+    assert layout(2, SERVED).hosts[0].inside.bandwidth == 2e9
 
 
 def measured_across(*names: str) -> Profile:
@@ -493,37 +514,32 @@ def measured_across(*names: str) -> Profile:
 
 
 def test_workers_on_several_measured_machines_talk_over_the_network_that_was_measured():
-    place = Machines(measured_across("network", "wire", "memory"), per_host=2)
-    cluster = place.cluster(3, SyncPattern())
+    layout = equal_machines(measured_across("network", "wire", "memory"), 2)
+    cluster = layout(3, PLAIN)
     assert [host.workers for host in cluster.hosts] == [2, 1]
     assert {(host.link.bandwidth, host.inside.bandwidth) for host in cluster.hosts} == {(1e8, 3e8)}
     assert cluster.hosts[0].contention == (1.0, 1.5)
-    assert place.cluster(3, SyncPattern(served=True)).hosts[0].link.bandwidth == 2e8, (
-        "messages have a fit of their own"
-    )
+    assert layout(3, SERVED).hosts[0].link.bandwidth == 2e8, "messages have a fit of their own"
 
 
 def test_a_profile_of_several_hosts_puts_a_worker_on_each():
     words = PredictRequest(model="mlp", profile=Path("here.json"))
-    standing = find_standing(words, measured_across("network", "wire"))
-    assert standing.place.hosts(4) == 4
+    assert find_deployment(words, measured_across("network", "wire")).hosts(4) == 4
     here = measured_across("memory", "network")
-    assert find_standing(words, here).place.hosts(4) == 1, (
-        "the machine itself, unless the network is asked for"
-    )
-    assert find_standing(replace(words, network="measured"), here).place.hosts(4) == 4
+    assert find_deployment(words, here).hosts(4) == 1, "the machine itself, unless the network is asked for"
+    assert find_deployment(replace(words, network="measured"), here).hosts(4) == 4
     with pytest.raises(UsageError, match="has no network"):
-        find_standing(replace(words, network="measured"), measured_across("memory"))
-    with pytest.raises(UsageError, match="add --profile"):
-        find_standing(PredictRequest(model="mlp", device="a100", network="measured"), None)
+        find_deployment(replace(words, network="measured"), measured_across("memory"))
+    with pytest.raises(UsageError, match="give a profile"):
+        find_deployment(PredictRequest(model="mlp", device="a100", network="measured"), None)
 
 
 def test_the_interval_holds_what_operators_without_a_measured_relative_may_really_take():
     """Guessed as one pass over memory, they took four to eight times as long as the whole step was predicted to."""
     guessed = {"linalg_matrix_exp": 0.25, "_fft_r2c": 0.1, "special_bessel_j0": 0.05}
-    case = Case(strategy="all-reduce", workers=1, batch=32, total=32)
+    case = Case(strategy="all-reduce", workers=1, batch=32, samples=32)
     sure, related, foreign = (
-        interval(case, lambda one: 1.25e-3 * one.compute, 0.15, 0.2, longest(shares))
+        interval(case, lambda one: 1.25e-3 * one.change.compute, 0.15, 0.2, longest(shares))
         for shares in ({}, {"gelu": 0.4}, guessed)
     )
     assert sure == related, "what has measured relatives is doubted by how far those are apart"
@@ -537,21 +553,22 @@ def test_what_is_guessed_is_said_beside_the_interval():
         def cost(self, batch: int) -> StepCost:
             return replace(super().cost(batch), unmeasured={"_fft_r2c": 0.5})
 
-    question = asked(lambda workers: 0.5)
-    sure, unsure = predict(question), predict(replace(question, model=Guessing(exchange=lambda workers: 0.5)))
-    assert sure.known.interval == "a guess"
-    assert "50 % of computing is predicted by guess" in unsure.known.interval
-    assert unsure.known.interval.endswith("may take 10 times as long")
+    guessing = Guessing(exchange=lambda workers: 0.5)
+    sure, unsure = predict(asked(guessing.exchange)), predict(asked(guessing.exchange, model=guessing))
+    assert sure.basis.interval == "a guess"
+    assert "50 % of computing is guessed" in unsure.basis.interval
+    assert unsure.basis.interval.endswith("may take 10 times as long")
     assert unsure.series[0].rows[0].high > 5 * sure.series[0].rows[0].high
 
 
 def test_only_numbers_that_were_asked_about_are_told_to_who_waits():
     told: list[str] = []
-    predict(asked(lambda workers: 0.5), tell=told.append)
+    asking = asked(lambda workers: 0.5)
+    predict(Pricing(asking.request, asking.model, progress=told.append))
     assert {one.rpartition(", ")[2] for one in told} == {"1 worker", "2 workers", "4 workers"}
 
 
 def test_a_disturbed_measurement_is_told_as_the_rest_of_a_sentence():
-    told = told_disturbance("Other processes used 1.0 of 2 cores on a: times are longer.")
+    told = as_clause("Other processes used 1.0 of 2 cores on a: times are longer.")
     assert told == "; other processes used 1.0 of 2 cores on a: times are longer"
-    assert told_disturbance("") == ""
+    assert as_clause("") == ""

@@ -6,24 +6,27 @@ from pathlib import Path
 import pytest
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.devices.base import StepCost
-from paceline.costs.given import given_costs
+from paceline.costs.device import StepCost
+from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
+from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.recording import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
-from paceline.studies.predict.base import Setup
-from paceline.studies.predict.events import settings_of, shape_of, step_times
-from paceline.studies.predict.scored import compare_parts, parts_table
-from paceline.studies.predict.steps import predict_step
+from paceline.studies.predict.score import compare_parts, parts_table
+from paceline.studies.predict.setup import Setup
+from paceline.studies.predict.step import predict_step
 
 LINK = Link(bandwidth=1e9, latency=1e-4)
 SETUP = Setup(
     strategy="all-reduce",
     cluster=Cluster.of(tuple(Host(name=name, link=LINK) for name in "ab")),
     cost=StepCost(
-        samples=8, data=1e-3, forward=4e-3, backward=8e-3, apply=2e-3, ready=(1.0, 0.6, 0.2), spread=0.0
+        samples=8,
+        step=StepBreakdown(data=1e-3, forward=4e-3, backward=8e-3, apply=2e-3),
+        ready=(1.0, 0.6, 0.2),
+        spread=0.0,
     ),
     shape=JobShape(
         name="made", parameters=(300_000, 400_000, 500_000), train_samples=64, test_samples=8, buffers=0
@@ -35,14 +38,14 @@ SETUP = Setup(
 def record(tmp_path: Path) -> RunFolder:
     """Of a virtual run of what ``SETUP`` says."""
     folder = RunFolder(tmp_path)
-    settings = settings_of(SETUP, 2, 20)
-    cluster = replace(SETUP.cluster, times=step_times(SETUP.cost, SETUP.cluster.times))
+    settings = SETUP.settings(2, 20)
+    cluster = replace(SETUP.cluster, times=SETUP.times)
     with FolderRecorder(folder, 2, 20) as recorder:
         simulate(
             settings,
-            shape_of(SETUP, settings),
+            SETUP.shape_for(settings),
             cluster,
-            given_costs(cluster, settings.batch_sizes, {}),
+            stated_costs(cluster, settings.batch_sizes, {}),
             gradients=False,
             recorder=recorder,
         )
@@ -51,7 +54,7 @@ def record(tmp_path: Path) -> RunFolder:
 
 def test_every_part_is_as_recorded(record: RunFolder) -> None:
     """What the predictor calls a part is what records call it, hidden transfers and the whole step included."""
-    rows = {row.part: row for row in compare_parts(predict_step(SETUP), record)}
+    rows = {row.part: row for row in compare_parts(predict_step(SETUP).breakdown, record)}
     for part in ("data", "forward", "backward", "communicate", "apply", "hidden", "step"):
         assert rows[part].recorded > 0
         assert rows[part].error == pytest.approx(0, abs=1e-6)
@@ -62,7 +65,7 @@ def test_every_part_is_as_recorded(record: RunFolder) -> None:
 
 def test_a_wrong_part_is_seen_in_its_row(record: RunFolder) -> None:
     """The table is to tell which part of the model was wrong."""
-    wrong = replace(predict_step(SETUP), backward=12e-3)
+    wrong = replace(predict_step(SETUP).breakdown, backward=12e-3)
     rows = {row.part: row for row in compare_parts(wrong, record)}
     assert rows["backward"].error == pytest.approx(0.5)
     assert rows["forward"].error == pytest.approx(0, abs=1e-6)
@@ -76,4 +79,4 @@ def test_a_wrong_part_is_seen_in_its_row(record: RunFolder) -> None:
 def test_a_folder_without_steps_is_refused(tmp_path: Path) -> None:
     """There is nothing to compare with."""
     with pytest.raises(UsageError, match="holds no recorded steps"):
-        compare_parts(predict_step(SETUP), RunFolder(tmp_path))
+        compare_parts(predict_step(SETUP).breakdown, RunFolder(tmp_path))

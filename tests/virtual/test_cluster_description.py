@@ -4,11 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from paceline.clusters.catalogue import all_devices, all_networks
 from paceline.clusters.cluster import MEMORY, Cluster, Host, Link
 from paceline.clusters.description import DEFAULT_LINK, read_cluster
-from paceline.clusters.devices import DEVICES
-from paceline.clusters.lines import find_lines, line_of
-from paceline.clusters.networks import NETWORKS
+from paceline.clusters.toml_reader import find_lines, line_of
 from paceline.errors import UsageError
 
 INLINE = (
@@ -81,12 +80,12 @@ def test_ranks_fill_hosts_in_order_and_servers_go_where_they_are_offered_a_place
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("hosts=0", ["--cluster: hosts = '0'", "1 or more"]),
+        ("hosts=0", ["cluster: hosts = '0'", "1 or more"]),
         ("hosts=2,workers=0", ["0 workers"]),
         ("hosts=two", ["'two'", "whole number"]),
         ("hosts=1000000000000", ["hosts is too large", "at most 1,000,000"]),
         ("workers=1000000000000", ["workers is too large", "at most 1,000,000"]),
-        ("bandwidth=1 Gs", ["--cluster", "bandwidth", "'1 Gs'", "Gbit/s"]),
+        ("bandwidth=1 Gs", ["cluster", "bandwidth", "'1 Gs'", "Gbit/s"]),
         ("bandwidth=-1 Gbit/s", ["bandwidth", "'-1 Gbit/s'", "not negative"]),
         ("bandwidth=0 Gbit/s", ["more than zero"]),
         ("latency=5 MB", ["latency", "'5 MB'", "50 us"]),
@@ -98,7 +97,7 @@ def test_ranks_fill_hosts_in_order_and_servers_go_where_they_are_offered_a_place
         ("start=2 s,dies=1 s", ["dies = 1 s", "after its start at 2 s"]),
         ("hosts=1,hosts=2", ["'hosts' is set twice"]),
         ("device=a1000", ["device", "unknown device 'a1000'", "'a100'", "needs its speed"]),
-        ("network=25gbt", ["--cluster: network", "'25gbt'", "Gbit/s"]),
+        ("network=25gbt", ["cluster: network", "'25gbt'", "Gbit/s"]),
         ("network=infinband", ["unknown network 'infinband'", "did you mean 'infiniband'"]),
         ("network=25gbit,bandwidth=1 Gbit/s", ["network = '25gbit'", "so does bandwidth", "leave one"]),
         ("inside-network=nvlnk3", ["inside-network", "did you mean 'nvlink3'"]),
@@ -230,9 +229,9 @@ o = 7
 def test_names_of_the_catalogue_bring_their_figures() -> None:
     cluster = read_cluster("hosts=2,workers=8,device=A100,network=25GbE,inside-network=nvlink3,latency=9 us")
     host = cluster.hosts[1]
-    assert host.device.sheet is DEVICES["a100"]
+    assert host.device.sheet is all_devices()["a100"]
     assert host.link == Link(bandwidth=25e9 / 8, latency=9e-6)
-    assert host.inside == Link(bandwidth=8 * 300e9, latency=NETWORKS["nvlink3"].latency)
+    assert host.inside == Link(bandwidth=8 * 300e9, latency=all_networks()["nvlink3"].latency)
 
 
 @pytest.mark.parametrize("text", ["device=my-old-box", "device=a1000,speed=2", "device=l40"])

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.all_reduce import Native
-from paceline.costs.network import Network
-from paceline.costs.prices import Price, tree_broadcast
+from paceline.costs.collectives import AllReduceCosts, Price, tree_broadcast
+from paceline.costs.network import FlowNetwork
 from paceline.costs.topology import Topology
 from paceline.runtimes.virtual.timeline import Timeline, run_transfers
 
@@ -17,7 +16,7 @@ MB = 1_000_000
 
 
 def ring_all_reduce(topology: Topology, size: int) -> Price:
-    return Native(topology).price(size, 4)
+    return AllReduceCosts("native", topology).price(size, 4)
 
 
 def cluster(*workers: int, bandwidth: float = 100e6, latency: float = 1e-3) -> Cluster:
@@ -28,13 +27,13 @@ def cluster(*workers: int, bandwidth: float = 100e6, latency: float = 1e-3) -> C
     )
 
 
-def run_all(network: Network) -> None:
+def run_all(network: FlowNetwork) -> None:
     while network.next_end() < inf:
         network.advance(network.next_end())
 
 
 def test_two_flows_into_one_link_take_twice_as_long() -> None:
-    network, ends = Network([100.0, 100.0, 100.0]), []
+    network, ends = FlowNetwork([100.0, 100.0, 100.0]), []
     network.start(0.0, 50.0, {0: 1, 2: 1}, ends.append)
     network.start(0.0, 50.0, {1: 1, 2: 1}, ends.append)
     run_all(network)
@@ -42,13 +41,13 @@ def test_two_flows_into_one_link_take_twice_as_long() -> None:
 
 
 def test_a_flow_that_ends_leaves_its_share_to_the_other() -> None:
-    network, ends = Network([100.0]), []
+    network, ends = FlowNetwork([100.0]), []
     network.start(0.0, 50.0, {0: 1}, ends.append)
     network.start(0.5, 100.0, {0: 1}, ends.append)
     run_all(network)
     # Alone until 0.5 the first is done then; had it been longer they would share.
     assert ends == [0.5, 1.5]
-    network, ends = Network([100.0]), []
+    network, ends = FlowNetwork([100.0]), []
     network.start(0.0, 100.0, {0: 1}, ends.append)
     network.start(0.5, 100.0, {0: 1}, ends.append)
     run_all(network)
@@ -56,7 +55,7 @@ def test_a_flow_that_ends_leaves_its_share_to_the_other() -> None:
 
 
 def test_who_is_limited_elsewhere_leaves_the_rest_to_others() -> None:
-    network = Network([10.0, 100.0])
+    network = FlowNetwork([10.0, 100.0])
     slow = network.start(0.0, 1.0, {0: 1, 1: 1}, lambda _: None)
     fast = network.start(0.0, 1.0, {1: 1}, lambda _: None)
     assert network.flows == [slow, fast]
@@ -76,7 +75,7 @@ flow = st.tuples(
 )
 @settings(max_examples=60, deadline=None)
 def test_every_byte_arrives_no_link_is_overfull_and_nobody_could_have_more(capacities, flows) -> None:
-    network, ends = Network(capacities), []
+    network, ends = FlowNetwork(capacities), []
     waiting = sorted(flows, key=lambda item: item[0])
     carried, now = 0.0, 0.0
 
@@ -165,7 +164,7 @@ def test_flows_take_as_long_as_the_closed_form(workers, pricer) -> None:
     transfers = [(0.5, pricer(topology, 3 * MB)), (0.51, pricer(topology, MB)), (9.0, pricer(topology, MB))]
 
     def times(disturbed: bool):
-        timeline, found = Timeline(Network(topology.capacities)), []
+        timeline, found = Timeline(FlowNetwork(topology.capacities)), []
         if disturbed:  # an event in the middle that does nothing: the transfers must go the long way
             timeline.at(0.6, lambda _: None)
         run_transfers(timeline, transfers, found.extend)
@@ -179,7 +178,7 @@ def test_flows_take_as_long_as_the_closed_form(workers, pricer) -> None:
 
 def test_a_collective_shares_with_a_message() -> None:
     topology = Topology(cluster(1, 1, latency=0.0))
-    timeline, found, ends = Timeline(Network(topology.capacities)), [], []
+    timeline, found, ends = Timeline(FlowNetwork(topology.capacities)), [], []
     way = topology.between(0, 1)
     # The ring moves 1 MB over each link at 50 MB/s while the message of 1 MB does the same.
     timeline.at(0.0, lambda now: timeline.network.start(now, MB, way.crosses, ends.append))

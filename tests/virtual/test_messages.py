@@ -9,7 +9,7 @@ from torch import Tensor
 from virtual_helpers import StepTimes, make_cluster, make_job, settings_of, time_only, with_gradients
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.given import given_costs
+from paceline.costs.stated import stated_costs
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
@@ -300,7 +300,7 @@ def test_a_collective_and_a_message_share_the_senders_link() -> None:
 def test_the_same_run_twice_is_the_same_record() -> None:
     cluster = with_server(4, jitter=0.3)
     settings = settings_of(4, iterations=20)
-    costs = given_costs(cluster, settings.batch_sizes, {}, 1)
+    costs = stated_costs(cluster, settings.batch_sizes, {}, 1)
     one, two = (
         simulate(settings, SHAPE, cluster, costs, gradients=False, strategy=Asynchronous()) for _ in range(2)
     )

@@ -18,9 +18,8 @@ from paceline.jobs.sharding import Shards
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Received, Updated
 from paceline.records.tensors import read_tensors, write_tensors
-from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.prepare import Prepared
-from paceline.runtimes.settings import Every, Settings
+from paceline.runtimes.settings import Every, Settings, Triggers
 from paceline.runtimes.virtual.replay import Recording, read_recording, replay
 from paceline.strategies import build_strategy
 
@@ -65,7 +64,7 @@ def repeated(recording: Recording) -> KeptRecords:
         job=job,
         strategy=build_strategy(settings.strategy),
         shards=shards,
-        agenda=Triggers(settings, shards.steps_per_epoch),
+        triggers=Triggers(settings, shards.steps_per_epoch),
         servers=settings.servers,
     )
     told, kept = Kept(), KeptRecords()

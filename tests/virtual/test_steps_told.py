@@ -3,7 +3,7 @@
 import pytest
 from virtual_helpers import make_cluster, time_only
 
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import StepTimes
 from paceline.reports.summary import summary_text
 
 TIMES = StepTimes(forward=0.1, backward=0.1)

@@ -10,7 +10,7 @@ from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.clusters.description import read_cluster
 from paceline.collectives import SCHEDULES, build_schedule
 from paceline.collectives.schedule import pipelined
-from paceline.costs.all_reduce import all_reduce_costs
+from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
@@ -40,7 +40,7 @@ def test_spans_are_the_schedules_price_and_bytes_its_traffic(name, strategy) -> 
     schedule = build_schedule(name, topology.workers)
     waves = pipelined(schedule, schedule.segments(size))
     assert waves.round_count > schedule.round_count or name == "ring"
-    seconds = all_reduce_costs(name, topology).price(size, 4).seconds
+    seconds = AllReduceCosts(name, topology).price(size, 4).seconds
     for rank in range(6):
         steps = [record for record in kept.records[rank] if record.is_step]
         spans = [span.length for step in steps for span in step.spans if span.kind == "communicate"]

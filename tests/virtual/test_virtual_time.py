@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, settings_of, time_only
 
-from paceline.clusters.times import StepTimes
-from paceline.costs.given import given_costs
+from paceline.clusters.cluster import StepTimes
+from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.records.ledger import TimeLedger
 from paceline.records.lines import encode_line
@@ -193,7 +193,7 @@ def test_same_seed_same_record_byte_for_byte_and_another_seed_another() -> None:
 
 
 def test_jitter_varies_steps_by_about_its_size_and_leaves_the_median() -> None:
-    costs = given_costs(make_cluster(2, times=StepTimes(forward=1.0, backward=1.0, jitter=0.1)), (8, 8), {})
+    costs = stated_costs(make_cluster(2, times=StepTimes(forward=1.0, backward=1.0, jitter=0.1)), (8, 8), {})
     drawn = torch.tensor([costs.gradient(rank, 8, step).forward for rank in range(2) for step in range(2000)])
     assert drawn.log().std().item() == pytest.approx(0.1, rel=0.1)
     assert drawn.median().item() == pytest.approx(1.0, abs=0.01)
@@ -235,6 +235,6 @@ def test_what_cannot_be_simulated_is_refused() -> None:
     with pytest.raises(UsageError, match="does not say how long backward takes"):
         time_only(make_cluster(2, times=StepTimes(forward=1.0)))
     cluster = make_cluster(2)
-    costs = given_costs(cluster, (8, 8), {})
+    costs = stated_costs(cluster, (8, 8), {})
     with pytest.raises(UsageError, match="only a shape"):
         simulate(settings_of(2), SHAPE, cluster, costs)

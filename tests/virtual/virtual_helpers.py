@@ -7,9 +7,8 @@ from math import inf
 import torch
 from torch import Tensor, nn, optim
 
-from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.clusters.times import StepTimes
-from paceline.costs.given import given_costs
+from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
+from paceline.costs.stated import stated_costs
 from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec
 from paceline.records.events import MetricsRow
@@ -132,7 +131,7 @@ def time_only(
     """Simulate without gradients; return the summary and what was recorded."""
     settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
     kept = KeptRecords(detailed=detailed)
-    costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+    costs = stated_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
     summary = simulate(
         settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=kept, horizon=horizon
     )
@@ -145,7 +144,7 @@ def with_gradients(
     """Simulate with gradients; return the summary and what was recorded and told."""
     settings = settings_of(cluster.workers, strategy=strategy_name, **changes)
     told, kept = Kept(), KeptRecords()
-    costs = given_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
+    costs = stated_costs(cluster, settings.batch_sizes, settings.slow, settings.seed)
     summary = simulate(settings, job, cluster, costs, strategy=strategy, observer=told, recorder=kept)
     kept.rows = told.rows
     return summary, kept

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import App, Group, Parameter
 
 from paceline.cli.options import DEFAULT_WORKERS, whole
-from paceline.cli.place import PlaceOptions
-from paceline.cli.together import run_workers
+from paceline.cli.place import PlaceOptions, run_workers
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat
@@ -75,14 +74,7 @@ def collectives(
         from paceline.studies.collectives.run import run_bench
 
         with closing(BenchReport(as_json=as_json)) as report:
-            result = run_bench(
-                asked,
-                place,
-                show=report.show,
-                progress=report.progress,
-                beat=heartbeat.beat,
-                stopping=stopping,
-            )
+            result = run_bench(asked, place, show=report.show, beat=heartbeat.beat, stopping=stopping)
             if place.rank == 0:
                 report.finish(result)
         return result

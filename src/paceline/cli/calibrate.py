@@ -9,23 +9,25 @@ from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
 from paceline.cli.options import whole
-from paceline.cli.place import PlaceOptions
-from paceline.cli.together import be_worker, launch_workers
-from paceline.clusters.profile_file import DEFAULT_PATH
+from paceline.cli.place import PlaceOptions, be_worker, start_workers
+from paceline.clusters.profile import DEFAULT_PATH
 from paceline.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from paceline.clusters.profile import Profile
     from paceline.records.folder import RunFolder
     from paceline.runtimes.live.heartbeat import Heartbeat
-    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.signals import StopRequest
     from paceline.studies.calibrate.link_fit import ContentionFit
-    from paceline.studies.calibrate.links import LinksOutcome
+
+SCHEMA = 2
 
 WHAT = Group("What is measured", sort_key=1)
 SHOWN = Group("What is written and shown", sort_key=5)
@@ -100,14 +102,13 @@ def device(
     as_json
         One JSON document instead of text.
     """
-    from paceline.reports.calibrate import ShownCalibration, render_device, write_and_render
-    from paceline.studies.calibrate.device import calibrate_machine, check_out
+    from paceline.reports.calibrate import ShownCalibration, render_device
+    from paceline.studies.calibrate.device import calibrate_device, check_out
 
     check_out(out)
     with closing(ShownCalibration()) as observer:
-        profile, found = calibrate_machine(seconds, threads, name, observer=observer, busy=busy)
-    lines = render_device(found)
-    return _print(write_and_render(profile, out, {"device": asdict(found)}, lines, as_json=as_json), out)
+        profile, found = calibrate_device(seconds, threads, name, observer=observer, busy=busy)
+    return _write(profile, out, {"device": asdict(found)}, render_device(found), as_json=as_json)
 
 
 @app.command
@@ -137,65 +138,49 @@ def links(
     as_json
         One JSON document instead of text.
     """
+    from paceline.reports.calibrate import render_links
     from paceline.runtimes.live.process_info import ProcessInfo
-
-    where, out = where or PlaceOptions(), out or profile
-    if (place := ProcessInfo.from_environment()) is not None:
-        return be_worker(where, place, partial(_measure_links, profile, out, busy, as_json))
-    from paceline.studies.calibrate.links import check_profile
+    from paceline.studies.calibrate.links import LinksOutcome, add_links_here, check_profile
     from paceline.studies.calibrate.messages import add_messages
 
+    where, out = where or PlaceOptions(), out or profile
+
+    def show(found: "ContentionFit") -> None:
+        document = {"profile": str(out), **asdict(found)}
+        _print(document, [*render_links(found, out), _next(out)], as_json=as_json)
+
+    def work(place: ProcessInfo, heartbeat: "Heartbeat", stopping: "StopRequest") -> LinksOutcome:
+        if place.rank == 0:
+            sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
+        found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
+        if found and place.rank == 0 and (place.launch is None or place.nodes > 1):
+            show(found)  # else the launcher measures more, and shows it all
+        return LinksOutcome("done" if found else "interrupted")
+
+    if (place := ProcessInfo.from_environment()) is not None:
+        return be_worker(where, place, work)
     if not where.node_rank:
         check_profile(profile, out)
     workers = (1 if where.nodes else 2) if where.workers is None else where.workers
-    code = launch_workers(where, workers)
+    code = start_workers(where, workers)
     if code == 0 and (where.nodes or 1) == 1:
         sys.stderr.write(f"training with {workers} workers and a server: about half a minute\n")
         with tempfile.TemporaryDirectory(prefix="paceline-") as runs:
-            found = add_messages(out, workers, partial(_train, runs), busy=busy)
-        _print_links(found, out, as_json)
+            show(add_messages(out, workers, partial(_train, runs), busy=busy))
     return code
-
-
-def _measure_links(
-    profile: Path,
-    out: Path,
-    busy: bool,
-    as_json: bool,
-    place: "ProcessInfo",
-    heartbeat: "Heartbeat",
-    stopping: "StopRequest",
-) -> "LinksOutcome":
-    from paceline.studies.calibrate.links import LinksOutcome, add_links_here
-
-    if place.rank == 0:
-        sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
-    found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
-    if found and place.rank == 0 and (place.launch is None or place.nodes > 1):
-        _print_links(found, out, as_json)  # else the launcher measures more, and prints it all
-    return LinksOutcome("done" if found else "interrupted")
 
 
 def _train(runs: str, settings: Mapping[str, str]) -> "RunFolder":
     from paceline.errors import RunFailed
     from paceline.records.folder import RunFolder
-    from paceline.runtimes.live.launcher.launch import train_command
+    from paceline.runtimes.live.launcher.launch import paceline_command
 
     options = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", value)]
-    command = train_command(["train", *options, "--runs", runs, "--json"])
+    command = paceline_command(["train", *options, "--runs", runs, "--json"])
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RunFailed(f"a training with {settings['workers']} workers failed: {done.stderr.strip()}")
     return RunFolder(Path(json.loads(done.stdout)["run"]["folder"]))
-
-
-def _print_links(found: "ContentionFit", out: Path, as_json: bool) -> None:
-    from paceline.reports.calibrate import links_document, render_links
-
-    _print(
-        json.dumps(links_document(found, out), indent=2) if as_json else "\n".join(render_links(found, out)),
-        out,
-    )
 
 
 @app.command
@@ -227,14 +212,13 @@ def record(
         One JSON document instead of text.
     """
     from paceline.records.folder import RunFolder
-    from paceline.reports.calibrate import render_record, write_and_render
+    from paceline.reports.calibrate import render_record
     from paceline.studies.calibrate.device import check_out
     from paceline.studies.calibrate.record import calibrate_by_record
 
     check_out(out)
     made, found = calibrate_by_record(RunFolder(run), profile, threads, name)
-    lines = render_record(found)
-    return _print(write_and_render(made, out, {"record": found.to_json()}, lines, as_json=as_json), out)
+    return _write(made, out, {"record": found.to_json()}, render_record(found), as_json=as_json)
 
 
 @app.command
@@ -261,7 +245,7 @@ def table(
     as_json
         One JSON document instead of text.
     """
-    from paceline.reports.calibrate import fits_document, render_fits
+    from paceline.reports.calibrate import render_fits
     from paceline.studies.calibrate.table import TablePoint, fit_table, read_table
 
     measured = read_table(file)
@@ -271,14 +255,27 @@ def table(
         collective=collective,
         predict=[TablePoint.parse(text) for text in forecast.split(",")] if forecast else (),
     )
-    if as_json:
-        return _print(json.dumps(fits_document(fits, measured.model)))
-    return _print("\n".join(render_fits(fits, measured.model)))
+    document = {"model": measured.model, "fits": [fit.to_json() for fit in fits]}
+    return _print(document, render_fits(fits, measured.model), as_json=as_json)
 
 
-def _print(text: str, profile: Path | None = None) -> int:
-    """Print what was found and, below text for people, what to do with the profile."""
+def _write(
+    profile: "Profile", out: Path, document: Mapping[str, Any], lines: "Iterable[str]", *, as_json: bool
+) -> int:
+    from paceline.clusters.profile import made_before, write_profile
+    from paceline.reports.calibrate import render_profile
+
+    replaced = made_before(out)
+    write_profile(profile, out)
+    document = {"profile": str(out), "replaced": replaced, **document}
+    return _print(document, [*lines, render_profile(out, replaced), _next(out)], as_json=as_json)
+
+
+def _print(document: Mapping[str, Any], lines: "Iterable[str]", *, as_json: bool) -> int:
+    text = json.dumps({"schema": SCHEMA, **document}, indent=2) if as_json else "\n".join(lines)
     sys.stdout.write(f"{text}\n")
-    if profile and not text.startswith("{"):
-        sys.stdout.write(f"next: paceline predict resnet18 --profile {profile}\n")
     return 0
+
+
+def _next(profile: Path) -> str:
+    return f"next: paceline predict resnet18 --profile {profile}"

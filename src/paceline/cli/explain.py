@@ -3,19 +3,17 @@
 import json
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from cyclopts import Group, Parameter
 from rich.console import Console
+from rich.table import Table
 
 from paceline.cli.options import whole
 from paceline.errors import UsageError
-from paceline.reports.explain.request import DRAWN, WRITTEN, Request
+from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
 
-if TYPE_CHECKING:
-    from paceline.reports.explain.story import Story
-
-WHO = Group("Who takes part", sort_key=1)
+PARTICIPANTS = Group("Participants", sort_key=1)
 WHAT = Group("What is reduced", sort_key=2)
 SHOWN = Group("What is shown", sort_key=3)
 
@@ -26,8 +24,8 @@ def explain(
     schedule: str | None = None,
     /,
     *,
-    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=WHO)] = None,
-    hosts: Annotated[str | None, Parameter(group=WHO)] = None,
+    workers: Annotated[int | None, Whole, Parameter(name=["--workers", "-np"], group=PARTICIPANTS)] = None,
+    hosts: Annotated[str | None, Parameter(group=PARTICIPANTS)] = None,
     op: Annotated[str | None, Parameter(group=WHAT)] = None,
     values: Annotated[str | None, Parameter(group=WHAT, allow_leading_hyphen=True)] = None,
     length: Annotated[int | None, Whole, Parameter(group=WHAT)] = None,
@@ -38,7 +36,7 @@ def explain(
 ) -> None:
     """Show what a collective does, round by round.
 
-    Who sends which chunk to whom, and what each holds afterwards. Without a schedule: which ones there are.
+    Which process sends which chunk to which other, and what each holds afterwards. Without a schedule, list them.
 
     Parameters
     ----------
@@ -66,9 +64,7 @@ def explain(
     options = (workers, hosts, op, values, length, seed, segments, html)
     if schedule is None:
         return _list(as_json, asked=any(option is not None for option in options))
-    from paceline.reports.explain.answer import answer
-
-    request = Request(
+    request = ExplainRequest(
         schedule=schedule,
         op="sum" if op is None else op,
         workers=workers,
@@ -78,29 +74,35 @@ def explain(
         seed=seed,
         segments=1 if segments is None else segments,
     )
-    return _show(answer(request, WRITTEN if as_json and html is None else DRAWN), html, as_json)
+    return _show(request, html, as_json)
 
 
-def _show(story: "Story", html: Path | None, as_json: bool) -> None:
-    from paceline.reports.explain.document import document
-    from paceline.reports.explain.page import write_page
-    from paceline.reports.explain.text import print_story
+def _show(request: ExplainRequest, html: Path | None, as_json: bool) -> None:
+    from paceline.reports.explain.explanation import explain as explain_collective
+    from paceline.reports.explain.page import document, write_page
+    from paceline.reports.explain.text import print_explanation
 
+    explanation = explain_collective(request, WRITTEN if as_json and html is None else DRAWN)
     if html is not None:
-        write_page(story, html)
+        write_page(explanation, html)
         sys.stderr.write(f"wrote {html}: open it in a browser\n")
     if as_json:
-        print(json.dumps(document(story)))  # noqa: T201
+        print(json.dumps(document(explanation)))  # noqa: T201
     elif html is None:
-        print_story(story, Console(highlight=False))
+        print_explanation(explanation, Console(highlight=False))
 
 
 def _list(as_json: bool, asked: bool) -> None:
-    from paceline.reports.explain.catalogue import entries, print_entries
+    from paceline.reports.explain.sentences import entries
 
     if asked:
         raise UsageError(f"which schedule? name one of {', '.join(entries())}, as in 'paceline explain ring'")
     if as_json:
         print(json.dumps({"schema": 1, "entries": entries()}, indent=2))  # noqa: T201
-    else:
-        print_entries(Console(highlight=False))
+        return
+    console = Console(highlight=False)
+    grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    for name, entry in entries().items():
+        grid.add_row(f"[bold]{name}[/bold]", entry["help"])
+    console.print(grid)
+    console.print("\nfor example: paceline explain ring --workers 4 --op max", soft_wrap=True)

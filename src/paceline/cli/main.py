@@ -1,4 +1,4 @@
-"""The command's front door: which commands there are, and what an error looks like.
+"""The ``paceline`` command: its sub-commands, and how errors are reported.
 
 Nothing here imports torch: each command is imported when it is called, so help is quick.
 """
@@ -39,11 +39,11 @@ COMMANDS = {
     "codecs": ("paceline.cli.lists:codecs", "List what can go on a wire instead of whole gradients."),
     "models": ("paceline.cli.lists:models", "List the models that ship."),
     "devices": (
-        "paceline.cli.catalogue:devices",
+        "paceline.cli.lists:devices",
         "List the devices that predictions know, with their sources.",
     ),
     "networks": (
-        "paceline.cli.catalogue:networks",
+        "paceline.cli.lists:networks",
         "List the networks that predictions know, with their sources.",
     ),
     "data": ("paceline.cli.lists:data", "List the data sets that ship or are found in a folder."),
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _unknown_word(word: str) -> UsageError:
-    """What stands first is neither a command nor an option; a single letter is taken for a long option's first."""
+    """The first word is neither a command nor an option; a single letter is taken for a long option's first."""
     if not word.startswith("-"):
         return unknown("command", word, COMMANDS, see="paceline --help")
     long = next((flag for flag in FLAGS if flag[2:3] and flag[2] == word[1:]), word)
@@ -107,7 +107,7 @@ def _unknown_word(word: str) -> UsageError:
 
 
 def _write_nowhere() -> None:
-    """Nobody reads on, as after `head`, which is no failure: what is still to be written must not become one."""
+    """Discard the rest of the output: the reader has closed the pipe, as `head` does, which is no failure."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

@@ -12,6 +12,7 @@ from paceline import jobs, specs
 from paceline.collectives import NATIVE, SCHEDULES, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
+from paceline.records.files import to_document
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies import STRATEGIES
 
@@ -150,7 +151,9 @@ class RunOptions:
             if (value := getattr(self, name)) is not None
         }
         if self.lr is not None:
-            parts["optimizer"] = _with_rate(_given(self.optimizer, "sgd"), self.lr)
+            parts["optimizer"] = specs.with_setting(
+                _given(self.optimizer, "sgd"), jobs.OPTIMIZERS, "lr", repr(self.lr)
+            )
         step = {name: getattr(self, name) for name in ("accumulate", "clip_norm", "precision")}
         if self.job is None:
             return JobSpec(**parts, **step)
@@ -197,21 +200,13 @@ class KeepOptions:
         from paceline.reports.progress import ConsoleObserver, JsonObserver
         from paceline.reports.tensorboard import TensorBoardObserver
 
-        shown = JsonObserver(settings.to_json()) if self.as_json else ConsoleObserver(clock=clock)
+        shown = JsonObserver(to_document(settings)) if self.as_json else ConsoleObserver(clock=clock)
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]
 
 
 def _given(value: str | None, usual: str) -> str:
     """Nothing between quotes was given too, and is not the usual."""
     return usual if value is None else value
-
-
-def _with_rate(optimizer: str, rate: float) -> str:
-    if "lr=" in optimizer:
-        raise UsageError(
-            f"--lr {rate:g} and --optimizer {optimizer} both set the learning rate; leave one out"
-        )
-    return f"{optimizer}{',' if ':' in optimizer else ':'}lr={rate!r}"
 
 
 def parse_batch_sizes(text: str, workers: int) -> tuple[int, ...]:

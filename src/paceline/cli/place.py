@@ -1,7 +1,9 @@
-"""Where workers run: the options that training and benchmarks share."""
+"""Where workers run: the options that training and benchmarks share, and how a command becomes its workers."""
 
 import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,9 +14,14 @@ from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
-    from paceline.runtimes.live.launcher.plan import Launch
+    from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.launcher.plan import LaunchPlan
     from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.live.process_info import ProcessInfo
+    from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import HasEnding
+
+WorkerTask = Callable[["ProcessInfo", "Heartbeat", "StopRequest"], "HasEnding"]
 
 
 @Parameter(name="*")
@@ -37,11 +44,11 @@ class PlaceOptions:
     secret_file: Annotated[Path | None, Parameter(group=WHERE)] = None
     """What only the run's processes know, the same file on every host (made for you on one host)."""
 
-    def plan(self, workers: int) -> "Launch":
+    def plan(self, workers: int) -> "LaunchPlan":
         """The launch of so many workers on this host."""
-        from paceline.runtimes.live.launcher.plan import Launch
+        from paceline.runtimes.live.launcher.plan import LaunchPlan
 
-        return Launch(
+        return LaunchPlan(
             nodes=1 if self.nodes is None else self.nodes,
             workers=workers,
             address=self.address,
@@ -63,19 +70,19 @@ class PlaceOptions:
                 )
         return self.secret_file
 
-    def under_launcher(self, place: "ProcessInfo") -> "ProcessInfo":
-        """The place of a process that another launcher started, with the secret that the user gave."""
-        from paceline.runtimes.live.local_secret import NEEDED
+    def under_launcher(self, info: "ProcessInfo") -> "ProcessInfo":
+        """A process that another launcher started, with the secret that the user gave."""
+        from paceline.runtimes.live.secret import NEEDED
 
-        self.refuse(place)
-        first = place.role == "worker" and place.local_rank == 0  # one warning a host
+        self.refuse(info)
+        first = info.role == "worker" and info.local_rank == 0  # one warning a host
         if (secret_file := self._checked_secret(warn=first)) is not None:
-            return replace(place, secret_file=secret_file.absolute())
-        if place.nodes > 1:
-            raise UsageError(f"a run on {place.nodes} hosts {NEEDED}")
-        return place
+            return replace(info, secret_file=secret_file.absolute())
+        if info.nodes > 1:
+            raise UsageError(f"a run on {info.nodes} hosts {NEEDED}")
+        return info
 
-    def refuse(self, place: "ProcessInfo") -> None:
+    def refuse(self, info: "ProcessInfo") -> None:
         """Under a launcher the launcher decides; saying it twice must not say two things."""
         decided = {
             "--nodes": self.nodes,
@@ -86,12 +93,12 @@ class PlaceOptions:
         for option, given in decided.items():
             if given is not None:
                 raise UsageError(
-                    f"{option} {given} contradicts the launcher, which set RANK={place.rank}; "
+                    f"{option} {given} contradicts the launcher, which set RANK={info.rank}; "
                     "leave the option out, or unset RANK"
                 )
-        if place.role == "worker" and self.workers is not None and self.workers != place.local_workers:
+        if info.role == "worker" and self.workers is not None and self.workers != info.local_workers:
             raise UsageError(
-                f"--workers {self.workers} differs from the {place.local_workers} that the launcher started "
+                f"--workers {self.workers} differs from the {info.local_workers} that the launcher started "
                 "on this host; leave the option out"
             )
 
@@ -113,15 +120,17 @@ class WhereOptions(PlaceOptions):
     """Seconds that a process may stand still before it is ended (default 120); it is named after about 8."""
     silence: Annotated[float | None, Parameter(group=WHERE)] = None
     """Seconds without a sign of life after which a worker of a server, or a host, counts as lost (default 20)."""
+    join: Annotated[str | None, Parameter(group=WHERE)] = None
+    """Be one more worker of a run with servers: its folder on this host, or HOST:PORT with --secret-file."""
 
-    def refuse(self, place: "ProcessInfo") -> None:
+    def refuse(self, info: "ProcessInfo") -> None:
         """Another launcher than ours watches neither progress nor, without servers, signs of life."""
-        super().refuse(place)
-        watched = {"--hang-timeout": self.hang_timeout, "--silence": None if place.servers else self.silence}
+        super().refuse(info)
+        watched = {"--hang-timeout": self.hang_timeout, "--silence": None if info.servers else self.silence}
         for option, given in watched.items():
             if given is not None:
                 raise UsageError(
-                    f"{option} {given:g} has no effect under the launcher that set RANK={place.rank}, which does "
+                    f"{option} {given:g} has no effect under the launcher that set RANK={info.rank}, which does "
                     "not watch for it; leave the option out, or unset RANK to start with 'paceline train'"
                 )
 
@@ -135,3 +144,35 @@ class WhereOptions(PlaceOptions):
             if (given := getattr(self, name)) is not None:
                 known[name] = given
         return LiveOptions(**known)
+
+
+def rerun(arguments: Sequence[str]) -> int:
+    """Run a command line in this process, which is a fork, as a new interpreter would."""
+    from paceline.cli.main import main
+
+    sys.argv[1:] = arguments
+    return main()
+
+
+def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
+    """Be one worker where a launcher has set its variables, else start ``workers`` on this host."""
+    from paceline.runtimes.live.process_info import ProcessInfo
+
+    info = ProcessInfo.from_environment()
+    return start_workers(where, workers) if info is None else be_worker(where, info, task)
+
+
+def start_workers(where: PlaceOptions, workers: int) -> int:
+    from paceline.runtimes.live.launcher.start import launch_workers
+    from paceline.studies.collectives.request import check_workers
+
+    check_workers(workers * max(where.nodes or 1, 1))
+    return launch_workers(where.plan(workers), rerun, sys.argv[1:])
+
+
+def be_worker(where: PlaceOptions, info: "ProcessInfo", task: WorkerTask) -> int:
+    from paceline.runtimes.live.worker.guard import run_guarded
+
+    if info.launch is None:
+        info = where.under_launcher(info)
+    return run_guarded(info, partial(task, info))

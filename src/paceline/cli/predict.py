@@ -1,11 +1,10 @@
-"""``paceline predict``: how fast will it go, on hardware that nobody has bought yet?"""
+"""``paceline predict``: how fast a training will be, on hardware that is not there yet."""
 
 import json
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Group, Parameter
 
@@ -15,8 +14,7 @@ from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 
 if TYPE_CHECKING:
-    from paceline.studies.predict.prediction import Prediction
-    from paceline.studies.predict.words import PredictRequest
+    from paceline.studies.predict import Prediction, PredictRequest
 
 MONEY = Group("What it costs", sort_key=5)
 SHOWN = Group("What is shown", sort_key=6)
@@ -184,7 +182,7 @@ def predict(
     out: Annotated[Path | None, Parameter(group=SHOWN)] = None,
     as_json: Annotated[bool, Parameter(name="--json", group=SHOWN, negative=(), show_default=False)] = False,
 ) -> int:
-    """Predict how fast a training will go, on hardware that nobody has bought yet.
+    """Predict how fast a training will be, on hardware that is not there yet.
 
     The model is traced without weights and without a GPU; a device turns its operators into time; the strategy's
     program runs on the described network. The answer first: faster or
@@ -206,83 +204,52 @@ def predict(
         One JSON document instead of text.
     """
     with without_collecting():
-        from paceline.studies.predict.asking import answer
+        from paceline.studies.predict import predict as predict_request
 
-    words = _words(
-        name,
-        subject or SubjectOptions(),
-        compute or ComputeOptions(),
-        way or WayOptions(),
-        money or MoneyOptions(),
-        cost or CostOptions(),
-    )
+    request = _request(name, subject or SubjectOptions(), compute, way, money, cost)
     if svg is not None and svg.suffix != ".svg":
         raise UsageError(f"--svg {svg}: name a file that ends in .svg")
-    if words.cost_model == "paleo":
-        return _by_paleo(words, layers, as_json, refused={"--chart": chart, "--svg": svg, "--out": out})
-    from paceline.reports.predict.progress import Waiting
-
-    waiting = Waiting(sys.stderr)
-    prediction = answer(words, layers=layers, tell=waiting)
-    waiting.done()
-    _write(prediction, out, svg)
-    if as_json:
-        print(json.dumps(prediction.to_json(), indent=2))  # noqa: T201
-    else:
-        print("\n".join(_lines(prediction, chart)))  # noqa: T201
-    return 0
-
-
-def _by_paleo(words: "PredictRequest", layers: bool, as_json: bool, refused: Mapping[str, object]) -> int:
-    """Paleo's own table instead."""
-    for option, value in refused.items():
-        if value:
+    for option, value in {"--chart": chart, "--svg": svg}.items():
+        if value and request.cost_model == "paleo":
             raise UsageError(
-                f"{option} has no place with --cost-model paleo, which prints its own table; leave it out"
+                f"{option} does not go with --cost-model paleo, which prints its own table; leave it out"
             )
-    from paceline.reports.predict.paleo import paleo_lines
-    from paceline.studies.predict.paleo import answer_by_paleo
+    from paceline.reports.predict.text import ProgressLine
 
-    table = answer_by_paleo(words, layers=layers)
-    print(json.dumps(table.to_json(), indent=2) if as_json else "\n".join(paleo_lines(table)))  # noqa: T201
+    progress = ProgressLine(sys.stderr)
+    prediction = predict_request(request, modules=layers, progress=progress)
+    progress.done()
+    _write(prediction, out, svg)
+    print("\n".join([_document(prediction)] if as_json else _lines(prediction, chart)))  # noqa: T201
     return 0
 
 
-def _words(
-    name: str | None,
-    subject: SubjectOptions,
-    compute: ComputeOptions,
-    way: WayOptions,
-    money: MoneyOptions,
-    cost: CostOptions,
-) -> "PredictRequest":
-    from paceline.studies.predict.question import parse_counts
-    from paceline.studies.predict.words import PredictRequest
+def _request(name: str | None, subject: SubjectOptions, *groups: object) -> "PredictRequest":
+    from paceline.studies.predict import PredictRequest
+    from paceline.studies.predict.request import parse_counts
 
+    options = [vars(group) for group in groups if group is not None]
+    given: dict[str, Any] = {
+        key: value for group in options for key, value in group.items() if value is not None
+    }
+    if "workers" in given:
+        given["workers"] = parse_counts(given["workers"])
+    if "strategy" in given:
+        given["strategies"] = tuple(given.pop("strategy"))
     return PredictRequest(
         model=name,
         job=subject.spec(),
         shape=subject.shape(),
         classes=subject.classes,
         optimizer=subject.optimizer,
-        **vars(compute),
-        workers=None if way.workers is None else parse_counts(way.workers),
-        batch=way.batch_size,
-        accumulate=way.accumulate,
-        scaling=way.scaling,
-        strategies=tuple(way.strategy or ("all-reduce",)),
-        collective="native" if way.collective is None else way.collective,
-        servers=1 if way.servers is None else way.servers,
-        jitter=way.jitter,
-        price=money.price or 0.0,
-        host_price=money.host_price or 0.0,
-        epochs=money.epochs,
-        samples=money.samples,
-        codec="identity" if way.codec is None else way.codec,
-        cost_model=cost.cost_model,
-        ppp_comp=cost.ppp_comp,
-        ppp_comm=cost.ppp_comm,
+        **given,
     )
+
+
+def _document(prediction: "Prediction") -> str:
+    from paceline.records.files import to_document
+
+    return json.dumps(to_document(prediction), indent=2)
 
 
 def _write(prediction: "Prediction", out: Path | None, picture: Path | None) -> None:
@@ -290,7 +257,7 @@ def _write(prediction: "Prediction", out: Path | None, picture: Path | None) -> 
     from paceline.reports.predict.svg import picture as draw
 
     if out is not None:
-        _write_text(out, json.dumps(prediction.to_json(), indent=2) + "\n")
+        _write_text(out, _document(prediction) + "\n")
     if picture is not None:
         _write_text(picture, draw(prediction))
 
@@ -300,20 +267,22 @@ def _write_text(path: Path, text: str) -> None:
         path.write_text(text)
     except OSError as error:
         raise UsageError(
-            f"cannot write {path}: {error.strerror}; name a file in a folder that is there"
+            f"cannot write {path}: {error.strerror}; name a file in an existing folder"
         ) from error
     sys.stderr.write(f"wrote {path}\n")
 
 
 def _lines(prediction: "Prediction", chart: bool) -> list[str]:
     from paceline.reports.predict.chart import chart_lines
-    from paceline.reports.predict.layers import layer_lines
+    from paceline.reports.predict.table import module_lines, paleo_lines
     from paceline.reports.predict.text import text_lines
     from paceline.reports.text import can_draw
 
+    if prediction.cost_model == "paleo":
+        return paleo_lines(prediction)
     lines = text_lines(prediction)
-    if prediction.layers:
-        lines += ["", *layer_lines(prediction.layers)]
+    if prediction.modules:
+        lines += ["", *module_lines(prediction.modules)]
     if chart:
         lines += ["", *chart_lines(prediction, unicode=can_draw(sys.stdout))]
     return lines

@@ -88,13 +88,11 @@ def latest_run(parent: Path) -> RunFolder:
     )
 
 
-def repeated_options(options: RunOptions, *, trust: bool) -> str:
+def repeated_settings(options: RunOptions, *, trust: bool) -> dict[str, object]:
     """What the command that resumes a resumed run must repeat: until it trains, its folder does not know of them."""
-    words = ["--trust"] if trust else []
-    for option in CHANGEABLE:
-        if (value := getattr(options, option[2:].replace("-", "_"))) is not None:
-            words += [option, str(value)]
-    return "".join(f" {word}" for word in words)
+    names = [option[2:].replace("-", "_") for option in CHANGEABLE]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    return {"trust": True, **given} if trust else given
 
 
 def name_folder(arguments: Sequence[str], folder: RunFolder) -> list[str]:
@@ -111,6 +109,23 @@ def name_folder(arguments: Sequence[str], folder: RunFolder) -> list[str]:
         if option == "--resume":
             named += [option, str(folder.path)]
     return named
+
+
+def asked_settings(
+    options: RunOptions, workers: int | None, resume: RunFolder | None, *, trust: bool = False
+) -> Settings:
+    """The run's settings for so many workers; for None, as far as they do not depend on their number."""
+    from paceline.runtimes.config import read_live
+
+    if resume is None:
+        if workers is None:  # what is asked of single ranks can be read only when it is known how many train
+            return replace(options, batch_size=None, slow=None, slow_turns=None).settings(1)
+        return options.settings(workers)
+    if workers is None:
+        config = read_live(resume)
+        check_code(config, resume, trust=trust)
+        return config.settings
+    return resumed_settings(options, workers, resume, trust=trust)
 
 
 def resumed_settings(
@@ -139,11 +154,11 @@ def resumed_settings(
 
 
 def check_code(config: "Config", folder: RunFolder, *, trust: bool) -> None:
-    """Refuse a job by import path whose code is not what the run last ran with, without ``trust``."""
-    from paceline.jobs.sources import check_trusted
+    """Refuse code by import path that is not what the run last ran with, without ``trust``."""
+    from paceline.runtimes import config as configs
 
-    if config.settings.job.path is not None and not trust:
-        check_trusted(config.settings.job.path, config.code, folder.path, f"--resume {folder.path}")
+    if not trust:
+        configs.check_code(config, folder, f"--resume {folder.path}", "add --trust to run it all the same")
 
 
 def _refuse_changes(options: RunOptions, earlier: Settings) -> None:

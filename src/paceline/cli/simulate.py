@@ -1,5 +1,6 @@
 """``paceline simulate``: the same training in virtual time."""
 
+import json
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from math import inf
@@ -25,12 +26,15 @@ from paceline.runtimes.settings import Settings
 from paceline.units import parse_seconds
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from paceline.clusters.cluster import Cluster
-    from paceline.costs.given import StatedCosts
+    from paceline.costs.stated import StatedCosts
     from paceline.records.summary import Summary
 
 MISSED = 3
-"""The exit code of a run that did not reach its target."""
+"""The exit code of a run that did not reach its target, and of a replay that ends with other parameters."""
+SCENARIO_SCHEMA = 1
 LINK = "bandwidth=1 Gbit/s,latency=50 us"
 TIMES = "data=0.1 ms,forward=0.7 ms,backward=1.3 ms,apply=0.1 ms"
 
@@ -77,8 +81,8 @@ class ClusterOptions:
 
     def read(self) -> "Cluster":
         """The described cluster."""
+        from paceline.clusters.cluster import StepTimes
         from paceline.clusters.description import read_cluster
-        from paceline.clusters.times import StepTimes
 
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"--workers {self.workers} is too small: at least 1 worker must train")
@@ -94,13 +98,13 @@ class ClusterOptions:
 
     def costs(self, cluster: "Cluster", settings: Settings) -> "StatedCosts":
         """How long things take there: as the cluster states it, or as a run was recorded."""
-        from paceline.costs.given import given_costs
         from paceline.costs.recorded import typical_step
+        from paceline.costs.stated import stated_costs
         from paceline.runtimes.config import check_same_job
         from paceline.runtimes.threads import HostRoom
 
         if not self.times:
-            return given_costs(
+            return stated_costs(
                 cluster, settings.batch_sizes, settings.slow, settings.seed, settings.slow_turns
             )
         recorded = RunFolder(self.times)
@@ -109,7 +113,7 @@ class ClusterOptions:
         if room := HostRoom.of_run(recorded):
             room.check_hosts(cluster, f"--times {self.times}")
         stated = replace(cluster, times=times)
-        return given_costs(
+        return stated_costs(
             stated, (samples,) * cluster.workers, settings.slow, settings.seed, settings.slow_turns
         )
 
@@ -142,9 +146,7 @@ def simulate(
         )
     options, where = options or RunOptions(), where or ClusterOptions()
     if replay is not None:
-        from paceline.cli.replay import repeat
-
-        return repeat(replay, options, where, keep or KeepOptions())
+        return _repeat(replay, options, where, keep or KeepOptions())
     import torch
 
     spare_compiler()
@@ -160,10 +162,8 @@ def simulate(
 def _answer(
     scenario: Path, replay: Path | None, options: RunOptions, where: ClusterOptions, keep: KeepOptions
 ) -> int:
-    from paceline.cli.scenario import answer_scenario
-
     given = [*(["--replay"] if replay else []), *given_options(options), *where.given(), *keep.given()]
-    return answer_scenario(scenario, given, keep.as_json)
+    return _answer_scenario(scenario, given, keep.as_json)
 
 
 def _run(
@@ -182,7 +182,7 @@ def _run(
         keep.parent, name, settings, {"cluster": asdict(cluster), "gradients": where.gradients}
     )
     observer = Tee([FolderObserver(folder), *keep.observers(settings, "simulated")])
-    with FolderRecorder(folder, settings.workers, prepared.agenda.last) as recorder, closing(observer):
+    with FolderRecorder(folder, settings.workers, prepared.triggers.last) as recorder, closing(observer):
         if where.note:
             observer.noted(where.note)
         if not recorder.detailed:
@@ -216,3 +216,92 @@ def _tell_updates(folder: RunFolder, summary: "Summary", gradient: float, horizo
         sequential = sequential_updates(gradient, horizon) if horizon < inf else None
         entries = list(read_server_log(folder.server_events(0)))
         print(f"\n{timeline_text(entries, sequential)}")  # noqa: T201
+
+
+def _answer_scenario(path: Path, given: list[str], as_json: bool) -> int:
+    """Answer what the file asks; ``given`` are other options, which have no place beside it."""
+    from paceline import specs
+    from paceline.reports.scenarios import RENDERERS
+    from paceline.studies.scenarios.scenario import read_scenario
+
+    if given:
+        raise UsageError(f"{path} says all that is run, so {given[0]} has no place; leave one of them out")
+    scenario = read_scenario(path)
+    try:
+        rendered = specs.find(RENDERERS[scenario.ask])(scenario.answer())
+    except UsageError as mistake:
+        raise scenario.placed(mistake) from mistake
+    if as_json:
+        head = {
+            "schema": SCENARIO_SCHEMA,
+            "scenario": str(path),
+            "about": scenario.about,
+            "ask": scenario.ask,
+        }
+        print(json.dumps({**head, "answer": rendered.answer, "result": rendered.document}))  # noqa: T201
+    else:
+        blank = [""] if rendered.lines else []
+        lines = [rendered.answer, f"({scenario.about})", *blank, *rendered.lines]
+        print("\n".join(lines))  # noqa: T201
+    return 0
+
+
+def _repeat(run: Path, options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
+    """Repeat a run and say whether it ends with the same parameters; 3 where it does not."""
+    import torch
+
+    from paceline.reports.progress import Tee
+    from paceline.runtimes.prepare import prepare
+    from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
+    from paceline.runtimes.virtual.replay import read_recording, replay
+
+    if given := [*given_options(options), *where.given()]:
+        raise UsageError(
+            f"--replay {run} says all that is run, so {given[0]} has no place; leave one of them out"
+        )
+    recording = read_recording(RunFolder(run))
+    torch.set_num_threads(recording.threads)
+    prepared = prepare(recording.settings)
+    name = keep.name or f"{prepared.job.name}-replay"
+    machinery = {"replay": str(recording.folder.path), "gradients": recording.gradients}
+    folder = new_folder(keep.parent, name, recording.settings, machinery)
+    observer = Tee([FolderObserver(folder), *keep.observers(recording.settings, "recorded")])
+    with FolderRecorder(folder, recording.workers, prepared.triggers.last) as recorder, closing(observer):
+        replay(
+            recording,
+            observer=observer,
+            recorder=recorder,
+            prepared=prepared,
+            name=name,
+            folder=str(folder.path),
+        )
+    return _compare(recording.folder, folder, keep.as_json)
+
+
+def _compare(recorded: RunFolder, repeated: RunFolder, silent: bool) -> int:
+    """Tell how far the two models are apart, where there are two."""
+    from paceline.records.tensors import read_tensors
+
+    if not recorded.model.exists() or not repeated.model.exists():
+        _say("every update is the recorded one; there is no model to compare", silent)
+        return 0
+    one, other = read_tensors(recorded.model), read_tensors(repeated.model)
+    apart = {key: _distance(one[key], other[key]) for key in one}
+    worst = max(apart, key=lambda key: apart[key])
+    if not apart[worst]:
+        _say("every update is the recorded one, and the parameters are equal to the last bit", silent)
+        return 0
+    _say(
+        f"every update is the recorded one, and the parameters differ: by {apart[worst]:.3g} at most, in {worst}",
+        silent,
+    )
+    return MISSED
+
+
+def _distance(one: "Tensor", other: "Tensor") -> float:
+    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
+
+
+def _say(sentence: str, silent: bool) -> None:
+    if not silent:
+        print(sentence)  # noqa: T201

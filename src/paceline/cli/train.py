@@ -2,23 +2,28 @@
 
 import os
 import sys
-from contextlib import ExitStack
 from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
 
-from paceline.cli.options import DEFAULT_WORKERS, KeepOptions, RunOptions
-from paceline.cli.place import WhereOptions
-from paceline.cli.process import Asked, join, starting, work
-from paceline.cli.resuming import ResumeOptions, name_folder, repeated_options
-from paceline.cli.served import ServedOptions
-from paceline.errors import BEFORE_FIRST_STEP, UsageError
-from paceline.records.folder import RunFolder
+from paceline.cli.importing import spare_compiler
+from paceline.cli.options import DEFAULT_WORKERS, KeepOptions, RunOptions, given_options
+from paceline.cli.place import WhereOptions, rerun
+from paceline.cli.resuming import ResumeOptions, asked_settings, name_folder, repeated_settings
+from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
+from paceline.runtimes.settings import Settings
+
+if TYPE_CHECKING:
+    from paceline.records.observer import Observer
+    from paceline.runtimes.live.request import TrainRequest
+
+_OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file", "--join")
 
 
 def train(
     *,
     options: RunOptions | None = None,
     where: WhereOptions | None = None,
-    served: ServedOptions | None = None,
     resume: ResumeOptions | None = None,
     keep: KeepOptions | None = None,
 ) -> int:
@@ -31,77 +36,94 @@ def train(
     """
     from paceline.runtimes.live.process_info import ProcessInfo
 
+    options, where = options or RunOptions(), where or WhereOptions()
     resume, keep = resume or ResumeOptions(), keep or KeepOptions()
-    asked = Asked(
-        options=options or RunOptions(),
-        where=where or WhereOptions(),
-        served=served or ServedOptions(),
-        keep=keep,
-        resume=resume.folder(keep),
-        trust=resume.trust,
-    )
-    if resume.trust and resume.resume is None and asked.served.join is None:
+    folder = resume.folder(keep)
+    if resume.trust and resume.resume is None and where.join is None:
         raise UsageError(
             "--trust has no place without --resume or --join: the code of a new run is your own; leave it out"
         )
-    if asked.served.join is not None:
-        return join(asked)
-    place = ProcessInfo.from_environment()
-    if place:
-        return work(asked, place)
+    if where.join is not None:
+        return _join(where.join, options, where, resume, keep)
+    info = ProcessInfo.from_environment()
+    if info is None:
+        # torch reads it when it is imported, before workers are forked: what goes wrong there is told by paceline.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        return _launch(asked)
+        from paceline.runtimes.live.request import TrainRequest
+
+        request = TrainRequest(
+            settings=partial(asked_settings, options, trust=resume.trust),
+            options=where.live(folder),
+            observe=partial(_observe, keep),
+            runs=keep.parent,
+            resume=folder,
+            name=keep.name or "",
+            trust=resume.trust,
+        )
+        if info is None:
+            return _launch(request, options, where)
     except KeyboardInterrupt:  # once workers run, their launcher hears it
-        sys.stderr.write(f"paceline: {BEFORE_FIRST_STEP}\n")
+        if info is None:
+            sys.stderr.write(f"paceline: {BEFORE_FIRST_STEP}\n")
         raise
+    from paceline.runtimes.live.worker.process import run_process
+
+    spare_compiler()
+    if info.launch is None:
+        info = where.under_launcher(info.with_servers(request.servers()))
+    return run_process(request, info)
 
 
-def _launch(asked: Asked) -> int:
-    """Find every mistake here, once; then start this very command line again as each worker and server."""
-    # torch reads it when it is imported, before workers are forked: what goes wrong there is told by paceline.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
-    from paceline.records.folder import check_parent, check_writable
-    from paceline.records.lock import RunLock
-    from paceline.runtimes.config import check_unfinished, read_settings
-    from paceline.runtimes.live.launcher.launch import launch, say_on_stderr, train_command
-    from paceline.runtimes.prepare import prepare
+def _launch(request: "TrainRequest", options: RunOptions, where: WhereOptions) -> int:
+    from paceline.cli.reshard import make_folder
+    from paceline.runtimes.config import read_settings
+    from paceline.runtimes.live.launcher.start import launch_training
     from paceline.runtimes.threads import VARIABLE, usual_threads
 
-    where, resume = asked.where, asked.resume
-    live = where.live(resume)
-    if resume and where.threads is None and VARIABLE in os.environ and usual_threads() != live.threads:
+    folder, threads = request.resume, request.options.threads
+    if folder and where.threads is None and VARIABLE in os.environ and usual_threads() != threads:
         say_on_stderr(
-            f"{VARIABLE}={os.environ[VARIABLE]} is not used: the run goes on with --threads {live.threads}, as it "
+            f"{VARIABLE}={os.environ[VARIABLE]} is not used: the run goes on with --threads {threads}, as it "
             "began; --threads says otherwise"
         )
     workers = where.workers
     if workers is None:
-        workers = read_settings(resume).workers // (where.nodes or 1) if resume else DEFAULT_WORKERS
-    plan = where.plan(workers)
-    arguments = sys.argv[1:]
-    with ExitStack() as stack:
-        start = stack.enter_context(starting(live.device))
-        servers = asked.servers()
-        if resume:  # before anything is imported or started; the workers share it
-            if plan.nodes == 1 and plan.workers != read_settings(resume).workers:
-                resume = _resharded(asked, resume, plan.workers)
-                asked = replace(asked, resume=resume)
-            arguments = name_folder(arguments, resume)
-            check_unfinished(resume, asked.settings(plan.nodes * plan.workers))
-            check_writable(resume)
-            stack.enter_context(RunLock.own(resume, plan.node_rank))
-            plan = replace(plan, resume=resume.path, again=repeated_options(asked.options, trust=asked.trust))
-        prepare(asked.settings(plan.nodes * plan.workers))
-        if not resume:
-            check_parent(asked.keep.parent)
-        plan = replace(plan, servers=servers, silence=live.silence, hang=live.hang)
-        return launch(train_command(arguments), plan, start=start)
+        workers = read_settings(folder).workers // (where.nodes or 1) if folder else DEFAULT_WORKERS
+    again = repeated_settings(options, trust=request.trust) if folder else {}
+    return launch_training(
+        request,
+        replace(where.plan(workers), again=again),
+        rerun,
+        lambda folder: name_folder(sys.argv[1:], folder) if folder else sys.argv[1:],
+        partial(make_folder, trust=request.trust),
+    )
 
 
-def _resharded(asked: Asked, resume: RunFolder, workers: int) -> RunFolder:
-    """A folder for another number of workers, made when nothing else is wrong with what was asked for."""
-    from paceline.cli.reshard import make_folder
-    from paceline.runtimes.config import check_unfinished, read_settings
+def _observe(keep: KeepOptions, settings: Settings) -> "Observer":
+    from paceline.reports.progress import Tee
+    from paceline.reports.trace import TraceObserver
 
-    check_unfinished(resume, asked.settings(read_settings(resume).workers))
-    return make_folder(resume, workers, trust=asked.trust)
+    return Tee([*keep.observers(settings, "wall"), TraceObserver()])
+
+
+def _join(
+    run: str, options: RunOptions, where: WhereOptions, resume: ResumeOptions, keep: KeepOptions
+) -> int:
+    kept = {
+        "--resume": resume.resume,
+        "--name": keep.name,
+        "--json": keep.as_json,
+        "--tensorboard": keep.tensorboard,
+    }
+    given = [option for option in given_options(where) if option not in _OWN_OF_A_JOINER]
+    given += [option for option, value in kept.items() if value]
+    given += [option for option in given_options(options) if option != "--job"]
+    for option in given:
+        raise UsageError(
+            f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
+        )
+    from paceline.runtimes.live.worker.process import join
+
+    spare_compiler()
+    return join(run, where.secret_file, where.live(None), keep.runs, job=options.job, trust=resume.trust)

@@ -1,10 +1,24 @@
-"""A machine that was measured: one small file that can be shared."""
+"""A machine that was measured: one small JSON file that can be shared."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+
+from paceline.errors import UsageError
+from paceline.records.files import DamagedFile, from_document, read_json, replacing, to_document
 
 SCHEMA = 4
+DEFAULT_PATH = Path("paceline-profile.json")
+LARGEST = 8_000_000
+"""Bytes; a profile is far smaller, and what is larger is something else."""
+AGAIN = "make it again with 'paceline calibrate'"
+
+Positive = Annotated[float, msgspec.Meta(ge=1e-15, le=1e300)]
+NotNegative = Annotated[float, msgspec.Meta(ge=0, le=1e300)]
+Count = Annotated[int, msgspec.Meta(ge=1)]
 
 DISTURBED = "disturbed"
 """What ``machine`` of a profile holds where something else computed while it was measured: a sentence."""
@@ -17,10 +31,10 @@ SLICE = 0.003
 
 
 def moment(apart: float) -> float:
-    """How much workers who meet after so many seconds are like workers who meet at once, 1, or never, 0.
+    """How much workers that synchronise after ``apart`` seconds resemble those that do at once, 1, or never, 0.
 
-    Who has no core meanwhile is waited for. That costs in proportion while all is shorter than a slice; beyond, it is
-    some slices, however long it takes until the next meeting.
+    The others wait for a worker that has no core meanwhile. That costs in proportion while all is shorter than a slice;
+    beyond, it is some slices, however long it takes until the next synchronisation.
     """
     return 1 / (1 + apart / SLICE)
 
@@ -32,21 +46,20 @@ class LinkFit:
     name: str
     """How it was reached: "memory" (shared memory of one host), "loopback" (Gloo on one host), "messages" (with a
     server on one host), "network" (all-reduces between hosts) or "wire" (messages between hosts)."""
-    bandwidth: float
+    bandwidth: Positive
     """Bytes a second."""
-    latency: float
-    """Seconds."""
-    spread: float
+    latency: NotNegative
+    spread: NotNegative
     """Standard deviation of the logarithm of (measured / predicted)."""
-    points: int
+    points: Count
     """Measurements behind it."""
-    workers: int = 2
-    """How many talked at once."""
+    workers: Count = 2
+    """How many communicated at once."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """What ``paceline calibrate`` found; the device's part is a document that ``costs.devices.fitted`` reads."""
+    """What ``paceline calibrate`` found; the device's part is a document that ``costs.fitted`` reads."""
 
     name: str
     made: str
@@ -57,15 +70,15 @@ class Profile:
     """CPU or GPU by name, cores, threads a worker; and what disturbed the measurement, where anything did."""
     device: Mapping[str, Any]
     links: tuple[LinkFit, ...] = ()
-    contention: tuple[float, ...] = ()
+    contention: tuple[Positive, ...] = ()
     """How many times as long computing takes with 1, 2, 3... workers of the host at it; the first is 1."""
-    contention_short: tuple[float, ...] = ()
-    """The same where they meet again after a moment: cores that are shared are then shared unevenly."""
-    cipher: float | None = None
-    """Bytes a second, each way, that one process encrypts; None in a profile that is older than the measurement."""
+    contention_short: tuple[Positive, ...] = ()
+    """The same where they synchronise again after a moment: shared cores are then shared unevenly."""
+    cipher: Positive | None = None
+    """Bytes a second, each way, that one process encrypts; None where it was not measured."""
 
     def contention_between(self, apart: float) -> tuple[float, ...]:
-        """How many times as long computing takes with 1, 2, 3... workers who meet after so many seconds of it."""
+        """How many times as long computing takes with 1, 2, 3... workers that synchronise every ``apart`` seconds."""
         if len(self.contention_short) != len(self.contention):
             return self.contention
         part = moment(apart)
@@ -73,6 +86,77 @@ class Profile:
         return tuple(long + (short - long) * part for short, long in pairs)
 
     def link(self, name: str, workers: int) -> LinkFit | None:
-        """What was measured of a link with as many workers, or with the number next to it; None where nothing was."""
+        """The measurement of a link with ``workers``, or with the number next to it; None where there is none."""
         found = [fit for fit in self.links if fit.name == name]
         return min(found, key=lambda fit: (abs(fit.workers - workers), fit.workers)) if found else None
+
+
+def write_profile(profile: Profile, path: Path) -> None:
+    """Write it whole or not at all; a UsageError says why it cannot be written."""
+    try:
+        with replacing(path) as file:
+            file.write(msgspec.json.encode({"schema": SCHEMA, **to_document(profile)}))
+    except OSError as error:
+        raise UsageError(f"cannot write the profile {str(path)!r}: {error.strerror}") from error
+
+
+def read_profile(path: Path, torch_version: str | None = None) -> Profile:
+    """Read it; a UsageError names the file and what is wrong with it.
+
+    With ``torch_version``, a profile that was measured with another torch is refused: kernels change.
+    """
+    profile = _checked(path, _document(path))
+    measured = profile.versions.get("torch", "")
+    if torch_version is not None and _minor(measured) != _minor(torch_version):
+        raise UsageError(
+            f"{path} was measured with torch {measured or 'of no version'} and this is torch {torch_version}, "
+            f"whose kernels may differ; {AGAIN}"
+        )
+    return profile
+
+
+def made_before(path: Path) -> str | None:
+    """When the profile that is there was made, in words; None where there is no file."""
+    if not path.exists():
+        return None
+    try:
+        return f"a profile of {read_profile(path).made}"
+    except UsageError:
+        return "a file that is not a profile"
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > LARGEST:
+            raise UsageError(f"{path} is no profile: it is larger than {LARGEST // 1_000_000} MB")
+        found = read_json(path)
+    except OSError as error:
+        raise UsageError(f"cannot read the profile {str(path)!r}: {error.strerror}") from error
+    except DamagedFile as error:
+        raise UsageError(f"{error}; {AGAIN}") from error
+    if not isinstance(found, dict):
+        raise UsageError(f"{path} is JSON but no profile; {AGAIN}")
+    return found
+
+
+def _checked(path: Path, document: dict[str, Any]) -> Profile:
+    schema = document.pop("schema", None)
+    if schema != SCHEMA:
+        raise UsageError(
+            f"{path} is a profile of schema {schema!r}, made by another version of paceline; this one reads schema "
+            f"{SCHEMA}: {AGAIN}"
+        )
+    try:
+        profile = from_document(document, Profile)
+    except msgspec.ValidationError as error:
+        raise UsageError(f"{path} is not a profile that can be used: {error}; {AGAIN}") from error
+    known = {Profile: [document], LinkFit: document.get("links", [])}
+    for kind, entries in known.items():
+        names = {field.name for field in fields(kind)}
+        for extra in (key for entry in entries for key in entry if key not in names):
+            raise UsageError(f"{path} is not a profile that can be used: {extra!r} is unknown; {AGAIN}")
+    return profile
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])

@@ -1,17 +1,32 @@
-"""What goes on a wire. One file a codec; this table is the only other place that knows of it."""
+"""What is sent in place of a whole gradient, by name; this table is the only other place that knows of a codec."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
+from typing import TYPE_CHECKING, cast
+
+from paceline import specs
+from paceline.errors import unknown
+
+if TYPE_CHECKING:
+    from paceline.codecs.base import Codec
 
 CODECS: Mapping[str, str] = MappingProxyType(
     {
-        "half": "paceline.codecs.half:Half",
-        "identity": "paceline.codecs.identity:Identity",
-        "int8": "paceline.codecs.int8:Int8",
-        "low-rank": "paceline.codecs.low_rank:LowRank",
+        "half": "paceline.codecs.base:Half",
+        "identity": "paceline.codecs.base:Identity",
+        "int8": "paceline.codecs.quantized:Int8",
+        "powersgd": "paceline.codecs.powersgd:PowerSGD",
         "random-k": "paceline.codecs.sparse:RandomK",
-        "sign": "paceline.codecs.sign:Sign",
+        "sign": "paceline.codecs.quantized:Sign",
         "threshold": "paceline.codecs.sparse:Threshold",
         "top-k": "paceline.codecs.sparse:TopK",
     }
 )
+
+
+def build_codec(spec: str) -> "Codec":
+    """The codec that a text such as "top-k:ratio=0.05" names."""
+    name = specs.split(spec, CODECS)[0]
+    if name == "low-rank":  # what powersgd was called
+        raise unknown("codec", name, CODECS, see="paceline codecs", meant="powersgd")
+    return cast("Codec", specs.build(spec, CODECS, "codec"))

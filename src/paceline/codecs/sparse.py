@@ -38,8 +38,20 @@ def _scatter(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
     return flat.scatter_(0, places.long(), values).reshape(tuple(shape))
 
 
+class _WithPlaces:
+    """Values and their places; those of different workers are elsewhere, so messages do not add."""
+
+    @property
+    def sums(self) -> bool:
+        return False
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        values, places = message
+        return _scatter(places, values, shape)
+
+
 @dataclass(frozen=True, kw_only=True)
-class TopK:
+class TopK(_WithPlaces):
     """Send the largest numbers and their places (Aji and Heafield, 2017)."""
 
     ratio: float = 0.01
@@ -48,24 +60,13 @@ class TopK:
     def __post_init__(self) -> None:
         _check(ratio=self.ratio)
 
-    @property
-    def sums(self) -> bool:
-        """Each worker's largest are elsewhere."""
-        return False
-
     def encode(self, tensor: Tensor) -> Message:
         """Values and places of the largest, in no order."""
         flat = tensor.reshape(-1)
         places = flat.abs().topk(_kept(flat.numel(), self.ratio), sorted=False).indices
         return flat[places], _narrow(places, flat)
 
-    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """Zeros but for those."""
-        values, places = message
-        return _scatter(places, values, shape)
-
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
-        """A value and a place each."""
         return _kept(elements(shapes), self.ratio) * (element + INDEX)
 
 
@@ -88,16 +89,13 @@ class RandomK:
         return True
 
     def encode(self, tensor: Tensor) -> Message:
-        """The values at the drawn places."""
         flat = tensor.reshape(-1)
         return (flat[self._places(flat.numel(), flat.device)],)
 
     def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """Zeros but for those."""
         return _scatter(self._places(prod(shape), message[0].device), message[0], shape)
 
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
-        """Values only."""
         return _kept(elements(shapes), self.ratio) * element
 
     def _places(self, count: int, device: torch.device) -> Tensor:
@@ -109,7 +107,7 @@ class RandomK:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Threshold:
+class Threshold(_WithPlaces):
     """Send the numbers whose size is at least a bound, and their places (Strom, 2015)."""
 
     bound: float = 0.001
@@ -123,11 +121,6 @@ class Threshold:
         if not 0 <= self.bound < float("inf"):
             raise ValueError(f"bound={self.bound:g} is out of range; it must be at least 0")
 
-    @property
-    def sums(self) -> bool:
-        """Each worker's are elsewhere."""
-        return False
-
     def encode(self, tensor: Tensor) -> Message:
         """Values and places of those above the bound, in order."""
         flat = tensor.reshape(-1)
@@ -137,11 +130,6 @@ class Threshold:
         else:
             places = above.nonzero().view(-1)
         return flat[places], _narrow(places, flat)
-
-    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
-        """Zeros but for those."""
-        values, places = message
-        return _scatter(places, values, shape)
 
     def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
         """A value and a place each, as many as are expected."""

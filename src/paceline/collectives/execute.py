@@ -14,7 +14,7 @@ from paceline.shm.operations import Operation
 
 
 @dataclass(frozen=True, slots=True)
-class Send:
+class PlannedSend:
     """Elements of the tensor that go to another rank."""
 
     peer: int
@@ -25,13 +25,12 @@ class Send:
     def length(self) -> int:
         return self.stop - self.start
 
-    def overlaps(self, others: Iterable["Send"]) -> bool:
-        """Whether it shares elements with any of them."""
+    def overlaps(self, others: Iterable["PlannedSend"]) -> bool:
         return any(self.start < other.stop and other.start < self.stop for other in others)
 
 
 @dataclass(frozen=True, slots=True)
-class Receive(Send):
+class PlannedReceive(PlannedSend):
     """Elements that come from another rank."""
 
     reduce: bool
@@ -47,12 +46,11 @@ class Receive(Send):
 class RankRound:
     """What a rank does in one round."""
 
-    incoming: tuple[Receive, ...]
-    outgoing: tuple[Send, ...]
+    incoming: tuple[PlannedReceive, ...]
+    outgoing: tuple[PlannedSend, ...]
 
     @property
     def scratch(self) -> int:
-        """Elements of scratch space."""
         return sum(one.length for one in self.incoming if one.aside is not None)
 
 
@@ -77,9 +75,9 @@ def plan_rank(schedule: Schedule, rank: int, length: int) -> RankPlan:
         taken, sent = [], []
         for peer, start, stop, comes, reduce in zip(peers, starts, stops, received, reduces, strict=True):
             if start < stop and comes:
-                taken.append(Receive(peer, start, stop, reduce))
+                taken.append(PlannedReceive(peer, start, stop, reduce))
             elif start < stop:
-                sent.append(Send(peer, start, stop))
+                sent.append(PlannedSend(peer, start, stop))
         if taken or sent:
             planner.add(taken, tuple(sent))
     return RankPlan(tuple(planner.rounds), max((one.scratch for one in planner.rounds), default=0))
@@ -90,16 +88,16 @@ class _Planner:
     """Finds out, round by round, which messages are in each other's way."""
 
     rounds: list[RankRound] = field(default_factory=list)
-    sent: dict[int, Send] = field(default_factory=dict)
+    sent: dict[int, PlannedSend] = field(default_factory=dict)
     """Messages that may still be leaving, counted from the first."""
     count: int = 0
-    before: tuple[Send, ...] = ()
+    before: tuple[PlannedSend, ...] = ()
     """What the round before reads and writes."""
 
-    def add(self, taken: list[Receive], outgoing: tuple[Send, ...]) -> None:
+    def add(self, taken: list[PlannedReceive], outgoing: tuple[PlannedSend, ...]) -> None:
         self.sent.update(enumerate(outgoing, self.count))
         self.count += len(outgoing)
-        incoming: list[Receive] = []
+        incoming: list[PlannedReceive] = []
         aside = 0
         late: set[int] = set()
         for one in taken:
@@ -109,13 +107,13 @@ class _Planner:
                 late.add(one.peer)  # and so is what the same rank sends after it, for it arrives in order
             where, early = None if in_place else aside, one.peer not in late
             incoming.append(
-                Receive(one.peer, one.start, one.stop, one.reduce, where, early, self._freed_by(one))
+                PlannedReceive(one.peer, one.start, one.stop, one.reduce, where, early, self._freed_by(one))
             )
             aside += 0 if in_place else one.length
         self.before = (*outgoing, *taken)
         self.rounds.append(RankRound(tuple(incoming), outgoing))
 
-    def _freed_by(self, one: Receive) -> tuple[int, ...]:
+    def _freed_by(self, one: PlannedReceive) -> tuple[int, ...]:
         """What lies in a message's way; what it covers only in part may lie in a later one's way as well."""
         found = tuple(index for index, other in self.sent.items() if one.overlaps((other,)))
         for index in found:
@@ -176,12 +174,12 @@ class Execution:
                 pending[index] = self._transport.receive(self._place(one, number), one.peer)
         return pending
 
-    def _place(self, one: Receive, number: int) -> Tensor:
+    def _place(self, one: PlannedReceive, number: int) -> Tensor:
         if one.aside is None:
             return self._tensor[one.start : one.stop]
         return self._spaces[number % 2][one.aside : one.aside + one.length]
 
-    def _take(self, one: Receive, arrived: Tensor, operation: Operation) -> None:
+    def _take(self, one: PlannedReceive, arrived: Tensor, operation: Operation) -> None:
         if one.aside is None:
             return
         self._settle(one.frees)

@@ -24,13 +24,11 @@ class TorchTransport:
         self._group = group
 
     def send(self, tensor: Tensor, to: int) -> PendingMessage:
-        """Begin to send."""
         work = dist.isend(tensor, group=self._group, group_dst=to)
         assert work is not None
         return work
 
     def receive(self, tensor: Tensor, source: int) -> PendingMessage:
-        """Begin to receive."""
         work = dist.irecv(tensor, group=self._group, group_src=source)
         assert work is not None
         return work
@@ -54,11 +52,10 @@ def all_reduce(
 ) -> None:
     """Make the tensor of every rank in the group the result of all, in place, by a schedule or the one of that name.
 
-    Before anything moves, all ranks tell each other what they ask for. Where they do not ask for the same, or nobody
-    could do it, every rank raises a UsageError and none hangs. That costs an all-gather of 320 bytes in every call,
-    some milliseconds where cores are busy, and the rank's part is worked out anew. Whoever knows that all ranks
-    agree, and reduces often, makes a ``Reducer`` over a ``TorchTransport`` once and saves both.
-    Operations go by name; torch's own words for them, such as ``ReduceOp.SUM``, will do as well.
+    Before anything moves, all ranks compare what they ask for. Where that differs, or cannot be done, every rank raises
+    a UsageError and none hangs. It costs an all-gather of 320 bytes in every call, some milliseconds where cores are
+    busy. Code that reduces often, and whose ranks agree, makes a ``Reducer`` over a ``TorchTransport`` once instead.
+    ``op`` is a name, or torch's own such as ``ReduceOp.SUM``.
     """
     name = operation_name(op)
     names = _agree(_wish(tensor, schedule, name), group)
@@ -78,7 +75,6 @@ def all_reduce(
 
 
 def _kind(given: object) -> str:
-    """What it is that was given as a tensor."""
     return (
         str(given.layout).removeprefix("torch.") if isinstance(given, Tensor) else f"a {type(given).__name__}"
     )
@@ -96,8 +92,8 @@ def _wish(tensor: object, schedule: Schedule | str, op: str) -> str:
 
 def _agree(wish: str, group: dist.ProcessGroup | None) -> list[str]:
     """The hosts of all ranks, if all wish the same."""
-    told = _gather(json.dumps([wish[:160], host_id()[:100]]), group)
-    wishes, names = zip(*map(json.loads, told), strict=True)
+    texts = _gather(json.dumps([wish[:160], host_id()[:100]]), group)
+    wishes, names = zip(*map(json.loads, texts), strict=True)
     for rank, other in enumerate(wishes):
         if other != wishes[0]:
             raise UsageError(
@@ -107,7 +103,6 @@ def _agree(wish: str, group: dist.ProcessGroup | None) -> list[str]:
 
 
 def _gather(text: str, group: dist.ProcessGroup | None) -> list[str]:
-    """A short text of every rank."""
     mine = torch.frombuffer(bytearray(text.encode().ljust(_HEADER)), dtype=torch.uint8)
     all_texts = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
     dist.all_gather(all_texts, mine, group=group)

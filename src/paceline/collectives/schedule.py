@@ -92,7 +92,6 @@ class Schedule:
         return sum(turn.times for turn in self.rounds)
 
     def each_round(self) -> Iterator[Round]:
-        """All rounds one by one."""
         for turn in self.rounds:
             for later in range(turn.times):
                 starts = (turn.starts - later) % self.chunks

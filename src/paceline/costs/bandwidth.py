@@ -36,24 +36,12 @@ def busbw(collective: str, size: float, seconds: float, workers: int) -> float:
     return algbw(size, seconds) * BUS_FACTORS[collective](workers)
 
 
-def _once(workers: int) -> float:  # noqa: ARG001
-    return 1.0
-
-
-def _share(workers: int) -> float:
-    return (workers - 1) / workers
-
-
-def _there_and_back(workers: int) -> float:
-    return 2 * _share(workers)
-
-
 BUS_FACTORS: Mapping[str, Callable[[int], float]] = MappingProxyType(
     {
-        "all_reduce": _there_and_back,
-        "broadcast": _once,
-        "reduce": _once,
-        "all_gather": _share,
-        "reduce_scatter": _share,
+        "all_reduce": lambda workers: 2 * (workers - 1) / workers,
+        "broadcast": lambda workers: 1.0,  # noqa: ARG005
+        "reduce": lambda workers: 1.0,  # noqa: ARG005
+        "all_gather": lambda workers: (workers - 1) / workers,
+        "reduce_scatter": lambda workers: (workers - 1) / workers,
     }
 )

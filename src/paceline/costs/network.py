@@ -1,6 +1,6 @@
 """Flows that share links fairly, as fluids do.
 
-No link carries more than it can, and nobody can be given more without taking from somebody who has less (max-min
+No link carries more than it can, and no flow can be given more without taking from one that has less (max-min
 fairness; Bertsekas and Gallager, Data Networks, section 6.5).
 """
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from math import inf
 
 Done = Callable[[float], None]
-"""Told the time at which a flow's last byte left."""
+"""Called with the time at which a flow's last byte left."""
 
 
 @dataclass(slots=True, eq=False)
-class Group:
-    """Flows that are in the same position, and so equally fast: they meet others on the same links.
+class FlowGroup:
+    """Flows that share the same links with others, and so are equally fast.
 
     How many bytes each has sent since the group began is one number for all of them, so that time passes for a
     group in one addition, and the next to end is the one that is to get the least far (virtual time, as in fair
@@ -60,21 +60,20 @@ class Flow:
     crosses: Mapping[int, float]
     """Link to how often it is crossed."""
     done: Done
-    group: Group
+    group: FlowGroup
     ends_at: float = 0.0
     """The bytes that its group has sent when it ends."""
 
     @property
     def rate(self) -> float:
-        """Bytes a second, at present."""
         return self.group.rate
 
 
-NOWHERE = Group(inf, ())
+NOWHERE = FlowGroup(inf, ())
 """Where flows are that have ended or not begun."""
 
 
-class Network:
+class FlowNetwork:
     """Flows over links of given capacities, in virtual time.
 
     The caller keeps the clock: times never go back, and ``advance`` is called with ``next_end()`` before
@@ -85,7 +84,7 @@ class Network:
         self._capacities = capacities
         self._flows: dict[int, Flow] = {}
         self._users: dict[int, dict[int, Flow]] = {}
-        self._groups: dict[tuple[float, tuple[tuple[int, float], ...]], Group] = {}
+        self._groups: dict[tuple[float, tuple[tuple[int, float], ...]], FlowGroup] = {}
         self._number = 0
         self._now = 0.0
         self._next = inf
@@ -93,12 +92,11 @@ class Network:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing is under way."""
         return not self._flows
 
     @property
     def flows(self) -> Sequence[Flow]:
-        """What is under way, by start; for looking only."""
+        """What is under way, by start; read only."""
         self._settle()
         return list(self._flows.values())
 
@@ -120,7 +118,7 @@ class Network:
         return flow
 
     def drop(self, now: float, flow: Flow) -> None:
-        """Forget a flow that nobody waits for any more."""
+        """Forget a flow."""
         self._move(now)
         self._remove({flow.number: flow})
         self._settled = False
@@ -153,7 +151,7 @@ class Network:
                 group.sent += group.rate * passed
 
     def _join(self, flow: Flow, left: float) -> None:
-        """Put a flow that has so many bytes left among those in the same position."""
+        """Put a flow with ``left`` bytes to go into the group that shares the same links."""
         cap, shared = inf, []
         for link, times in flow.crosses.items():
             if len(self._users[link]) > 1:
@@ -163,7 +161,7 @@ class Network:
         key = (cap, tuple(shared))
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = Group(*key)
+            group = self._groups[key] = FlowGroup(*key)
         group.flows += 1
         flow.group, flow.ends_at = group, group.sent + left
         heapq.heappush(group.order, (flow.ends_at, flow.number, flow))
@@ -201,7 +199,7 @@ class Network:
 
     def _share(self) -> None:
         """Give every group its fair rate, and see when the next flow ends."""
-        meeting: dict[int, list[Group]] = {}
+        sharing: dict[int, list[FlowGroup]] = {}
         entangled = False
         for group in self._groups.values():
             if not group.shared:
@@ -209,11 +207,11 @@ class Network:
                 continue
             entangled = entangled or len(group.shared) > 1
             for link, _ in group.shared:
-                meeting.setdefault(link, []).append(group)
+                sharing.setdefault(link, []).append(group)
         if entangled:
-            self._fill(meeting)
+            self._fill(sharing)
         else:
-            for link, groups in meeting.items():
+            for link, groups in sharing.items():
                 self._divide(link, groups)
         now, soonest = self._now, inf
         for group in self._groups.values():
@@ -223,8 +221,8 @@ class Network:
                 soonest = end
         self._next = soonest
 
-    def _divide(self, link: int, groups: list[Group]) -> None:
-        """Share one link among groups that meet nowhere else: the slowest by themselves come first."""
+    def _divide(self, link: int, groups: list[FlowGroup]) -> None:
+        """Share one link among groups that share no other: those with the lowest cap come first."""
         room = self._capacities[link]
         demand = sum([group.shared[0][1] * group.flows for group in groups])
         if len(groups) > 1:
@@ -236,13 +234,13 @@ class Network:
             room -= rate * weight
             demand -= weight
 
-    def _fill(self, meeting: dict[int, list[Group]]) -> None:
+    def _fill(self, sharing: dict[int, list[FlowGroup]]) -> None:
         """Fill all alike until a link is full or a group at its own limit, freeze those, go on."""
-        waiting = {id(group): group for groups in meeting.values() for group in groups}
+        waiting = {id(group): group for groups in sharing.values() for group in groups}
         slowest = sorted(waiting.values(), key=lambda one: -one.cap)
         demand = {
             link: sum([times * group.flows for group in groups for at, times in group.shared if at == link])
-            for link, groups in meeting.items()
+            for link, groups in sharing.items()
         }
         room = {link: self._capacities[link] for link in demand}
         while waiting:
@@ -251,12 +249,12 @@ class Network:
             while slowest and id(slowest[-1]) not in waiting:
                 slowest.pop()
             limited = slowest[-1].cap <= level
-            for group in [slowest[-1]] if limited else meeting[tightest]:
+            for group in [slowest[-1]] if limited else sharing[tightest]:
                 if waiting.pop(id(group), None) is not None:
                     self._freeze(group, group.cap if limited else level, room, demand)
 
     @staticmethod
-    def _freeze(group: Group, rate: float, room: dict[int, float], demand: dict[int, float]) -> None:
+    def _freeze(group: FlowGroup, rate: float, room: dict[int, float], demand: dict[int, float]) -> None:
         group.rate = rate
         for link, times in group.shared:
             weight = times * group.flows

@@ -1,18 +1,17 @@
-"""Given times that somebody measured: the typical step of a recorded run."""
+"""Stated times that were measured: the typical step of a recorded run."""
 
 from collections.abc import Iterable
 from math import log
 from statistics import fmean, quantiles
 from typing import NamedTuple
 
-from paceline.clusters.times import StepTimes
+from paceline.clusters.cluster import StepTimes
 from paceline.errors import UsageError
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
 from paceline.records.spans import StepRecord
 
-PARTS = ("data", "forward", "backward", "apply")
 MIDDLE = 1.349
 """Standard deviations between the first and the third quartile of a normal distribution."""
 
@@ -47,13 +46,13 @@ def check_alone(folder: RunFolder) -> None:
     workers = len(folder.event_files()) if folder.path.is_dir() else 0
     if workers > 1:
         raise UsageError(
-            f"{folder.path} is a run of {workers} workers, which slow each other down on one host; give the "
-            "folder of a run of one worker ('paceline train --workers 1')"
+            f"{folder.path} is a run of {workers} workers, which slow each other down on one host; give "
+            "the folder of a run of one worker"
         )
 
 
 def recorded_jitter(folder: RunFolder) -> float:
-    """By how much the recorded worker's steps vary, as ``StepTimes.jitter`` has it: by the middle half of them."""
+    """How much the recorded worker's steps vary, as ``StepTimes.jitter``, by their interquartile range."""
     records = list(read_events(next(iter(folder.event_files().values()))))
     times = [_length(r, "forward") + _length(r, "backward") for r in records if r.is_step and r.samples]
     logs = [log(time) for time in times[1:] if time > 0]
@@ -66,8 +65,8 @@ def recorded_jitter(folder: RunFolder) -> float:
 def usual_pace(folder: RunFolder, together: int = 1) -> float:
     """Seconds from the start of a step to the start of the next, in the record of worker 0, after the first tenth.
 
-    Looked at are means of so many steps in a row, as many as make a period or take turns, all with whole mini-batches;
-    the usual one of them counts.
+    The trimmed mean over groups of ``together`` steps in a row (as many as make a period or take turns), all of whole
+    mini-batches.
     """
     records = [record for record in read_events(folder.events(0)) if record.is_step]
     whole = max(record.samples for record in records)
@@ -93,10 +92,14 @@ def _typical(records: list[StepRecord]) -> Typical | None:
         if record.samples == samples:
             ledger.add(record)
     usual = ledger.totals().typical
-    parts = {part: getattr(usual, part) for part in PARTS}
-    parts["data"] += usual.other
-    checkpoint = _usual(_length(record, "checkpoint") for record in records)
-    return Typical(StepTimes(**parts, checkpoint=checkpoint), samples)
+    times = StepTimes(
+        data=usual.data + usual.other,
+        forward=usual.forward,
+        backward=usual.backward,
+        apply=usual.apply,
+        checkpoint=_usual(_length(record, "checkpoint") for record in records),
+    )
+    return Typical(times, samples)
 
 
 def _seconds_a_sample(typical: Typical) -> float:
@@ -108,7 +111,7 @@ def _length(record: StepRecord, kind: str) -> float:
 
 
 def _usual(values: Iterable[float]) -> float:
-    """The mean without the shortest and the longest tenth: what takes longer now and then counts, an accident not."""
+    """The mean without the shortest and the longest tenth."""
     found = sorted(value for value in values if value > 0)
     cut = len(found) // 10
     return fmean(found[cut : len(found) - cut]) if found else 0.0

@@ -1,10 +1,10 @@
-"""What a schedule costs when it is carried out: every rank goes on as soon as it has what it waits for.
+"""How long a schedule takes when it is executed: every rank goes on as soon as it has what it waits for.
 
-A message leaves when its sender has come to it, its receiver has posted the receive, one round ahead, and the messages
+A message leaves when its sender has reached it, its receiver has posted the receive, one round ahead, and the messages
 before it on its links are through. Rings are timed by this recurrence exactly, whatever the links. Of other schedules,
-those of few messages are played message by message (``played``). Beyond that the same recurrence times them, with the
-links shared equally among messages that wait for the same (``rounds.paces``): an approximation, whose error
-``tests/costs/test_uneven_prices.py`` states. What was worked out for the same links, or hosts, is kept.
+those of few messages are simulated message by message (``message_simulation``). Beyond that the same recurrence times
+them, with the links shared equally among messages that wait for the same (``waves.paces``): an approximation, whose
+error ``tests/costs/test_uneven_prices.py`` states. What was worked out for the same links, or hosts, is kept.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,13 +17,12 @@ from paceline.clusters.cluster import Cluster, HostGroup
 from paceline.collectives import build_schedule, find_schedule
 from paceline.collectives.execute import RankPlan
 from paceline.collectives.schedule import Ranks, Schedule
-from paceline.costs.played import parts_of, play_parts
-from paceline.costs.prices import FREE, Price, Stage
-from paceline.costs.rounds import Links, Numbers, Wave, carried, counts_of, outline_of, plan
+from paceline.costs.message_simulation import rank_plans, simulate_messages
 from paceline.costs.topology import HostRow, Topology
+from paceline.costs.waves import Links, Numbers, Wave, carried_chunks, counts_of, plan, schedule_among
 
-PLAYED = 256
-"""Messages up to which a schedule is played."""
+EXACT = 256
+"""Messages up to which a schedule other than a ring is simulated message by message."""
 
 MOST_HOSTS = 512
 """Hosts of a ring that are timed; of more, each stands for some neighbours that are alike."""
@@ -32,71 +31,53 @@ MOST_RANKS = 4_096
 """Ranks of other schedules that are timed; the price of more follows from those of fewer."""
 
 NEAR = 1e-11
-"""Part by which times may differ that are the same."""
+"""Relative difference up to which two times count as equal."""
 
+HostRows = tuple[HostRow, ...]
+ScheduleFunction = Callable[[Ranks], Schedule]
 State = tuple[Numbers, Numbers, Numbers]
 """When ranks begin their next round, when they began this one, and when what they last received was there."""
 
 
-class SchedulePrices:
-    """Prices all-reduces by one schedule on one cluster. What does not depend on the size is worked out once."""
+def schedule_seconds(
+    collective: str, rows: HostRows, size: int, element: int, *, exact: int = EXACT
+) -> float:
+    """Seconds of an all-reduce of ``size`` bytes in whole elements, in the segments in which it is executed.
 
-    def __init__(self, collective: str, topology: Topology, most_messages: int = PLAYED) -> None:
-        """``most_messages`` is up to how many are played one by one."""
-        self._collective, self._topology = collective, topology
-        self._plays = 0 if collective == "ring" else most_messages
-        self._rows = tuple(topology.rows)
-        self._timer = timer_for(find_schedule(collective), self._rows)
-
-    def price(self, size: int, element: int) -> Price:
-        """The price of ``size`` bytes in whole elements, in the segments in which it is carried out."""
-        timer = self._timer
-        if not timer.outline.rounds or not size:
-            return FREE
-        segments = timer.outline.segments(size)
-        messages = segments * sum(turn.times * len(turn.sources) for turn in timer.outline.rounds)
-        if messages <= self._plays:
-            seconds = _played(self._collective, self._rows, size, element, segments)
-        else:
-            seconds = self._timed(size, element, segments)
-        return timer.priced(self._topology, seconds, size / timer.outline.chunks)
-
-    def mean_traffic(self, size: int) -> int:
-        """Bytes that a rank sends, and receives, in the mean."""
-        outline = self._timer.outline
-        chunks = sum(turn.times * int(turn.lengths.sum()) for turn in outline.rounds)
-        return chunks * size // (outline.chunks * outline.workers)
-
-    def _timed(self, size: int, element: int, segments: int) -> float:
-        workers = self._timer.outline.workers
-        if workers <= MOST_RANKS:
-            return self._timer.seconds(size, element, segments)
-        return _extrapolated(self._collective, self._rows, workers, size, element, segments)
+    ``exact`` is the number of messages up to which each is simulated.
+    """
+    timer = timer_for(find_schedule(collective), rows)
+    schedule = timer.schedule
+    segments = schedule.segments(size)
+    messages = segments * sum(turn.times * len(turn.sources) for turn in schedule.rounds)
+    if collective != "ring" and messages <= exact:
+        return _simulated(collective, rows, size, element, segments)
+    if schedule.workers <= MOST_RANKS:
+        return timer.seconds(size, element, segments)
+    return _extrapolated(collective, rows, schedule.workers, size, element, segments)
 
 
 @lru_cache(maxsize=1024)
-def _played(collective: str, rows: tuple[HostRow, ...], size: int, element: int, segments: int) -> float:
-    """Message by message, with every host by itself."""
+def _simulated(collective: str, rows: HostRows, size: int, element: int, segments: int) -> float:
     topology = Topology(Cluster(groups=tuple(HostGroup(row.host, row.hosts) for row in rows)))
-    parts = _parts(collective, tuple(topology.workers), size // element, segments)
-    return play_parts(parts, topology, element)
+    plans = _plans(collective, tuple(topology.workers), size // element, segments)
+    return simulate_messages(plans, topology, element)
 
 
 @lru_cache(maxsize=32)
-def _parts(collective: str, hosts: tuple[int, ...], length: int, segments: int) -> Sequence[RankPlan]:
-    """What each rank does, whatever the links."""
-    return parts_of(build_schedule(collective, hosts), length, segments)
+def _plans(collective: str, hosts: tuple[int, ...], length: int, segments: int) -> Sequence[RankPlan]:
+    return rank_plans(build_schedule(collective, hosts), length, segments)
 
 
 def _extrapolated(
-    collective: str, rows: tuple[HostRow, ...], workers: int, size: int, element: int, segments: int
+    collective: str, rows: HostRows, workers: int, size: int, element: int, segments: int
 ) -> float:
     """From two smaller clusters: a master's price grows with the ranks, all others' with their logarithm."""
     hosts = sum(row.hosts for row in rows)
     counts, prices, halvings = [], [], ceil(log2(workers / MOST_RANKS))
     for times in (halvings + 1, halvings):
-        timer = timer_for(find_schedule(collective), tuple(thinned(rows, hosts >> times)))
-        counts.append(timer.outline.workers)
+        timer = timer_for(find_schedule(collective), thinned(rows, hosts >> times))
+        counts.append(timer.schedule.workers)
         prices.append(timer.seconds(size, element, segments))
     grows = float if collective == "one-to-all" else log2
     slope = (prices[1] - prices[0]) / (grows(counts[1]) - grows(counts[0]))
@@ -104,62 +85,53 @@ def _extrapolated(
 
 
 @lru_cache(maxsize=64)
-def timer_for(
-    outline: Callable[[Ranks], Schedule], rows: tuple[HostRow, ...], *, hides: bool = False
-) -> "Timer":
-    """The same timer for the same schedule on the same links: it knows what it was asked before."""
-    return Timer(outline, rows, hides=hides)
+def timer_for(function: ScheduleFunction, rows: HostRows, *, hides: bool = False) -> "ScheduleTimer":
+    """The same timer for the same schedule on the same links: it keeps its results."""
+    return ScheduleTimer(function, rows, hides=hides)
 
 
-class Timer:
+class ScheduleTimer:
     """The recurrence, for one schedule on one cluster."""
 
-    def __init__(
-        self, outline: Callable[[Ranks], Schedule], rows: Sequence[HostRow], *, hides: bool = False
-    ) -> None:
+    def __init__(self, function: ScheduleFunction, rows: HostRows, *, hides: bool = False) -> None:
         """``hides`` is of a backend that reduces one piece of a message while the next one travels."""
         self._hides, self._rows = hides, rows
-        self.outline = outline_of(outline, counts_of(rows))
+        self.schedule = schedule_among(function, counts_of(rows))
         hosts = sum(row.hosts for row in rows)
         self._each = 1.0
-        if any(turn.times > 1 for turn in self.outline.rounds) and hosts > MOST_HOSTS:
+        if any(turn.times > 1 for turn in self.schedule.rounds) and hosts > MOST_HOSTS:
             self._rows = thinned(rows, MOST_HOSTS)
-            self.outline = outline_of(outline, counts_of(rows), counts_of(self._rows))
+            self.schedule = schedule_among(function, counts_of(rows), counts_of(self._rows))
             self._each = hosts / sum(row.hosts for row in self._rows)
         self._counts = counts_of(self._rows)
         self._known: dict[tuple[int, int], float] = {}
 
     def seconds(self, size: int, element: int = 1, segments: int = 1) -> float:
-        """Seconds of ``size`` bytes in whole elements, in so many segments one behind the other."""
-        if not self.outline.rounds or not size:
+        """Seconds of ``size`` bytes in whole elements, in segments one behind the other."""
+        if not self.schedule.rounds or not size:
             return 0.0
-        chunk = element * -(-size // (element * self.outline.chunks * segments))
+        chunk = element * -(-size // (element * self.schedule.chunks * segments))
         if (chunk, segments) not in self._known:
-            self._known[chunk, segments] = self._run(chunk, segments)
+            clock = _Clock(self._links, self._hides, chunk, self._each)
+            for wave, level, full in plan(self.schedule, self._counts, segments):
+                (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, full)
+            self._known[chunk, segments] = float(clock.now.max())
         return self._known[chunk, segments]
 
-    def _run(self, chunk: int, segments: int) -> float:
-        clock = _Clock(self._links, self._hides, chunk, self._each)
-        for wave, level, full in plan(self.outline, self._counts, segments):
-            (clock.go_round if wave.times > 1 else clock.go_on)(wave, level, full)
-        return float(clock.now.max())
+    def mean_traffic(self, size: int) -> int:
+        """Bytes that a rank sends, and receives, in the mean."""
+        chunks = sum(turn.times * int(turn.lengths.sum()) for turn in self.schedule.rounds)
+        return chunks * size // (self.schedule.chunks * self.schedule.workers)
 
     @cached_property
     def _links(self) -> Links:
         return Links.of(self._rows)
 
-    def priced(self, topology: Topology, seconds: float, chunk: float) -> Price:
-        """A price of one stage: among other traffic its bytes share the links, and what is left is a delay."""
-        unit, crosses = self._carried
-        slowest = max(times / topology.capacities[link] for link, times in crosses.items())
-        delay = max(0.0, seconds - unit * chunk * slowest)
-        return Price((Stage(delay, unit * chunk, crosses, seconds),), seconds)
-
     @cached_property
-    def _carried(self) -> tuple[float, dict[int, float]]:
-        """Chunks that the idlest link carries, and how many times as many each link does."""
+    def carried(self) -> tuple[float, dict[int, float]]:
+        """Chunks that the idlest link carries, and how many times as many each link of the topology does."""
         numbers, first = (Topology.out_of, Topology.into, Topology.inside), 0
-        load, busiest = carried(self.outline, self._counts), dict[int, float]()
+        load, busiest = carried_chunks(self.schedule, self._counts), dict[int, float]()
         for row in self._rows:
             mine = load[:, first : first + row.hosts]
             first += row.hosts
@@ -192,7 +164,7 @@ class _Clock:
         """When the first message of the present level began."""
 
     def go_on(self, wave: Wave, level: Ranks, full: Numbers) -> None:
-        """One wave; both links of each message are full with so many chunks of all messages of its level."""
+        """One wave; ``full`` are the chunks of all messages of its level over the two links of each message."""
         paces = self._chunk_seconds[wave.links]
         busy = full * paces
         for link in wave.links:
@@ -265,7 +237,7 @@ class _Clock:
 
 
 def _scaled(state: State, least: float, factor: float) -> State:
-    """Times so many times as far from the first one."""
+    """Times ``factor`` times as far from the first one."""
     now, before, there = (least + factor * (part - least) for part in state)
     return now, before, there
 
@@ -277,12 +249,12 @@ def _grown(before: State, after: State) -> float | None:
     return high if high - low <= NEAR * float(after[0].max()) else None
 
 
-def thinned(rows: Sequence[HostRow], most: int) -> list[HostRow]:
-    """About so many hosts instead of all; where a row cannot be made as much shorter, its latencies count in part."""
+def thinned(rows: HostRows, most: int) -> HostRows:
+    """About ``most`` hosts instead of all; where a row cannot be made as much shorter, its latencies count in part."""
     hosts = sum(row.hosts for row in rows)
     counts = [max(1, round(row.hosts * most / hosts)) for row in rows]
     factor = hosts / sum(counts)
-    return [
+    return tuple(
         row._replace(hosts=count, part=row.hosts / (count * factor))
         for row, count in zip(rows, counts, strict=True)
-    ]
+    )

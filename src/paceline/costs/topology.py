@@ -132,7 +132,7 @@ class Topology:
         return (group.host.workers, group.workers) if self.by_group else (1, 1)
 
     def _route(self, source: int, target: int, leaving: int, entering: int) -> Route:
-        """With so many messages on the link out of the source's host, and on that into the target's."""
+        """``leaving`` messages share the link out of the source's host, ``entering`` that into the target's."""
         if source == target:
             return Route({self.inside(source): min(leaving, entering)}, self.hosts[source].inside.latency)
         latency = max(self.hosts[source].link.latency, self.hosts[target].link.latency)

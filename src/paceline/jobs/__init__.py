@@ -1,24 +1,12 @@
-"""What is trained. One file a part; these tables are the only other place that knows of them.
-
-Nothing here imports torch until a name is asked for.
-"""
+"""What is trained. These tables give the parts that ship their short names; nothing here imports torch."""
 
 from collections.abc import Mapping
-from importlib import import_module
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
-
-from paceline.jobs.spec import JobSpec
-
-if TYPE_CHECKING:
-    from paceline.jobs.build import build_job
-    from paceline.jobs.data.tensors import TensorData
-    from paceline.jobs.job import Data, Job
 
 DATA: Mapping[str, str] = MappingProxyType(
     {
         "cifar10": "paceline.jobs.data.cifar10:Cifar10",
-        "digits": "paceline.jobs.data.digits:Digits",
+        "digits": "paceline.jobs.data.idx:Digits",
         "fashion-mnist": "paceline.jobs.data.idx:FashionMnist",
         "mnist": "paceline.jobs.data.idx:Mnist",
         "svhn": "paceline.jobs.data.svhn:Svhn",
@@ -28,21 +16,21 @@ DATA: Mapping[str, str] = MappingProxyType(
 
 MODELS: Mapping[str, str] = MappingProxyType(
     {
-        "alexnet": "paceline.jobs.models.alexnet:AlexNet",
-        "alexnet-v2": "paceline.jobs.models.alexnet:AlexNetV2",
-        "cnn": "paceline.jobs.models.cnn:Cnn",
-        "googlenet": "paceline.jobs.models.googlenet:GoogLeNet",
+        "alexnet": "paceline.jobs.models.convnets:AlexNet",
+        "alexnet-v2": "paceline.jobs.models.convnets:AlexNetV2",
+        "cnn": "paceline.jobs.models.small:Cnn",
+        "googlenet": "paceline.jobs.models.inception:GoogLeNet",
         "gpt": "paceline.jobs.models.gpt:Gpt",
         "gpt2-small": "paceline.jobs.models.gpt:Gpt2Small",
         "gpt2-medium": "paceline.jobs.models.gpt:Gpt2Medium",
         "gpt2-large": "paceline.jobs.models.gpt:Gpt2Large",
         "gpt2-xl": "paceline.jobs.models.gpt:Gpt2Xl",
         "inception-v3": "paceline.jobs.models.inception:InceptionV3",
-        "mlp": "paceline.jobs.models.mlp:Mlp",
-        "nin": "paceline.jobs.models.nin:NiN",
+        "mlp": "paceline.jobs.models.small:Mlp",
+        "nin": "paceline.jobs.models.convnets:NiN",
         "resnet18": "paceline.jobs.models.resnet:ResNet18",
         "resnet50": "paceline.jobs.models.resnet:ResNet50",
-        "vgg16": "paceline.jobs.models.vgg:Vgg16",
+        "vgg16": "paceline.jobs.models.convnets:Vgg16",
     }
 )
 
@@ -58,23 +46,6 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
         "constant": "paceline.jobs.schedules:Constant",
         "cosine": "paceline.jobs.schedules:Cosine",
-        "step": "paceline.jobs.schedules:Step",
+        "step": "paceline.jobs.schedules:StepDecay",
     }
 )
-
-__all__ = ["DATA", "MODELS", "OPTIMIZERS", "SCHEDULES", "Data", "Job", "JobSpec", "TensorData", "build_job"]
-
-_LATE = MappingProxyType(
-    {
-        "Data": "paceline.jobs.job",
-        "Job": "paceline.jobs.job",
-        "TensorData": "paceline.jobs.data.tensors",
-        "build_job": "paceline.jobs.build",
-    }
-)
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATE:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LATE[name]), name)

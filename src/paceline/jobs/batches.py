@@ -5,34 +5,21 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from paceline.errors import UsageError
 
+if TYPE_CHECKING:
+    from paceline.jobs.job import StepDefinition
+
 Batch = Any
 """Whatever the collate function returns: a tensor, a tuple, a dict, or these inside each other."""
 
 
-class HasLoss(Protocol):
-    """What says how a loss is computed: a Job, or the Subject of a prediction."""
-
-    @property
-    def name(self) -> str:
-        """For sentences."""
-
-    @property
-    def loss(self) -> Callable[[Any, Any], Tensor] | None:
-        """(outputs, targets) to the mean loss."""
-
-    @property
-    def compute_loss(self) -> Callable[[nn.Module, Batch], Tensor] | None:
-        """(model, batch) to the mean loss."""
-
-
-def batch_loss(job: HasLoss, model: nn.Module, batch: Batch) -> Tensor:
+def batch_loss(job: "StepDefinition", model: nn.Module, batch: Batch) -> Tensor:
     """Call the model with a batch and return the mean loss over its samples.
 
     ``compute_loss`` decides where it is given. With ``loss`` the last element of the batch is the target and the others
@@ -56,7 +43,7 @@ def batch_loss(job: HasLoss, model: nn.Module, batch: Batch) -> Tensor:
     return loss
 
 
-def check_loss(job: HasLoss, batch: Batch) -> None:
+def check_loss(job: "StepDefinition", batch: Batch) -> None:
     """Refuse a batch that does not say which part of it is the target."""
     if job.loss is not None and job.compute_loss is not None:
         raise UsageError("both loss and compute_loss say how the loss is computed; leave one of them out")
@@ -117,7 +104,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def batch_like(take: Callable[[Tensor], Batch], samples: int) -> Batch:
-    """A batch of so many copies of the first sample, on the device that is the default now.
+    """A batch of ``samples`` copies of the first sample, on the device that is the default now.
 
     Without memory, on "meta", two small batches give the shapes of any: the sides of a tensor stay or grow by the
     same with every sample, whether samples are stacked, padded or joined.
@@ -149,7 +136,7 @@ def _has_target(batch: Batch) -> bool:
     return isinstance(batch, tuple | list) and len(batch) > 1
 
 
-def _call(job: HasLoss, model: nn.Module, inputs: Any) -> Any:
+def _call(job: "StepDefinition", model: nn.Module, inputs: Any) -> Any:
     """Elements of a tuple are the model's positional arguments, entries of a mapping its keywords."""
     spread = isinstance(inputs, tuple | list)
     args = tuple(inputs) if spread else () if isinstance(inputs, Mapping) else (inputs,)
@@ -165,7 +152,7 @@ def _call(job: HasLoss, model: nn.Module, inputs: Any) -> Any:
         raise
 
 
-def _uncallable(job: HasLoss, model: nn.Module, signature: inspect.Signature, inputs: Any) -> str:
+def _uncallable(job: "StepDefinition", model: nn.Module, signature: inspect.Signature, inputs: Any) -> str:
     given = (
         f"the keys {', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else f"{len(inputs)} inputs"
     )
@@ -177,7 +164,7 @@ def _uncallable(job: HasLoss, model: nn.Module, signature: inspect.Signature, in
     )
 
 
-def _own_loss(job: HasLoss, outputs: Any) -> Tensor:
+def _own_loss(job: "StepDefinition", outputs: Any) -> Tensor:
     found = outputs.get("loss") if isinstance(outputs, Mapping) else getattr(outputs, "loss", outputs)
     if isinstance(found, Tensor) and found.numel() == 1:
         return found
@@ -199,14 +186,13 @@ def _first(take: Callable[[Tensor], Batch], samples: int) -> Batch:
 
 
 def tensors_of(batch: Batch) -> list[Tensor]:
-    """All tensors of a batch, in order."""
     found: list[Tensor] = []
     map_tensors(found.append, batch)
     return found
 
 
 def _scaled(one: list[Tensor], two: list[Tensor], samples: int) -> list[list[int]] | None:
-    """The shapes for so many samples by those for one and two; None where the two do not match."""
+    """The shapes for ``samples`` samples by those for one and two; None where the two do not match."""
     if [tensor.dim() for tensor in one] != [tensor.dim() for tensor in two]:
         return None
     return [

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 from torch import Tensor, nn, optim
 
 from paceline.errors import UsageError
-from paceline.jobs.batches import Batch
+from paceline.jobs.batches import Batch, batch_like
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -15,24 +15,18 @@ PRECISIONS = ("fp32", "bf16")
 class Data(Protocol):
     """Samples that can be taken by index, a whole batch at a time."""
 
-    def __len__(self) -> int:
-        """How many samples there are."""
+    def __len__(self) -> int: ...
 
-    def take(self, indices: Tensor) -> Batch:
-        """The batch of these samples."""
+    def take(self, indices: Tensor) -> Batch: ...
 
 
 def constant(epoch: float) -> float:  # noqa: ARG001
-    """The learning rate stays as it is."""
     return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Job:
-    """Everything that one training needs, however many workers share it.
-
-    The functions are called once a worker, in its own process; they must build the same thing each time.
-    """
+class StepDefinition:
+    """What one worker computes in a step. The functions must build the same thing each time they are called."""
 
     name: str
     model: Callable[[], nn.Module]
@@ -40,6 +34,32 @@ class Job:
     """(outputs, targets) to the mean loss of the batch; None where the model returns its loss."""
     compute_loss: Callable[[nn.Module, Batch], Tensor] | None = None
     """(model, batch) to the mean loss of the batch, instead of ``loss``: for batches that are not (inputs, targets)."""
+    optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer]
+    accumulate: int = 1
+    """Mini-batches whose gradients are added up before each step of the optimizer; more needs no more memory."""
+    clip_norm: float | None = None
+    """The gradient is scaled down to this norm wherever an optimizer steps; smaller clips more."""
+    precision: str = "fp32"
+    """Of forward and loss: fp32, or bf16 under torch.autocast; the parameters stay as they are."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traceable(StepDefinition):
+    """A step that can be traced without data. Called under ``torch.device("meta")``, or a real one to be timed."""
+
+    batch: Callable[[int], Batch]
+    """A batch of this many samples, such as (inputs, targets), on the device that is the default when it is called.
+
+    What they hold does not matter, but targets and tokens are in range, so that the model also runs on them.
+    """
+    train_samples: int | None = None
+    """Samples of an epoch, where they are known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job(StepDefinition):
+    """Everything that one training needs, however many workers share it; its functions are called in each worker."""
+
     train: Data
     """A torch ``Dataset`` with a length, or a Data."""
     test: Data | None = None
@@ -48,7 +68,6 @@ class Job:
     """Samples to a batch, as torch's loader has it; None is its ``default_collate``."""
     loader_workers: int = 0
     """Processes of each worker that prepare batches ahead of time; they change no result."""
-    optimizer: Callable[[Iterable[nn.Parameter]], optim.Optimizer]
     schedule: Callable[[float], float] = constant
     """Epoch, with its fraction, to a factor on the learning rate."""
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
@@ -56,12 +75,14 @@ class Job:
 
     Where a batch has no last element that is the target, the function gets the whole batch instead.
     """
-    accumulate: int = 1
-    """Mini-batches whose gradients are added up before each step of the optimizer; more needs no more memory."""
-    clip_norm: float | None = None
-    """The gradient is scaled down to this norm wherever an optimizer steps; smaller clips more."""
-    precision: str = "fp32"
-    """Of forward and loss: fp32, or bf16 under torch.autocast; the parameters stay as they are."""
+
+    def batch(self, samples: int) -> Batch:
+        """A batch of copies of the first sample, for a trace."""
+        return batch_like(self.train.take, samples)
+
+    @property
+    def train_samples(self) -> int:
+        return len(self.train)
 
     @property
     def step(self) -> str:

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from torch import Tensor, nn, optim
 
-from paceline.jobs.checks import at_least, fraction, more_than
+from paceline.jobs.spec import at_least, fraction, more_than
 
 ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
@@ -49,7 +49,6 @@ class Sgd:
             )
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Make torch's SGD on these parameters."""
         return optim.SGD(
             parameters,
             lr=self.lr,
@@ -87,7 +86,6 @@ class Adam:
         at_least(0, weight_decay=self.weight_decay)
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        """Make torch's own on these parameters."""
         betas = (self.beta1, self.beta2)
         return self.kind(
             parameters, lr=self.lr, betas=betas, eps=self.eps, weight_decay=self.weight_decay, fused=True

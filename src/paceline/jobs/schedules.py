@@ -5,7 +5,7 @@ from math import cos, pi
 from typing import Self
 
 from paceline.errors import UsageError
-from paceline.jobs.checks import at_least, fraction, more_than
+from paceline.jobs.spec import at_least, fraction, more_than
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,6 @@ class Warmup:
         fraction(warmup_from=self.warmup_from)
 
     def __call__(self, epoch: float) -> float:
-        """The schedule's own factor, times the warm-up's."""
         if epoch >= self.warmup:
             return self.after(epoch)
         return self.after(epoch) * (self.warmup_from + (1 - self.warmup_from) * epoch / self.warmup)
@@ -70,7 +69,6 @@ class Epochs(tuple[float, ...]):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "30+60+80"."""
         try:
             epochs = cls(float(part) for part in text.split("+"))
         except ValueError:
@@ -86,7 +84,7 @@ class Epochs(tuple[float, ...]):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Step(Warmup):
+class StepDecay(Warmup):
     """Drop by a factor at each of some epochs."""
 
     at: Epochs = Epochs((30, 60, 80))

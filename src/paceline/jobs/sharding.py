@@ -35,7 +35,7 @@ class Shards:
             parts = f" ({' + '.join(map(str, self.batch_sizes))})" if 1 < len(self.batch_sizes) <= 8 else ""
             raise UsageError(
                 f"a batch of {self.global_batch:,} samples over all workers{parts} is larger than the "
-                f"training data ({self.samples:,} samples); choose a smaller --batch-size or fewer --workers"
+                f"training data ({self.samples:,} samples); choose a smaller batch size or fewer workers"
             )
 
     @cached_property
@@ -65,7 +65,7 @@ class Shards:
         return self.global_batch if (step + 1) % self.steps_per_epoch else self._last_cuts[-1]
 
     def steps_through(self, seen: int) -> int:
-        """Steps that are finished when all workers together have trained on so many samples."""
+        """Steps that are finished when all workers together have trained on ``seen`` samples."""
         epochs, rest = divmod(seen, self.samples)
         return epochs * self.steps_per_epoch + rest // self.global_batch
 
@@ -111,7 +111,6 @@ def permutation(samples: int, seed: int, epoch: int) -> Tensor:
 
 
 def _late_permutation(samples: int, seed: int, worker: int, epoch: int) -> Tensor:
-    """The order of a worker that joined late."""
     return permutation(samples, _mix(seed, -1 - worker), epoch)
 
 

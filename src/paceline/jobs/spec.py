@@ -1,4 +1,4 @@
-"""The words that name a job, before anything is loaded."""
+"""What names a job, before anything is loaded, and checks of settings that are numbers."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -28,19 +28,17 @@ class JobSpec:
 
     @property
     def changes(self) -> dict[str, Any]:
-        """What it changes of the job that it names."""
         names = ("accumulate", "clip_norm", "precision")
         return {name: value for name in names if (value := getattr(self, name)) is not None}
 
 
-class Shape(tuple[int, int, int]):
+class ImageShape(tuple[int, int, int]):
     """Channels, height and width of an image; "3x32x32" as text."""
 
     __slots__ = ()
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read "3x32x32"."""
         sides = text.strip().lower().split("x")
         if len(sides) != 3 or not all(side.isdecimal() and int(side) for side in sides):
             raise UsageError(
@@ -50,3 +48,24 @@ class Shape(tuple[int, int, int]):
 
     def __str__(self) -> str:
         return "x".join(map(str, self))
+
+
+def at_least(least: float, **settings: float) -> None:
+    """Refuse a setting that is not a finite number of at least ``least``."""
+    for name, value in settings.items():
+        if not least <= value < float("inf"):
+            raise ValueError(f"{name}={value:g} is out of range; it must be at least {least:g}")
+
+
+def more_than(bound: float, **settings: float) -> None:
+    """Refuse a setting that is not a finite number above ``bound``."""
+    for name, value in settings.items():
+        if not bound < value < float("inf"):
+            raise ValueError(f"{name}={value:g} is out of range; it must be more than {bound:g}")
+
+
+def fraction(**settings: float) -> None:
+    """Refuse a setting that is not at least 0 and less than 1."""
+    for name, value in settings.items():
+        if not 0 <= value < 1:
+            raise ValueError(f"{name}={value:g} is out of range; it must be at least 0 and less than 1")

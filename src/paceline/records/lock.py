@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self
 
-from paceline.errors import RunFailed, UsageError
+from paceline.errors import RunFailed, UsageError, printable
 from paceline.records.folder import RunFolder
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
@@ -131,12 +131,9 @@ class RunLock:
 def _holder(path: Path) -> str:
     try:
         who = json.loads(path.read_bytes()[:4096])
-        pid, host, since, command = (_plain(who[key]) for key in ("pid", "host", "since", "command"))
+        pid, host, since, command = (
+            printable(str(who[key]), _MOST) for key in ("pid", "host", "since", "command")
+        )
     except (OSError, ValueError, LookupError, TypeError):
         return "another process holds its lock"
     return f"process {pid} on {host} has held it since {since} ({command})"
-
-
-def _plain(value: object) -> str:
-    """Text that does nothing to a terminal."""
-    return "".join(letter if letter.isprintable() else "?" for letter in str(value)[:_MOST])

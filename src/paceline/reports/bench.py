@@ -16,7 +16,9 @@ from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter
 from paceline.studies.collectives.request import (
     GLOO,
     SCHEMA,
+    BenchEvent,
     BenchPrediction,
+    BenchProgress,
     BenchResult,
     BenchSettings,
     Cell,
@@ -36,11 +38,13 @@ class BenchReport:
     def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self._as_json, self._out, err = as_json, out or sys.stdout, err or sys.stderr
         self._meter = ProgressLines(err) if as_json else meter_for(self._out, err)
-        self.progress = Countdown(self._meter).show
+        self._countdown = Countdown(self._meter)
         self.close = self._meter.stop
 
-    def show(self, found: BenchSettings | BenchPrediction | Sequence[Cell]) -> None:
+    def show(self, found: BenchEvent) -> None:
         match found:
+            case BenchProgress():
+                self._countdown.show(*found)
             case _ if self._as_json:
                 pass
             case BenchSettings():

@@ -1,18 +1,14 @@
 """A calibration as people read it: the answer, its error, what was found, and what to type next."""
 
-import json
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
 from math import exp
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TextIO
 
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import made_before, write_profile
 from paceline.reports.meters import Countdown, meter_for
-from paceline.reports.scenarios.told import exact_seconds
-from paceline.reports.scenarios.told import table as aligned
+from paceline.reports.scenarios.render import exact_seconds
+from paceline.reports.scenarios.render import table as aligned
 from paceline.reports.text import counted
 from paceline.studies.calibrate.device_fit import DeviceFit
 from paceline.studies.calibrate.link_fit import ContentionFit
@@ -20,8 +16,6 @@ from paceline.studies.calibrate.quiet import CalibrationObserver
 from paceline.studies.calibrate.record import RecordFit
 from paceline.studies.calibrate.table import Forecast, TableFit
 from paceline.units import show_bytes, show_rate, show_seconds
-
-SCHEMA = 2
 
 
 class ShownCalibration(CalibrationObserver):
@@ -35,17 +29,10 @@ class ShownCalibration(CalibrationObserver):
         self.close = meter.stop
 
 
-def write_and_render(
-    profile: Profile, path: Path, document: Mapping[str, Any], lines: Iterable[str], *, as_json: bool
-) -> str:
-    """Write the profile; return what was found and where it is."""
-    replaced = made_before(path)
-    write_profile(profile, path)
-    if as_json:
-        written = {"schema": SCHEMA, "profile": str(path), "replaced": replaced, **document}
-        return json.dumps(written, indent=2, allow_nan=False)
-    size = f"{show_bytes(path.stat().st_size)}{f', in place of {replaced}' if replaced else ''}"
-    return "\n".join([*lines, f"written: {path} ({size})"])
+def render_profile(path: Path, replaced: str | None) -> str:
+    """Where the profile was written, and in place of what."""
+    size = show_bytes(path.stat().st_size)
+    return f"written: {path} ({size}{f', in place of {replaced}' if replaced else ''})"
 
 
 def render_device(found: DeviceFit) -> Iterator[str]:
@@ -81,10 +68,6 @@ def render_record(found: RecordFit) -> Iterator[str]:
         yield f"  {phase:9} {show_seconds(measured):>9} measured  {show_seconds(found.predicted[phase]):>9} before"
 
 
-def links_document(found: ContentionFit, path: Path) -> dict[str, Any]:
-    return {"schema": SCHEMA, "profile": str(path), **asdict(found)}
-
-
 def render_links(found: ContentionFit, path: Path) -> Iterator[str]:
     if any(link.name == "memory" for link in found.links):
         yield (
@@ -97,10 +80,6 @@ def render_links(found: ContentionFit, path: Path) -> Iterator[str]:
             f"typical error a factor of {exp(link.spread):.3g} ({counted(link.points, 'measurement')})"
         )
     yield f"added to: {path}"
-
-
-def fits_document(fits: Sequence[TableFit], model: str) -> dict[str, Any]:
-    return {"schema": 1, "model": model, "fits": [fit.to_json() for fit in fits]}
 
 
 def render_fits(fits: Sequence[TableFit], model: str) -> Iterator[str]:

@@ -12,8 +12,10 @@ from paceline.records.events import read_events, read_metrics
 from paceline.records.files import replacing
 from paceline.records.folder import RunFolder
 from paceline.records.lines import read_lines
+from paceline.records.observer import Observer, Started
 from paceline.records.servers import Received, Updated, read_server_log
 from paceline.records.spans import Span, StepRecord
+from paceline.records.summary import Summary
 
 STEPS, HIDDEN = 0, 1
 UPDATES, CREW = 0, 1
@@ -41,6 +43,24 @@ def write_trace(folder: RunFolder, most: int = MOST) -> Path:
             )
         packed.write(b"\n]}\n")
     return folder.trace
+
+
+class TraceObserver(Observer):
+    """Writes the trace of a run that has finished, once nothing else is written to its record."""
+
+    _folder: str | None = None
+    _finished = False
+
+    def started(self, run: Started) -> None:
+        self._folder = run.folder
+
+    def finished(self, summary: Summary) -> None:  # noqa: ARG002
+        self._finished = True
+
+    def close(self) -> None:
+        if self._finished and self._folder is not None:
+            self._finished = False
+            write_trace(RunFolder(Path(self._folder)))
 
 
 def _events(folder: RunFolder, most: int) -> Iterator[dict[str, Any]]:

@@ -1,22 +1,29 @@
 """``config.json``: what a run was asked to do, for people and for a run that goes on."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_type_hints
 
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
-from paceline.jobs.sources import check_trusted, fingerprints
-from paceline.records.files import DamagedFile, digest_of, read_json, read_sealed, write_sealed
+from paceline.records.files import (
+    DamagedFile,
+    digest_of,
+    from_document,
+    read_json,
+    read_sealed,
+    to_document,
+    write_sealed,
+)
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
 from paceline.records.tensors import RunIdentity, new_run_id
-from paceline.records.typed import WrongType, check_type
 from paceline.runtimes.settings import Settings
+from paceline.specs.source import check_trusted, fingerprints
 from paceline.strategies import STRATEGIES
 
-SCHEMA = 3
+SCHEMA = 4
 
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
@@ -44,7 +51,7 @@ class Config:
     """What the run ran on, which does not decide the result."""
     placement: Placement
     code: dict[str, str]
-    """The files that a job by import path was read from, each with its SHA-256; empty for a job that ships."""
+    """The files of a user's own code that the run imports, each with its SHA-256."""
     origin: str
     """The run folder and step that the first checkpoint was made from; empty for a run that began with step 1."""
 
@@ -63,17 +70,16 @@ def write_config(
 
     Without an ``identity`` it is a new run; without a ``placement`` it is on one host and has no servers.
     """
-    document = {
-        "schema": SCHEMA,
-        "runtime": runtime,
-        "identity": asdict(identity or new_identity(settings)),
-        "settings": resolved(settings).to_json(),
-        "machinery": dict(machinery),
-        "placement": asdict(placement or Placement(workers=(0,) * settings.workers)),
-        "code": fingerprints(settings.job.path) if settings.job.path else {},
-        "origin": origin,
-    }
-    write_sealed(folder.config, document)
+    config = Config(
+        runtime=runtime,
+        identity=identity or new_identity(settings),
+        settings=resolved(settings),
+        machinery=dict(machinery),
+        placement=placement or Placement(workers=(0,) * settings.workers),
+        code={file: digest for path in import_paths(settings) for file, digest in fingerprints(path).items()},
+        origin=origin,
+    )
+    write_sealed(folder.config, {"schema": SCHEMA, **to_document(config)})
 
 
 def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
@@ -83,7 +89,7 @@ def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
 
 def _fixed(settings: Settings) -> dict[str, Any]:
     """What may not change when the run resumes; where its data lies may."""
-    document = resolved(settings).to_json()
+    document = to_document(resolved(settings))
     document["job"].pop("data_dir")
     return {name: value for name, value in document.items() if name not in _CHANGEABLE}
 
@@ -92,9 +98,14 @@ def read_config(folder: RunFolder) -> Config:
     """All that an earlier run wrote, every field of its type; else a UsageError that says why it cannot be had."""
     document = _read(folder)
     try:
-        return _parse(document)
-    except (WrongType, UsageError, ValueError, LookupError, TypeError) as error:
+        config = from_document(document, Config)
+        if digest_of(to_document(config)) != digest_of(document):
+            raise UsageError("it has other fields")
+        if config.runtime == "live":
+            _check_machinery(config.machinery)
+    except ValueError as error:
         raise UsageError(f"{folder.config} cannot be read ({error}); {_NEW_RUN}") from error
+    return config
 
 
 def _read(folder: RunFolder) -> dict[str, Any]:
@@ -109,9 +120,10 @@ def _read(folder: RunFolder) -> dict[str, Any]:
         raise UsageError(f"{folder.config} cannot be read ({error.strerror}); see who may read it") from error
     except DamagedFile as damage:
         raise UsageError(f"{damage}, {_made_by(folder)}") from damage
-    if document.get("schema") != SCHEMA:
+    schema = document.pop("schema", None)
+    if schema != SCHEMA:
         raise UsageError(
-            f"{folder.config} is of schema {document.get('schema')}, which another paceline wrote, and this one "
+            f"{folder.config} is of schema {schema}, which another paceline wrote, and this one "
             f"reads schema {SCHEMA}; use that paceline, or start a new run with 'paceline train'"
         )
     return document
@@ -131,32 +143,15 @@ def _made_by(folder: RunFolder) -> str:
     return f"and {_NEW_RUN}"
 
 
-def _parse(document: dict[str, Any]) -> Config:
-    names = {"schema", *(field.name for field in fields(Config))}
-    if set(document) != names:
-        raise WrongType(f"it does not hold {', '.join(sorted(names))}")
-    for name, hint in get_type_hints(Config).items():
-        if name != "settings":
-            check_type(document[name], hint, name)
-    if document["runtime"] == "live":
-        _check_machinery(document["machinery"])
-    return Config(
-        runtime=document["runtime"],
-        identity=RunIdentity(**document["identity"]),
-        settings=Settings.from_json(document["settings"]),
-        machinery=document["machinery"],
-        placement=Placement(**{name: tuple(nodes) for name, nodes in document["placement"].items()}),
-        code=document["code"],
-        origin=document["origin"],
-    )
-
-
 def _check_machinery(machinery: dict[str, Any]) -> None:
     from paceline.runtimes.live.options import LiveOptions
 
     hints = get_type_hints(LiveOptions)
     for name, value in machinery.items():
-        check_type(value, hints.get(name, None), f"machinery.{name}")
+        try:
+            from_document(value, hints.get(name, type(None)))
+        except ValueError as error:
+            raise UsageError(f"machinery.{name} is {value!r}") from error
 
 
 def read_settings(folder: RunFolder) -> Settings:
@@ -183,10 +178,10 @@ def already_complete(folder: RunFolder, settings: Settings, last: int, step: int
     """Nothing is left to resume: these settings end at step ``last``, and the run has done ``step``."""
     if last == step:
         return UsageError(
-            f"{folder.path} is complete: it ended at step {step}; raise --epochs or --iterations to go on"
+            f"{folder.path} is complete: it ended at step {step}; ask for more epochs or iterations to go on"
         )
-    asked = f"--epochs {settings.epochs}" if settings.iterations is None else f"--iterations {last}"
-    return UsageError(f"{asked} is step {last}, and {folder.path} is at step {step}; give more")
+    asked = f"{settings.epochs} epochs end" if settings.iterations is None else f"{last} iterations end"
+    return UsageError(f"{asked} at step {last}, and {folder.path} is at step {step}; ask for more")
 
 
 def read_machinery(folder: RunFolder) -> dict[str, Any]:
@@ -197,10 +192,22 @@ def read_machinery(folder: RunFolder) -> dict[str, Any]:
 def read_run(folder: RunFolder) -> tuple[Settings, dict[str, Any]]:
     """The settings and the machinery of an earlier run, live or simulated, whose job may be built; or a UsageError."""
     config = read_config(folder)
-    if config.settings.job.path is not None:
-        fix = "record a run of the job as it is"
-        check_trusted(config.settings.job.path, config.code, folder.path, str(folder.path), fix)
+    check_code(config, folder, str(folder.path), "record a run of the code as it is")
     return config.settings, config.machinery
+
+
+def import_paths(settings: Settings) -> list[str]:
+    """The import paths of a user's own code that a run with these settings imports."""
+    job = settings.job
+    parts = [(job.data, DATA), (job.model, MODELS), (job.optimizer, OPTIMIZERS), (job.schedule, SCHEDULES)]
+    own = [job.path] if job.path else [specs.import_path(spec, table) for spec, table in parts]
+    return [path for path in (*own, specs.import_path(settings.strategy, STRATEGIES)) if path is not None]
+
+
+def check_code(config: Config, folder: RunFolder, where: str, fix: str) -> None:
+    """Refuse to import code that is not what the run last ran with; see ``check_trusted``."""
+    for path in import_paths(config.settings):
+        check_trusted(path, config.code, folder.path, where, fix)
 
 
 def read_live(folder: RunFolder) -> Config:
@@ -229,7 +236,7 @@ def resolved(settings: Settings) -> Settings:
 
 def _written_out(spec: str, table: specs.Table, kind: str) -> str:
     # A strategy that was handed over as an object may be in no table.
-    name = specs.split(spec)[0]
+    name = specs.split(spec, table)[0]
     return specs.show(name, specs.build(spec, table, kind)) if name in table else spec
 
 
@@ -240,5 +247,5 @@ def check_same_job(folder: RunFolder, settings: Settings) -> None:
         was, now = getattr(recorded, part), getattr(asked, part)
         if was != now:
             raise UsageError(
-                f"--times {folder.path} were recorded with {part} {was}, not {now}; record this job"
+                f"the times of {folder.path} were recorded with {part} {was}, not {now}; record this job"
             )

@@ -11,10 +11,9 @@ from torch import Tensor, nn, optim
 
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch, batch_loss
-from paceline.jobs.job import Job
+from paceline.jobs.job import Job, Traceable
 from paceline.jobs.optimizers import ELEMENTWISE, clip_norm_
 from paceline.jobs.step import NO_HOOKS, StepHooks, accumulate_gradient
-from paceline.jobs.subject import Subject
 
 CONTROL = 16
 """Elements in front of the parameters and of the gradients that travel with every reduction of the whole vector:
@@ -110,7 +109,7 @@ class FlatModel:
     ``flat`` and ``buffers`` are the memory that the model itself uses: writing to them changes the model.
     """
 
-    def __init__(self, job: Job | Subject, model: nn.Module, zeros: Zeros = own_memory) -> None:
+    def __init__(self, job: Job | Traceable, model: nn.Module, zeros: Zeros = own_memory) -> None:
         """``zeros`` allocates the parameters and gradients."""
         self.job, self.model = job, model.train()
         self.flat = flatten_parameters(self.model, zeros)

@@ -1,6 +1,5 @@
 """Batches in a given order, taken in this process or ahead of time in loader processes; the results are the same."""
 
-import ctypes
 import os
 import signal
 from collections.abc import Iterable, Iterator
@@ -13,9 +12,8 @@ from torch.utils.data import DataLoader, Dataset
 from paceline.jobs.batches import Batch
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.job import Data
+from paceline.runtimes.prctl import die_with_parent
 from paceline.runtimes.randomness import AllStreams, undisturbed
-
-_PR_SET_PDEATHSIG = 1
 
 
 class Request(NamedTuple):
@@ -87,4 +85,4 @@ def _begin_process(_: int) -> None:
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    die_with_parent()

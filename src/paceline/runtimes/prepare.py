@@ -7,9 +7,8 @@ from paceline.errors import UsageError
 from paceline.jobs.build import build_job
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
-from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.replica import check_divisible
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import Settings, Triggers
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy, SyncPoint
 
@@ -22,32 +21,25 @@ class Prepared:
     job: Job
     strategy: Strategy
     shards: Shards
-    agenda: Triggers
+    triggers: Triggers
     servers: int = 0
     """How many servers keep the parameters; 0 where the strategy has none."""
 
 
 def prepare(settings: Settings) -> Prepared:
     """Build the strategy, the job and the shards, or raise a UsageError."""
-    strategy = build_strategy(settings.strategy)
+    strategy = check_settings(settings)
     job = build_job(settings.job)
     if settings.target_accuracy is not None and job.test is None:
         raise UsageError(
-            f"--target-accuracy {settings.target_accuracy:g} is measured on test data, and job {job.name!r} has none; "
-            "add test=... to the job, or leave the target out"
+            f"a target accuracy of {settings.target_accuracy:g} is measured on test data, and job {job.name!r} has "
+            "none; add test=... to the job, or leave the target out"
         )
     if settings.target_accuracy is not None and "accuracy" not in job.metrics:
         raise UsageError(
-            f"--target-accuracy {settings.target_accuracy:g} needs a metric named 'accuracy', "
+            f"a target accuracy of {settings.target_accuracy:g} needs a metric named 'accuracy', "
             f"and job {job.name!r} has none; add one to its metrics"
         )
-    if settings.target_accuracy is not None and not settings.evaluate.count:
-        raise UsageError(
-            f"--target-accuracy {settings.target_accuracy:g} and --evaluate-every never contradict each other: "
-            "without evaluations a target is never met; leave one of them out"
-        )
-    check_servers(settings, strategy)
-    check_buffers(settings, strategy)
     servers = server_count(settings, strategy)
     check_divisible(job, servers)
     shards = Shards(
@@ -58,9 +50,22 @@ def prepare(settings: Settings) -> Prepared:
         job=job,
         strategy=strategy,
         shards=shards,
-        agenda=Triggers(settings, shards.steps_per_epoch),
+        triggers=Triggers(settings, shards.steps_per_epoch),
         servers=servers,
     )
+
+
+def check_settings(settings: Settings) -> Strategy:
+    """Build the strategy, and refuse what contradicts it or itself; the job is neither imported nor its data loaded."""
+    strategy = build_strategy(settings.strategy)
+    if settings.target_accuracy is not None and not settings.evaluate.count:
+        raise UsageError(
+            f"a target accuracy of {settings.target_accuracy:g} and no evaluations contradict each other: "
+            "without evaluations a target is never met; leave one of them out"
+        )
+    check_servers(settings, strategy)
+    check_buffers(settings, strategy)
+    return strategy
 
 
 def server_count(settings: Settings, strategy: Strategy) -> int:
@@ -69,11 +74,11 @@ def server_count(settings: Settings, strategy: Strategy) -> int:
 
 
 def check_servers(settings: Settings, strategy: Strategy) -> None:
-    """Refuse servers that nobody would talk to, and collectives where everybody talks to servers."""
+    """Refuse servers that no worker would use, and collectives where all workers use servers."""
     if settings.servers > 1 and not strategy.served:
         raise UsageError(
-            f"--servers {settings.servers} has no place beside strategy {settings.strategy!r}, which keeps no "
-            "parameters on servers; leave it out, or choose ps, ssp or async"
+            f"{settings.servers} servers have no place beside strategy {settings.strategy!r}, which keeps no "
+            "parameters on servers; leave them out, or choose ps, ssp or async"
         )
     if settings.workers < strategy.least_workers:
         raise UsageError(
@@ -82,7 +87,7 @@ def check_servers(settings: Settings, strategy: Strategy) -> None:
         )
     if settings.collective != NATIVE and strategy.served:
         raise UsageError(
-            f"--collective {settings.collective} has no place beside strategy {settings.strategy!r}, whose workers "
+            f"collective {settings.collective} has no place beside strategy {settings.strategy!r}, whose workers "
             "reduce nothing among themselves; leave it out, or choose a strategy without servers"
         )
 
@@ -91,6 +96,6 @@ def check_buffers(settings: Settings, strategy: Strategy) -> None:
     """Refuse to send buffers at every step where workers differ in steps."""
     if settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
         raise UsageError(
-            f"--buffers rank0 sends at every step, and {settings.strategy!r} lets workers differ in steps; "
-            "choose --buffers average"
+            f"rank 0's buffers are sent at every step, and {settings.strategy!r} lets workers differ in steps; "
+            "choose the average of the buffers"
         )

@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -12,53 +12,32 @@ State = dict[str, Any]
 """Tensors and numbers only."""
 
 
-class Streams(Protocol):
-    """The random streams of this process that a job draws from."""
-
-    def seed(self, seed: int) -> None:
-        """Start anew."""
-
-    def get(self) -> State:
-        """Where the streams stand."""
-
-    def set(self, state: State) -> None:
-        """Put them there."""
-
-
 class TorchStream:
-    """Torch's own on the CPU: all that shipped jobs draw from."""
+    """Torch's random stream on the CPU: all that shipped jobs draw from."""
 
     def seed(self, seed: int) -> None:
-        """Start anew."""
         torch.default_generator.manual_seed(seed)
 
     def get(self) -> State:
-        """Where it stands."""
         return {"torch": torch.get_rng_state()}
 
     def set(self, state: State) -> None:
-        """Put it there."""
         torch.set_rng_state(state["torch"])
 
 
-class AllStreams:
+class AllStreams(TorchStream):
     """Torch's, Python's and numpy's: a user's data set may draw from any of them."""
 
-    def __init__(self) -> None:
-        self._torch = TorchStream()
-
     def seed(self, seed: int) -> None:
-        """Start all anew."""
-        self._torch.seed(seed)
+        super().seed(seed)
         random.seed(seed)
         np.random.seed(seed % 2**32)
 
     def get(self) -> State:
-        """Where they stand."""
         version, words, gauss = random.getstate()
         _, key, position, has_gauss, cached = np.random.get_state()
         return {
-            **self._torch.get(),
+            **super().get(),
             "python": {"version": version, "words": torch.tensor(words), "gauss": gauss},
             "numpy": {
                 "key": torch.from_numpy(np.asarray(key).astype(np.int64)),
@@ -69,8 +48,7 @@ class AllStreams:
         }
 
     def set(self, state: State) -> None:
-        """Put them there."""
-        self._torch.set(state)
+        super().set(state)
         python, numpy = state["python"], state["numpy"]
         random.setstate((python["version"], tuple(python["words"].tolist()), python["gauss"]))
         key = numpy["key"].numpy().astype(np.uint32)
@@ -78,8 +56,8 @@ class AllStreams:
 
 
 @contextmanager
-def undisturbed(streams: Streams) -> Iterator[None]:
-    """Draw as much as you like: afterwards the streams stand where they stood."""
+def undisturbed(streams: TorchStream) -> Iterator[None]:
+    """Put the streams back to where they were when the block ends."""
     outside = streams.get()
     try:
         yield

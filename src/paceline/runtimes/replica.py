@@ -26,7 +26,7 @@ from paceline.runtimes.flat import (
     takes_vector,
 )
 from paceline.runtimes.loading import Request, load
-from paceline.runtimes.randomness import AllStreams, State, Streams, TorchStream, undisturbed
+from paceline.runtimes.randomness import AllStreams, State, TorchStream, undisturbed
 from paceline.strategies.base import server_slices
 
 
@@ -206,7 +206,7 @@ class Replica(FlatModel):
         self.loss_sum, self.loss_samples = state["loss"]
 
 
-def _streams_of(job: Job) -> Streams:
+def _streams_of(job: Job) -> TorchStream:
     return TorchStream() if isinstance(job.train, TensorData) else AllStreams()
 
 
@@ -269,21 +269,21 @@ def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
         return
     if job.clip_norm is not None:
         raise UsageError(
-            f"--servers {servers} and clip_norm={job.clip_norm:g} do not go together: no server knows the norm of the "
-            "whole gradient; choose --servers 1 or leave the clipping out"
+            f"{servers} servers and clip_norm={job.clip_norm:g} do not go together: no server knows the norm of the "
+            "whole gradient; choose 1 server or leave the clipping out"
         )
     if flat is None:
         with torch.device("meta"):
             flat = flatten_parameters(job.model())
     if flat.offsets[-1] < servers:
         raise UsageError(
-            f"--servers {servers} cannot share the {flat.offsets[-1]} parameters of job {job.name!r}: "
+            f"{servers} servers cannot share the {flat.offsets[-1]} parameters of job {job.name!r}: "
             "each must keep at least one; choose fewer servers"
         )
     optimizer = job.optimizer(flat.parameters)
     if not takes_vector(optimizer, flat):
         raise UsageError(
-            f"--servers {servers} and the optimizer {type(optimizer).__name__} of job {job.name!r} do not go "
+            f"{servers} servers and the optimizer {type(optimizer).__name__} of job {job.name!r} do not go "
             "together: it does not treat every element alike, so no server can step its part alone; "
-            "choose --servers 1 or another optimizer"
+            "choose 1 server or another optimizer"
         )

@@ -1,4 +1,4 @@
-"""A worker's whole life as one program: the strategy's own, and what happens where the workers meet.
+"""A worker's whole run as one program: the strategy's own, and what happens at its sync points.
 
 Both runtimes run this, so a run evaluates, saves and stops at the same points on real processes and in virtual time.
 """
@@ -14,7 +14,7 @@ from torch import Tensor
 from paceline.errors import Diverged
 from paceline.jobs.sharding import Shards
 from paceline.records.events import TEST_LOSS, MetricsRow, Scores
-from paceline.runtimes.agenda import Due, Triggers
+from paceline.runtimes.settings import DueActions, Triggers
 from paceline.strategies.base import Strategy, SyncPoint, Worker
 from paceline.strategies.effects import AllReduce, Broadcast, Gradient, Program
 
@@ -39,7 +39,7 @@ class Save:
 
 @dataclass(frozen=True, slots=True)
 class Export:
-    """Keep the model that counts, for use after the run."""
+    """Keep the central model, for use after the run."""
 
     params: Tensor
     buffers: Tensor
@@ -47,25 +47,25 @@ class Export:
 
 @dataclass(slots=True)
 class Position:
-    """How far the run has come, as every worker knows it at a meeting; saved in checkpoints."""
+    """How far the run has come, as every worker knows it at a sync point; saved in checkpoints."""
 
     progress: int = 0
     """Steps a worker; their mean where workers differ."""
     seen: int = 0
     """Samples that all workers together have trained on, as of the last reduction; kept where workers differ."""
-    met: int = 0
-    """The progress at the last meeting that was due."""
+    last_sync: int = 0
+    """The progress at the last sync point at which something was due."""
     reached: float | None = None
     """Seconds into the run at which the target accuracy was first met."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """One worker's session: its strategy, its dates and who is told."""
+    """What one worker's program is made of: its strategy, its triggers and what it reports to."""
 
     strategy: Strategy
     me: Worker
-    agenda: Triggers
+    triggers: Triggers
     shards: Shards
     position: Position
     metrics: Sequence[str]
@@ -73,103 +73,103 @@ class Session:
     buffers: Literal["average", "rank0"]
     """Whose batch-norm statistics go with the central model: the mean of all, or rank 0's."""
     learning_rate: Callable[[float], float]
-    """The rate at an epoch, for the rows."""
+    """The rate at an epoch."""
     report: Callable[[MetricsRow], None]
-    """Told of every evaluation."""
+    """Called with every evaluation."""
     stopping: Callable[[], bool]
-    """Whether the workers have agreed to stop early; alike on all workers at a meeting."""
-    meeting: bool = False
-    """Whether the effect last asked for belongs to a meeting; its time is kept apart from the steps'."""
+    """Whether the workers have agreed to stop early; the same on all workers at a sync point."""
+    at_sync_point: bool = False
+    """Whether the effect last asked for belongs to a sync point; its time is kept apart from the steps'."""
 
     def program(self) -> Program:
-        """Train until the last date, the target or an agreed stop; return how it ended."""
+        """Train until the last step, the target or an agreed stop; return how it ended."""
         me, position = self.me, self.position
-        by_step, apart = (
+        by_step, on_request = (
             self.strategy.sync_point is SyncPoint.EVERY_STEP,
             self.strategy.sync_point is SyncPoint.ON_REQUEST,
         )
-        if me.clock == 0 and not apart:
+        if me.clock == 0 and not on_request:
             yield Broadcast(me.params)
             if me.buffers.numel():
                 yield Broadcast(me.buffers)
         strategy = self.strategy.worker(me)
         effect = next(strategy)
-        date = self.agenda.next(position.met)
+        due_at = self.triggers.next(position.last_sync)
         while True:
             kind = type(effect)
             if kind is Gradient:
                 if by_step:
                     position.progress = me.clock
-                elif apart:
-                    date = self._hear(date)
-                if position.progress >= date or self.stopping():
-                    self.meeting = True
-                    ending: Ending | None = yield from self._meet()
-                    self.meeting = False
+                elif on_request:
+                    due_at = self._take_over(due_at)
+                if position.progress >= due_at or self.stopping():
+                    self.at_sync_point = True
+                    ending: Ending | None = yield from self._sync()
+                    self.at_sync_point = False
                     if ending:
                         return ending
-                    date = self.agenda.next(position.progress)
+                    due_at = self.triggers.next(position.progress)
             answer = yield effect
-            if kind is AllReduce and effect.tensor is me.params and not by_step and not apart:
+            if kind is AllReduce and effect.tensor is me.params and not by_step and not on_request:
                 position.seen += round(me.total_weight)
                 position.progress = self.shards.steps_through(position.seen)
             effect = strategy.send(answer)
 
-    def _hear(self, date: int) -> int:
-        """Take over what the servers have told; return the next date, which a worker that came late does not know."""
+    def _take_over(self, due_at: int) -> int:
+        """Take over the progress that the servers sent; return when something is due next, also for a late worker."""
         position = self.position
         position.seen = self.me.seen
         position.progress = self.shards.steps_through(position.seen)
-        met = self.shards.steps_through(self.me.seen_at_sync)
-        if met <= position.met:
-            return date
-        position.met = met
-        return self.agenda.next(met)
+        last_sync = self.shards.steps_through(self.me.seen_at_sync)
+        if last_sync <= position.last_sync:
+            return due_at
+        position.last_sync = last_sync
+        return self.triggers.next(last_sync)
 
-    def _meet(self) -> Program:
+    def _sync(self) -> Program:
         if self.strategy.sync_point is SyncPoint.ON_REQUEST:
-            return (yield from self._meet_apart())
-        due = self.agenda.due(self.position.met, self.position.progress)
+            return (yield from self._sync_on_request())
+        due = self.triggers.due(self.position.last_sync, self.position.progress)
         interrupted = self.stopping()
         if interrupted:
-            # What is due here stays due: a run that resumes keeps the date, as one never stopped would.
-            due = Due(evaluate=False, checkpoint=True, stop=True)
+            # What is due here stays due, as in a run that is never stopped.
+            due = DueActions(evaluate=False, checkpoint=True, stop=True)
         else:
-            self.position.met = self.position.progress
+            self.position.last_sync = self.position.progress
         on_target = False
         if due.evaluate or (due.stop and not interrupted):
             params = yield from self.strategy.central(self.me)
-            on_target = yield from self._look(due, params)
+            on_target = yield from self._evaluate(due, params)
         if due.checkpoint or on_target:
             yield Save()
         if interrupted:
             return "interrupted"
         return "target" if on_target else "budget" if due.stop else None
 
-    def _meet_apart(self) -> Program:
-        """As others meet, but the workers come one by one, and only the servers know how far they have come."""
+    def _sync_on_request(self) -> Program:
+        """Workers arrive one by one, and only the servers know how far they have come."""
         params = yield from self.strategy.central(self.me)
-        interrupted = yield from self._anybody(self.stopping())
+        interrupted = yield from self._any_worker(self.stopping())
         position = self.position
         position.seen = self.me.seen
         position.progress = self.shards.steps_through(position.seen)
-        due = self.agenda.due(position.met, position.progress)
-        position.met = position.progress
+        due = self.triggers.due(position.last_sync, position.progress)
+        position.last_sync = position.progress
         on_target = False
         if due.evaluate or due.stop:
-            on_target = yield from self._look(due, params)
+            on_target = yield from self._evaluate(due, params)
         if due.checkpoint or on_target or interrupted:
             yield Save()
         return "target" if on_target else "budget" if due.stop else "interrupted" if interrupted else None
 
-    def _anybody(self, mine: bool) -> Program:
-        """Whether any worker says so; workers that meet apart hear of a stop one after the other."""
+    def _any_worker(self, mine: bool) -> Program:
+        """Whether any worker is to stop; without common steps they learn of a stop one after the other."""
         votes = torch.tensor([float(mine)])
         yield AllReduce(votes, op="sum")
         return votes.item() > 0
 
-    def _look(self, due: Due, params: Tensor) -> Program:
-        """Evaluate the model that counts, and export it if this is the end; return whether the target is met."""
+    def _evaluate(self, due: DueActions, params: Tensor) -> Program:
+        """Evaluate the central model, and export it if this is the end; return whether the target is met."""
         buffers = yield from self._central_buffers()
         on_target = False
         if due.evaluate:
@@ -187,7 +187,7 @@ class Session:
         return on_target
 
     def _central_buffers(self) -> Program:
-        """The batch-norm statistics that go with the central model; every worker's own stay as they are."""
+        """The batch-norm statistics that go with the central model; each worker's own stay as they are."""
         if not self.me.buffers.numel():
             return self.me.buffers
         buffers = self.me.buffers.clone()
@@ -198,7 +198,7 @@ class Session:
         return buffers
 
     def _row(self, scores: Scores) -> MetricsRow:
-        epoch = self.agenda.epoch(self.position.progress)
+        epoch = self.triggers.epoch(self.position.progress)
         return MetricsRow(
             step=self.position.progress,
             epoch=epoch,

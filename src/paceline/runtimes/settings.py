@@ -1,13 +1,13 @@
-"""One run, resolved: everything that decides its result, and nothing that depends on where it runs."""
+"""One run, resolved: everything that decides its result, and when to evaluate, save and stop."""
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal, Self, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Self
 
 from paceline.collectives import NATIVE, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
-from paceline.records.typed import WrongType, check_type
+from paceline.records.files import digest_of, from_document, to_document
 
 MOST_SERVERS = 64
 """Servers of one run: each is a process, and every worker sends to all of them at every step."""
@@ -15,14 +15,14 @@ MOST_SERVERS = 64
 
 @dataclass(frozen=True)
 class Every:
-    """A cadence: every so many steps or epochs, or never."""
+    """A cadence in steps or epochs; a count of 0 is never."""
 
     count: int
     unit: Literal["steps", "epochs"] = "epochs"
 
     @classmethod
     def parse(cls, text: str, option: str) -> Self:
-        """Read "500 steps", "2 epochs", "2" (epochs) or "never"."""
+        """Read "500 steps", "2 epochs", "2" (epochs) or "never"; ``option`` names what is read, for a message."""
         words = text.split()
         if words in (["never"], ["0"]):
             return cls(0)
@@ -63,94 +63,110 @@ class Settings:
     keep: int = 3
     """How many checkpoints are kept."""
     buffers: Literal["average", "rank0"] = "average"
-    """Batch-norm statistics: averaged when the model is looked at, or rank 0's, broadcast at every step."""
+    """Batch-norm statistics: averaged when the model is evaluated, or rank 0's, broadcast at every step."""
     collective: str = NATIVE
-    """How all-reduces are carried out: by the backend's own way, or by the schedule of this name."""
+    """How all-reduces are carried out: by the backend itself, or by the schedule of this name."""
     servers: int = 1
     """How many servers keep the parameters, where the strategy has servers; each keeps an even part."""
 
     def __post_init__(self) -> None:
         workers = len(self.batch_sizes)
         if workers < 1:
-            raise UsageError("0 workers cannot train: --workers must be at least 1")
+            raise UsageError("0 workers cannot train: use at least 1")
         if bad := [size for size in self.batch_sizes if size < 1]:
-            raise UsageError(f"a batch size of {bad[0]} is too small: --batch-size must be at least 1")
+            raise UsageError(f"a batch size of {bad[0]} is too small: it must be at least 1")
         if not 1 <= self.servers <= MOST_SERVERS:
             raise UsageError(
-                f"--servers {self.servers} is out of range: 1 to {MOST_SERVERS} servers keep the parameters"
+                f"{self.servers} servers are out of range: 1 to {MOST_SERVERS} servers keep the parameters"
             )
         check_collective(self.collective)
         if (self.epochs is None) == (self.iterations is None):
-            raise UsageError("give either --epochs or --iterations, not both")
-        for option, count in (
-            ("--epochs", self.epochs),
-            ("--iterations", self.iterations),
-            ("--keep", self.keep),
-        ):
+            raise UsageError("give either epochs or iterations, not both")
+        counts = {"epochs": self.epochs, "iterations": self.iterations, "checkpoints to keep": self.keep}
+        for what, count in counts.items():
             if count is not None and count < 1:
-                raise UsageError(f"{option} {count} is too small: it must be at least 1")
+                raise UsageError(f"{count} {what} are too few: there must be at least 1")
         if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
             raise UsageError(
-                f"--target-accuracy {self.target_accuracy:g} must lie between 0 and 1, for example 0.97"
+                f"a target accuracy of {self.target_accuracy:g} must lie between 0 and 1, for example 0.97"
             )
         if not 0 <= self.seed < 2**63:
-            raise UsageError(f"--seed {self.seed} is out of range: it must be at least 0 and less than 2**63")
+            raise UsageError(f"seed {self.seed} is out of range: it must be at least 0 and less than 2**63")
+        self._check_slow(workers)
+
+    def _check_slow(self, workers: int) -> None:
         if self.slow_turns < 0:
-            raise UsageError(f"--slow-turns {self.slow_turns} is too small: give steps, or 0 for always")
+            raise UsageError(f"slow turns of {self.slow_turns} steps are too short: use 0 for always")
         if self.slow_turns and not self.slow:
             raise UsageError(
-                f"--slow-turns {self.slow_turns} says when slow ranks are slow, and none is; add --slow"
+                f"slow turns of {self.slow_turns} steps say when slow ranks are slow, and none is; name the slow ranks"
             )
         for rank, factor in self.slow.items():
             if not 0 <= rank < workers:
                 raise UsageError(
-                    f"--slow {rank}={factor:g}: there is no rank {rank}; ranks are 0 to {workers - 1}"
+                    f"slow rank {rank}={factor:g}: there is no rank {rank}; ranks are 0 to {workers - 1}"
                 )
             if not 1 <= factor < float("inf"):
                 raise UsageError(
-                    f"--slow {rank}={factor:g}: the factor must be at least 1, for example {rank}=2.5"
+                    f"slow rank {rank}={factor:g}: the factor must be at least 1, for example {rank}=2.5"
                 )
 
     @property
     def workers(self) -> int:
-        """How many workers train."""
         return len(self.batch_sizes)
 
     def step_sizes(self, accumulate: int) -> tuple[int, ...]:
         """Samples of each worker in a step that is made of so many mini-batches."""
         return tuple(size * accumulate for size in self.batch_sizes)
 
-    def to_json(self) -> dict[str, Any]:
-        """A plain document; ``from_json`` reads it back."""
-        return {
-            **asdict(self),
-            "batch_sizes": list(self.batch_sizes),
-            "slow": {str(rank): factor for rank, factor in self.slow.items()},
-            "evaluate": str(self.evaluate),
-            "checkpoint": str(self.checkpoint),
-        }
-
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` wrote; a UsageError says what is not of its kind."""
-        hints = {**get_type_hints(cls), "slow": dict[str, float], "evaluate": str, "checkpoint": str}
-        if set(document) != set(hints):
-            raise UsageError(f"these are not the settings of a run: they are not {', '.join(sorted(hints))}")
+    def from_json(cls, document: Any) -> Self:
+        """Read what ``to_document`` made of settings; a UsageError says what is not of its kind."""
         try:
-            for name, hint in hints.items():
-                check_type(document[name], hint, name)
-            return cls._from_checked(document)
-        except WrongType as error:
+            settings = from_document(document, cls)
+        except ValueError as error:
             raise UsageError(f"these are not the settings of a run: {error}") from error
+        if digest_of(to_document(settings)) != digest_of(document):
+            raise UsageError("these are not the settings of a run: they have other fields")
+        return settings
 
-    @classmethod
-    def _from_checked(cls, document: Mapping[str, Any]) -> Self:
-        values = dict(document)
-        values["job"] = JobSpec(**values["job"])
-        values["batch_sizes"] = tuple(values["batch_sizes"])
-        if not all(rank.isascii() and rank.isdecimal() for rank in values["slow"]):
-            raise WrongType(f"slow is {values['slow']!r}")
-        values["slow"] = {int(rank): factor for rank, factor in values["slow"].items()}
-        values["evaluate"] = Every.parse(values["evaluate"], "evaluate")
-        values["checkpoint"] = Every.parse(values["checkpoint"], "checkpoint")
-        return cls(**values)
+
+class DueActions(NamedTuple):
+    """What is to be done at one sync point."""
+
+    evaluate: bool
+    checkpoint: bool
+    stop: bool
+
+
+class Triggers:
+    """Turns progress, in steps a worker, into what is due.
+
+    Where workers take different numbers of steps, progress is their mean, so it may pass several trigger points at
+    once; each kind of action is then done once.
+    """
+
+    def __init__(self, settings: Settings, steps_per_epoch: int) -> None:
+        self.steps_per_epoch = steps_per_epoch
+        epochs = settings.epochs or 0
+        self.last = settings.iterations if settings.iterations is not None else epochs * steps_per_epoch
+        self._evaluate = settings.evaluate.in_steps(steps_per_epoch)
+        self._checkpoint = settings.checkpoint.in_steps(steps_per_epoch)
+
+    def next(self, progress: int) -> int:
+        """The first progress after this one at which something is due."""
+        cadences = [every for every in (self._evaluate, self._checkpoint) if every]
+        return min([self.last, *(progress - progress % every + every for every in cadences)])
+
+    def due(self, before: int, progress: int) -> DueActions:
+        """What fell due after ``before``, up to and including ``progress``; at the end every kind of action is due."""
+        stop = progress >= self.last
+
+        def reached(every: int) -> bool:
+            return bool(every) and (stop or before // every != progress // every)
+
+        return DueActions(reached(self._evaluate), reached(self._checkpoint), stop)
+
+    def epoch(self, progress: float) -> float:
+        """Progress in epochs."""
+        return progress / self.steps_per_epoch

@@ -89,7 +89,7 @@ class HostRoom:
         if workers > self.workers:
             raise UsageError(
                 f"{option}: {too_many(workers, self.threads, self.cores)} of the host of {self.source}, so its times "
-                f"do not hold there; ask for at most {self.workers} on a host, or measure with fewer --threads"
+                f"do not hold there; ask for at most {self.workers} on a host, or measure with fewer threads"
             )
 
     def check_hosts(self, cluster: Cluster, option: str) -> None:

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from paceline.shm.barrier import PeerLost
+from paceline.shm.group_store import StoreTampered
 from paceline.shm.joining import join
 from paceline.shm.operations import InvalidCall
-from paceline.shm.peers import PeerLost
 from paceline.shm.process_group import SharedMemoryGroup
-from paceline.shm.register import StoreTampered
 
 __all__ = ["InvalidCall", "Options", "PeerLost", "SharedMemoryGroup", "StoreTampered", "zeros"]
 
@@ -29,7 +29,7 @@ class Options:
     run: str = "run"
     """What the shared memory is named after, besides the group."""
     warn: Callable[[str], None] | None = None
-    """Is told on the first rank of a host where memory is too little to share; None is Python's own warning."""
+    """Called on the first rank of a host that has too little memory to share; None is Python's own warning."""
 
 
 def zeros(
@@ -47,7 +47,6 @@ def zeros(
 
 
 def _what_it_is(group: object) -> str:
-    """What somebody has who has no group of this backend."""
     if group is None:
         return "there is no process group; call init_process_group first"
     if group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -63,17 +62,17 @@ def _what_it_is(group: object) -> str:
 
 def _create(options: Any, chosen: Options | None) -> SharedMemoryGroup:
     chosen = chosen or Options()
-    tell = chosen.warn
-    party = join(
+    given = chosen.warn
+    comm = join(
         store=options.store,
         rank=options.group_rank,
         names=options.global_ranks_in_group or range(options.group_size),
         run=chosen.run,
         group=str(options.group_id),
         timeout=options.timeout.total_seconds(),
-        warn=_warn if tell is None else lambda problem, _: tell(problem),
+        warn=_warn if given is None else lambda problem, _: given(problem),
     )
-    return SharedMemoryGroup(party)
+    return SharedMemoryGroup(comm)
 
 
 def _warn(problem: str, calls: int) -> None:

@@ -1,10 +1,9 @@
-"""What a rank asks for, laid beside what the others ask for: nobody moves data before all agree."""
+"""What a rank asks for, compared with what the others ask for: no data moves before all agree."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from itertools import product
 from struct import Struct
-from typing import SupportsIndex
+from typing import NoReturn, SupportsIndex
 
 import torch
 from torch import Tensor
@@ -25,66 +24,37 @@ DTYPES = (
     torch.int64, torch.bool, torch.complex64, torch.complex128, torch.uint16, torch.uint32, torch.uint64,
     torch.float8_e4m3fn, torch.float8_e5m2,
 )  # fmt: skip
-OPS = ("", *OPERATIONS)
+_OPS = ("", *OPERATIONS)
 UNKNOWN = "unknown"
-"""The kind of a call that this backend does not have: its rank says so to all, and nobody waits for it."""
+"""The kind of a call that this backend does not have: its rank says so to all, and no rank waits for it."""
 ELSEWHERE = -1
 """The allocation of a tensor that does not live in shared memory."""
-MISFIT = -1
-"""The length that a rank asks for whose own tensors do not fit together: so all hear of it, and nobody waits."""
-_MOST = 2**48
-"""Bytes beyond which no machine has memory."""
-_DENSE = torch.strided
+_MISFIT = -1
+"""The length that a rank asks for whose own tensors do not fit together: so all ranks raise, and none waits."""
+_MOST_BYTES = 2**48
 
 _KIND = {kind: number for number, kind in enumerate(KINDS)}
 _DTYPE = {dtype: number for number, dtype in enumerate(DTYPES)}
-_OP = {op: number for number, op in enumerate(OPS)}
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """One rank's call: the same on all ranks up to ``root``, then where this rank's tensor lies."""
-
-    kind: str
-    dtype: torch.dtype
-    length: int
-    op: str = ""
-    root: int = -1
-    allocation: int = ELSEWHERE
-    offset: int = 0
-
-    def pack(self) -> bytes:
-        """As bytes, in the order of the fields."""
-        return pack(self.kind, self.dtype, self.length, self.op, self.root, self.allocation, self.offset)
-
-    def __str__(self) -> str:
-        if self.kind == "barrier":
-            return "barrier()"
-        if self.kind == UNKNOWN:
-            return "something that shm cannot do"
-        if self.length == MISFIT:
-            return f"{self.kind}(with tensors that do not fit together)"
-        op = f", {self.op}" if self.op else ""
-        root = f", root {self.root}" if self.root >= 0 else ""
-        return f"{self.kind}({self.length} x {str(self.dtype).removeprefix('torch.')}{op}{root})"
+_OP = {op: number for number, op in enumerate(_OPS)}
 
 
 def pack(
-    kind: str, dtype: torch.dtype, length: int, op: str, root: int, allocation: int, offset: int
+    kind: str,
+    dtype: torch.dtype,
+    length: int,
+    op: str = "",
+    root: int = -1,
+    allocation: int = ELSEWHERE,
+    offset: int = 0,
+    *,
+    fits: bool = True,
 ) -> bytes:
-    """A call as bytes; ``same`` compares the part that ranks must agree on."""
+    """A call as bytes: the same on all ranks up to ``root``, then where this rank's tensor lies.
+
+    ``fits`` is whether the rank's own tensors fit together; see ``check_fits``.
+    """
+    length = length if fits else _MISFIT
     return _LAYOUT.pack(_KIND[kind], _DTYPE[dtype], length, _OP[op], root, allocation, offset)
-
-
-def unpack(packed: bytes) -> Call:
-    """The call behind the bytes."""
-    kind, dtype, length, op, root, allocation, offset = _LAYOUT.unpack_from(packed)
-    return Call(KINDS[kind], DTYPES[dtype], length, OPS[op], root, allocation, offset)
-
-
-def agrees(one: bytes, other: bytes) -> bool:
-    """Whether two ranks ask for the same."""
-    return one[:_SAME] == other[:_SAME]
 
 
 def place_of(packed: bytes) -> tuple[int, int]:
@@ -93,13 +63,46 @@ def place_of(packed: bytes) -> tuple[int, int]:
     return allocation, offset
 
 
+def check_agreement(asked: Sequence[bytes], names: Sequence[int]) -> None:
+    """Raise the same ``InvalidCall`` on every rank if what the ranks ask for, by rank, is not the same."""
+    for rank, other in enumerate(asked):
+        if other[:_SAME] != asked[0][:_SAME]:
+            raise InvalidCall(
+                f"the ranks do not ask for the same: rank {names[0]} called {_describe(asked[0])}, "
+                f"rank {names[rank]} {_describe(other)}; "
+                "a collective needs the same call with the same sizes and types on every rank"
+            )
+
+
+def _describe(packed: bytes) -> str:
+    kind, dtype, length, op, root, *_ = _LAYOUT.unpack_from(packed)
+    if KINDS[kind] == UNKNOWN:
+        return "something that shm cannot do"
+    if KINDS[kind] == "barrier":
+        return "barrier()"
+    if length == _MISFIT:
+        return f"{KINDS[kind]}(with tensors that do not fit together)"
+    by = f", {_OPS[op]}" if op else ""
+    at = f", root {root}" if root >= 0 else ""
+    return f"{KINDS[kind]}({length} x {str(DTYPES[dtype]).removeprefix('torch.')}{by}{at})"
+
+
+def refuse(agree: Callable[[str, torch.dtype, int], None], problem: InvalidCall) -> NoReturn:
+    """Take part in the others' call, whatever it is, and raise: what the ranks differ in, or the problem of all."""
+    try:
+        agree(UNKNOWN, torch.uint8, 0)
+    except InvalidCall as error:
+        raise error from problem
+    raise problem
+
+
 def problem_with(tensor: Tensor) -> str:
-    """Why a tensor cannot travel, in a sentence; nothing if it can."""
-    if tensor.is_cpu and tensor.layout == _DENSE and tensor.dtype in _DTYPE:
-        return ""
+    """Why a tensor cannot be moved, in a sentence; "" if it can."""
     if not tensor.is_cpu:
         return f"shm moves CPU tensors and this one is on {tensor.device}; move it or use nccl"
-    return _stranger(tensor.dtype if tensor.layout == _DENSE else tensor.layout)
+    if tensor.layout != torch.strided:
+        return _cannot_move(tensor.layout)
+    return "" if tensor.dtype in _DTYPE else _cannot_move(tensor.dtype)
 
 
 def problem_with_zeros(length: object, dtype: object) -> str:
@@ -112,15 +115,14 @@ def problem_with_zeros(length: object, dtype: object) -> str:
     if not isinstance(dtype, torch.dtype):
         return f"zeros takes a dtype such as torch.float32, not {dtype!r}"
     if dtype not in _DTYPE:
-        return _stranger(dtype)
-    if not 0 <= length.__index__() * dtype.itemsize < _MOST:
+        return _cannot_move(dtype)
+    if not 0 <= length.__index__() * dtype.itemsize < _MOST_BYTES:
         return f"a tensor cannot have {length} elements; give a length from 0 on"
     return ""
 
 
-def _stranger(kind: object) -> str:
-    name = str(kind).removeprefix("torch.")
-    return f"shm cannot move {name} tensors; use gloo for them or convert them"
+def _cannot_move(kind: object) -> str:
+    return f"shm cannot move {str(kind).removeprefix('torch.')} tensors; use gloo for them or convert them"
 
 
 def fit(parts: Sequence[Tensor], like: Tensor, ranks: int) -> bool:
@@ -130,9 +132,10 @@ def fit(parts: Sequence[Tensor], like: Tensor, ranks: int) -> bool:
     )
 
 
-def misfit(kind: str) -> InvalidCall:
-    """What to say where a rank's own tensors do not fit together."""
-    return InvalidCall(f"{kind} needs one tensor for each rank, of the size and type of the other side's")
+def check_fits(kind: str, fits: bool) -> None:
+    """Once all have agreed: raise if this rank's own tensors do not fit together, and so no rank's do."""
+    if not fits:
+        raise InvalidCall(f"{kind} needs one tensor for each rank, of the size and type of the other side's")
 
 
 def check_exchange(
@@ -145,11 +148,3 @@ def check_exchange(
                 f"all_to_all does not fit: rank {names[one]} gives {row[other]} elements to rank {names[other]}, "
                 f"which expects {column[one]}"
             )
-
-
-def disagreement(first: int, one: Call, second: int, other: Call) -> str:
-    """What to say of two ranks that ask for different things."""
-    return (
-        f"the ranks do not ask for the same: rank {first} called {one}, rank {second} {other}; "
-        "a collective needs the same call with the same sizes and types on every rank"
-    )

@@ -1,7 +1,7 @@
 """Words in shared memory that processes can sleep on, through the kernel's own call; no compiled code is needed.
 
 A word is written by one process only, with a plain aligned store. On x86-64 stores become visible in the order in
-which they were made, so data written before a word is there for whoever has read the word.
+which they were made, so data written before a word is there for a process that has read the word.
 """
 
 import ctypes
@@ -14,7 +14,7 @@ from functools import cache
 
 _FUTEX = 202
 _WAIT, _WAKE = 0, 1
-_EVERYBODY = 2**31 - 1
+_ALL_WAITERS = 2**31 - 1
 
 
 class _Timespec(ctypes.Structure):
@@ -25,7 +25,7 @@ class _Timespec(ctypes.Structure):
 def _kernel() -> Callable[..., int]:
     """The call itself, found when it is first needed: not every system has it, and all may import this."""
     if platform.system() != "Linux":
-        return lambda *_: 0  # a rank that shares no memory wakes nobody
+        return lambda *_: 0  # a rank that shares no memory has nothing to wake
     found = ctypes.CDLL(None, use_errno=True).syscall
     found.argtypes = (c_long, c_void_p, c_int, c_uint32, c_void_p, c_void_p, c_uint32)
     found.restype = c_long
@@ -44,12 +44,11 @@ def supported() -> bool:
 
 
 def wake(address: int) -> None:
-    """Wake everybody who sleeps on the word."""
-    _kernel()(_FUTEX, address, _WAKE, _EVERYBODY, None, None, 0)
+    _kernel()(_FUTEX, address, _WAKE, _ALL_WAITERS, None, None, 0)
 
 
 def sleep(address: int, value: int, seconds: float) -> None:
-    """Sleep until somebody wakes the word, but not if it holds another value already, and not for ever."""
+    """Sleep until the word is woken; not if it holds another value already, and at most so many seconds."""
     limit = _Timespec(int(seconds), int(seconds % 1 * 1e9))
     if _kernel()(_FUTEX, address, _WAIT, value, ctypes.byref(limit), None, 0) < 0:
         error = ctypes.get_errno()

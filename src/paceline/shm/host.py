@@ -38,7 +38,7 @@ def sharing_id() -> str:
 
 
 def free_memory() -> int:
-    """Bytes that can be taken before the kernel has to kill somebody for them."""
+    """Bytes that can be taken before the kernel has to kill a process for them."""
     return max(0, min([_available(), *_left_in_cgroups()]))
 
 
@@ -73,6 +73,5 @@ def _left(root: Path, path: str, limit: str, used: str, prefix: str) -> Iterator
 
 
 def _numbers(path: Path) -> dict[str, int]:
-    """The first number behind each name, a line each."""
     lines = (line.split() for line in path.read_text().splitlines())
     return {words[0]: int(words[1]) for words in lines if len(words) > 1}

@@ -2,7 +2,7 @@
 
 Its maker tells the others which of its descriptors it is, and a token. They open it through /proc, and map it only if
 it is what its maker would have made. Nothing is ever written to, changed or removed that fails one of the checks, so
-whoever forges such a message gains nothing by it.
+a forged message gains nothing.
 """
 
 import errno
@@ -15,19 +15,22 @@ from hmac import compare_digest
 from mmap import PAGESIZE, mmap
 from pathlib import Path
 from stat import S_ISREG
+from typing import Annotated
 
+from msgspec import Meta
+
+from paceline.shm.barrier import died
 from paceline.shm.host import free_memory
-from paceline.shm.peers import died
 
 PAGE = PAGESIZE
 PREFIX = "paceline-"
 TOKEN = 32
-"""Bytes of a token; it stands at the start of the segment, in a page of its own that nobody maps."""
+"""Bytes of a token; it stands at the start of the segment, in a page of its own that is never mapped."""
 
 _NO_EXEC, _NO_EXEC_SEAL = 0x0008, 0x0020
 """MFD_NOEXEC_SEAL and F_SEAL_EXEC of Linux 6.3, which some systems insist on; Python has no names for them."""
 _SEALS = 0x0001 | 0x0002 | 0x0004
-"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW: whoever uses memory that another has cut off is killed by SIGBUS."""
+"""F_SEAL_SEAL, F_SEAL_SHRINK, F_SEAL_GROW: a process that uses memory which another has cut off is killed by SIGBUS."""
 _SPARE = 0.9
 """The part of the free memory that a segment may take: what is free is an estimate, and others need some as well."""
 
@@ -44,24 +47,23 @@ class Foreign(OSError):
 class Handle:
     """What another process of this host needs to know of a segment in order to map it."""
 
-    process: int
-    descriptor: int
-    token: bytes
+    process: Annotated[int, Meta(ge=1, le=2**22)]
+    descriptor: Annotated[int, Meta(ge=0, le=2**30)]
+    token: Annotated[bytes, Meta(min_length=TOKEN, max_length=TOKEN)]
 
 
 @dataclass(frozen=True, slots=True)
-class Made:
-    """A segment that this process made. Its handle is good until it is closed; whoever maps the memory keeps it."""
+class OwnedSegment:
+    """A segment that this process made; its handle is good until it is closed."""
 
     memory: mmap
     handle: Handle
 
     def close(self) -> None:
-        """The handle is of no use any more."""
         os.close(self.handle.descriptor)
 
 
-def create(label: str, size: int) -> Made:
+def create(label: str, size: int) -> OwnedSegment:
     """Make a segment of so many zero bytes, all set aside. Close it when all have mapped it.
 
     ``label`` is shown as its name by tools that list a process's memory.
@@ -72,7 +74,7 @@ def create(label: str, size: int) -> Made:
     except BaseException:
         os.close(descriptor)
         raise
-    return Made(memory, Handle(os.getpid(), descriptor, token))
+    return OwnedSegment(memory, Handle(os.getpid(), descriptor, token))
 
 
 def _make(label: str, size: int) -> int:

@@ -1,5 +1,6 @@
 """What a strategy is, and what it sees of the worker or server that it drives."""
 
+from abc import abstractmethod
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import ClassVar, Protocol
@@ -102,12 +103,12 @@ class Strategy(Protocol):
     """
 
     @property
+    @abstractmethod
     def sync_point(self) -> SyncPoint:
         """When the workers can act together."""
 
     @property
     def least_workers(self) -> int:
-        """The fewest workers that it can train with."""
         return 1
 
     @property
@@ -123,9 +124,11 @@ class Strategy(Protocol):
         """Whether servers keep the parameters: where ``server`` is a program of its own."""
         return type(self).server is not Strategy.server
 
+    @abstractmethod
     def worker(self, me: Worker) -> Program:
         """Train without end; the runtime decides when to stop."""
 
+    @abstractmethod
     def central(self, me: Worker) -> Program:
         """Return the flat parameters that count: those that are evaluated, saved and exported.
 

@@ -11,7 +11,6 @@ HEADER = 64
 
 
 def message_bytes(message: Any) -> int:
-    """The bytes that a message takes on a link."""
     values = (getattr(message, name) for name in _names(message.__class__))
     return HEADER + sum(value.nbytes for value in values if isinstance(value, Tensor))
 

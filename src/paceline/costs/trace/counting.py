@@ -1,6 +1,6 @@
 """From one call of an operator to its record: kind, floating-point operations, bytes and sizes."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from math import prod
 from typing import Any
@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 from torch._ops import OpOverload
 
-from paceline.costs.trace import sizes
 from paceline.costs.trace.kinds import FLOPS, FREE, WRITE_ONLY, kind_of
+from paceline.costs.trace.meta_layers import is_channels_last
 from paceline.costs.trace.operator import (
     Attention,
     Convolution,
     Kind,
+    Norm,
     Operator,
     Phase,
     Product,
@@ -45,14 +46,13 @@ def operator(
     module: str,
     unrolled: bool = False,
 ) -> Operator:
-    """The record of a call that gave ``result``."""
     name = function._opname
     kind = kind_of(name)
     arguments = _named(function, args, kwargs)
     given, made = list(tensors_in(arguments.values())), list(tensors_in([result]))
     elements = max((tensor.numel() for tensor in [*given, *made]), default=0)
     if name == "_trilinear":  # of a bilinear layer: it multiplies its inputs and weights, and sums
-        elements = sizes.trilinear(arguments)
+        elements = _trilinear_size(arguments)
     shape = _shape(name, kind, arguments, made)
     read, written = _bytes(function, arguments, given, made)
     return Operator(
@@ -65,7 +65,7 @@ def operator(
         written=written,
         elements=elements,
         shape=shape,
-        scattered=sizes.scattered([*given, *made]),
+        scattered=_is_scattered([*given, *made]),
         unrolled=unrolled,
     )
 
@@ -85,7 +85,6 @@ def _named(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """The tensors among some values, and in lists and tuples of them."""
     for value in values:
         if isinstance(value, Tensor):
             yield value
@@ -96,18 +95,18 @@ def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
 def _shape(name: str, kind: Kind, arguments: dict[str, Any], made: list[Tensor]) -> Shape:
     match kind:
         case "convolution":
-            return sizes.convolution(
+            return _convolution_size(
                 arguments, arguments["grad_output"] if "grad_output" in arguments else made[0]
             )
         case "product":
             left, right = _PRODUCTS[name]
-            return sizes.product(arguments[left], arguments[right])
+            return _product_size(arguments[left], arguments[right])
         case "attention":
-            return sizes.attention(arguments)
+            return _attention_size(arguments)
         case "norm":
-            return sizes.norm(name, arguments)
+            return _norm_size(name, arguments)
         case "recurrence":
-            return sizes.recurrence(arguments)
+            return _recurrence_size(arguments)
         case "pool":
             return _window(arguments, made)
     return None
@@ -121,7 +120,7 @@ def _window(arguments: dict[str, Any], made: list[Tensor]) -> Shape:
         dimensions = 3 if images.dim() == 5 else 2
         pairs = zip(images.shape[-dimensions:], output.shape[-dimensions:], strict=True)
         kernel = [-(-size // out) for size, out in pairs]
-    return sizes.window(images, output, kernel)
+    return _window_size(images, output, kernel)
 
 
 def _flops(name: str, kind: Kind, shape: Shape, elements: int, arguments: dict[str, Any]) -> float:
@@ -193,3 +192,115 @@ def _bytes(
         table = arguments.get("weight", arguments.get("self"))
         read[id(table)] = min(held(made[0]), read.get(id(table), 0))
     return sum(read.values()), sum(written.values())
+
+
+def _convolution_size(arguments: dict[str, Any], output: Tensor) -> Convolution:
+    """Of ``convolution`` or its backward, whose ``output`` is the gradient that it was given."""
+    images, weight = arguments["input"], arguments["weight"]
+    mask = arguments.get("output_mask", (True, True))
+    height, width = _plane(images.shape[2:])
+    out_height, out_width = _plane(output.shape[2:])
+    kernel_height, kernel_width = _plane(weight.shape[2:])
+    stride_height, stride_width = _plane(arguments["stride"])
+    padding = arguments["padding"]
+    return Convolution(
+        batch=images.shape[0],
+        inputs=images.shape[1],
+        outputs=output.shape[1],
+        height=height,
+        width=width,
+        out_height=out_height,
+        out_width=out_width,
+        kernel_height=kernel_height,
+        kernel_width=kernel_width,
+        stride_height=stride_height,
+        stride_width=stride_width,
+        padding_height=padding[-2] if len(padding) > 1 else 0,
+        padding_width=padding[-1],
+        dilation=max(arguments["dilation"]),
+        groups=arguments["groups"],
+        transposed=arguments["transposed"],
+        dimensions=weight.dim() - 2,
+        channels_last=is_channels_last(images),
+        data=bool(mask[0]),
+        filter=bool(mask[1]),
+    )
+
+
+def _product_size(left: Tensor, right: Tensor) -> Product:
+    *stack, m, k = left.shape
+    return Product(batch=prod(stack), m=m, n=right.shape[-1], k=k)
+
+
+def _window_size(images: Tensor, output: Tensor, kernel: Sequence[int]) -> Window:
+    """Of a pooling over images or over a single one without a batch; volumes are brought to a plane."""
+    dimensions = len(kernel)
+    height, width = _plane(images.shape[-dimensions:])
+    out_height, out_width = _plane(output.shape[-dimensions:])
+    kernel_height, kernel_width = _plane(kernel)
+    *stack, channels = images.shape[:-dimensions] or (1,)
+    return Window(
+        batch=prod(stack),
+        channels=channels,
+        out_height=out_height,
+        out_width=out_width,
+        kernel_height=kernel_height,
+        kernel_width=kernel_width,
+        height=height,
+        width=width,
+    )
+
+
+def _attention_size(arguments: dict[str, Any]) -> Attention:
+    batch, heads, queries, width = arguments["query"].shape
+    return Attention(
+        batch=batch,
+        heads=heads,
+        queries=queries,
+        keys=arguments["key"].shape[2],
+        width=width,
+        causal=bool(arguments.get("is_causal", False)),
+    )
+
+
+def _norm_size(name: str, arguments: dict[str, Any]) -> Norm:
+    if "group" in name:
+        return Norm(channels=arguments["C"], places=arguments["HxW"], groups=arguments["group"])
+    values = arguments["input"]
+    if "normalized_shape" in arguments:
+        return Norm(channels=1, places=prod(arguments["normalized_shape"]))
+    return Norm(channels=values.shape[1], places=prod(values.shape[2:]))
+
+
+def _is_scattered(tensors: Iterable[Tensor]) -> bool:
+    """Whether some of the largest of these tensors lie in memory in another order than others."""
+    whole = [one for one in tensors if one.layout is torch.strided and one.numel() > 1]
+    most = max((one.numel() for one in whole), default=0)
+    orders = {_order(one) for one in whole if one.numel() == most and 0 not in one.stride()}
+    return len(orders) > 1
+
+
+def _order(tensor: Tensor) -> tuple[int, ...]:
+    """The strides of all dimensions that have more than one place."""
+    return tuple(stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True) if size > 1)
+
+
+def _recurrence_size(arguments: dict[str, Any]) -> Recurrence:
+    length, batch, inputs = arguments["input"].shape
+    return Recurrence(batch=batch, length=length, inputs=inputs, hidden=arguments["hidden_size"])
+
+
+def _trilinear_size(arguments: dict[str, Any]) -> int:
+    """Of three tensors that are expanded and multiplied, the elements of the product."""
+    shapes = []
+    for place in ("1", "2", "3"):
+        shape = list(arguments[f"i{place}"].shape)
+        for dimension in arguments[f"expand{place}"]:
+            shape.insert(dimension, 1)
+        shapes.append(shape)
+    return prod(map(max, *shapes))
+
+
+def _plane(sizes: Sequence[int]) -> tuple[int, int]:
+    """Height and width: a line has height 1, the depths of a volume are stacked."""
+    return prod(sizes[:-1]), sizes[-1]

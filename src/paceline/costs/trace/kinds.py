@@ -6,31 +6,12 @@ such operators are bound by memory; the products, whose operations do matter, ar
 
 from paceline.costs.trace.operator import Kind
 
-FREE = frozenset(
-    [
-        "_unsafe_view",
-        "_reshape_alias",
-        "empty",
-        "empty_like",
-        "empty_strided",
-        "new_empty",
-        "new_empty_strided",
-        "empty_permuted",
-        "lift_fresh",
-        "_local_scalar_dense",
-        "resize_",
-        "unsafe_split",
-        "unsafe_split_with_sizes",
-        "unsafe_chunk",
-        "unsqueeze_",
-        "squeeze_",
-        "transpose_",
-        "t_",
-        "detach_",
-        "set_",
-        "resize_as_",
-    ]
+_FREE = (
+    "_unsafe_view _reshape_alias empty empty_like empty_strided new_empty new_empty_strided empty_permuted "
+    "lift_fresh _local_scalar_dense resize_ unsafe_split unsafe_split_with_sizes unsafe_chunk unsqueeze_ "
+    "squeeze_ transpose_ t_ detach_ set_ resize_as_"
 )
+FREE = frozenset(_FREE.split())
 """They look at memory or reserve it, and touch none; as do all views, which their schema tells, unless they are
 "unsafe" or in place."""
 
@@ -104,7 +85,7 @@ FLOPS: dict[str, float] = {name: flops for flops, names in _FLOPS.items() for na
 
 
 def kind_of(name: str) -> Kind:
-    """What an operator does; one that nobody knows is taken to be elementwise."""
+    """What an operator does; an unknown one is taken to be elementwise."""
     if name.startswith("_scaled_dot_product_"):
         return "attention"
     return KINDS.get(name, "elementwise")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.costs.trace.recorder import Recorder
+from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.results import NeedsValues
 from paceline.errors import UsageError
 from paceline.jobs.batches import describe
@@ -22,8 +22,8 @@ _NO_VALUES = (
 )
 
 
-def told(
-    error: Exception, doing: str, name: str, recorder: Recorder, outputs: Sequence[object] = ()
+def refusal(
+    error: Exception, doing: str, name: str, recorder: OperatorRecorder, outputs: Sequence[object] = ()
 ) -> UsageError:
     """What went wrong while ``doing`` a part of a step of the subject ``name``, where, and how to mend it."""
     line = _line(error)
@@ -58,14 +58,14 @@ def _fix(error: Exception, message: str) -> str:
     return ""
 
 
-def _place(error: Exception, doing: str, recorder: Recorder) -> str:
-    places = recorder.places
-    if doing not in ("forward", "backward") or places is None:
+def _place(error: Exception, doing: str, recorder: OperatorRecorder) -> str:
+    modules = recorder.modules
+    if doing not in ("forward", "backward") or modules is None:
         return f"the {doing}"
-    module = places.failed(error)
-    if module is places.model:
+    module = modules.failed(error)
+    if module is modules.model:
         return "the model" if doing == "forward" else "the backward"
-    return f"module {places.name(module)!r} ({type(module).__name__})"
+    return f"module {modules.name(module)!r} ({type(module).__name__})"
 
 
 def _line(error: Exception) -> str:

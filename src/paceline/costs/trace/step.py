@@ -1,50 +1,162 @@
 """One training step under a recorder, done as the live runtime does it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from math import nan
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor, nn, optim
 from torch.nn.parameter import UninitializedParameter
 
 from paceline.costs.trace.operator import Phase
-from paceline.costs.trace.places import ModuleTracker
-from paceline.costs.trace.recorder import Recorder
-from paceline.costs.trace.refusals import told
-from paceline.costs.trace.updates import Update
+from paceline.costs.trace.recorder import ModuleTracker, OperatorRecorder
+from paceline.costs.trace.refusals import refusal
 from paceline.errors import UsageError
-from paceline.jobs.batches import batch_loss, check_loss, kept_outputs
-from paceline.jobs.optimizers import clip_norm_
-from paceline.jobs.subject import Subject
+from paceline.jobs.batches import Batch, batch_loss, check_loss, kept_outputs
+from paceline.jobs.job import Job, Traceable
+from paceline.jobs.optimizers import ELEMENTWISE, Adam, AdamW, Sgd, clip_norm_
+from paceline.jobs.step import StepHooks, StepPhase, accumulate_gradient
+
+Factory = Callable[[Iterable[nn.Parameter]], optim.Optimizer]
 
 
-class Step:
-    """A subject's model with its gradients in one vector, on the device that is the default when it is made."""
+class OnCpu(nn.Parameter):
+    """A meta parameter that says it is on the CPU: torch's fused optimizers refuse one that says it is not."""
 
-    def __init__(self, subject: Subject, samples: int, recorder: Recorder) -> None:
-        self.subject, self.samples, self.recorder = subject, samples, recorder
-        with self._refusing("model"):
-            model = subject.model()
+    device = property(lambda _: torch.device("cpu"))
+
+
+class Update:
+    """Steps of an optimizer; those that ship are not built on meta, because torch imports its compiler to do so."""
+
+    def __init__(self, factory: Factory, parameters: list[nn.Parameter], grad: Tensor) -> None:
+        self._factory, self._parameters, self._grad = factory, parameters, grad
+        self._optimizer: optim.Optimizer | None = None
+        self._slots: list[Tensor] = []
+        self._steps: list[Tensor] = []
+
+    @property
+    def _ships(self) -> bool:
+        return isinstance(self._factory, Sgd | Adam) and self._grad.is_meta
+
+    def prepare(self) -> None:
+        """Have the state that an optimizer has from its first step on."""
+        if self._ships:
+            moments = 2 if isinstance(self._factory, Adam) else int(bool(self._factory.momentum))  # type: ignore[attr-defined]
+            self._slots = [torch.empty_like(self._grad) for _ in range(moments + 1)]
+            self._steps = [torch.empty((), device=self._grad.device)]
+        elif self._optimizer is None:
+            self._optimizer = self._built()
+            self._optimizer.step()
+
+    @property
+    def held(self) -> int:
+        """Bytes of that state; the vector of the parameters is none of it."""
+        if self._optimizer is None:
+            return sum(one.nbytes for one in self._slots[1:])
+        states = self._optimizer.state.values()
+        return sum(one.nbytes for state in states for one in state.values() if isinstance(one, Tensor))
+
+    def step(self) -> None:
+        if self._optimizer is not None:
+            self._optimizer.step()
+        elif isinstance(self._factory, Adam):
+            self._adam(self._factory)
+        elif isinstance(self._factory, Sgd):
+            self._sgd(self._factory)
+
+    def _sgd(self, sgd: Sgd) -> None:
+        whole, *momentum = self._slots
+        torch._fused_sgd_(
+            [whole],
+            [self._grad],
+            momentum,
+            weight_decay=sgd.weight_decay,
+            momentum=sgd.momentum,
+            lr=sgd.lr,
+            dampening=0.0,
+            nesterov=sgd.nesterov,
+            maximize=False,
+            is_first_step=False,
+        )
+
+    def _adam(self, adam: Adam) -> None:
+        whole, mean, square = self._slots
+        torch._foreach_add_(self._steps, 1)
+        fused = torch._fused_adamw_ if isinstance(adam, AdamW) else torch._fused_adam_
+        fused(
+            [whole],
+            [self._grad],
+            [mean],
+            [square],
+            [],
+            self._steps,
+            lr=adam.lr,
+            beta1=adam.beta1,
+            beta2=adam.beta2,
+            weight_decay=adam.weight_decay,
+            eps=adam.eps,
+            amsgrad=False,
+            maximize=False,
+        )
+
+    def _built(self) -> optim.Optimizer:
+        stand_ins = [_stand_in(one) for one in self._parameters]
+        optimizer = self._factory(stand_ins)
+        alike = type(optimizer) in ELEMENTWISE and len(optimizer.param_groups) == 1
+        if alike and len(optimizer.param_groups[0]["params"]) == len(stand_ins):
+            optimizer = self._factory([_stand_in(nn.Parameter(torch.zeros_like(self._grad)), self._grad)])
+        for group in optimizer.param_groups:
+            if not group.get("fused"):
+                group["params"] = [_plain(one) for one in group["params"]]
+        return optimizer
+
+
+def _stand_in(parameter: nn.Parameter, grad: Tensor | None = None) -> nn.Parameter:
+    made = parameter
+    if parameter.is_meta:
+        made = torch.Tensor._make_subclass(OnCpu, parameter.data, True)
+    made.grad = parameter.grad if grad is None else grad
+    return made
+
+
+def _plain(parameter: nn.Parameter) -> nn.Parameter:
+    """A meta parameter that says where it is, for optimizers that are not fused."""
+    if not isinstance(parameter, OnCpu):
+        return parameter
+    made = nn.Parameter(parameter.data)
+    made.grad = parameter.grad
+    return made
+
+
+class TracedStep(StepHooks):
+    """A training step with its gradients in one vector, on the device that is the default when it is made."""
+
+    def __init__(self, job: Traceable | Job, samples: int, recorder: OperatorRecorder) -> None:
+        self.job, self.samples, self.recorder = job, samples, recorder
+        self._doing, self._outputs = "model", list[Any]()
+        with self._refusing():
+            model = job.model()
         if not isinstance(model, nn.Module):
             raise UsageError(
-                f"the model of {subject.name!r} is a {type(model).__name__}; it must be an nn.Module"
+                f"the model of {job.name!r} is a {type(model).__name__}; it must be an nn.Module"
             )
         if isinstance(model, torch.jit.ScriptModule):
             raise UsageError(
-                f"the model of {subject.name!r} is compiled by torch.jit, whose modules cannot be followed; "
+                f"the model of {job.name!r} is compiled by torch.jit, whose modules cannot be followed; "
                 "give the module that it was made from"
             )
         self.model = model.train()
-        self.parameters = _trainable(subject.name, self.model)
-        self.places = recorder.places = ModuleTracker(self.model)
+        self.parameters = _trainable(job.name, self.model)
+        recorder.modules = ModuleTracker(self.model)
         self.grad = _flat_gradient([parameter for _, parameter in self.parameters])
-        with self._refusing("batch"):
-            self.batch = subject.batch(samples)
-            check_loss(subject, self.batch)
-        self._outputs: list[Any] = []
-        self.update = Update(subject.optimizer, [one for _, one in self.parameters], self.grad)
+        self._doing = "batch"
+        with self._refusing():
+            self.batch = job.batch(samples)
+            check_loss(job, self.batch)
+        self.update = Update(job.optimizer, [one for _, one in self.parameters], self.grad)
         self.ready: dict[str, int] = {}
 
     @property
@@ -54,34 +166,53 @@ class Step:
         return sum(one.nbytes for one in (*self.model.buffers(), *untrained))
 
     def run(self) -> None:
-        """Forward, backward and the optimizer's step; the recorder knows the calls afterwards."""
+        """Forward, backward and the optimizer's step; the recorder has the calls afterwards."""
+        modules = self.recorder.modules
+        assert modules is not None
         self.recorder.begin()
-        self.places.begin()
-        with self.places.followed():
-            self._backward(self._forward())
+        modules.begin()
+        with self._refusing(), modules.followed(), self._gradients_watched():
+            accumulate_gradient(self._forward, self.grad, iter([self.batch]), [1.0], self)
         # Torch's optimizers keep their counters on the CPU.
-        with torch.device("cpu"), self._refusing("optimizer"):
+        self._doing = "optimizer"
+        with torch.device("cpu"), self._refusing():
             self.update.prepare()
-            with self._during("apply"):
-                clip_norm_(self.grad, self.subject.clip_norm)
-                self.update.step()
+            self.recorder.phase = "apply"
+            clip_norm_(self.grad, self.job.clip_norm)
+            self.update.step()
 
-    def _forward(self) -> Tensor:
-        with self._during("forward"), self._refusing("forward"), kept_outputs(self.model) as self._outputs:
-            loss = batch_loss(self.subject, self.model, self.batch)
+    def begin(self, phase: StepPhase) -> None:
+        if phase == "forward":
+            self._enter("forward")
+
+    def end(self, phase: StepPhase) -> None:
+        if phase == "forward":
+            self._enter("backward")  # which begins with the gradient being zeroed
+        elif phase == "backward":
+            self.recorder.phase = None
+
+    def read(self, loss: Tensor) -> float:  # noqa: ARG002
+        """A loss without memory has no value."""
+        return nan
+
+    def _enter(self, phase: Phase) -> None:
+        self._doing = self.recorder.phase = phase
+
+    def _forward(self, batch: Batch) -> Tensor:
+        with kept_outputs(self.model) as self._outputs:
+            loss = batch_loss(self.job, self.model, batch)
         self._outputs.clear()  # a training step does not keep them either
         return loss
 
-    def _backward(self, loss: Tensor) -> None:
+    @contextmanager
+    def _gradients_watched(self) -> Iterator[None]:
+        """Note after how many operators of backward each gradient is complete."""
         hooks = [
             parameter.register_post_accumulate_grad_hook(partial(self._completed, name))  # type: ignore[no-untyped-call]
             for name, parameter in self.parameters
         ]
         try:
-            with self._during("backward"), self._refusing("backward"):
-                self.grad.zero_()
-                # Without a gradient given, which the runtime gives: to check it torch would import sympy.
-                loss.backward()  # type: ignore[no-untyped-call]
+            yield
         finally:
             for hook in hooks:
                 hook.remove()
@@ -90,23 +221,17 @@ class Step:
         self.ready[name] = len(self.recorder.calls["backward"])
 
     @contextmanager
-    def _during(self, phase: Phase) -> Iterator[None]:
-        self.recorder.phase = phase
-        try:
-            yield
-        finally:
-            self.recorder.phase = None
-
-    @contextmanager
-    def _refusing(self, doing: str) -> Iterator[None]:
+    def _refusing(self) -> Iterator[None]:
         try:
             yield
         except UsageError:
             raise
         except Exception as error:
-            if doing == "forward" and self._outputs:  # the model has returned
-                doing = "loss"
-            raise told(error, doing, self.subject.name, self.recorder, self._outputs) from error
+            # With outputs, the model has returned.
+            doing = "loss" if self._doing == "forward" and self._outputs else self._doing
+            raise refusal(error, doing, self.job.name, self.recorder, self._outputs) from error
+        finally:
+            self.recorder.phase = None
 
 
 def _trainable(name: str, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
@@ -127,7 +252,6 @@ def _trainable(name: str, model: nn.Module) -> list[tuple[str, nn.Parameter]]:
 
 
 def _flat_gradient(parameters: list[nn.Parameter]) -> Tensor:
-    """One vector whose parts are the parameters' gradients."""
     first = parameters[0]
     flat = torch.zeros(sum(one.numel() for one in parameters), dtype=first.dtype, device=first.device)
     start = 0

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import torch
 
-from paceline.jobs.data.images import Images, labelled
-from paceline.jobs.data.places import broken, find_folder, need_file, read_bytes
+from paceline.jobs.data.images import Images, broken, find_folder, labelled, need_file, read_bytes
 from paceline.jobs.data.tensors import TensorData
 
 SAMPLE = 1 + 3 * 32 * 32

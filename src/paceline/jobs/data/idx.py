@@ -1,4 +1,4 @@
-"""MNIST and Fashion-MNIST: images and labels in idx files, plain or gzipped."""
+"""MNIST, Fashion-MNIST and the digits that come with the package: images and labels in idx files, plain or gzipped."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,8 +6,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from paceline.jobs.data.images import Images, labelled
-from paceline.jobs.data.places import broken, find_folder, need_file, read_bytes
+from paceline.jobs.data.images import (
+    Images,
+    broken,
+    find_folder,
+    labelled,
+    need_file,
+    read_bytes,
+    refuse_folder,
+)
 from paceline.jobs.data.tensors import TensorData
 
 CLASSES = 10
@@ -18,7 +25,6 @@ class FashionMnist:
     """Fashion-MNIST: 60,000 + 10,000 grey 28x28 images of clothes, 10 classes."""
 
     def load(self, folder: str | None) -> Images:
-        """Read the four idx files."""
         usual = ("/usr/share/datasets/fashion-mnist", "data/fashion-mnist", "data")
         place = find_folder(
             "fashion-mnist",
@@ -37,7 +43,6 @@ class Mnist:
     """MNIST: 60,000 + 10,000 grey 28x28 images of handwritten digits, 10 classes."""
 
     def load(self, folder: str | None) -> Images:
-        """Read the four idx files."""
         place = find_folder(
             "mnist",
             folder,
@@ -51,7 +56,6 @@ class Mnist:
 
 
 def read_images(folder: Path, mean: float, deviation: float) -> Images:
-    """The two pairs of files of a folder."""
     train, test = (_read_pair(folder, part, mean, deviation) for part in ("train", "t10k"))
     return Images(train, test, CLASSES)
 
@@ -72,7 +76,6 @@ def _read_pair(folder: Path, part: str, mean: float, deviation: float) -> Tensor
 
 
 def read_labels(path: Path, samples: int) -> Tensor:
-    """As many labels as there are images."""
     labels = read_idx(path, dimensions=1)
     if len(labels) != samples:
         raise broken(path, f"it has {len(labels):,} labels for {samples:,} images")
@@ -96,3 +99,31 @@ def read_idx(path: Path, dimensions: int) -> Tensor:
             path, f"it says that it holds {items:,} bytes after its head, and holds {len(data) - head:,}"
         )
     return torch.frombuffer(data, dtype=torch.uint8, offset=head).view(shape)
+
+
+FILES = Path(__file__).parent.parent / "files"
+
+BRIGHTEST = 16
+MEAN, DEVIATION = 0.3058, 0.3762
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """1,437 + 360 grey 8x8 images of handwritten digits, 10 classes; inside the package."""
+
+    def load(self, folder: str | None) -> Images:
+        """Sort by label, keep the order otherwise: every fifth image from the first is for the test.
+
+        So both parts have the same mix of digits and of writers, and no random numbers are needed.
+        """
+        refuse_folder("digits", folder)
+        pixels = read_idx(FILES / "digits-images-idx3-ubyte.gz", dimensions=3).unsqueeze(1)
+        labels = read_labels(FILES / "digits-labels-idx1-ubyte.gz", len(pixels))
+        is_test = torch.zeros(len(labels), dtype=torch.bool)
+        is_test[labels.argsort(stable=True)[::5]] = True
+        scale = BRIGHTEST / 255
+        train, test = (
+            labelled(pixels[part], labels[part], (MEAN * scale,), (DEVIATION * scale,))
+            for part in (~is_test, is_test)
+        )
+        return Images(train, test, classes=10)

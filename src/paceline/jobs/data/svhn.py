@@ -7,8 +7,7 @@ from typing import Any
 import torch
 
 from paceline.errors import UsageError
-from paceline.jobs.data.images import Images, labelled
-from paceline.jobs.data.places import broken, find_folder, need_file
+from paceline.jobs.data.images import Images, broken, find_folder, labelled, need_file
 from paceline.jobs.data.tensors import TensorData
 
 MEAN, DEVIATION = (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970)
@@ -19,7 +18,6 @@ class Svhn:
     """SVHN: 73,257 + 26,032 colour 32x32 images of house numbers' digits, 10 classes; needs scipy."""
 
     def load(self, folder: str | None) -> Images:
-        """Read the two .mat files."""
         place = find_folder(
             "svhn",
             folder,

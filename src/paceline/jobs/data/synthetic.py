@@ -8,17 +8,16 @@ from torch import Tensor
 from torch.nn.functional import interpolate
 
 from paceline.jobs.batches import Batch
-from paceline.jobs.checks import at_least
 from paceline.jobs.data.images import Images, refuse_folder
 from paceline.jobs.data.tensors import DrawnData
-from paceline.jobs.spec import Shape
+from paceline.jobs.spec import ImageShape, at_least
 
 
 @dataclass(frozen=True, kw_only=True)
 class Synthetic:
     """Made-up images of any shape: one smooth pattern a class, and noise."""
 
-    shape: Shape = Shape((3, 32, 32))
+    shape: ImageShape = ImageShape((3, 32, 32))
     """Channels x height x width."""
 
     classes: int = 10

@@ -25,24 +25,20 @@ class TensorData:
 
     @property
     def inputs(self) -> Tensor:
-        """All inputs."""
         return self._tensors[0]
 
     @property
     def targets(self) -> Tensor:
-        """All targets."""
         return self._tensors[1]
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
         return tuple(self.inputs.shape[1:])
 
     def __len__(self) -> int:
         return len(self.targets)
 
     def take(self, indices: Tensor) -> Batch:
-        """Copies of these samples."""
         return self.inputs.index_select(0, indices), self.targets.index_select(0, indices)
 
 
@@ -59,7 +55,6 @@ class DrawnData(TensorData):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of one input."""
         return self._shape
 
     def __len__(self) -> int:

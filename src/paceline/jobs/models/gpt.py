@@ -6,8 +6,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from paceline.jobs.checks import at_least
-from paceline.jobs.looks import TokenLook
+from paceline.jobs.inputs import TokenInput
+from paceline.jobs.spec import at_least
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,14 +42,13 @@ class Gpt:
             )
 
     @property
-    def usual(self) -> TokenLook:
+    def default_input(self) -> TokenInput:
         """As many tokens as it can see."""
-        return TokenLook(length=self.context, vocabulary=self.vocabulary)
+        return TokenInput(length=self.context, vocabulary=self.vocabulary)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """From tokens to a score for every token at every position."""
-        assert shape[0] <= self.context, "a look is checked before a model is made of it"
-        assert classes == self.vocabulary, "a look is checked before a model is made of it"
+        assert shape[0] <= self.context, "the input is checked before a model is made for it"
+        assert classes == self.vocabulary, "the input is checked before a model is made for it"
         return Decoder(self)
 
 

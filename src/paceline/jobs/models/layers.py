@@ -1,16 +1,37 @@
-"""What several networks are made of."""
+"""What a shipped model is, and what several of them are made of."""
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from math import prod
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
 
+from paceline.jobs.inputs import InputSpec
+
+
+class Architecture(Protocol):
+    """A model. A frozen, keyword-only dataclass; its fields are its settings."""
+
+    @property
+    def default_input(self) -> InputSpec:
+        """What it is fed by default, and what it can be fed."""
+
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """A new model, from inputs of this shape to a score a class; its weights are drawn at random."""
+
+
+def start_convolutions(model: nn.Module) -> None:
+    """Draw the weights of all convolutions as He et al. (2015) do for ReLU."""
+    for module in model.modules():
+        # Drawing without memory gives nothing, and torch imports its compiler for it, which takes seconds.
+        if isinstance(module, nn.Conv2d) and not module.weight.is_meta:
+            nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+
 
 def chain(layers: Mapping[str, nn.Module]) -> nn.Sequential:
-    """The layers one after the other, under their names."""
     return nn.Sequential(OrderedDict(layers))
 
 
@@ -23,17 +44,14 @@ class Branches(nn.Module):
             self.add_module(name, branch)
 
     def forward(self, images: Tensor) -> Tensor:
-        """All branches' channels, in their order."""
         return torch.cat([branch(images) for branch in self.children()], dim=1)
 
 
 def after(sides: Sequence[int], kernel: int, stride: int = 1, padding: int = 0) -> list[int]:
-    """The sides of an image after a convolution or pooling."""
     return [(side + 2 * padding - kernel) // stride + 1 for side in sides]
 
 
 def check_dense(dense: str) -> None:
-    """It is one of the two ways to write dense layers."""
     if dense not in ("linear", "convolution"):
         raise ValueError(f"dense={dense} is unknown; choose linear or convolution")
 

@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from paceline.jobs.looks import ImageLook
-from paceline.jobs.models.base import start_convolutions
+from paceline.jobs.inputs import ImageInput
+from paceline.jobs.models.layers import start_convolutions
 
 LARGE = 128
 """Pixels of the shorter side from which a stem that is chosen by itself is the large one."""
@@ -23,7 +23,7 @@ class _ResNet:
     stem: str = "auto"
     """How it starts: small (3x3), large (7x7 with stride 2, then pooling), or auto: large from 128 pixels."""
 
-    usual: ClassVar[ImageLook] = ImageLook(shape=(3, 224, 224), classes=1000)
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000)
 
     def __post_init__(self) -> None:
         _check_stem(self.stem)
@@ -34,7 +34,6 @@ class ResNet18(_ResNet):
     """ResNet-18 (He et al., 2016), for small images and large ones."""
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The stem, four pairs of blocks, the mean of each channel, a linear layer."""
         first, side = _stem(self.stem, shape)
         stages = _stages(Block, (2, 2, 2, 2), side)
         return _finished([*first, *stages], 512, classes, zero_gamma=self.zero_gamma)
@@ -45,7 +44,6 @@ class ResNet50(_ResNet):
     """ResNet-50 (He et al., 2016) with the stride in the 3x3 convolution (v1.5)."""
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """The stem, 3, 4, 6 and 3 blocks with a narrow middle, the mean of each channel, a linear layer."""
         first, side = _stem(self.stem, shape)
         stages = _stages(Bottleneck, (3, 4, 6, 3), side)
         return _finished([*first, *stages], 2048, classes, zero_gamma=self.zero_gamma)
@@ -68,7 +66,7 @@ def _stem(stem: str, shape: tuple[int, ...]) -> tuple[list[nn.Module], int]:
 
 
 def _stages(block: type["Block"], counts: tuple[int, ...], side: int) -> Iterator[nn.Module]:
-    """All blocks, given the shorter side of what comes in.
+    """All blocks, given the shorter side of their input.
 
     A stage halves the image only while two pixels a side are left, so that batch norm has something to
     average even on a batch of one tiny image.
@@ -95,7 +93,7 @@ class Block(nn.Module):
     """Two 3x3 convolutions beside a shortcut, which is a 1x1 convolution where the shape changes."""
 
     widening: ClassVar[int] = 1
-    """Channels that come out, in units of its width."""
+    """Output channels, in units of its width."""
 
     def __init__(self, ins: int, width: int, stride: int = 1) -> None:
         super().__init__()
@@ -114,7 +112,6 @@ class Block(nn.Module):
         return [*_normed(ins, width, 3, stride), _convolution(width, width)]
 
     def forward(self, images: Tensor) -> Tensor:
-        """The residual on top of the shortcut."""
         result: Tensor = self.activation(self.residual(images) + self.shortcut(images))
         return result
 

@@ -1,4 +1,4 @@
-"""What a learner asked for, checked and filled in: who takes part, where they run, what each begins with."""
+"""What a user wants explained, checked and filled in: which ranks take part, on which hosts, with which values."""
 
 import math
 import random
@@ -14,8 +14,8 @@ MOST_SEGMENTS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Limits:
-    """How much a way of showing can take before nobody can read it."""
+class DisplayLimits:
+    """How much a way of showing can take before it cannot be read."""
 
     workers: int
     length: int
@@ -23,22 +23,21 @@ class Limits:
     """What it is too much for."""
 
     def check(self, workers: int, length: int = 0) -> None:
-        """Refuse what cannot be shown well."""
         for number, what, most, written in (
             (workers, "workers", self.workers, WRITTEN.workers),
             (length, "values a worker", self.length, WRITTEN.length),
         ):
             if number > most:
-                larger = f"; --json goes up to {written}" if written > most else ""
+                larger = f"; as JSON, up to {written}" if written > most else ""
                 raise UsageError(f"{number} {what} are too many {self.what}: choose at most {most}{larger}")
 
 
-DRAWN = Limits(workers=16, length=64, what="to draw")
-WRITTEN = Limits(workers=32, length=256, what="for one JSON document")
+DRAWN = DisplayLimits(workers=16, length=64, what="to draw")
+WRITTEN = DisplayLimits(workers=32, length=256, what="for one JSON document")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class ExplainRequest:
     """None means that it was not asked for; the texts are as people write them."""
 
     schedule: str
@@ -53,24 +52,24 @@ class Request:
     segments: int = 1
 
     def __post_init__(self) -> None:
-        for option, number in (("--workers", self.workers), ("--length", self.length)):
+        for setting, number in (("workers", self.workers), ("length", self.length)):
             if number is not None and number < 1:
-                raise UsageError(f"{option} {number} is too small: it takes at least 1")
+                raise UsageError(f"{setting} {number} is too small: it takes at least 1")
         if not 1 <= self.segments <= MOST_SEGMENTS:
             raise UsageError(
-                f"--segments {self.segments} is out of range: choose 1, for none, to {MOST_SEGMENTS}"
+                f"segments {self.segments} is out of range: choose 1, for none, to {MOST_SEGMENTS}"
             )
         if self.seed is not None and self.seed < 0:
-            raise UsageError(f"--seed {self.seed} is out of range: choose a whole number from 0")
-        for option, given in (("--length", self.length), ("--seed", self.seed)):
+            raise UsageError(f"seed {self.seed} is out of range: choose a whole number from 0")
+        for setting, given in (("length", self.length), ("seed", self.seed)):
             if self.values is not None and given is not None:
                 raise UsageError(
-                    f"{option} {given} has no place beside --values, which say it all; leave one of them out"
+                    f"{setting} {given} has no place beside values, which say it all; leave one of them out"
                 )
 
 
-def host_of_each(request: Request, limits: Limits) -> tuple[int, ...]:
-    """The host of every worker; how many there are is said by --workers, --hosts or --values, which must agree.
+def host_of_each(request: ExplainRequest, limits: DisplayLimits) -> tuple[int, ...]:
+    """The host of every worker; how many there are is said by workers, hosts or values, which must agree.
 
     Too many to show are refused before anything is made of them.
     """
@@ -80,8 +79,8 @@ def host_of_each(request: Request, limits: Limits) -> tuple[int, ...]:
         limits.check(sum(counts))
         if request.workers is not None and sum(counts) != request.workers:
             raise UsageError(
-                f"--hosts {request.hosts} are {sum(counts)} workers and --workers says {request.workers}; "
-                "make them agree, or leave --workers out"
+                f"hosts {request.hosts} have {sum(counts)} workers and {request.workers} workers were asked for; "
+                "make them agree, or leave the number of workers out"
             )
         return tuple(host for host, count in enumerate(counts) for _ in range(count))
     workers = request.workers
@@ -98,11 +97,11 @@ def _parse_hosts(text: str) -> list[int]:
     except ValueError:
         counts = [0]
     if min(counts) < 1:
-        raise UsageError(f"--hosts {text}: write how many workers each host has, at least 1, such as 2,2")
+        raise UsageError(f"hosts {text}: write how many workers each host has, at least 1, such as 2,2")
     return counts
 
 
-def first_values(request: Request, workers: int, usual_length: int) -> tuple[Values, ...]:
+def first_values(request: ExplainRequest, workers: int, usual_length: int) -> tuple[Values, ...]:
     """What each worker begins with: the user's own values, or small ones drawn from the seed.
 
     No two workers draw the same value in the same place, so that it shows whose values are largest.
@@ -120,17 +119,17 @@ def _own_values(text: str, workers: int) -> tuple[Values, ...]:
     rows = _rows(text)
     if len(rows) != workers:
         raise UsageError(
-            f"--values have {_count(len(rows), 'row')} for {_count(workers, 'worker')}: "
+            f"the values have {_count(len(rows), 'row')} for {_count(workers, 'worker')}: "
             "write a row a worker, with ; between rows"
         )
     for rank, row in enumerate(rows):
         if len(row) != len(rows[0]):
             raise UsageError(
-                f"--values: the row of worker {rank} has {_count(len(row), 'value')}, that of worker 0 has "
+                f"values: the row of worker {rank} has {_count(len(row), 'value')}, that of worker 0 has "
                 f"{len(rows[0])}; write as many in each"
             )
     if not rows[0]:
-        raise UsageError(f"--values {text!r} have no value: write a row a worker, such as '5 2; 3 8'")
+        raise UsageError(f"values {text!r} have no value: write a row a worker, such as '5 2; 3 8'")
     return tuple(tuple(_number(word, rank) for word in row) for rank, row in enumerate(rows))
 
 
@@ -146,7 +145,7 @@ def _number(word: str, rank: int) -> float:
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(
-            f"{word!r} in --values, row of worker {rank}, is not a number: write one such as 5 or 2.5"
+            f"{word!r} in the values, row of worker {rank}, is not a number: write one such as 5 or 2.5"
         )
     return value
 

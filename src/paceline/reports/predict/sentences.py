@@ -5,17 +5,18 @@ from types import MappingProxyType
 
 from paceline.reports.text import counted, percent
 from paceline.studies.predict.prediction import (
-    Bandwidth,
+    BandwidthNeed,
     Findings,
-    Fitting,
-    Gathering,
-    Help,
+    Fit,
+    GatheringCodec,
     Limit,
     Memory,
     Prediction,
+    PredictionRow,
     Reach,
-    Row,
-    Series,
+    Setting,
+    Speedup,
+    StrategyPrediction,
     Wire,
 )
 from paceline.units import show_bytes, show_rate, show_seconds
@@ -40,6 +41,7 @@ def verdict(prediction: Prediction) -> str:
     if len(prediction.series) > 1:
         return _winners(prediction)
     (series,) = prediction.series
+    assert series.findings is not None, "Paleo's model has a table of its own"
     if series.findings.limit is None:
         row = series.rows[0]
         served = _with_server([row] if _is_slower(row) else [])
@@ -51,12 +53,12 @@ def verdict(prediction: Prediction) -> str:
     return f"{_slower(slower, series.findings)}{_pays_off(slower, faster, series.findings)}"
 
 
-def _is_slower(row: Row) -> bool:
-    """Slower than one worker who trains alone, as one with a server is; not by rounding."""
+def _is_slower(row: PredictionRow) -> bool:
+    """Slower than one worker that trains alone, as one with a server is; not by rounding."""
     return row.speed_up < (1 if row.workers > 1 else 0.995)
 
 
-def _with_server(rows: Sequence[Row]) -> str:
+def _with_server(rows: Sequence[PredictionRow]) -> str:
     """That one worker with a server is slower than one without, where that is so."""
     return "".join(f" One worker with a server is {_times(row.speed_up)} as fast as without." for row in rows)
 
@@ -93,21 +95,22 @@ def memory_parts(memory: Memory) -> str:
         "messages": memory.exchange,
         "torch itself": memory.base,
     }
-    told = ", ".join(f"{name} {show_bytes(size)}" for name, size in parts.items() if size)
+    words = ", ".join(f"{name} {show_bytes(size)}" for name, size in parts.items() if size)
     server = "" if memory.server is None else f"; a server needs {show_bytes(memory.server)}"
-    return f"a worker needs {show_bytes(memory.total)} ({told}){server}; {_has(memory)}"
+    return f"a worker needs {show_bytes(memory.total)} ({words}){server}; {_has(memory)}"
 
 
 def _has(memory: Memory) -> str:
     if memory.capacity is None:
-        return f"how much {memory.device} has is not known (--memory)"
+        return f"how much {memory.device} has is not known ({option(('memory', 'SIZE'))})"
     return f"{memory.device} has {show_bytes(memory.capacity)} ({memory.capacity / 2**30:.3g} GiB)"
 
 
-def findings(series: Series) -> list[str]:
+def findings(series: StrategyPrediction) -> list[str]:
     """The knee, the bandwidth, the crossover and the codec, then what would fit or help; of one worker, what fits."""
     found = series.findings
-    fitting = [_fitting(one) for one in found.fittings]
+    assert found is not None, "Paleo's model has a table of its own"
+    fitting = [_fitting(one) for one in found.fits]
     if found.limit is None:
         return fitting
     lines = [] if found.bandwidth is None else [_bandwidth(found.bandwidth)]
@@ -119,7 +122,7 @@ def findings(series: Series) -> list[str]:
     return lines + fitting + [_help(one) for one in found.helps]
 
 
-def _slower(rows: Sequence[Row], found: Findings) -> str:
+def _slower(rows: Sequence[PredictionRow], found: Findings) -> str:
     """Which numbers of workers are slower than one, by how much and why."""
     assert found.limit is not None, "of several workers there is a limit"
     why = f"limited by {limit_words(found.limit)}"
@@ -128,12 +131,12 @@ def _slower(rows: Sequence[Row], found: Findings) -> str:
         return f"{counted(row.workers, 'worker')} are slower than one: {_times(row.speed_up)} as fast, {why}"
     shown = rows if len(rows) <= 3 else (rows[0], rows[-1])
     speeds = [f"{counted(row.workers, 'worker')} ({_times(row.speed_up)})" for row in shown]
-    told = " to ".join(speeds) if len(rows) > 3 else f"{', '.join(speeds[:-1])} and {speeds[-1]}"
+    words = " to ".join(speeds) if len(rows) > 3 else f"{', '.join(speeds[:-1])} and {speeds[-1]}"
     alone = " without a server" if rows[0].workers == 1 else ""
-    return f"{told} are slower than one{alone}; {counted(found.limit.workers, 'worker')} are {why}"
+    return f"{words} are slower than one{alone}; {counted(found.limit.workers, 'worker')} are {why}"
 
 
-def _pays_off(slower: Sequence[Row], faster: Sequence[Row], found: Findings) -> str:
+def _pays_off(slower: Sequence[PredictionRow], faster: Sequence[PredictionRow], found: Findings) -> str:
     """From where on more workers are faster than one."""
     asked = max(row.workers for row in (*slower, *faster))
     if faster and slower[-1].workers < faster[0].workers and not found.slower.open:
@@ -149,7 +152,7 @@ def _pays_off(slower: Sequence[Row], faster: Sequence[Row], found: Findings) -> 
     )
 
 
-def _faster(rows: Sequence[Row], found: Findings) -> str:
+def _faster(rows: Sequence[PredictionRow], found: Findings) -> str:
     """By how much the largest number is faster, and what keeps it from more where that is little."""
     last, well = rows[-1], found.well.workers
     best = max(rows, key=lambda row: row.rate)
@@ -160,7 +163,7 @@ def _faster(rows: Sequence[Row], found: Findings) -> str:
     return f"Faster than one worker: {_one(last)}, limited by {limit_words(found.limit)}{peak}; {far}."
 
 
-def _one(row: Row) -> str:
+def _one(row: PredictionRow) -> str:
     efficiency = percent(round(row.efficiency, 2))
     return f"{counted(row.workers, 'worker')} are {_times(row.speed_up)} as fast ({efficiency} efficiency)"
 
@@ -190,7 +193,7 @@ def _link(bound: str, where: str) -> str:
     return LIMITS.get(bound) or f"the {bound} {PLACES[where]}"
 
 
-def _last_step(series: Series) -> str:
+def _last_step(series: StrategyPrediction) -> str:
     """What the last of the asked counts gains over the one before, in speed and in price."""
     if len(series.rows) < 2:
         return ""
@@ -214,11 +217,11 @@ def _winners(prediction: Prediction) -> str:
             ranges[-1] = (series.strategy, ranges[-1][1], count)
         else:
             ranges.append((series.strategy, count, count))
-    told = [f"{name} {_span(first, last)}" for name, first, last in ranges]
+    words = [f"{name} {_span(first, last)}" for name, first, last in ranges]
     rows = [series.rows[place] for place, series in enumerate(best)]
     slow = [f"{row.workers:,}" for row in rows if row.workers > 1 and row.speed_up < 1]
     also = f" No strategy makes {' or '.join(slow)} workers as fast as one." if slow else ""
-    return f"Fastest in samples a second: {', '.join(told)}.{also}"
+    return f"Fastest in samples a second: {', '.join(words)}.{also}"
 
 
 def _span(first: int, last: int) -> str:
@@ -246,7 +249,7 @@ def _weak(found: Findings) -> str:
     return "" if dip is None else f" (though not from {dip:,} to {2 * dip:,})"
 
 
-def _bandwidth(found: Bandwidth) -> str:
+def _bandwidth(found: BandwidthNeed) -> str:
     workers, there = (
         f"{found.workers:,} workers",
         f"{_subject(found.wire)} has {show_rate(found.wire.bandwidth)}",
@@ -273,29 +276,39 @@ def _crossover(reach: Reach) -> str:
     return f"Crossover: from {_workers(reach.workers + 1)} on communication takes longer than computing."
 
 
-def _gathering(found: Gathering, most: int) -> str:
+def _gathering(found: GatheringCodec, most: int) -> str:
     faster = ""
     if found.slower is not None:
         where = f"with {most:,} workers" if found.slower == most else f"from {found.slower:,} workers on"
         faster = f"; {where} identity would be faster"
     return (
-        f"Codec: {found.codec} messages do not add up on the way: everybody gets everybody's, so traffic grows with "
-        f"the workers{faster}."
+        f"Codec: {found.codec} messages cannot be summed on the way: every worker receives all, so traffic grows "
+        f"with the workers{faster}."
     )
 
 
-def _fitting(found: Fitting) -> str:
+def _fitting(found: Fit) -> str:
     return (
-        f"What would fit: {found.what} needs {show_bytes(found.needed)} of {show_bytes(found.capacity)}; "
+        f"What would fit: {_typed(found.change)} needs {show_bytes(found.needed)} of {show_bytes(found.capacity)}; "
         f"{counted(found.workers, 'worker')}: {found.rate:,.4g} samples/s."
     )
 
 
-def _help(found: Help) -> str:
+def _help(found: Speedup) -> str:
     return (
-        f"What would help: {found.what} makes {found.workers:,} workers {_times(found.gain)} as fast as now, "
+        f"What would help: {_typed(found.change)} makes {found.workers:,} workers {_times(found.gain)} as fast as now, "
         f"{_times(found.speed_up)} one worker."
     )
+
+
+def option(setting: Setting) -> str:
+    """A setting as it is typed on the command line."""
+    name, value = setting
+    return f"--{name.replace('_', '-')} {value}"
+
+
+def _typed(change: Sequence[Setting]) -> str:
+    return " ".join(map(option, change))
 
 
 def _workers(count: int) -> str:

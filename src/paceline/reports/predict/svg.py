@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from html import escape
 
-from paceline.reports.predict.scale import Axis, tick_label
+from paceline.reports.predict.chart import Axis, tick_label
 from paceline.reports.predict.sentences import limit_words
 from paceline.reports.text import counted
-from paceline.studies.predict.prediction import Prediction, Row, Series
+from paceline.studies.predict.prediction import Prediction, PredictionRow, StrategyPrediction
 
 WIDTH, PLOT = 760, 330
 LEFT, RIGHT, BOTTOM = 64, 24, 56
@@ -75,7 +75,7 @@ class _Frame:
         return self.bottom - self.up.place(rate) * PLOT
 
 
-def _band(row: Row) -> tuple[float, float]:
+def _band(row: PredictionRow) -> tuple[float, float]:
     """The rates at which the step is as long, and as short, as its interval has it."""
     return row.rate * row.step / row.high, row.rate * row.step / row.low
 
@@ -85,8 +85,8 @@ def _titles(prediction: Prediction) -> str:
     return (
         f'<text x="{LEFT}" y="26" font-size="17" font-weight="600">{escape(prediction.name)}: '
         f"predicted samples a second</text>\n"
-        f'<text class="grey" x="{LEFT}" y="46">{escape(batch)}; {escape(prediction.known.level)}: '
-        f"{escape(prediction.known.compute.partition(' (')[0])}</text>"
+        f'<text class="grey" x="{LEFT}" y="46">{escape(batch)}; {escape(prediction.basis.level)}: '
+        f"{escape(prediction.basis.compute.partition(' (')[0])}</text>"
     )
 
 
@@ -121,7 +121,7 @@ def _references(frame: _Frame) -> str:
     )
 
 
-def _curve(frame: _Frame, place: int, series: Series) -> str:
+def _curve(frame: _Frame, place: int, series: StrategyPrediction) -> str:
     kind = f"c{place % len(LIGHT)}"
     points = [(frame.x(row.workers), frame.y(row.rate)) for row in series.rows]
     upper = [(frame.x(row.workers), frame.y(_band(row)[1])) for row in series.rows]
@@ -135,8 +135,10 @@ def _curve(frame: _Frame, place: int, series: Series) -> str:
     )
 
 
-def _knee(frame: _Frame, kind: str, series: Series) -> str:
+def _knee(frame: _Frame, kind: str, series: StrategyPrediction) -> str:
     """A line down from the curve, where the knee is among the numbers that are shown."""
+    if series.findings is None:
+        return ""
     reach = series.findings.knee.reach
     if reach.open or not frame.counts[0] <= reach.workers <= frame.counts[-1]:
         return ""
@@ -151,9 +153,9 @@ def _points(pairs: Sequence[tuple[float, float]]) -> str:
     return " ".join(f"{x:.1f},{y:.1f}" for x, y in pairs)
 
 
-def _entry(place: int, series: Series) -> str:
+def _entry(place: int, series: StrategyPrediction) -> str:
     """A strategy, and what limits it."""
-    y, limit = LEGEND + LINE * place, series.findings.limit
+    y, limit = LEGEND + LINE * place, series.findings.limit if series.findings else None
     why = "" if limit is None else f": {counted(limit.workers, 'worker')} limited by {limit_words(limit)}"
     return (
         f'<circle class="c{place % len(LIGHT)}" cx="{LEFT + 5}" cy="{y - 4}" r="4"/>'

@@ -1,12 +1,13 @@
 """A prediction as people read it."""
 
+import time
 from collections.abc import Iterator
+from typing import TextIO
 
-from paceline.reports.predict.sentences import findings, memory_parts, misfit, verdict
+from paceline.reports.predict.sentences import findings, memory_parts, misfit, option, verdict
 from paceline.reports.predict.table import table_lines
 from paceline.reports.text import percent
-from paceline.strategies import build_strategy
-from paceline.studies.predict.prediction import Prediction
+from paceline.studies.predict.prediction import Basis, Prediction
 
 LEAST_SHARE = 0.01
 """Of a step's computing: less in operators that were never measured is not worth a line."""
@@ -20,11 +21,11 @@ def text_lines(prediction: Prediction) -> list[str]:
     if short is not None:
         answer = [short, f"With enough memory: {answer[0][0].lower()}{answer[0][1:]}"]
     lines = [*answer, "", heading(prediction), "", *table_lines(prediction), ""]
-    told = list(_told(prediction))
-    return [*lines, *told, *([""] if told else []), *_basis(prediction)]
+    follows = list(_follows(prediction))
+    return [*lines, *follows, *([""] if follows else []), *_basis(prediction)]
 
 
-def _told(prediction: Prediction) -> Iterator[str]:
+def _follows(prediction: Prediction) -> Iterator[str]:
     """What follows, strategy by strategy."""
     several = len(prediction.series) > 1
     for series in prediction.series:
@@ -56,7 +57,7 @@ def _ways(prediction: Prediction) -> Iterator[str]:
         yield f"codec {said['codec']}"
     if said.get("collective", "native") != "native":
         yield f"collective {said['collective']}"
-    if said.get("servers", 1) != 1 and any(_is_served(series.strategy) for series in prediction.series):
+    if said.get("servers", 1) != 1:
         yield f"{said['servers']:,} servers"
     if said.get("jitter"):
         yield f"jitter {said['jitter']:g}"
@@ -66,22 +67,26 @@ def _ways(prediction: Prediction) -> Iterator[str]:
         yield f"{said['inside']} inside"
 
 
-def _is_served(strategy: str) -> bool:
-    return build_strategy(strategy).served
-
-
 def _basis(prediction: Prediction) -> list[str]:
-    known = prediction.known
+    basis = prediction.basis
     rows = [row for series in prediction.series for row in series.rows if row.memory is not None]
     largest = max((row.memory for row in rows if row.memory), key=lambda one: one.total, default=None)
     return [
-        f"Level: {known.level}. Compute: {known.compute}.",
-        *([f"Precision: {known.precision}."] if known.precision else []),
+        f"Level: {basis.level}. Compute: {basis.compute}.",
+        *([f"Precision: {_precision(basis)}."] if basis.precision else []),
         *([f"Memory: {memory_parts(largest)}."] if largest else []),
-        f"Links: {known.links}.",
-        f"Interval: {known.interval}.",
+        f"Links: {basis.links}.",
+        f"Interval: {basis.interval}.",
         *_unmeasured(prediction),
     ]
+
+
+def _precision(basis: Basis) -> str:
+    if basis.faster_precision is None:
+        return basis.precision
+    name, gain = basis.faster_precision
+    faster = f"computes {gain:.2g}x as fast" if gain >= 1.05 else "is no faster"
+    return f"{basis.precision}; with {option(('precision', name))} one worker {faster}"
 
 
 def _unmeasured(prediction: Prediction) -> Iterator[str]:
@@ -94,7 +99,28 @@ def _unmeasured(prediction: Prediction) -> Iterator[str]:
     more = f" and {len(shares) - MOST_NAMED} more" if len(shares) > MOST_NAMED else ""
     yield (
         f"Never measured: {percent(round(total, 2))} of a step's computing is in operators that the profile does not "
-        f"know ({', '.join(named)}{more}), which are predicted by guess, like others of their kind; the interval is "
-        "wider for it. Calibrate again, or correct the profile by a run of this job (paceline calibrate --record RUN "
-        "--profile FILE)."
+        f"know ({', '.join(named)}{more}), which are guessed from others of their kind; the interval is wider for it. "
+        "Calibrate again, or correct the profile by a run of this job ('paceline calibrate record')."
     )
+
+
+class ProgressLine:
+    """A line on stderr, once a second, where a prediction takes longer; on a terminal it is removed at the end."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream, self._terminal = stream, stream.isatty()
+        self._due = time.monotonic() + 1.0
+        self._shown = False
+
+    def __call__(self, words: str) -> None:
+        if time.monotonic() < self._due:
+            return
+        self._due = time.monotonic() + (1.0 if self._terminal else 5.0)
+        self._stream.write(f"\r\x1b[K{words} ..." if self._terminal else f"{words} ...\n")
+        self._stream.flush()
+        self._shown = True
+
+    def done(self) -> None:
+        if self._shown and self._terminal:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()

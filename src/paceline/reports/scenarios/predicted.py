@@ -1,13 +1,13 @@
 """A prediction that a scenario asked for."""
 
-from paceline.costs.paleo.table import PaleoTable
-from paceline.reports.predict.paleo import paleo_lines
+from paceline.records.files import to_document
+from paceline.reports.predict.table import paleo_lines
 from paceline.reports.predict.text import text_lines
-from paceline.reports.scenarios.told import Told
-from paceline.studies.predict.prediction import Prediction
+from paceline.reports.scenarios.render import RenderedAnswer
+from paceline.studies.predict import Prediction
 
 
-def tell_prediction(answer: PaleoTable | Prediction) -> Told:
-    """As 'paceline predict' tells it."""
-    lines = paleo_lines(answer) if isinstance(answer, PaleoTable) else text_lines(answer)
-    return Told(answer=lines[0], lines=lines[2:], document=answer.to_json())
+def render_prediction(answer: Prediction) -> RenderedAnswer:
+    """As 'paceline predict' shows it."""
+    lines = paleo_lines(answer) if answer.cost_model == "paleo" else text_lines(answer)
+    return RenderedAnswer(answer=lines[0], lines=lines[2:], document=to_document(answer))

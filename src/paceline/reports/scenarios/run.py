@@ -5,10 +5,10 @@ from typing import Any
 
 from paceline.records.files import to_document
 from paceline.records.servers import Updated
-from paceline.reports.scenarios.told import Told, exact_seconds, table, trimmed
+from paceline.reports.scenarios.render import RenderedAnswer, exact_seconds, table, trimmed
 from paceline.reports.text import counted
 from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
-from paceline.studies.scenarios.answers import Rounds, RunAnswer
+from paceline.studies.scenarios.run import Rounds, RunAnswer
 
 FEW = 3
 """Kinds of rounds that a sentence can hold."""
@@ -16,16 +16,16 @@ FEW_WORKERS = 6
 """Workers whose every message can be listed."""
 
 
-def tell_run(answer: RunAnswer) -> Told:
+def render_run(answer: RunAnswer) -> RenderedAnswer:
     """Asynchronous and short: update by update; else by rounds, or by where a worker's time went."""
     document = _document(answer)
     if answer.entries and _stale(answer) and any(_stale(answer)):
         return _tell_updates(answer, document)
     if answer.updates:
-        return Told(answer=_rounds_sentence(answer), lines=_round_lines(answer), document=document)
+        return RenderedAnswer(answer=_rounds_sentence(answer), lines=_round_lines(answer), document=document)
     if answer.horizon is not None:
         words = f"No update within {exact_seconds(answer.horizon)}: no gradient was finished by then."
-        return Told(answer=words, lines=[], document=document)
+        return RenderedAnswer(answer=words, lines=[], document=document)
     return _tell_steps(answer, document)
 
 
@@ -57,7 +57,7 @@ def _distance(answer: RunAnswer) -> int:
     return distance_to_sequential(_stale(answer), _sequential(answer)).bound
 
 
-def _tell_updates(answer: RunAnswer, document: dict[str, Any]) -> Told:
+def _tell_updates(answer: RunAnswer, document: dict[str, Any]) -> RenderedAnswer:
     staleness = _stale(answer)
     first = all(
         one.version == 0 for entry in answer.entries if isinstance(entry, Updated) for one in entry.used
@@ -71,7 +71,7 @@ def _tell_updates(answer: RunAnswer, document: dict[str, Any]) -> Told:
         f"{_distance(answer)} eta Delta from sequential SGD's."
     )
     lines = [*timeline_text(answer.entries, _sequential(answer)).split("\n"), "", _names(answer)]
-    return Told(answer=words, lines=lines, document=document)
+    return RenderedAnswer(answer=words, lines=lines, document=document)
 
 
 def _names(answer: RunAnswer) -> str:
@@ -124,7 +124,7 @@ def _round_lines(answer: RunAnswer) -> list[str]:
     return lines
 
 
-def _tell_steps(answer: RunAnswer, document: dict[str, Any]) -> Told:
+def _tell_steps(answer: RunAnswer, document: dict[str, Any]) -> RenderedAnswer:
     """Workers that agree among themselves."""
     workers, communicate, wait = len(answer.workers), answer.communicate or 0.0, answer.wait or 0.0
     steps = answer.batches // workers // answer.local_batches
@@ -138,4 +138,6 @@ def _tell_steps(answer: RunAnswer, document: dict[str, Any]) -> Told:
         ["waiting for others", exact_seconds(wait)],
         ["in all", exact_seconds(answer.seconds)],
     ]
-    return Told(answer=words, lines=table(["where a worker's time went", ""], rows), document=document)
+    return RenderedAnswer(
+        answer=words, lines=table(["where a worker's time went", ""], rows), document=document
+    )

@@ -1,18 +1,24 @@
-"""How far a process has come and what it is doing, in a page of memory that outlives it.
+"""How far a process has come and what it is doing, in a page of memory that outlives it; and its stack.
 
 A process that is killed or hangs cannot say anything any more. Its last step and its phase are in a small mapped file
-in the launch folder, which its launcher reads.
+in the launch folder, which its launcher reads. The stack is written by faulthandler in C when the launcher sends a
+signal: that needs neither the GIL nor a thread that runs.
 """
 
+import faulthandler
 import mmap
 import os
+import re
+import signal
 import struct
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
 
+from paceline.errors import is_users
 from paceline.runtimes.live.process_info import ProcessInfo, Role, file_stem
+from paceline.runtimes.live.timeouts import GLANCE, STACK
 
 Phase = Literal[
     "starting",
@@ -29,6 +35,10 @@ Phase = Literal[
 ]
 """What a process is doing. "exchange" is everything in which it waits for others; a server is "idle" or "serving"."""
 
+STACK_SIGNAL = signal.SIGRTMIN + 7
+"""A real-time signal that nothing else here uses."""
+_LONGEST_STACK = 2**18
+_FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _PHASES: tuple[Phase, ...] = get_args(Phase)
 _NUMBERS = {phase: number for number, phase in enumerate(_PHASES)}
 _PAGE = 4096
@@ -41,7 +51,7 @@ _PATH_AT = _PHASE_AT + _PHASE.size
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pulse:
+class Progress:
     """What a heartbeat file says."""
 
     step: int = 0
@@ -58,16 +68,18 @@ class Pulse:
 class Heartbeat:
     """A process's own end of the file; writing costs well under a microsecond and no system call."""
 
-    def __init__(self, place: ProcessInfo) -> None:
-        """Without a launch folder, the beats go to memory that only this process sees."""
-        if place.launch is None:
+    def __init__(self, info: ProcessInfo) -> None:
+        """Without a launch folder, the page is memory that only this process sees."""
+        if info.launch is None:
             self._map = mmap.mmap(-1, _PAGE)
         else:
-            self._map = _open(path_of(place.launch, place.rank, place.role))
+            with _path(info.launch, info.rank, info.role, "beat").open("wb+") as file:
+                file.truncate(_PAGE)
+                self._map = mmap.mmap(file.fileno(), _PAGE)
         self.enter("starting")
 
     def beat(self, step: int) -> None:
-        """A step has ended, or a server's update; 0 says that one has come so far as to begin."""
+        """A step has ended, or a server's update; 0 says that the process is ready to begin."""
         _BEAT.pack_into(self._map, 0, step, time.time())
 
     def enter(self, phase: Phase) -> None:
@@ -81,8 +93,7 @@ class Heartbeat:
             self._map[_PATH_AT + _PATH.size : _PATH_AT + _PATH.size + len(path)] = path
             _PATH.pack_into(self._map, _PATH_AT, len(path))
 
-    def pulse(self) -> Pulse:
-        """What has been written so far."""
+    def progress(self) -> Progress:
         return _parse(self._map[:])
 
     def __enter__(self) -> Self:
@@ -92,31 +103,75 @@ class Heartbeat:
         self._map.close()
 
 
-def path_of(launch: Path, rank: int, role: Role = "worker") -> Path:
-    """The heartbeat file of a worker or server."""
-    return launch / f"{file_stem(rank, role)}.beat"
+def _path(launch: Path, rank: int, role: Role, suffix: str) -> Path:
+    return launch / f"{file_stem(rank, role)}.{suffix}"
 
 
-def read_pulse(launch: Path, rank: int, role: Role = "worker") -> Pulse:
-    """What a worker or server has written, dead or alive; an empty pulse where it never came so far."""
+def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:
+    """What a worker or server has written, dead or alive; an empty one where it never came so far."""
     try:
-        return _parse(path_of(launch, rank, role).read_bytes())
+        return _parse(_path(launch, rank, role, "beat").read_bytes())
     except FileNotFoundError:
-        return Pulse()
+        return Progress()
 
 
-def _open(path: Path) -> mmap.mmap:
-    with path.open("wb+") as file:
-        file.truncate(_PAGE)
-        return mmap.mmap(file.fileno(), _PAGE)
-
-
-def _parse(page: bytes) -> Pulse:
+def _parse(page: bytes) -> Progress:
     if len(page) < _PAGE:
-        return Pulse()
+        return Progress()
     step, at = _BEAT.unpack_from(page)
     number, since = _PHASE.unpack_from(page, _PHASE_AT)
     (length,) = _PATH.unpack_from(page, _PATH_AT)
     start = _PATH_AT + _PATH.size
     run = Path(os.fsdecode(page[start : start + length])) if length else None
-    return Pulse(step=step, at=at, phase=_PHASES[number], since=since, run=run)
+    return Progress(step=step, at=at, phase=_PHASES[number], since=since, run=run)
+
+
+def write_stack_when_asked(info: ProcessInfo) -> None:
+    """From now on, until this process ends, it writes its stack whenever its launcher asks."""
+    if info.launch is None:
+        return
+    path = _path(info.launch, info.rank, info.role, "stack")
+    draft = path.with_suffix(".draft-stack")
+    faulthandler.register(STACK_SIGNAL, draft.open("w"), all_threads=True, chain=False)
+    draft.rename(path)  # only now: a process that has no handler yet would die of the signal
+
+
+def ask_for_stack(launch: Path, rank: int, role: Role, pid: int) -> list[str]:
+    """The frames of a process's main thread, innermost first, as "file:line in name"; none where it has no handler."""
+    path = _path(launch, rank, role, "stack")
+    try:
+        before = path.stat().st_size
+        os.kill(pid, STACK_SIGNAL)
+        return frames_of(_grown(path, before))
+    except OSError:
+        return []
+
+
+def _grown(path: Path, before: int) -> str:
+    """What has been written, once no more comes."""
+    deadline, size = time.monotonic() + STACK, before
+    while time.monotonic() < deadline:
+        time.sleep(GLANCE)
+        now = path.stat().st_size
+        if now == size > before:
+            break
+        size = now
+    with path.open("rb") as file:
+        file.seek(before)
+        return file.read(_LONGEST_STACK).decode(errors="replace")
+
+
+def frames_of(text: str) -> list[str]:
+    """The main thread's frames in what faulthandler wrote: those of the thread that took the signal."""
+    threads = re.split(r"^(?=Thread 0x|Current thread 0x)", text, flags=re.MULTILINE)
+    current = [one for one in threads if one.startswith("Current")] or threads[-1:]
+    return [
+        f"{match['file']}:{match['line']} in {match['name']}"
+        for match in map(_FRAME.match, current[0].splitlines())
+        if match
+    ]
+
+
+def users_frame(frames: list[str]) -> str:
+    """The innermost frame of the user's own code, "my_job.py:42 in loss", or nothing."""
+    return next((frame.rpartition("/")[2] for frame in frames if is_users(frame)), "")

@@ -57,7 +57,6 @@ class LaunchFolder:
         self.close()
 
     def close(self) -> None:
-        """Stop using it."""
         with suppress(OSError):
             os.close(self._lock)
 

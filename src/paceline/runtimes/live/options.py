@@ -20,7 +20,7 @@ LONGEST = 365 * 24 * 3600
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions:
-    """The machinery under a live run."""
+    """The machinery under a live run: what a user gave, checked."""
 
     device: Literal["cpu", "cuda"] = "cpu"
     backend: str | None = None
@@ -41,57 +41,64 @@ class LiveOptions:
 
     def __post_init__(self) -> None:
         if self.device not in ("cpu", "cuda"):
-            raise UsageError(f"--device {self.device} is not known: choose cpu or cuda")
+            raise UsageError(f"device {self.device} is not known: choose cpu or cuda")
         if self.device == "cuda" and not torch.cuda.is_available():
-            raise UsageError("--device cuda: torch finds no CUDA device on this host; choose --device cpu")
-        if self.backend is not None and self.backend not in BACKENDS:
-            raise unknown("backend", self.backend, BACKENDS, see="paceline train --help")
-        if self.backend is not None and not torch.distributed.is_backend_available(self.backend):
-            raise UsageError(
-                f"--backend {self.backend} is not in this torch; leave it out to get the usual one"
-            )
-        if self.backend == "nccl" and self.device == "cpu":
-            raise UsageError("--backend nccl moves CUDA tensors only; choose --backend gloo or --device cuda")
-        if self.backend == "shm" and self.device == "cuda":
-            raise UsageError("--backend shm moves CPU tensors only; choose --backend nccl or --device cpu")
+            raise UsageError("device cuda: torch finds no CUDA device on this host; choose cpu")
+        self._check_backend()
         if not 0 < self.timeout <= LONGEST:
             raise UsageError(
-                f"--timeout {self.timeout:g} is out of range: it must be more than 0 s and at most {LONGEST:,} s"
+                f"a timeout of {self.timeout:g} s is out of range: it must be more than 0 s and at most {LONGEST:,} s"
             )
         if not self.silence <= LONGEST:
-            raise UsageError(f"--silence {self.silence:g} is out of range: it must be at most {LONGEST:,} s")
+            raise UsageError(
+                f"a silence of {self.silence:g} s is out of range: it must be at most {LONGEST:,} s"
+            )
         if self.silence < LEAST_SILENCE:
             raise UsageError(
-                f"--silence {self.silence:g} is too short: signs of life come twice a second and may be late; "
+                f"a silence of {self.silence:g} s is too short: beats come twice a second and may be late; "
                 f"give at least {LEAST_SILENCE:g}"
             )
         if self.hang_timeout is not None and not 0 < self.hang_timeout < self.timeout:
             raise UsageError(
-                f"--hang-timeout {self.hang_timeout:g} must lie between 0 and --timeout {self.timeout:g}, or the "
-                "others give up before the process that hangs is named; lower it, or raise --timeout"
+                f"a hang timeout of {self.hang_timeout:g} s must lie between 0 and the timeout of {self.timeout:g} s, "
+                "or the others give up before the process that hangs is named; lower it, or raise the timeout"
             )
         if self.threads < 1:
             raise UsageError(f"{self.threads} threads cannot compute: a worker needs at least 1")
 
-    def transport(self, place: ProcessInfo, collective: str = NATIVE) -> str:
+    def _check_backend(self) -> None:
+        if self.backend is None:
+            return
+        if self.backend not in BACKENDS:
+            raise unknown("backend", self.backend, BACKENDS)
+        if not torch.distributed.is_backend_available(self.backend):
+            raise UsageError(
+                f"backend {self.backend} is not in this torch; leave it out to get the usual one"
+            )
+        if self.backend == "nccl" and self.device == "cpu":
+            raise UsageError("backend nccl moves CUDA tensors only; choose backend gloo or device cuda")
+        if self.backend == "shm" and self.device == "cuda":
+            raise UsageError("backend shm moves CPU tensors only; choose backend nccl or device cpu")
+
+    def transport(self, info: ProcessInfo, collective: str = NATIVE) -> str:
         """The backend that a worker uses; schedules send point to point over gloo."""
         if collective != NATIVE and self.device == "cuda":
             raise UsageError(
-                f"--collective {collective} moves CPU tensors only; choose --collective {NATIVE} or --device cpu"
+                f"collective {collective} moves CPU tensors only; choose collective {NATIVE} or device cpu"
             )
         if self.backend:
             return self.backend
         if self.device == "cuda":
             return "nccl"
-        return "shm" if place.workers == place.local_workers and collective == NATIVE else "gloo"
+        return "shm" if info.workers == info.local_workers and collective == NATIVE else "gloo"
 
-    def device_of(self, place: ProcessInfo) -> torch.device:
+    def device_of(self, info: ProcessInfo) -> torch.device:
         """The device of one worker: the CPU, or the GPU with its number on the host."""
         if self.device == "cpu":
             return torch.device("cpu")
-        if place.local_rank >= torch.cuda.device_count():
+        if info.local_rank >= torch.cuda.device_count():
             raise UsageError(
-                f"{place.local_workers} workers on {place.host} are too many for its "
+                f"{info.local_workers} workers on {info.host} are too many for its "
                 f"{torch.cuda.device_count()} CUDA devices; start at most one a device"
             )
-        return torch.device("cuda", place.local_rank)
+        return torch.device("cuda", info.local_rank)

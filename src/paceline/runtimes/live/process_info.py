@@ -1,28 +1,26 @@
-"""Where a worker or a server stands: its rank, its host and who launched it."""
+"""What a worker or server process knows of itself: its rank, its host and who launched it."""
 
+import json
 import os
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Literal
 
 from paceline.errors import UsageError
 
+# Variables that ``launch`` sets for the processes that it starts, beside those that torchrun has.
 FOLDER = "PACELINE_LAUNCH"
-"""The variable that names the launch folder; set for the workers that ``launch`` starts."""
-
+"""The launch folder."""
 LAUNCHER = "PACELINE_LAUNCHER"
-"""The variable that holds the launcher's process id."""
-
+"""The launcher's process id."""
 SERVERS = "PACELINE_SERVERS"
-"""The variable that holds how many of all processes are servers; set by ``launch``."""
-
+"""How many of all processes are servers."""
 SECRET_FILE = "PACELINE_SECRET_FILE"  # noqa: S105
-"""The variable that names the file with the run's secret, where it has one; set by ``launch``."""
-
-OPTIONS = "PACELINE_OPTIONS"
-"""The variable that holds what a command on this host needs to take the same place again; set by ``launch``."""
+"""The file with the run's secret."""
+AGAIN = "PACELINE_AGAIN"
+"""The settings of a command on this host that takes the same place again, as JSON."""
 
 Role = Literal["worker", "server", "joined"]
 """What a process does; one that "joined" is a worker whose rank its launcher does not know."""
@@ -32,7 +30,7 @@ _NEEDED = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 @dataclass(frozen=True, kw_only=True)
 class ProcessInfo:
-    """One worker's place among all workers, as its launcher told it; or one server's among all servers."""
+    """One worker's rank and host among all workers, as its launcher has set it; or one server's among all servers."""
 
     role: Role = "worker"
     rank: int = 0
@@ -47,7 +45,7 @@ class ProcessInfo:
     nodes: int = 1
     host: str = ""
     address: str = "127.0.0.1"
-    """Where the workers meet first."""
+    """Where the store is."""
     port: int = 0
     launch: Path | None = None
     """The launch folder, for heartbeats and failure notes; None where paceline is not the launcher."""
@@ -55,8 +53,8 @@ class ProcessInfo:
     """The launcher's process id, where paceline is the launcher."""
     secret_file: Path | None = None
     """Where the run's secret is; None where the processes of one host agree on one."""
-    options: str = ""
-    """What a command on this host needs to take the same place again, as text that begins with a blank."""
+    again: dict[str, object] = field(default_factory=dict, hash=False)
+    """The settings of a command on this host that takes the same place again."""
 
     def __post_init__(self) -> None:
         for value, name, size, of in (
@@ -71,7 +69,7 @@ class ProcessInfo:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "ProcessInfo | None":
-        """Read what torchrun, or anything with its variables, says; None where nobody launched us.
+        """Read what torchrun, or anything with its variables, says; None where there is no launcher.
 
         Other launchers than ours know of no servers: there every process is a worker until ``with_servers``.
         """
@@ -100,18 +98,18 @@ class ProcessInfo:
             launch=Path(folder) if folder else None,
             launcher=_count(environ, LAUNCHER) if LAUNCHER in environ else None,
             secret_file=Path(environ[SECRET_FILE]) if folder and SECRET_FILE in environ else None,
-            options=environ.get(OPTIONS, ""),
+            again=json.loads(environ.get(AGAIN, "{}")),
         )
         return plain.with_servers(_count(environ, SERVERS, 0))
 
     def with_servers(self, servers: int) -> "ProcessInfo":
-        """The place of the same process where so many of all processes are servers.
+        """The same process where so many of all processes are servers.
 
         Server k is on node k % nodes, and a node's servers come after its workers. Ranks must count node by node.
         """
         if servers == 0:
             return self
-        _check_room(self, servers)
+        _check_size(self, servers)
         mine = local_servers(self.node_rank, self.nodes, servers)
         local_workers, workers = self.local_workers - len(mine), self.workers - servers
         if self.local_rank >= local_workers:
@@ -146,40 +144,38 @@ def local_servers(node_rank: int, nodes: int, servers: int) -> range:
     return range(node_rank, servers, nodes)
 
 
-def job_roots(place: ProcessInfo) -> list[int]:
+def job_roots(info: ProcessInfo) -> list[int]:
     """The process that has started all of this host's workers and servers, where it is no other program's."""
-    if place.launcher is not None:
-        return [place.launcher]
-    return [os.getppid()] if place.workers > 1 or place.servers else []
+    if info.launcher is not None:
+        return [info.launcher]
+    return [os.getppid()] if info.workers > 1 or info.servers else []
 
 
 def secret_path(launch: Path) -> Path:
-    """The file in a launch folder that holds the secret of a run on one host."""
     return launch / "secret"
 
 
-def _check_room(place: ProcessInfo, servers: int) -> None:
+def _check_size(info: ProcessInfo, servers: int) -> None:
     """Refuse to make servers of processes that are too few, or that another launcher has not counted by host."""
-    if place.workers <= servers:
+    if info.workers <= servers:
         raise UsageError(
-            f"WORLD_SIZE={place.workers} leaves no worker beside {servers} servers: at least 1 process more must "
-            "train; start more processes, or give --servers less"
+            f"WORLD_SIZE={info.workers} leaves no worker beside {servers} servers: at least 1 process more must "
+            "train; start more processes, or use fewer servers"
         )
-    here = len(local_servers(place.node_rank, place.nodes, servers))
-    if place.local_workers < here:
+    here = len(local_servers(info.node_rank, info.nodes, servers))
+    if info.local_workers < here:
         raise UsageError(
-            f"LOCAL_WORLD_SIZE={place.local_workers} is too small for the {here} servers of this host; "
-            "start more processes on each host, or give --servers less"
+            f"LOCAL_WORLD_SIZE={info.local_workers} is too small for the {here} servers of this host; "
+            "start more processes on each host, or use fewer servers"
         )
-    if place.launch is None and place.rank != place.node_rank * place.local_workers + place.local_rank:
+    if info.launch is None and info.rank != info.node_rank * info.local_workers + info.local_rank:
         raise UsageError(
-            f"RANK={place.rank} is not LOCAL_RANK={place.local_rank} of host {place.node_rank} with "
-            f"{place.local_workers} processes a host: with servers, the launcher must count ranks host by host"
+            f"RANK={info.rank} is not LOCAL_RANK={info.local_rank} of host {info.node_rank} with "
+            f"{info.local_workers} processes a host: with servers, the launcher must count ranks host by host"
         )
 
 
 def host_name() -> str:
-    """What this host calls itself."""
     return socket.gethostname()
 
 

@@ -1,30 +1,34 @@
-"""A connection to the run's store, as torch.distributed takes one."""
+"""A connection to the run's store, as torch.distributed takes one, and the documents that its members exchange."""
 
+import json
 import select
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from math import ceil
 from time import monotonic
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import msgspec
 import torch.distributed as dist
 from torch.distributed.distributed_c10d import Store
+from torch.distributed.rendezvous import rendezvous
 
-from paceline.errors import UsageError
-from paceline.runtimes.live.addresses import resolve, tcp
-from paceline.runtimes.live.secret import Secret, store_key
+from paceline.errors import RunFailed, UsageError, say_on_stderr
+from paceline.runtimes.live.addresses import LOOPBACK, raise_descriptor_limit, resolve, tcp
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.secret import Secret, run_secret, store_key
 from paceline.runtimes.live.store_server import (
     LONGEST_WAIT,
     MOST_BYTES,
     STORE_CUT,
-    Answer,
     Op,
-    Request,
     Status,
+    StoreAnswer,
+    StoreRequest,
+    StoreServer,
 )
 from paceline.runtimes.live.wire.channel import (
     Channel,
@@ -36,6 +40,8 @@ from paceline.runtimes.live.wire.channel import (
 )
 from paceline.runtimes.live.wire.noise import NotGenuine
 
+_PORT = "paceline/port"
+_EVERYWHERE = "0.0.0.0"  # noqa: S104  only whoever has the secret gets an answer there
 _NOTHING = memoryview(b"")
 _MOST_UNSENT = 16
 """Questions that may wait for a network that takes nothing."""
@@ -64,7 +70,7 @@ class RunStore(Store):
         self._channel: Channel | None = None
         self._lost = ""
         """Why the connection is lost, once it is."""
-        self._answers: deque[Answer] = deque()
+        self._answers: deque[StoreAnswer] = deque()
         self._clones: list[RunStore] = []
 
     def reached(self, seconds: float) -> bool:
@@ -139,7 +145,7 @@ class RunStore(Store):
     ) -> tuple[Status, list[bytes]]:
         with self._lock:
             seconds = min(wait.total_seconds(), LONGEST_WAIT)
-            request = Request(
+            request = StoreRequest(
                 next(self._numbers),
                 op,
                 tuple(key.encode() for key in keys),
@@ -158,7 +164,7 @@ class RunStore(Store):
                 self._lost = str(error)
                 self._raise_lost()
 
-    def _answer(self, channel: Channel, request: Request, deadline: float) -> tuple[Status, list[bytes]]:
+    def _answer(self, channel: Channel, request: StoreRequest, deadline: float) -> tuple[Status, list[bytes]]:
         poller = select.poll()
         while True:
             while self._answers:
@@ -204,11 +210,11 @@ class RunStore(Store):
 
     def _announce(self, _: Channel, message: memoryview, __: int) -> Destination:
         def take() -> None:
-            self._answers.append(msgspec.msgpack.decode(message, type=Answer))
+            self._answers.append(msgspec.msgpack.decode(message, type=StoreAnswer))
 
         return Destination(None, take)
 
-    def _late(self, request: Request) -> dist.DistStoreError:
+    def _late(self, request: StoreRequest) -> dist.DistStoreError:
         return dist.DistStoreError(
             f"wait timeout: no answer to {_shown(request)} from the run's store at {self._address}, "
             f"port {self._port}"
@@ -221,5 +227,101 @@ class RunStore(Store):
         )
 
 
-def _shown(request: Request) -> str:
+def _shown(request: StoreRequest) -> str:
     return f"{request.op.name.lower()} {', '.join(key.decode() for key in request.keys[:3])}"
+
+
+class MemberStore(RunStore):
+    """The run's store as one worker or server uses it. All workers must make the same calls in the same order.
+
+    Our launcher keeps the store. Under another one rank 0 does, and announces its port in the launcher's own store:
+    whoever tampers with that can keep the run from starting, and nothing else, for the key is the secret's.
+    """
+
+    def __init__(self, info: ProcessInfo, timeout: timedelta) -> None:
+        """Wait until all processes of the run are here. Servers are awaited too, and exchange nothing."""
+        raise_descriptor_limit()
+        self._rank, self._workers, self._exchanges = info.rank, info.workers, 0
+        self._server: StoreServer | None = None
+        with run_secret(info) as secret:
+            self.secret = secret
+            address, port = info.address, info.port
+            if info.launch is None:
+                # Rank 0 keeps the launcher's store alive here until all have read the port.
+                announced = self._launcher_store(info, timeout)
+                port = port_number(announced.get(_PORT))
+                address = LOOPBACK if info.nodes == 1 else address
+            super().__init__(address, port, secret, timeout)
+            self.set(f"here/{_number(info)}", "")
+            self.wait([f"here/{number}" for number in range(info.workers + info.servers)])
+
+    def _launcher_store(self, info: ProcessInfo, timeout: timedelta) -> Store:
+        """The launcher's own store, in which rank 0 announces the port of the run's store, which it keeps."""
+        host = f"[{info.address}]" if ":" in info.address else info.address
+        where = f"tcp://{host}:{info.port}?rank={_number(info)}&world_size={info.workers + info.servers}"
+        store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
+        if _number(info) == 0:
+            self._server = StoreServer(self.secret, _own_address(info), 0)
+            store.set(_PORT, str(self._server.port))
+        return store
+
+    def exchange(self, document: Any) -> list[Any]:
+        """Every worker's JSON document, by rank."""
+        before = self._key(self._rank)
+        self._exchanges += 1
+        self.set(self._key(self._rank), json.dumps(document))
+        documents = [json.loads(text) for text in self.read(self._keys())]
+        self.delete_key(before)  # all workers are at this exchange, so all have read the one before
+        return documents
+
+    def leave(self) -> None:
+        """Rank 0 waits for all, because its store must outlive the others' last use of it."""
+        self._exchanges += 1
+        self.set(self._key(self._rank), "left")
+        if self._rank == 0:
+            self.wait(self._keys())
+
+    def close(self) -> None:
+        """Close the connection, and the store where it is kept here; say what was refused there."""
+        super().close()
+        if self._server is not None:
+            self._server.close()
+            if refusals := self._server.refusals():
+                say_on_stderr(refusals)
+
+    def _key(self, rank: int) -> str:
+        return f"paceline/{self._exchanges}/{rank}"
+
+    def _keys(self) -> list[str]:
+        return [self._key(rank) for rank in range(self._workers)]
+
+
+def port_number(value: bytes) -> int:
+    """A port, as decimal text."""
+    if not value.isdigit() or len(value) > 5 or not 0 < int(value) < 65536:
+        raise RunFailed("the store that the launcher keeps has no port of the run's own store; start again")
+    return int(value)
+
+
+def _number(info: ProcessInfo) -> int:
+    """Workers come first, then servers."""
+    return info.rank + (info.workers if info.role == "server" else 0)
+
+
+def _own_address(info: ProcessInfo) -> str:
+    """Where rank 0 listens: a name may mean loopback on its own host, where no other host reaches it."""
+    if info.nodes == 1:
+        return LOOPBACK
+    address = resolve(info.address, info.port).address
+    return _EVERYWHERE if address.startswith("127.") else address
+
+
+def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse workers that were started for different runs; ``asked`` is what each was started for, by rank."""
+    for rank, other in enumerate(asked):
+        if differing := [key for key in asked[0] if other[key] != asked[0][key]]:
+            key = differing[0]
+            raise UsageError(
+                f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
+                f"{asked[0][key]} on rank 0; start every host with the same options"
+            )

@@ -3,11 +3,13 @@
 import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import Any, Self
+from typing import Annotated, Any
+
+import msgspec
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints, Commits
@@ -16,36 +18,35 @@ from paceline.records.tensors import Role
 from paceline.runtimes.config import Config, read_live
 from paceline.units import show_seconds
 
+_Steps = tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
+
 
 @dataclass(frozen=True, kw_only=True)
 class CompleteSteps:
     """What one host can say of a run's checkpoints, newest first."""
 
-    whole: tuple[int, ...] = ()
+    whole: _Steps = ()
     """Steps of which every file that belongs on this host is verified: unaltered, and this run's own.
 
-    Of a run on one node the newest only: nobody else can lack it, and each costs a reading of all its files.
+    Of a run on one node the newest only: no other host can lack it, and each costs a reading of all its files.
     """
-    complete: tuple[int, ...] = ()
+    complete: _Steps = ()
     """Those of them that every other host has written too, as far as this host has seen or recorded it."""
 
-    def to_json(self) -> dict[str, Any]:
-        """For the launcher of another host."""
-        return asdict(self)
+    def to_json(self) -> bytes:
+        return msgspec.json.encode(self)
 
     @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        """Read what ``to_json`` gave; whatever is no step is left out."""
-        return cls(**{name: tuple(_steps_in(document.get(name))) for name in ("whole", "complete")})
-
-
-def _steps_in(value: Any) -> list[int]:
-    found = value if isinstance(value, list | tuple) else []
-    return [step for step in found if type(step) is int and step >= 0]
+    def from_json(cls, text: bytes) -> "CompleteSteps":
+        """Read what another launcher's ``to_json`` gave; for whatever else it is, no steps."""
+        try:
+            return msgspec.json.decode(text, type=cls)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            return cls()
 
 
 def complete_steps(run: Path) -> CompleteSteps:
-    """Verify the checkpoints in this host's run folder; nothing is changed. A UsageError says why nobody can resume it.
+    """Verify the checkpoints in this host's run folder; nothing is changed. A UsageError says why it cannot be resumed.
 
     The files of other hosts are not here unless the hosts share a file system. Where they are not, the record that
     all workers had saved a step stands for them.
@@ -103,10 +104,9 @@ def _is_whole(folder: RunFolder, config: Config, nodes: Collection[int], step: i
 def newest_safe(hosts: Sequence[CompleteSteps], nodes: int) -> int | None:
     """The newest step that a run of so many nodes resumes from, as these hosts know it; the same on all of them.
 
-    Where every host has told what is whole there, that is enough; else what those who have told know of the others.
+    Where every host has said what is whole there, that is enough; else what the hosts that have know of the others.
     """
-    told_all = len(hosts) >= nodes
-    known = [set(host.whole if told_all else host.complete) for host in hosts]
+    known = [set(host.whole if len(hosts) >= nodes else host.complete) for host in hosts]
     shared = set.intersection(*known) if known else set()
     return max(shared, default=None)
 
@@ -115,10 +115,10 @@ Ask = Callable[[CompleteSteps], Sequence[CompleteSteps]]
 """Tells other hosts what this one knows of the checkpoints, and returns what they know."""
 
 
-def safe(run: Path, options: str = "", ask: Ask = lambda _: ()) -> list[str]:
+def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda _: ()) -> list[str]:
     """The newest checkpoint that is safe and the command that goes on from it.
 
-    ``options`` are what the command needs besides the run folder; other hosts are asked once, whatever is found here.
+    ``settings`` are what the command needs besides the run folder; other hosts are asked once, whatever is found here.
     """
     try:
         nodes, mine = _nodes(read_live(RunFolder(run))), complete_steps(run)
@@ -132,7 +132,7 @@ def safe(run: Path, options: str = "", ask: Ask = lambda _: ()) -> list[str]:
         return ["Safe: no checkpoint yet; start again with the same command."]
     return [
         f"Safe: checkpoint of step {step}, {show_seconds(_age(run, step))} old.",
-        f"Resume: paceline train --resume {quote(short(run))}{options}",
+        f"Resume: {command('train', resume=short(run), **(settings or {}))}",
     ]
 
 
@@ -149,3 +149,13 @@ def short(path: Path) -> str:
     """The path as a person at this folder would write it."""
     near = os.path.relpath(path)
     return str(path) if near.startswith("..") else near
+
+
+def command(name: str, **settings: object) -> str:
+    """A command of paceline with these settings, as a user types it."""
+    words = ["paceline", name]
+    for setting, value in settings.items():
+        words.append(f"--{setting.replace('_', '-')}")
+        if value is not True:
+            words.append(quote(str(value)))
+    return " ".join(words)

@@ -1,16 +1,29 @@
-"""The run's secret, and the keys that everybody who has it derives."""
+"""The run's secret, the keys derived from it, and how processes without a launcher of ours agree on one."""
 
 import os
 import secrets
+import socket
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 from typing import Self
+from uuid import uuid4
 
 from paceline.errors import UsageError
+from paceline.runtimes.live.launch_folder import LaunchFolder, sweep
+from paceline.runtimes.live.process_info import ProcessInfo
 
 SHORTEST = 16
 """Bytes below which a secret can be guessed."""
+NEEDED = (
+    "needs a secret file, so that only the run's own processes get in: make one with "
+    "'openssl rand -hex 32 > secret && chmod 600 secret', copy it to every host and name it there"
+)
+"""What is said where no secret can be made for the user."""
 _LONGEST = 2**20
 
 
@@ -25,12 +38,11 @@ class Secret:
         if len(self.text) < SHORTEST:
             raise UsageError(
                 f"a secret of {len(self.text)} bytes can be guessed; give at least {SHORTEST}, "
-                "for one with 'openssl rand -hex 32'"
+                "for example with 'openssl rand -hex 32'"
             )
 
     @classmethod
     def new(cls) -> Self:
-        """A fresh random secret."""
         return cls(secrets.token_hex(32).encode())
 
     @classmethod
@@ -70,3 +82,93 @@ def store_key(secret: Secret) -> bytes:
 
 def _hashed(secret: Secret, use: bytes) -> bytes:
     return blake2b(secret.text, digest_size=32, person=use).digest()
+
+
+@contextmanager
+def run_secret(info: ProcessInfo) -> Iterator[Secret]:
+    """The secret of a process's run; until the context is left, the processes of one host find it in a file.
+
+    Under another launcher than ours no secret is made. There the processes of one host share one through a file
+    that only this user can read, in a folder named for their common parent; the first one makes it.
+    """
+    if info.secret_file is not None:
+        yield Secret.read(info.secret_file)
+        return
+    if info.nodes > 1:
+        raise UsageError(f"a run on {info.nodes} hosts {NEEDED}")
+    folder = enter(agreed_folder(info.port))
+    try:
+        sweep(folder.path.parent)  # those of processes that were killed; this one is in use
+        yield agree(folder.path)
+    except BaseException:
+        folder.remove()
+        raise
+    if info.role == "worker" and info.rank == 0:  # one is enough, and the others may be in their next run
+        folder.remove()
+    else:
+        folder.close()
+
+
+def agreed_folder(port: int) -> Path:
+    """Where the processes that one parent has started for one port agree."""
+    parent = os.getppid()
+    name = f"paceline-ranks-{os.geteuid()}-{parent}-{_started(parent)}-{port}"
+    return _own_parent() / name
+
+
+def _own_parent() -> Path:
+    """A folder in which no other user can take the name first; the temporary directory where there is none.
+
+    All processes of one launcher have one environment, so they find the same.
+    """
+    with suppress(KeyError, OSError):
+        if _is_own(runtime := Path(os.environ["XDG_RUNTIME_DIR"])):
+            return runtime
+    with suppress(RuntimeError, OSError):
+        if _is_own(Path.home(), others=0o022):
+            cache = Path.home() / ".cache" / "paceline" / socket.gethostname()  # a home may be on many hosts
+            cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_own(cache):
+                return cache
+    return Path(tempfile.gettempdir())
+
+
+def _is_own(folder: Path, others: int = 0o077) -> bool:
+    """Whether it is a folder of this user, and others have none of these rights."""
+    found = folder.lstat()
+    return stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and not found.st_mode & others
+
+
+def enter(folder: Path) -> LaunchFolder:
+    """Use the folder, which the first process makes. A UsageError where other users have rights to it."""
+    while True:
+        with suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+        with suppress(FileNotFoundError):  # swept before it had its lock
+            if not _is_own(folder):
+                raise UsageError(
+                    f"{folder} is not a folder of this user alone, so that no secret can be kept there; "
+                    "remove it, or name a secret file"
+                )
+            entered = LaunchFolder(folder)
+            if entered.lasts():
+                return entered
+            entered.close()
+
+
+def agree(folder: Path) -> Secret:
+    """The secret in the folder, which the first process makes."""
+    draft = folder / uuid4().hex
+    Secret.new().write(draft)
+    with suppress(FileExistsError):
+        os.link(draft, folder / "secret")
+    draft.unlink()
+    return Secret.read(folder / "secret")
+
+
+def _started(process: int) -> str:
+    """When a process was started, in the kernel's ticks: its number may be used again; "0" where it is hidden."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "0"

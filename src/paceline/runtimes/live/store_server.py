@@ -68,7 +68,7 @@ class Refused(ValueError):
     """A request that does not fit."""
 
 
-class Request(msgspec.Struct, frozen=True, array_like=True):
+class StoreRequest(msgspec.Struct, frozen=True, array_like=True):
     number: int
     """Comes back with the answer."""
     op: Op
@@ -96,17 +96,17 @@ class Request(msgspec.Struct, frozen=True, array_like=True):
             raise Refused(f"a value of more than {LONGEST_VALUE} bytes")
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True):
+class StoreAnswer(msgspec.Struct, frozen=True, array_like=True):
     status: Status
     values: tuple[bytes, ...] = ()
     number: int = 0
     """Of the request."""
 
 
-def unpack_request(message: memoryview | bytes) -> Request:
-    """Read what ``Request.pack`` wrote; Refused whatever else it is."""
+def unpack_request(message: memoryview | bytes) -> StoreRequest:
+    """Read what ``StoreRequest.pack`` wrote; Refused whatever else it is."""
     try:
-        request = msgspec.msgpack.decode(message, type=Request)
+        request = msgspec.msgpack.decode(message, type=StoreRequest)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise Refused("malformed request") from None
     request.check()
@@ -130,24 +130,24 @@ class KeyValues:
     def has(self, keys: tuple[bytes, ...]) -> bool:
         return all(key in self._values for key in keys)
 
-    def answer(self, request: Request) -> Answer:
+    def answer(self, request: StoreRequest) -> StoreAnswer:
         """Carry a request out; Refused where it would exceed a limit."""
         match request.op:
             case Op.SET:
                 self._set(request.keys[0], request.values[0])
-                return Answer(Status.DONE)
+                return StoreAnswer(Status.DONE)
             case Op.ADD:
-                return Answer(Status.DONE, (self._add(request.keys[0], request.values[0]),))
+                return StoreAnswer(Status.DONE, (self._add(request.keys[0], request.values[0]),))
             case Op.COMPARE_SET:
-                return Answer(Status.DONE, (self._compare_set(request.keys[0], *request.values),))
+                return StoreAnswer(Status.DONE, (self._compare_set(request.keys[0], *request.values),))
             case Op.DELETE:
-                return Answer(Status.DONE if self._delete(request.keys[0]) else Status.MISSING)
+                return StoreAnswer(Status.DONE if self._delete(request.keys[0]) else Status.MISSING)
             case Op.COUNT:
-                return Answer(Status.DONE, (b"%d" % len(self._values),))
+                return StoreAnswer(Status.DONE, (b"%d" % len(self._values),))
         if not self.has(request.keys):
-            return Answer(Status.MISSING)
+            return StoreAnswer(Status.MISSING)
         read = request.op is Op.READ
-        return Answer(Status.DONE, tuple(self._values[key] for key in request.keys) if read else ())
+        return StoreAnswer(Status.DONE, tuple(self._values[key] for key in request.keys) if read else ())
 
     def _set(self, key: bytes, value: bytes) -> None:
         before = self._values.get(key)
@@ -179,7 +179,7 @@ class KeyValues:
 
 
 class _Waiting(NamedTuple):
-    request: Request
+    request: StoreRequest
     until: float
 
 
@@ -241,7 +241,7 @@ class StoreServer:
                 answer = self._table.answer(request)
             except Refused as refusal:
                 self._refused[str(refusal)] += 1
-                answer = Answer(Status.REFUSED, (str(refusal).encode(),))
+                answer = StoreAnswer(Status.REFUSED, (str(refusal).encode(),))
             # A connection asks one question at a time: the one before has been given up.
             self._waiting.pop(channel, None)
             if answer.status is Status.MISSING and request.seconds > 0:
@@ -252,7 +252,7 @@ class StoreServer:
                 self._wake(request.keys[0])
 
     def _wake(self, key: bytes) -> None:
-        """Answer the members that wait for a key that has been set; forget those whose time is over."""
+        """StoreAnswer the members that wait for a key that has been set; forget those whose time is over."""
         now = time.monotonic()
         for channel, (request, until) in list(self._waiting.items()):
             answered = key in request.keys and self._table.has(request.keys)
@@ -261,6 +261,6 @@ class StoreServer:
             if answered and until >= now:
                 self._send(channel, request, self._table.answer(request))
 
-    def _send(self, channel: Channel, request: Request, answer: Answer) -> None:
+    def _send(self, channel: Channel, request: StoreRequest, answer: StoreAnswer) -> None:
         numbered = msgspec.structs.replace(answer, number=request.number)
         self._listener.send(channel, Packet(msgspec.msgpack.encode(numbered), memoryview(b"")), _MOST_ANSWERS)

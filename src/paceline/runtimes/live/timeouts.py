@@ -25,14 +25,14 @@ HEARSAY = 2.0
 """To wait for the cause of a lost connection to become known, here or on another host."""
 
 SILENCE = 20.0
-"""Without a word after which a worker, or another host's launcher, counts as dead; ``--silence`` sets it. Deaths that a
+"""Without a beat after which a worker, or another host's launcher, counts as dead; the user may set it. Deaths that a
 launcher sees are told at once, so this is only for hosts that are cut off and for processes that hold the GIL."""
 
 LEAST_SILENCE = 2.0
-"""The smallest ``--silence``: workers beat twice a second, launchers once, and either may be late."""
+"""The smallest silence that may be set: beats come twice a second and may be late."""
 
 BEAT = 0.5
-"""Between a worker's beats to its servers."""
+"""Between the beats of a worker to its servers, and of a launcher to the others."""
 
 ATTENDANCE = 0.25
 """Between a server's looks at who has been silent."""
@@ -42,7 +42,7 @@ STARTING = 120.0
 reading data and compiling take minutes. It is not ended for it, in whatever phase."""
 
 HANG = 120.0
-"""That a process may stand still before it is ended; ``--hang-timeout`` sets it. Below the 300 s after which the others
+"""That a process may stand still before it is ended; the user may set it. Below the 300 s after which the others
 give up waiting, so that the process that hangs is named and not the one that waits."""
 
 HANG_NOTICE = 8.0
@@ -72,3 +72,21 @@ AFTER_END = 10.0
 
 KNOCK = 20.0
 """That server 0 has to answer a worker that wants to join."""
+
+WAIT_FOR_NODES = 300.0
+"""That a launcher waits for those of the other hosts at the start."""
+
+FIRST_REMINDER, REMINDERS = 2.0, 30.0
+"""Until a launcher says for whom it waits, and until it says so again."""
+
+STORE_ANSWER = 2.0
+"""That a launcher waits for the store while the run goes on: no answer is no news."""
+
+STORE_LINGERS = 3.0
+"""That the store stays at the end, until the other launchers have read what they need."""
+
+DEATH_NOTICE = 5.0
+"""That a server has to take the notice of a worker's death; one that does not has ended itself."""
+
+LAST_NOTICES = 1.0
+"""That such notices have to go out when the launcher ends."""

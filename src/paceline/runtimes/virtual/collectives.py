@@ -6,8 +6,7 @@ from functools import cache, partial
 from typing import Any
 
 from paceline.collectives.traffic import broadcast_bytes, plan_buckets
-from paceline.costs.prices import Price, tree_broadcast
-from paceline.costs.through_server import through_server
+from paceline.costs.collectives import Price, through_server, tree_broadcast
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.virtual.ledger import Hidden

@@ -143,7 +143,7 @@ class VirtualEngine:
             elif kind is Apply:
                 self._apply(node, effect)
             else:
-                if node.session.meeting:  # type: ignore[union-attr]
+                if node.session.at_sync_point:  # type: ignore[union-attr]
                     node.ledger.end_step(node.me.clock)
                 if self._effects[kind](node, effect):
                     return

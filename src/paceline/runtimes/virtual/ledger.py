@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from paceline.costs.base import Times
+from paceline.costs.stated import GradientTimes
 from paceline.records.ledger import TimeLedger
 from paceline.records.spans import KINDS, Span, StepRecord, Totals
 from paceline.runtimes.virtual.timeline import Interval
@@ -34,7 +34,7 @@ class StepLedger:
             self._spans: list[Span] = []
             self._hidden: list[Span] = []
 
-    def gradient(self, start: float, times: Times, samples: int) -> None:
+    def gradient(self, start: float, times: GradientTimes, samples: int) -> None:
         """Count data, forward and backward of a finished mini-batch."""
         seconds = self.seconds
         data, forward, backward = times
@@ -48,7 +48,7 @@ class StepLedger:
                 self._note(kind, start, length)
                 start += length
 
-    def unfinished(self, start: float, times: Times, end: float) -> None:
+    def unfinished(self, start: float, times: GradientTimes, end: float) -> None:
         """Count a mini-batch that is cut short: its time counts, its samples do not."""
         for kind, length in enumerate(times):
             self.span(kind, start, max(0.0, min(length, end - start)))

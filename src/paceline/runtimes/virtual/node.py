@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
-from paceline.costs.base import Times
+from paceline.costs.stated import GradientTimes
 from paceline.records.servers import ServerTotals
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.ledger import StepLedger
@@ -65,7 +65,7 @@ class Node:
     mean: BucketedMean | None = None
     plan: Any = None
     """The buckets of ``mean``, looked up once."""
-    prices: tuple[tuple[Times, int], ...] = ()
+    prices: tuple[tuple[GradientTimes, int], ...] = ()
     """The gradient's times and samples in a full step and in an epoch's last, where steps cost the same."""
     apply_seconds: float = 0.0
     starts: float = 0.0

@@ -10,7 +10,7 @@ from typing import Any, Self
 from torch import Tensor
 
 from paceline.records.events import EventWriter, MetricsRow, append_metrics
-from paceline.records.files import digest_of, write_json
+from paceline.records.files import digest_of, to_document, write_json
 from paceline.records.folder import RunFolder, create_new, environment
 from paceline.records.observer import Observer
 from paceline.records.servers import Entry, ServerLog
@@ -93,7 +93,7 @@ class FolderObserver(Observer):
 def new_folder(runs: Path, name: str, settings: Settings, machinery: Mapping[str, Any]) -> RunFolder:
     """Make a run folder that says what is simulated; ``machinery`` says where, or which run is repeated."""
     # A simulation that is repeated is the same run, and leaves the same bytes.
-    run = digest_of({"settings": settings.to_json(), "machinery": dict(machinery)})[:16]
+    run = digest_of({"settings": to_document(settings), "machinery": dict(machinery)})[:16]
     identity = new_identity(settings, run=run)
 
     def describe(folder: RunFolder) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.base import Times
+from paceline.costs.stated import GradientTimes
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder
 from paceline.records.observer import Observer
@@ -35,8 +35,8 @@ class NoCosts:
 
     steady = False
 
-    def gradient(self, rank: int, samples: int, step: int) -> Times:  # noqa: ARG002
-        return Times(0.0, 0.0, 0.0)
+    def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:  # noqa: ARG002
+        return GradientTimes(0.0, 0.0, 0.0)
 
     def _nothing(self, *_: Any) -> float:
         return 0.0
@@ -64,7 +64,6 @@ class Recording:
 
     @property
     def finished(self) -> set[int]:
-        """The workers that trained to the end."""
         log = self.logs[0]
         return {entry.worker for entry in log if isinstance(entry, Received) and entry.how == "finished"}
 
@@ -238,7 +237,6 @@ class ReplayTransport(VirtualTransport):
     def __init__(
         self, simulation: Simulation, collectives: VirtualCollectives, logs: Mapping[int, Sequence[Entry]]
     ) -> None:
-        """``logs`` are the servers' entries by rank."""
         super().__init__(simulation, collectives)
         self._logs = {server.peer.rank: LogReader(logs[server.peer.rank]) for server in simulation.servers}
         self._sent: Counter[tuple[int, int]] = Counter()
@@ -301,7 +299,6 @@ class ReplayTransport(VirtualTransport):
         """The record says when the servers were told."""
 
     def note(self, node: Node, entry: Entry) -> None:
-        """An update must be the recorded one."""
         log = self._logs[node.peer.rank]
         recorded = log.next
         assert isinstance(entry, Updated)
@@ -362,7 +359,6 @@ class ReplayTransport(VirtualTransport):
         return entry.how != "finished" or self._simulation.nodes[Peer("worker", entry.worker)].gone
 
     def _take(self, server: Node) -> None:
-        """Resume a server with its next entry, at the recorded time."""
         log, me = self._logs[server.peer.rank], server.me
         entry = log.next
         assert isinstance(entry, Received | Ticked)
@@ -392,7 +388,6 @@ class ReplayTransport(VirtualTransport):
 
 
 def _is(entry: Received, message: Any) -> bool:
-    """Whether a message is the recorded one, as far as the record tells."""
     if type(message).__name__ != entry.kind:
         return False
     return entry.kind != "Push" or (message.clock, message.version) == (entry.clock, entry.version)

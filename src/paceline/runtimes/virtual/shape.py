@@ -8,7 +8,7 @@ from typing import Any, Self
 import torch
 
 from paceline.collectives.traffic import Bucket
-from paceline.costs.compression import Compression, Whole
+from paceline.costs.compression import UNCOMPRESSED, Compression
 from paceline.jobs.job import Job
 from paceline.strategies.messages import Push, message_bytes
 
@@ -27,7 +27,7 @@ class JobShape:
     test_samples: int
     ready: tuple[float, ...] = ()
     """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty where nobody says."""
-    compression: Compression = Whole()
+    compression: Compression = UNCOMPRESSED
     """What becomes of gradients and averages on their way."""
     accumulate: int = 1
     """Mini-batches of a step."""

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from math import inf
 
 from paceline.clusters.cluster import Cluster
-from paceline.costs.base import Costs
+from paceline.costs.stated import Costs
 from paceline.errors import UsageError
 from paceline.jobs.job import Job
 from paceline.records.observer import Observer

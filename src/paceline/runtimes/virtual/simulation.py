@@ -7,11 +7,9 @@ from math import inf
 
 from paceline.clusters.cluster import Cluster
 from paceline.collectives import NATIVE
-from paceline.costs.all_reduce import AllReduceCosts, all_reduce_costs
-from paceline.costs.base import Costs
-from paceline.costs.compressed import Compressed
-from paceline.costs.compression import Whole
-from paceline.costs.network import Network
+from paceline.costs.collectives import AllReduceCosts
+from paceline.costs.network import FlowNetwork
+from paceline.costs.stated import Costs
 from paceline.costs.topology import Topology
 from paceline.errors import RunFailed
 from paceline.jobs.job import Job
@@ -19,10 +17,9 @@ from paceline.jobs.sharding import Shards
 from paceline.records.events import MetricsRow
 from paceline.records.observer import Observer, Started
 from paceline.records.summary import Summary
-from paceline.runtimes.agenda import Triggers
 from paceline.runtimes.prepare import server_count
 from paceline.runtimes.session import Position, Session
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import Settings, Triggers
 from paceline.runtimes.virtual.compute import NoCompute, RealCompute
 from paceline.runtimes.virtual.ledger import StepLedger
 from paceline.runtimes.virtual.node import Node
@@ -75,7 +72,7 @@ class Simulation:
         if gradients and isinstance(job, Job):
             self.compute = RealCompute(job, self.shards, workers, settings.seed, servers)
         self._rows: list[MetricsRow] = []
-        self.timeline = Timeline(Network(self.topology.capacities))
+        self.timeline = Timeline(FlowNetwork(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]
         self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(hosts)]
         self.ready: deque[Node] = deque()
@@ -88,9 +85,7 @@ class Simulation:
     @property
     def all_reduce(self) -> AllReduceCosts:
         """What sums cost among these links, by the codec where there is one."""
-        plain = all_reduce_costs(self.settings.collective, self.topology)
-        compression = self.shape.compression
-        return plain if isinstance(compression, Whole) else Compressed(plain, self.topology, compression)
+        return AllReduceCosts(self.settings.collective, self.topology, self.shape.compression)
 
     @property
     def initial_workers(self) -> tuple[int, ...]:
@@ -103,7 +98,7 @@ class Simulation:
         session = Session(
             strategy=self.strategy,
             me=me,
-            agenda=self.triggers,
+            triggers=self.triggers,
             shards=self.shards,
             position=Position(),
             metrics=self._metrics,

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from itertools import count
 from math import inf
 
-from paceline.costs.network import Network
-from paceline.costs.prices import Price
+from paceline.costs.collectives import Price
+from paceline.costs.network import FlowNetwork
 
 Action = Callable[[float], None]
 """Called with the time at which it happens."""
@@ -19,7 +19,7 @@ Interval = tuple[float, float]
 class Timeline:
     """Actions in order of time, those of one moment in the order in which they were scheduled."""
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: FlowNetwork) -> None:
         self.network = network
         self.now = 0.0
         """The time of the last event."""

@@ -1,17 +1,15 @@
 """Calibrate what computes here: random networks until the time is up, then the fit, then the profile."""
 
 import socket
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
+from time import monotonic
 
 import torch
 
-from paceline.clusters.profile import DISTURBED, Profile
-from paceline.clusters.profile_file import DEFAULT_PATH
-from paceline.costs.devices.fitted import Fitted
+from paceline.clusters.profile import DEFAULT_PATH, DISTURBED, Profile
+from paceline.costs.fitted import FittedDevice
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import environment
 from paceline.records.load import LoadMeter, usable_cores
@@ -34,39 +32,24 @@ LAYERS_SHARE = 0.15
 WHOLE_EVERY = 3
 """One network of so many is measured as a whole step too."""
 FEWEST_NETWORKS = 8
+SEED = 1_000_003
 
 
-def calibrate_machine(
+def calibrate_device(
     seconds: float | None = None,
     threads: int | None = None,
     name: str | None = None,
     *,
-    observer: CalibrationObserver,
+    observer: CalibrationObserver | None = None,
     busy: bool = False,
 ) -> tuple[Profile, DeviceFit]:
-    """A new profile of this machine; None is the usual time, number of threads or host name."""
-    threads = check_threads(threads)
-    device, found = calibrate_device(
-        USUAL_SECONDS if seconds is None else seconds, threads=threads, observer=observer, busy=busy
-    )
-    profile = make_profile(device, threads, name, found.disturbed)
-    return replace(profile, cipher=measure_cipher()), found
+    """Measure for so many seconds, fit, which takes a few seconds more, and make a new profile of this machine.
 
-
-def calibrate_device(
-    seconds: float = USUAL_SECONDS,
-    *,
-    threads: int = 1,
-    seed: int = 1,
-    observer: CalibrationObserver | None = None,
-    clock: Callable[[], float] = time.monotonic,
-    busy: bool = False,
-) -> tuple[Fitted, DeviceFit]:
-    """Measure for so many seconds, and fit; the fit itself takes a few seconds more.
-
-    Sets torch's number of threads in this process and puts it back. Waits until nothing else computes, measures again
-    what was disturbed, and raises RunFailed where that takes too long; unless a ``busy`` machine is accepted.
+    None is the usual time, number of threads or host name. Sets torch's number of threads in this process and puts it
+    back. Waits until nothing else computes, measures again what was disturbed, and raises RunFailed where that takes
+    too long; unless a ``busy`` machine is accepted.
     """
+    seconds, threads = USUAL_SECONDS if seconds is None else seconds, check_threads(threads)
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
         raise UsageError(
             f"{seconds:g} seconds are out of range: give {LEAST_SECONDS:g} to {MOST_SECONDS:g}, "
@@ -78,47 +61,47 @@ def calibrate_device(
     try:
         quiet = QuietMachine(LoadMeter(wanted=threads), observer, busy=busy)
         limits, page = quiet.measure(lambda: (measure_limits(), measure_page()))
-        networks, layers = _measure_networks(seconds, seed, observer, clock, quiet)
+        networks, layers = _measure_networks(seconds, observer, quiet)
         observer.noted(f"fitting the times of {len(networks)} networks, which takes some seconds more")
         device, found = fit_device(networks, layers, limits, page)
     finally:
         torch.set_num_threads(before)
-    return device, replace(found, threads=threads, disturbed=quiet.disturbance)
+    profile = mark_disturbed(make_profile(device, threads, name), quiet.disturbance)
+    return (
+        replace(profile, cipher=measure_cipher()),
+        replace(found, threads=threads, disturbed=quiet.disturbance),
+    )
 
 
 def _measure_networks(
-    seconds: float,
-    seed: int,
-    observer: CalibrationObserver,
-    clock: Callable[[], float],
-    quiet: QuietMachine,
+    seconds: float, observer: CalibrationObserver, quiet: QuietMachine
 ) -> tuple[list[MeasuredNetwork], list[MeasuredNetwork]]:
-    """Networks of the seed and single layers, as many as there is time for.
+    """Random networks and single layers, as many as there is time for.
 
     The first networks are small, so that a short time has several. They are measured a few at a time, so that few have
     to be measured again.
     """
-    begun = clock() - quiet.lost
+    begun = monotonic() - quiet.lost
     networks: list[MeasuredNetwork] = []
     layers: list[MeasuredNetwork] = []
 
     def some() -> tuple[list[MeasuredNetwork], list[MeasuredNetwork]]:
         few: list[MeasuredNetwork] = []
         single: list[MeasuredNetwork] = []
-        start = clock()
-        while not few or clock() - start < WINDOW:
+        start = monotonic()
+        while not few or monotonic() - start < WINDOW:
             number = len(networks) + len(few)
-            torch.manual_seed(seed * 1_000_003 + number)
+            torch.manual_seed(SEED + number)
             work = MOST_WORK if seconds >= 30 and number >= FEWEST_NETWORKS else MOST_WORK / 100
-            network = draw_network(seed * 1_000_003 + number, work)
-            few.append(measure(*network, whole=number % WHOLE_EVERY == 0))
-        end = start + (clock() - start) / (1 - LAYERS_SHARE)
-        while clock() < end:
-            single.append(measure(*draw_layer(seed, len(layers) + len(single)), whole=False))
+            few.append(measure(*draw_network(SEED + number, work), whole=number % WHOLE_EVERY == 0))
+        end = start + (monotonic() - start) / (1 - LAYERS_SHARE)
+        while monotonic() < end:
+            number = len(layers) + len(single)
+            single.append(measure(*draw_layer(SEED + 500_000 + number, number), whole=False))
         return few, single
 
     with torch.random.fork_rng(devices=()):
-        while (spent := clock() - begun - quiet.lost) < seconds or len(networks) < FEWEST_NETWORKS:
+        while (spent := monotonic() - begun - quiet.lost) < seconds or len(networks) < FEWEST_NETWORKS:
             if spent > 10 * seconds + 60:
                 raise RunFailed(f"only {len(networks)} networks could be measured in {spent:.0f} s")
             few, single = quiet.measure(some)
@@ -144,10 +127,10 @@ def check_out(out: Path) -> None:
         raise UsageError(f"{out} {what}; give the name of a file, for example {DEFAULT_PATH}")
 
 
-def make_profile(device: Fitted, threads: int, name: str | None = None, disturbed: str = "") -> Profile:
-    """A profile of the device alone, on this machine; ``disturbed`` says what else computed meanwhile."""
+def make_profile(device: FittedDevice, threads: int, name: str | None = None) -> Profile:
+    """A profile of the device alone, on this machine."""
     here = environment()
-    profile = Profile(
+    return Profile(
         name=name or socket.gethostname(),
         made=now(),
         versions={part: str(here[part]) for part in ("paceline", "torch", "python")},
@@ -155,7 +138,6 @@ def make_profile(device: Fitted, threads: int, name: str | None = None, disturbe
         | {"threads": threads},
         device=device.to_json(),
     )
-    return mark_disturbed(profile, disturbed)
 
 
 def mark_disturbed(profile: Profile, disturbed: str) -> Profile:

@@ -10,9 +10,20 @@ from typing import NamedTuple, get_args
 
 import numpy as np
 
-from paceline.costs.devices.features import Limits, bytes_moved, curve_name, features, scales
-from paceline.costs.devices.fitted import PAGE, SIZES, Fitted, Fresh, Overhead, logarithm, results
-from paceline.costs.devices.regression import Choice, Curve, best_choice, fit_curve
+from paceline.costs.features import DevicePeaks, bytes_moved, curve_name, features, scales
+from paceline.costs.fitted import (
+    PAGE,
+    SIZES,
+    FittedCurve,
+    FittedDevice,
+    FreshMemory,
+    Overhead,
+    Smoothness,
+    best_smoothness,
+    fit_curve,
+    logarithm,
+    results,
+)
 from paceline.costs.trace.operator import Kind, Operator, Phase
 from paceline.errors import RunFailed
 from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOperator
@@ -25,7 +36,7 @@ FEWEST_POINTS = 3
 """Of an operator that gets a curve of its own: few tell its rate, and the roofline how its time grows."""
 FEWEST_CHOSEN = 16
 """Points by which it can be chosen how smooth a curve is; fewer are taken to be noisy."""
-FEW = Choice(noise=0.1)
+FEW = Smoothness(noise=0.1)
 MARGIN = 1.15
 """How far above the measured peak an operator may be before its measurement is called impossible."""
 FEWEST_OPERATORS = 6
@@ -80,8 +91,8 @@ class DeviceFit:
 
 
 def fit_device(
-    networks: Sequence[MeasuredNetwork], layers: Sequence[MeasuredNetwork], limits: Limits, page: float
-) -> tuple[Fitted, DeviceFit]:
+    networks: Sequence[MeasuredNetwork], layers: Sequence[MeasuredNetwork], limits: DevicePeaks, page: float
+) -> tuple[FittedDevice, DeviceFit]:
     """Fit everything; raises RunFailed where too many measurements are impossible."""
     measured = at_usual_pace([*networks, *layers])
     points, dropped = _points(measured, limits, page)
@@ -109,12 +120,12 @@ def fit_device(
 
 
 def _fit(
-    measured: Sequence[MeasuredNetwork], points: Iterable[CurvePoint], limits: Limits, page: float
-) -> tuple[Fitted, dict[Kind, list[float]]]:
+    measured: Sequence[MeasuredNetwork], points: Iterable[CurvePoint], limits: DevicePeaks, page: float
+) -> tuple[FittedDevice, dict[Kind, list[float]]]:
     """The device by these networks and their calls; and by kind the errors of curves on what they have not seen."""
     named = _named(points)
     curves, missed = _curves(named, limits)
-    device = Fitted(
+    device = FittedDevice(
         limits=limits,
         peak=limits.flops,
         curves=curves,
@@ -136,7 +147,9 @@ def at_usual_pace(measured: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:
     return found
 
 
-def _points(measured: Iterable[MeasuredNetwork], limits: Limits, page: float) -> tuple[list[CurvePoint], int]:
+def _points(
+    measured: Iterable[MeasuredNetwork], limits: DevicePeaks, page: float
+) -> tuple[list[CurvePoint], int]:
     points, dropped = [], 0
     for index, one in enumerate(measured):
         moved = bytes_moved(timed.operator for timed in one.operators)
@@ -168,9 +181,9 @@ def _named(points: Iterable[CurvePoint]) -> Named:
     return {kind: kinds[kind] for kind in get_args(Kind) if kind in kinds}
 
 
-def _curves(named: Named, limits: Limits) -> tuple[dict[str, Curve], dict[Kind, list[float]]]:
+def _curves(named: Named, limits: DevicePeaks) -> tuple[dict[str, FittedCurve], dict[Kind, list[float]]]:
     """By operator; and by kind their errors on what they have not seen."""
-    curves: dict[str, Curve] = {}
+    curves: dict[str, FittedCurve] = {}
     missed: dict[Kind, list[float]] = {}
     for kind, operators in named.items():
         for name, points in operators.items():
@@ -182,7 +195,7 @@ def _curves(named: Named, limits: Limits) -> tuple[dict[str, Curve], dict[Kind, 
             doubts = np.clip((TYPICAL / np.array([point.seconds for point in found])) ** 0.5, 0.25, 4.0)
             some = slice(None, None, -(-len(found) // MOST_CHOSEN))
             few = len(found) < FEWEST_CHOSEN
-            choice = FEW if few else best_choice(places[some], values[some], reach, doubts[some])
+            choice = FEW if few else best_smoothness(places[some], values[some], reach, doubts[some])
             _, errors = fit_curve(places, values, reach, choice, doubts)
             # A call that something interrupted should not bend the curve.
             doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
@@ -201,13 +214,13 @@ def _some(points: list[CurvePoint], most: int) -> list[CurvePoint]:
     return [points[place] for place in chosen]
 
 
-def _arrays(points: Sequence[CurvePoint], limits: Limits) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _arrays(points: Sequence[CurvePoint], limits: DevicePeaks) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     places = np.array([features(point.operator, point.moved) for point in points])
     values = np.array([logarithm(point.operator, point.seconds, limits) for point in points])
     return places, values, np.array(scales(points[0].operator.kind))
 
 
-def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: Limits) -> Curve:
+def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: DevicePeaks) -> FittedCurve:
     """One for all of some operators, each of which has the same weight."""
     random = Random(0)  # noqa: S311
     most = max(2, USUAL_POINTS // len(operators))
@@ -215,7 +228,7 @@ def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: Limits) -> C
     return fit_curve(*_arrays(some, limits), FEW)[0]
 
 
-def _left_out_errors(named: Named, limits: Limits) -> dict[str, float]:
+def _left_out_errors(named: Named, limits: DevicePeaks) -> dict[str, float]:
     """The error of an operator that was never measured: each is predicted by the others of its kind, without it.
 
     By kind, the standard deviation of the logarithm of (measured / predicted), all calls of an operator taken
@@ -241,7 +254,7 @@ def _root_mean_square(values: Sequence[float]) -> float:
     return float(np.sqrt(np.mean(np.square(values))))
 
 
-def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> Fresh:
+def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> FreshMemory:
     """How much of what operators write lies in memory that they are the first to touch."""
     touched, asked = [0.0] * (len(SIZES) + 1), [0.0] * (len(SIZES) + 1)
     for timed in (timed for one in measured for timed in one.operators):
@@ -251,7 +264,7 @@ def _fresh(measured: Iterable[MeasuredNetwork], page: float) -> Fresh:
         asked[place] += sum(pieces)
     # A tiny result shares its page with others; a large one is always fresh, and its parts are not all counted above.
     middle = [min(1.0, t / a) if a else 0.0 for t, a in zip(touched[1:-1], asked[1:-1], strict=True)]
-    return Fresh(page=page, shares=(0.0, *middle, 1.0))
+    return FreshMemory(page=page, shares=(0.0, *middle, 1.0))
 
 
 def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> Overhead:
@@ -272,7 +285,7 @@ def _overhead(measured: Sequence[MeasuredNetwork], phase: Phase) -> Overhead:
     return Overhead(ratio=float(np.clip(ratio, 0.8, 1.25)), call=float(call), unrolled=float(unrolled_call))
 
 
-def step_errors(measured: Sequence[MeasuredNetwork], limits: Limits, page: float) -> list[float]:
+def step_errors(measured: Sequence[MeasuredNetwork], limits: DevicePeaks, page: float) -> list[float]:
     """The logarithm of (predicted / measured) of each network's step, by a device that has not seen it.
 
     All is fitted anew without a fifth of the networks, whose steps are then predicted: curves and how smooth they are,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from math import exp, log, log2
+from math import exp, log, log2, prod
 from random import Random
 
 import torch
@@ -31,15 +31,21 @@ class ImageNetwork:
     work: float
     """Floating-point operations that one layer's forward may take."""
     channels: int
-    height: int
-    width: int
+    sides: tuple[int, int]
     layers: list[nn.Module] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._padded = self.random.random() < 0.8
 
-    def elements(self, channels: int | None = None) -> int:
-        return self.samples * (channels or self.channels) * self.height * self.width
+    @property
+    def elements(self) -> int:
+        return self.samples * self.channels * prod(self.sides)
+
+    def add(self, layer: nn.Module, channels: int, sides: tuple[int, int]) -> None:
+        """Add a layer, and what usually follows it."""
+        self.layers.append(layer)
+        self.channels, self.sides = channels, sides
+        self._follow_up()
 
     def convolve(self) -> None:
         """Add a convolution with its usual norm and activation, if one fits."""
@@ -51,54 +57,50 @@ class ImageNetwork:
         found = self._draw_convolution()
         if found is None:
             return
-        layer, height, width = found
-        if self.random.random() < 0.15 and layer.stride == (1, 1) and (height, width) == self._sides():
+        layer, sides = found
+        if self.random.random() < 0.15 and layer.stride == (1, 1) and sides == self.sides:
             self._branch(layer)
-            return
-        self.layers.append(layer)
-        self.channels, self.height, self.width = layer.out_channels, height, width
-        self._follow_up()
+        else:
+            self.add(layer, layer.out_channels, sides)
 
     def pool(self) -> None:
         """Add a pooling layer, if the images are large enough."""
-        if min(self.height, self.width) < 5:
+        if min(self.sides) < 5:
             return
         kind = self.random.choice((nn.MaxPool2d, nn.MaxPool2d, nn.AvgPool2d))
         kernel, stride = self.random.choice(((2, 2), (3, 2), (3, 1), (3, 2), (2, 2), (5, 3)))
         padding = 1 if kernel == 3 and self.random.random() < 0.5 else 0
         self.layers.append(kind(kernel, stride=stride, padding=padding))
-        self.height, self.width = (
-            (side + 2 * padding - kernel) // stride + 1 for side in (self.height, self.width)
-        )
+        height, width = ((side + 2 * padding - kernel) // stride + 1 for side in self.sides)
+        self.sides = height, width
 
     def _upsample(self) -> bool:
         """Add a transposed convolution; whether it fits."""
         outputs = max(4, round(self.channels * self.random.choice((0.25, 0.5, 0.5, 1))))
         kernel, padding = self.random.choice(((2, 0), (2, 0), (4, 1), (3, 1)))
         stride = self.random.choice((1, 2)) if kernel == 3 else 2
-        height, width = ((side - 1) * stride - 2 * padding + kernel for side in self._sides())
-        flops = 2.0 * self.elements() * outputs * kernel**2
+        height, width = ((side - 1) * stride - 2 * padding + kernel for side in self.sides)
+        flops = 2.0 * self.elements * outputs * kernel**2
         if flops > self.work or self.samples * outputs * height * width > MOST_ELEMENTS / 2:
             return False
         bias = self.random.random() < 0.5
-        self.layers.append(nn.ConvTranspose2d(self.channels, outputs, kernel, stride, padding, bias=bias))
-        self.channels, self.height, self.width = outputs, height, width
-        self._follow_up()
+        layer = nn.ConvTranspose2d(self.channels, outputs, kernel, stride, padding, bias=bias)
+        self.add(layer, outputs, (height, width))
         return True
 
     def _invert(self) -> bool:
         """Add some inverted blocks; whether they fit."""
         kernel, wider = self.random.choice((3, 5, 7, 7)), self.random.choice((2, 4))
-        if min(self._sides()) < 2 or self.channels < 8 or wider * self.elements() > MOST_ELEMENTS / 2:
+        if min(self.sides) < 2 or self.channels < 8 or wider * self.elements > MOST_ELEMENTS / 2:
             return False
-        if 2.0 * self.elements() * self.channels * wider > self.work:
+        if 2.0 * self.elements * self.channels * wider > self.work:
             return False
         blocks = self.random.randint(1, 3)
         self.layers += [InvertedBlock(self.channels, kernel, wider) for _ in range(blocks)]
         return True
 
     def finish(self, classes: int) -> nn.Module:
-        features = self.channels * self.height * self.width
+        features = self.channels * prod(self.sides)
         if self.random.random() < 0.6 or 2.0 * self.samples * features * classes > self.work:
             self.layers.append(nn.AdaptiveAvgPool2d(1))
             features = self.channels
@@ -109,30 +111,26 @@ class ImageNetwork:
             features = hidden
         return nn.Sequential(*self.layers, nn.Linear(features, classes))
 
-    def _sides(self) -> tuple[int, int]:
-        return self.height, self.width
-
-    def _draw_convolution(self) -> tuple[nn.Conv2d, int, int] | None:
+    def _draw_convolution(self) -> tuple[nn.Conv2d, tuple[int, int]] | None:
         """One that the images and the limit allow, with the sides of its result; the first of 30 that fits."""
         for _ in range(30):
             outputs, groups = self._draw_channels()
             kernel = self.random.choice(LARGE if groups == self.channels > 1 else KERNELS)
             stride = self._draw_stride(max(kernel))
-            tall, broad = (k // 2 if self._padded or k > min(self._sides()) else 0 for k in kernel)
+            tall, broad = (k // 2 if self._padded or k > min(self.sides) else 0 for k in kernel)
             height, width = (
                 (side + 2 * p - k) // stride + 1
-                for side, p, k in zip(self._sides(), (tall, broad), kernel, strict=True)
+                for side, p, k in zip(self.sides, (tall, broad), kernel, strict=True)
             )
-            flops = 2.0 * self.samples * outputs * height * width * self.channels // groups
-            flops *= kernel[0] * kernel[1]
             size = self.samples * outputs * height * width
-            fits = max(kernel) <= 2 * min(self._sides()) and min(height, width) >= 1
+            flops = 2.0 * size * self.channels // groups * prod(kernel)
+            fits = max(kernel) <= 2 * min(self.sides) and min(height, width) >= 1
             if fits and flops <= self.work and size <= MOST_ELEMENTS:
                 bias = self.random.random() < 0.5
                 layer = nn.Conv2d(
                     self.channels, outputs, kernel, stride, (tall, broad), groups=groups, bias=bias
                 )
-                return layer, height, width
+                return layer, (height, width)
         return None
 
     def _draw_stride(self, kernel: int) -> int:
@@ -155,17 +153,17 @@ class ImageNetwork:
         """Mostly about as many as the input has, and more where images are smaller."""
         if self.channels > 3 and self.random.random() < 0.6:
             return max(4, round(self.channels * self.random.choice((0.25, 0.5, 1, 1, 1, 2, 2, 4))))
-        most = max(16, min(2048, 16384 // min(self._sides())))
+        most = max(16, min(2048, 16384 // min(self.sides)))
         return nice(self.random, max(4, most / 64), most)
 
     def _follow_up(self) -> None:
         chance = self.random.random()
-        if chance < 0.42 and self.elements() > self.channels:
+        if chance < 0.42 and self.elements > self.channels:
             self.layers.append(nn.BatchNorm2d(self.channels))
         elif chance < 0.57:
             groups = [many for many in (1, 2, 4, 8, 16, 32) if self.channels % many == 0]
             self.layers.append(nn.GroupNorm(self.random.choice(groups), self.channels))
-        elif chance < 0.6 and min(self._sides()) > 1:
+        elif chance < 0.6 and min(self.sides) > 1:
             self.layers.append(nn.InstanceNorm2d(self.channels, affine=self.random.random() < 0.5))
         chance = self.random.random()
         if chance < 0.8:
@@ -193,7 +191,7 @@ def draw_images(
     side = random.choice(fitting or SIDES[:1])
     channels = channels or nice(random, max(8, 256 / side), max(16, min(1024, 8192 // side)))
     width = side if random.random() < 0.85 else max(4, side - random.randrange(4))
-    drawing = ImageNetwork(random, samples, work, channels, side, width)
+    drawing = ImageNetwork(random, samples, work, channels, (side, width))
     for _ in range(random.randint(2, 8)):
         drawing.convolve()
         if random.random() < 0.2:

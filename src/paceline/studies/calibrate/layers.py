@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from paceline.jobs.batches import Batch
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.jobs.subject import Subject
 from paceline.studies.calibrate.images import log_uniform
 
 MOST_ELEMENTS = 2**20
@@ -59,12 +59,12 @@ class SingleLayer(nn.Module):
         return self.call(self.layer, inputs * self.scale)
 
 
-def layer_subject(name: str, random: Random) -> tuple[Subject, int]:
+def layer_subject(name: str, random: Random) -> tuple[Traceable, int]:
     """A row of the table at random sizes, and how many samples it is given."""
     row = LAYERS[name]
     samples, *shape = row.shape(random)
     channels = shape[-1] if row.sides == -1 else shape[0]
-    subject = Subject(
+    subject = Traceable(
         name=name,
         model=lambda: SingleLayer(row.make(channels), row.call),
         loss=_mean,
@@ -87,16 +87,16 @@ def _ignoring(make: Callable[[], nn.Module], _: int) -> nn.Module:
     return make()
 
 
-def _plain(names: str, **options: Any) -> dict[str, LayerCase]:
-    return {
-        name: LayerCase(partial(_ignoring, partial(getattr(nn, name), **options))) for name in names.split()
-    }
+def _plain(names: str, suffix: str = "", **options: Any) -> dict[str, LayerCase]:
+    makes = {name: partial(getattr(nn, name), **options) for name in names.split()}
+    return {f"{name}{suffix}": LayerCase(partial(_ignoring, make)) for name, make in makes.items()}
 
 
-def _sided(name: str, make: Callable[[Any, int], nn.Module], **options: Any) -> dict[str, LayerCase]:
-    """The same layer for lines, images and volumes."""
+def _sided(names: str, make: Callable[[Any, int], nn.Module], **options: Any) -> dict[str, LayerCase]:
+    """The same layers for lines, images and volumes."""
     return {
         f"{name}{sides}d": LayerCase(partial(make, getattr(nn, f"{name}{sides}d")), sides, **options)
+        for name in names.split()
         for sides in (1, 2, 3)
     }
 
@@ -167,30 +167,24 @@ LAYERS: Mapping[str, LayerCase] = {
     "Unflatten": LayerCase(lambda c: nn.Unflatten(1, (2, c // 2))),
     **_sided("Conv", lambda kind, c: kind(c, 16, 3, padding=1), most=2**17),
     **_sided("ConvTranspose", lambda kind, c: kind(c, 16, 2, stride=2), most=2**16),
-    **_sided("MaxPool", lambda kind, _: kind(2)),
-    **_sided("AvgPool", lambda kind, _: kind(2)),
-    **_sided("AdaptiveAvgPool", lambda kind, _: kind(4)),
-    **_sided("AdaptiveMaxPool", lambda kind, _: kind(4)),
+    **_sided("MaxPool AvgPool", lambda kind, _: kind(2)),
+    **_sided("AdaptiveAvgPool AdaptiveMaxPool", lambda kind, _: kind(4)),
     **_sided("LPPool", lambda kind, _: kind(2, 2)),
     "FractionalMaxPool2d": LayerCase(lambda _: nn.FractionalMaxPool2d(2, output_ratio=0.5)),
     "FractionalMaxPool3d": LayerCase(lambda _: nn.FractionalMaxPool3d(2, output_ratio=0.5), 3),
     **{f"MaxUnpool{sides}d": _unpooling(sides) for sides in (1, 2, 3)},
     **_sided("ConstantPad", lambda kind, _: kind(1, 0.5)),
-    **_sided("ZeroPad", lambda kind, _: kind(1)),
-    **_sided("ReflectionPad", lambda kind, _: kind(1)),
-    **_sided("ReplicationPad", lambda kind, _: kind(1)),
-    **_sided("CircularPad", lambda kind, _: kind(1)),
+    **_sided("ZeroPad ReflectionPad ReplicationPad CircularPad", lambda kind, _: kind(1)),
     **_plain(
         "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish RReLU ReLU ReLU6 SELU "
         "SiLU Sigmoid Softmax2d Softplus Softshrink Softsign Tanh Tanhshrink Dropout Dropout2d AlphaDropout "
         "FeatureAlphaDropout"
     ),
-    **{
-        f"{name} in place": row
-        for name, row in _plain(
-            "CELU ELU Hardsigmoid Hardswish Hardtanh LeakyReLU ReLU ReLU6 SELU SiLU Dropout", inplace=True
-        ).items()
-    },
+    **_plain(
+        "CELU ELU Hardsigmoid Hardswish Hardtanh LeakyReLU ReLU ReLU6 SELU SiLU Dropout",
+        " in place",
+        inplace=True,
+    ),
     **_plain("LogSoftmax Softmax Softmin", dim=1),
     "PReLU": LayerCase(nn.PReLU),
     "Threshold": LayerCase(lambda _: nn.Threshold(0.5, 0.1)),

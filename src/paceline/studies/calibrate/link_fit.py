@@ -8,7 +8,8 @@ from statistics import fmean, pstdev
 
 from paceline.clusters.cluster import Backend, Cluster, Host, Link
 from paceline.clusters.profile import INSIDE, LinkFit, Profile, moment
-from paceline.costs.all_reduce import Native
+from paceline.collectives import NATIVE
+from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
 from paceline.errors import UsageError
 from paceline.studies.calibrate.device import mark_disturbed
@@ -123,7 +124,7 @@ def _seconds(name: str, hosts: Sequence[int], step: AveragedStep, link: Link) ->
         Host(name=str(host), link=link, inside=link, workers=count, backend=backend)
         for host, count in sorted(Counter(hosts).items())
     )
-    native = Native(Topology(described))
+    native = AllReduceCosts(NATIVE, Topology(described))
     return sum(native.price(size, 1).seconds for size in step.sizes)
 
 

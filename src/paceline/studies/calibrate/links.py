@@ -19,21 +19,19 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from paceline import shm
-from paceline.clusters.profile import LinkFit
-from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.clusters.profile import LinkFit, read_profile, write_profile
 from paceline.collectives import NATIVE
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.step import StepPhase
-from paceline.jobs.subject import Subject
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.flat import CONTROL, Flat, own_memory
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
+from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
 from paceline.runtimes.live.worker.comm import ProcessGroupComm
-from paceline.runtimes.live.worker.overlap import Overlap
-from paceline.runtimes.live.worker.slowness import Slowness
+from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
 from paceline.studies.calibrate.device import check_out
@@ -271,7 +269,7 @@ class _BenchComm(ProcessGroupComm):
     def __init__(self, group: BenchGroup, *, shared: bool) -> None:
         self.rank, self.workers, self.transport = group.rank, group.workers, "shm" if shared else "gloo"
         self._shm = group.shm if shared else None
-        self._sums = choose_sums(NATIVE, group.hosts, group.rank, "gloo")
+        self._all_reduce = choose_all_reduce(NATIVE, group.hosts, group.rank, "gloo")
         self._barrier = self.zeros(16, torch.float32, torch.device("cpu"))
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
@@ -285,7 +283,7 @@ class _BenchComm(ProcessGroupComm):
         else:
             dist.all_reduce(tensor, group=self._shm)
 
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
         if self._shm is None:
             return super().start_sum(tensor, done)
         work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
@@ -299,9 +297,9 @@ class _BenchComm(ProcessGroupComm):
 class _AveragingStep(TrainingStep):
     """A step with gradients averaged over all workers, as a live worker does it: in buckets, behind backward."""
 
-    def __init__(self, subject: Subject, comm: _BenchComm) -> None:
+    def __init__(self, subject: Traceable, comm: _BenchComm) -> None:
         super().__init__(subject, DENSE_SAMPLES, comm.zeros)
-        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowness())
+        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowdown())
 
     def last_backward(self) -> None:
         self._overlap.begin()
@@ -324,17 +322,17 @@ def _bucket_bytes(flat: Flat) -> tuple[int, ...]:
     return (*early, last + CONTROL * element)
 
 
-def _subject(model: Callable[[], nn.Module]) -> Subject:
-    return Subject(
+def _subject(model: Callable[[], nn.Module]) -> Traceable:
+    return Traceable(
         name="link",
         model=model,
         loss=nn.functional.cross_entropy,
         batch=lambda samples: (torch.randn(samples, 196), torch.randint(0, 10, (samples,))),
-        optimizer=Sgd(lr=1e-3, momentum=0.9),
+        optimizer=Sgd(lr=1e-3, weight_decay=0.0),
     )
 
 
-def _dense(width: int) -> Subject:
+def _dense(width: int) -> Traceable:
     """A few matrix products and an optimizer's pass over their weights."""
     sizes = (196, width, width, 10)
     return _subject(

@@ -13,14 +13,14 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from paceline.costs.devices.features import Limits
-from paceline.costs.devices.fitted import PAGE
+from paceline.costs.features import DevicePeaks
+from paceline.costs.fitted import PAGE
 from paceline.costs.trace.operator import Operator
-from paceline.costs.trace.recorder import Recorder
-from paceline.costs.trace.step import Step
-from paceline.costs.trace.timing import PHASES
+from paceline.costs.trace.recorder import OperatorRecorder
+from paceline.costs.trace.step import TracedStep
+from paceline.costs.trace.trace import PHASES
+from paceline.jobs.job import Job, Traceable
 from paceline.jobs.step import StepHooks, StepPhase
-from paceline.jobs.subject import Subject
 from paceline.records.spans import StepBreakdown
 from paceline.runtimes.flat import FlatModel, Zeros, own_memory
 from paceline.runtimes.live.wire.channel import RECORD
@@ -67,7 +67,7 @@ class _FaultedSeconds(float):
 class TrainingStep(StepHooks):
     """A model on flat buffers that is trained on one mini-batch again and again, as the live runtime does it."""
 
-    def __init__(self, subject: Subject, samples: int, zeros: Zeros = own_memory) -> None:
+    def __init__(self, subject: Traceable | Job, samples: int, zeros: Zeros = own_memory) -> None:
         self.model = FlatModel(subject, subject.model(), zeros)
         self._batch = subject.batch(samples)
         self._ends: list[float] = []
@@ -85,13 +85,13 @@ class TrainingStep(StepHooks):
         )
 
 
-def measure(subject: Subject, samples: int, *, whole: bool) -> MeasuredNetwork:
+def measure(subject: Traceable | Job, samples: int, *, whole: bool) -> MeasuredNetwork:
     """Run steps in which each operator is timed and, if ``whole``, steps in which none is.
 
     Steps of a kind run one after the other, as in a training, and quick ones more often.
     """
-    recorder = Recorder(_run)
-    step = Step(subject, samples, recorder)
+    recorder = OperatorRecorder(_run)
+    step = TracedStep(subject, samples, recorder)
     begin = perf_counter()
     with recorder:
         step.run()  # kernels are made, memory is allocated
@@ -111,7 +111,7 @@ def measure(subject: Subject, samples: int, *, whole: bool) -> MeasuredNetwork:
     )
 
 
-def _whole_step(subject: Subject, samples: int, repeats: int, pace: float) -> StepBreakdown:
+def _whole_step(subject: Traceable | Job, samples: int, repeats: int, pace: float) -> StepBreakdown:
     """The medians of a step's parts, as they would be at this pace."""
     step = TrainingStep(subject, samples)
     step.run()
@@ -144,7 +144,7 @@ def _run(function: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     return result, seconds
 
 
-def measure_limits() -> Limits:
+def measure_limits() -> DevicePeaks:
     """The best rate of large matrix products and of a friendly convolution; memory by the best of several copies."""
     matrix, source = torch.randn(768, 768), torch.randn(8 * 2**20)
     images, weights = torch.randn(4, 128, 28, 28), torch.randn(128, 128, 3, 3)
@@ -155,7 +155,7 @@ def measure_limits() -> Limits:
     ]
     flops = max(work / min(_times(run, 12)) for work, run in products)
     copy = min(_times(lambda: target.copy_(source), 12))
-    return Limits(flops=flops, bandwidth=2 * source.nbytes / copy)
+    return DevicePeaks(flops=flops, bandwidth=2 * source.nbytes / copy)
 
 
 def measure_page() -> float:

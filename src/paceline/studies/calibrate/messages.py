@@ -9,11 +9,10 @@ from pathlib import Path
 
 import torch
 
-from paceline.clusters.profile import INSIDE, LinkFit, Profile
-from paceline.clusters.profile_file import read_profile, write_profile
+from paceline.clusters.profile import INSIDE, LinkFit, Profile, read_profile, write_profile
 from paceline.costs.recorded import typical_step, usual_pace
 from paceline.errors import RunFailed
-from paceline.jobs.subjects import subject_of_job
+from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
@@ -86,5 +85,5 @@ def _train(train: Train, settings: Mapping[str, str], busy: bool) -> RunFolder:
 
 def _model_bytes(run: RunFolder) -> int:
     with torch.device("meta"):
-        model = subject_of_job(read_run(run)[0].job).model()
+        model = traceable_of_job(read_run(run)[0].job).model()
     return sum(one.nbytes for one in model.parameters())

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from paceline.jobs.batches import Batch
+from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Adam, AdamW, Sgd
-from paceline.jobs.subject import Subject
 from paceline.studies.calibrate.images import MOST_ELEMENTS, Shortcut, draw_images, log_uniform, nice
 from paceline.studies.calibrate.layers import LAYERS, layer_subject
 
-Drawn = tuple[Subject, int]
+Drawn = tuple[Traceable, int]
 """What is trained, and on how many samples."""
 
 LEAST_WORK = 1e6
@@ -35,9 +35,7 @@ def draw_network(seed: int, work: float = MOST_WORK) -> Drawn:
 
 def draw_layer(seed: int, number: int) -> Drawn:
     """A single layer, of all that torch.nn has one after the other, at sizes of the seed."""
-    names = list(LAYERS)
-    random = Random(seed * 1_000_003 + 500_000 + number)  # noqa: S311
-    return layer_subject(names[number % len(names)], random)
+    return layer_subject(list(LAYERS)[number % len(LAYERS)], Random(seed))  # noqa: S311
 
 
 def _images(random: Random, seed: int, samples: int, work: float) -> Drawn:
@@ -114,7 +112,7 @@ def _network(
     name: str, model: Callable[[], nn.Module], batch: Callable[[int], Batch], random: Random, samples: int
 ) -> Drawn:
     optimizer: Sgd | Adam | AdamW = random.choice((Sgd(), Sgd(), Sgd(momentum=0.0), Adam(), AdamW()))
-    subject = Subject(name=name, model=model, loss=_cross_entropy, batch=batch, optimizer=optimizer)
+    subject = Traceable(name=name, model=model, loss=_cross_entropy, batch=batch, optimizer=optimizer)
     return subject, samples
 
 

@@ -6,16 +6,15 @@ from math import log
 from pathlib import Path
 from typing import Any, get_args
 
-from paceline.clusters.profile import Profile
-from paceline.clusters.profile_file import read_profile
-from paceline.costs.devices.base import step_cost
-from paceline.costs.devices.features import Limits
-from paceline.costs.devices.fitted import Fitted, Overhead, read_fitted
+from paceline.clusters.profile import Profile, read_profile
+from paceline.costs.device import step_cost
+from paceline.costs.features import DevicePeaks
+from paceline.costs.fitted import FittedDevice, Overhead, read_fitted
 from paceline.costs.recorded import check_alone, typical_step
 from paceline.costs.trace.operator import Phase
-from paceline.costs.trace.tracer import trace
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.jobs.subjects import subject_of_job
+from paceline.jobs.build import traceable_of_job
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
 from paceline.records.summary import recorded_loads
@@ -24,7 +23,7 @@ from paceline.runtimes.threads import USUAL
 from paceline.studies.calibrate.device import make_profile, mark_disturbed, now
 
 PHASES: tuple[Phase, ...] = get_args(Phase)
-PLAIN = Limits(flops=1e11, bandwidth=1e10)
+PLAIN = DevicePeaks(flops=1e11, bandwidth=1e10)
 """Of a device that only a record is known of; the record then tells by how much it is slower."""
 PLAIN_SPREAD = log(1.5)
 
@@ -75,20 +74,22 @@ def calibrate_by_record(
     return mark_disturbed(profile, disturbance(recorded_loads(folder), f"the run {folder.path}")), found
 
 
-def plain_device() -> Fitted:
+def plain_device() -> FittedDevice:
     """A device of which nothing is known but that it computes and moves."""
     usual: dict[Phase, Overhead] = {phase: Overhead() for phase in PHASES}
-    return Fitted(limits=PLAIN, peak=PLAIN.flops, curves={}, kinds={}, overheads=usual, spread=PLAIN_SPREAD)
+    return FittedDevice(
+        limits=PLAIN, peak=PLAIN.flops, curves={}, kinds={}, overheads=usual, spread=PLAIN_SPREAD
+    )
 
 
-def correct_by_record(device: Fitted, folder: RunFolder) -> tuple[Fitted, RecordFit]:
+def correct_by_record(device: FittedDevice, folder: RunFolder) -> tuple[FittedDevice, RecordFit]:
     """The device with each phase as long as it was in the run, and its error before."""
     check_alone(folder)
     typical = typical_step(folder)
-    subject = subject_of_job(read_run(folder)[0].job)
+    subject = traceable_of_job(read_run(folder)[0].job)
     cost = step_cost(trace(subject, typical.samples), device)
     measured = {phase: getattr(typical.times, phase) or 0.0 for phase in PHASES}
-    predicted = {phase: getattr(cost, phase) for phase in PHASES}
+    predicted = {phase: getattr(cost.step, phase) for phase in PHASES}
     factors = {
         phase: measured[phase] / predicted[phase] if measured[phase] and predicted[phase] else 1.0
         for phase in PHASES

@@ -13,10 +13,9 @@ from statistics import median
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from paceline.clusters.description import read_toml
-from paceline.clusters.table import Reader
+from paceline.clusters.toml_reader import Reader, read_toml
 from paceline.costs.bandwidth import BUS_FACTORS
-from paceline.costs.paleo.model import SCHEMES
+from paceline.costs.paleo import SCHEMES
 from paceline.errors import UsageError, unknown
 
 INTERVAL = 1.2816

@@ -14,8 +14,8 @@ from torch.distributed.distributed_c10d import PrefixStore
 from paceline import shm
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import UsageError
-from paceline.runtimes.live.documents import Documents
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.run_store import MemberStore
 from paceline.shm.host import host_id
 
 _TIMEOUT = timedelta(seconds=120)
@@ -37,10 +37,10 @@ class BenchGroup:
 
     def __init__(self, place: ProcessInfo, stopping: Callable[[], bool]) -> None:
         self.rank, self.workers, self._stopping = place.rank, place.workers, stopping
-        self._documents = Documents(place, _TIMEOUT)
+        self._store = MemberStore(place, _TIMEOUT)
         dist.init_process_group(
             "gloo",
-            store=PrefixStore("bench", self._documents.store),
+            store=PrefixStore("bench", self._store),
             rank=place.rank,
             world_size=place.workers,
             timeout=_TIMEOUT,
@@ -55,16 +55,16 @@ class BenchGroup:
 
     def __exit__(self, kind: object, *_: object) -> None:
         if kind is None:
-            self._documents.part()
+            self._store.leave()
             dist.destroy_process_group()
         else:  # Gloo's connections close with the process
             with suppress(RuntimeError, AttributeError):
                 self.shm.abort()
-        self._documents.close()
+        self._store.close()
 
     def align(self) -> None:
         """Return on all ranks as near to the same moment as possible."""
-        dist.barrier(self.shm if len(self.shm.party.teams) == 1 else None)
+        dist.barrier(self.shm if len(self.shm.comm.team_sizes) == 1 else None)
 
     def slowest(self, seconds: Sequence[float]) -> list[float]:
         """The longest of all ranks' times, one by one; raises BenchInterrupted on all if any was asked to stop."""
@@ -83,7 +83,7 @@ class BenchGroup:
 
     def exchange(self, document: Any) -> list[Any]:
         """Every rank's JSON document, by rank."""
-        return self._documents.exchange(document)
+        return self._store.exchange(document)
 
     def first_of_each_host(self) -> list[int]:
         return [self.hosts.index(host) for host in sorted(set(self.hosts))]

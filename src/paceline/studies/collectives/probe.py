@@ -12,13 +12,13 @@ from functools import partial
 import torch
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
+from paceline.collectives import NATIVE
 from paceline.collectives.over_torch import TorchTransport
-from paceline.costs.all_reduce import Native
-from paceline.costs.schedules import SchedulePrices
+from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
+from paceline.shm.arena import PIECE
+from paceline.shm.local_comm import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.shm.operations import Operation
-from paceline.shm.table import PIECE
-from paceline.shm.team import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.studies.collectives.group import BenchGroup, calls_within, quartiles, share, timed
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchPrediction
 from paceline.studies.collectives.sides import PROBED, Side
@@ -32,7 +32,7 @@ EXCHANGES = 2
 TURNS = 5
 REDUCED = 2**20
 """Bytes that are reduced at once, as much as a large message brings."""
-PLAYED = 20_000
+EXACT = 20_000
 """Messages of a schedule up to which it is played message by message: some seconds."""
 QUICKEST = 1e-13
 """Seconds a byte that a link takes at least: a fit may find none where latency is all there is."""
@@ -234,8 +234,8 @@ def _seconds(name: str, found: ProbeResult, topology: Topology, size: int, eleme
     if name in found.shared:
         return found.shared[name].seconds(size)
     if name == GLOO:
-        return Native(topology).ring(size).seconds
-    return SchedulePrices(name, topology, PLAYED).price(size, element).seconds
+        return AllReduceCosts(NATIVE, topology).gloo_ring(size).seconds
+    return AllReduceCosts(name, topology, exact=EXACT).price(size, element).seconds
 
 
 def _sentences(found: ProbeResult) -> list[str]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError, unknown
@@ -164,6 +164,16 @@ class Cell:
 
     def to_json(self) -> dict[str, Any]:
         return {**asdict(self), "error": self.error}
+
+
+class BenchProgress(NamedTuple):
+    done: float
+    """The share, 0 to 1."""
+    words: str
+
+
+BenchEvent = BenchSettings | BenchPrediction | Sequence[Cell] | BenchProgress
+"""What is known next: the cells of one size come together."""
 
 
 @dataclass(kw_only=True)

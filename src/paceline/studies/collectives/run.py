@@ -25,7 +25,8 @@ from paceline.studies.collectives.group import (
 )
 from paceline.studies.collectives.probe import Prober, predict
 from paceline.studies.collectives.request import (
-    BenchPrediction,
+    BenchEvent,
+    BenchProgress,
     BenchRequest,
     BenchResult,
     BenchSettings,
@@ -42,15 +43,14 @@ def run_bench(
     asked: BenchRequest,
     place: ProcessInfo,
     *,
-    show: Callable[[BenchSettings | BenchPrediction | Sequence[Cell]], None],
-    progress: Callable[[float, str], None],
+    show: Callable[[BenchEvent], None],
     beat: Callable[[int], None],
     stopping: Callable[[], bool],
 ) -> BenchResult:
     """Measure with all other workers, which must be asked for the same.
 
-    On rank 0 ``show`` gets the settings, the prediction and the cells of each size as they are known, and ``progress``
-    the share that is done. ``beat`` gets the number of turns so far, and ``stopping`` says at each whether to end.
+    On rank 0 ``show`` gets what is known, as soon as it is. ``beat`` gets the number of turns so far, and ``stopping``
+    says at each of them whether to end.
     """
     check_workers(place.workers)
     with BenchGroup(place, stopping) as group:
@@ -69,20 +69,15 @@ def run_bench(
             )
         )
         meter = LoadMeter(job_roots(place), place.local_workers * torch.get_num_threads())
-        talks = place.rank == 0
         with suppress(BenchInterrupted):
-            _measure(result, group, show if talks else _nothing, progress if talks else _nothing, beat)
+            _measure(result, group, show if place.rank == 0 else lambda _: None, beat)
         if disturbed := disturbance([meter.load()], "the benchmark"):
             result.notes.append(disturbed)
     return result
 
 
-def _nothing(*_: object) -> None:
-    """What the other ranks show."""
-
-
 def _shared_here(asked: BenchRequest, group: BenchGroup) -> BenchRequest:
-    idle = left_out(asked, group.shm.party.teams)
+    idle = left_out(asked, group.shm.comm.team_sizes)
     asked = replace(asked, only=tuple(name for name in asked.only if name not in idle))
     if not asked.only:
         raise UsageError(
@@ -93,11 +88,7 @@ def _shared_here(asked: BenchRequest, group: BenchGroup) -> BenchRequest:
 
 
 def _measure(
-    result: BenchResult,
-    group: BenchGroup,
-    show: Callable[[BenchSettings | BenchPrediction | Sequence[Cell]], None],
-    progress: Callable[[float, str], None],
-    beat: Callable[[int], None],
+    result: BenchResult, group: BenchGroup, show: Callable[[BenchEvent], None], beat: Callable[[int], None]
 ) -> None:
     asked = result.settings.request
     dtype: torch.dtype = getattr(torch, asked.dtype)
@@ -107,7 +98,7 @@ def _measure(
     def tick(words: str) -> None:
         nonlocal turns
         beat(turns)
-        progress(turns / (len(asked.sizes) * len(asked.only) * ROUNDS), words)
+        show(BenchProgress(turns / (len(asked.sizes) * len(asked.only) * ROUNDS), words))
         turns += 1
 
     show(result.settings)

@@ -1,6 +1,6 @@
 """What waiting for the slowest costs: the expected maximum of many workers' times, where each varies by itself.
 
-A worker's step varies by a lognormal factor. The time between two meetings is a sum of a few such; it is taken to be
+A worker's step varies by a lognormal factor. The time between two exchanges is a sum of a few such; it is taken to be
 lognormal itself, with the same mean and variance (Fenton, 1960), which is exact for a single step.
 """
 
@@ -24,13 +24,7 @@ class Lognormal:
     mean_log: float
     spread: float
 
-    @property
-    def mean(self) -> float:
-        """Of the time itself."""
-        return exp(self.mean_log + self.spread**2 / 2)
-
     def quantiles(self, parts: torch.Tensor) -> torch.Tensor:
-        """The times that these parts of all do not exceed."""
         return torch.exp(self.mean_log + self.spread * torch.special.ndtri(parts))
 
 
@@ -47,18 +41,18 @@ def sum_of(times: Sequence[float], jitter: float) -> Lognormal:
     return Lognormal(log(total) + jitter**2 / 2 - variance / 2, max(LEAST, sqrt(variance)))
 
 
-def expected_maximum(kinds: Sequence[tuple[Lognormal, int]]) -> float:
-    """Of so many independent times of each kind, the mean of the largest.
+def expected_maximum(groups: Sequence[tuple[Lognormal, int]]) -> float:
+    """The mean of the largest of independent times, given as distributions and how many times have each.
 
     The largest is below x where all are: the product of their distributions. Its mean is integrated in the logarithm,
     where the density is smooth.
     """
-    spread = max(kind.spread for kind, _ in kinds)
-    middle = max(kind.mean_log for kind, _ in kinds)
+    spread = max(time.spread for time, _ in groups)
+    middle = max(time.mean_log for time, _ in groups)
     at = torch.linspace(middle - 9 * spread, middle + 12 * spread, POINTS, dtype=torch.float64)
     below = torch.zeros_like(at)
-    for kind, many in kinds:
-        below += many * torch.special.log_ndtr((at - kind.mean_log) / kind.spread)
+    for time, many in groups:
+        below += many * torch.special.log_ndtr((at - time.mean_log) / time.spread)
     chances = torch.exp(below).diff()
     centres = torch.exp((at[1:] + at[:-1]) / 2)
     return float((chances * centres).sum())

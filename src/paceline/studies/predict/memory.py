@@ -1,15 +1,20 @@
-"""What a worker and a server hold in memory at the most, and whether there is room for it."""
+"""What a worker and a server hold in memory at the most, and whether it fits."""
 
-from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from paceline.clusters.cluster import HostGroup
+from paceline.clusters.catalogue import DeviceSheet
+from paceline.clusters.cluster import Host
+from paceline.clusters.profile import Profile
 from paceline.costs.trace.trace import Trace
+from paceline.errors import UsageError
+from paceline.records.files import read_json
+from paceline.records.folder import RunFolder
 from paceline.runtimes.flat import CONTROL
-from paceline.strategies import build_strategy
-from paceline.studies.predict.base import Setup
 from paceline.studies.predict.prediction import Memory
+from paceline.studies.predict.request import PredictRequest
+from paceline.studies.predict.setup import Setup
+from paceline.units import parse_bytes
 
 LOADED = 225e6
 """Resident bytes of a worker that has loaded torch 2.13 for CPUs and paceline, as measured on Linux; those of one host,
@@ -19,73 +24,95 @@ KERNELS = 50e6
 """What the kernels of a first step add, 30 to 80 MB as measured."""
 
 HOLES = 0.3
-"""A CPU's heap (glibc) grows beyond what it holds by such a part of it: by nothing where all blocks are alike, by as
-much again at worst. About the mean of what ``benchmarks/memory_predicted.py`` measures."""
+"""A CPU's heap (glibc) grows beyond what it holds by such a fraction: by nothing where all blocks are alike, by as much
+again at worst. About the mean of what ``benchmarks/memory_predicted.py`` measures."""
 
 CONTEXT = 1e9
 """Bytes of a GPU that no tensor can have: CUDA's context (0.7 GB by reports), handles of cuBLAS and cuDNN, NCCL's
-buffers, and what the driver keeps. Ours, and not measured."""
+buffers, and what the driver keeps. Assumed, not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Room:
-    """Where tensors are kept."""
+class MemorySize:
+    """The memory that tensors are kept in."""
 
     name: str
-    """A device, or whatever the workers of a host share."""
+    """A device, or the host whose workers share it."""
     size: float = 0.0
-    """Bytes; 0 where nobody says."""
+    """Bytes; 0 where it is not known."""
     shared: bool = True
     """Whether all workers and servers of a host share it, as a CPU's; each GPU has its own."""
 
     @property
     def base(self) -> float:
-        """What a worker takes of it before it has a tensor."""
+        """Bytes that a worker takes before it has a tensor."""
         return LOADED + KERNELS if self.shared else CONTEXT
 
 
-def room_of(group: HostGroup, usual: Room) -> Room:
-    """That of the device of a group's hosts, where the cluster says what it is."""
-    device = group.host.device
-    if device.sheet is None and not device.memory:
-        return usual
-    shared = usual.shared if device.sheet is None else device.sheet.kind == "cpu"
-    name = f"host {group.name(0)}" if shared else device.sheet.title if device.sheet else device.name
-    return Room(name=name, size=device.memory or usual.size, shared=shared)
+def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceSheet | None) -> MemorySize:
+    """As requested, else by the catalogue or of the measured machine."""
+    if sheet is not None:
+        found = MemorySize(name=sheet.title, size=sheet.memory, shared=sheet.kind == "cpu")
+    elif profile is not None:
+        found = MemorySize(name=profile.name, size=float(profile.machine.get("memory_bytes", 0)))
+    else:
+        found = MemorySize(name="the machine of the run", size=_recorded_memory(request))
+    if request.memory is None:
+        return found
+    size = parse_bytes(request.memory)
+    if not size:
+        raise UsageError(f"memory {request.memory} is too little: give a size such as '24 GiB'")
+    return replace(found, size=size)
 
 
-def predict_memory(setup: Setup, usual: Room, *, mixed: bool) -> Callable[[Trace], Memory]:
+def _recorded_memory(request: PredictRequest) -> float:
+    """Of the machine on which a run was recorded; 0 where the record does not say."""
+    if request.times is None:
+        return 0.0
+    try:
+        return float(read_json(RunFolder(request.times).env).get("memory_bytes", 0))
+    except (OSError, ValueError):
+        return 0.0
+
+
+def predict_memory(setup: Setup, usual: MemorySize, *, mixed: bool) -> Callable[[Trace], Memory]:
     """From a trace to the memory of a step; of all hosts, on the one that has least to spare.
 
-    ``usual`` is the memory of hosts that say nothing of theirs. With ``mixed`` precision, parameters, gradients and the
+    ``usual`` is the memory of hosts that do not state theirs. With ``mixed`` precision, parameters, gradients and the
     optimizer's state stay as they are.
     """
-    placed = setup.cluster.place_servers(setup.servers) if _is_served(setup) else ()
-    cluster = setup.cluster.split(set(placed))
-    servers = Counter(map(cluster.group_at, placed))
-    groups = [(group, servers[index]) for index, group in enumerate(cluster.groups) if group.workers]
+    cluster = setup.cluster.split(setup.server_hosts)
+    places = [cluster.group_at(host) for host in setup.server_hosts]
+    groups = [(group.host, places.count(at)) for at, group in enumerate(cluster.groups) if group.workers]
 
     def needs(trace: Trace) -> Memory:
-        server = _server(setup, trace)
-        found = [
-            _on_host(setup, trace, room_of(group, usual), (group.host.workers, there), server, mixed)
-            for group, there in groups
-        ]
+        server = _server_bytes(setup, trace) if places else None
+        found = [_on_host(setup, trace, host, servers, server, usual, mixed) for host, servers in groups]
         return min(found, key=lambda one: ((one.capacity or float("inf")) - one.needed, -one.needed))
 
     return needs
 
 
+def _memory_of(host: Host, usual: MemorySize) -> MemorySize:
+    """That of a host's own device, where the cluster says what it is."""
+    device = host.device
+    if device.sheet is None and not device.memory:
+        return usual
+    shared = usual.shared if device.sheet is None else device.sheet.kind == "cpu"
+    name = f"host {host.name}" if shared else device.sheet.title if device.sheet else device.name
+    return MemorySize(name=name, size=device.memory or usual.size, shared=shared)
+
+
 def _on_host(
-    setup: Setup, trace: Trace, room: Room, there: tuple[int, int], server: float | None, mixed: bool
+    setup: Setup, trace: Trace, host: Host, servers: int, server: float | None, usual: MemorySize, mixed: bool
 ) -> Memory:
-    """``there`` are the workers and servers of the host, a server of ``server`` bytes."""
-    workers, servers = there
-    vector = float(_vector(trace))
+    """``servers`` of the host have ``server`` bytes each."""
+    size = _memory_of(host, usual)
+    vector = float(_vector_bytes(trace))
     optimizer = 0.0 if server is not None else float(trace.optimizer)
-    activations, workspace = float(trace.held(mixed=mixed)), HOLES * trace.heap if room.shared else 0.0
-    exchange = _exchange(setup, room, vector)
-    total = 2 * vector + trace.fixed + optimizer + activations + workspace + exchange + room.base
+    activations, workspace = float(trace.held(mixed=mixed)), HOLES * trace.heap if size.shared else 0.0
+    exchange = _exchange_bytes(setup, size, vector)
+    total = 2 * vector + trace.fixed + optimizer + activations + workspace + exchange + size.base
     return Memory(
         parameters=vector + trace.fixed,
         gradients=vector,
@@ -93,48 +120,43 @@ def _on_host(
         activations=activations,
         workspace=workspace,
         exchange=exchange,
-        base=room.base,
+        base=size.base,
         total=total,
         server=server,
-        device=room.name,
-        needed=workers * total + servers * (server or 0.0) if room.shared else total,
-        capacity=room.size or None,
+        device=size.name,
+        needed=host.workers * total + servers * (server or 0.0) if size.shared else total,
+        capacity=size.size or None,
     )
 
 
-def _vector(trace: Trace) -> int:
+def _vector_bytes(trace: Trace) -> int:
     return (CONTROL + trace.size) * trace.dtype.itemsize
 
 
-def _exchange(setup: Setup, room: Room, vector: float) -> float:
-    """Copies of what is sent. Workers of one host, and GPUs, sum in place; whatever a codec makes is a copy.
+def _exchange_bytes(setup: Setup, size: MemorySize, vector: float) -> float:
+    """Copies of what is sent. Workers of one host, and GPUs, sum in place; what a codec makes is a copy.
 
-    Between CPUs of several hosts, Gloo has one of the vector; with servers, a gradient goes and parameters come.
+    Between CPUs of several hosts, Gloo has one copy of the vector; with servers, a gradient is sent and parameters are
+    received.
     """
-    if setup.cluster.workers == 1 and not _is_served(setup):
+    served, workers = setup.program.served, setup.cluster.workers
+    if workers == 1 and not served:
         return 0.0
     compression = setup.shape.compression
-    strategy = build_strategy(setup.strategy)
-    piece = round(min(vector, float(getattr(strategy, "bucket", vector))))
-    others = 0 if compression.sums else setup.cluster.workers - 1
+    bucket = None if served else setup.pattern.bucket
+    piece = round(vector if bucket is None else min(vector, float(bucket)))
+    others = 0 if compression.sums else workers - 1
     coded = compression.held(piece) + others * compression.message(piece, 1)
-    apart = setup.cluster.host_count > 1 and room.shared
-    return coded + (vector * (2 if _is_served(setup) else 1) if apart else 0.0)
+    apart = setup.cluster.host_count > 1 and size.shared
+    return coded + (vector * (2 if served else 1) if apart else 0.0)
 
 
-def _server(setup: Setup, trace: Trace) -> float | None:
-    """Parameters, gradients and the optimizer's state of its part; across hosts also every worker's messages.
+def _server_bytes(setup: Setup, trace: Trace) -> float:
+    """Parameters, gradients and the optimizer's state of its shard; across hosts also every worker's messages.
 
-    It begins with the whole model, to take its part of it.
+    It begins with the whole model, to take its shard of it.
     """
-    if not _is_served(setup):
-        return None
-    vector, servers = _vector(trace), setup.servers
-    part = (2 * vector + trace.optimizer) / servers
-    apart = setup.cluster.host_count > 1
-    messages = 2 * setup.cluster.workers * vector / servers if apart else 0.0
-    return LOADED + max(part + messages, 2.0 * vector) + trace.fixed
-
-
-def _is_served(setup: Setup) -> bool:
-    return build_strategy(setup.strategy).served
+    vector, servers = _vector_bytes(trace), setup.servers
+    shard = (2 * vector + trace.optimizer) / servers
+    messages = 2 * setup.cluster.workers * vector / servers if setup.cluster.host_count > 1 else 0.0
+    return LOADED + max(shard + messages, 2.0 * vector) + trace.fixed

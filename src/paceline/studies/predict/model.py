@@ -1,95 +1,278 @@
-"""What the study asks of a cost model: the step of one case."""
+"""Paceline's cost model: traced compute on a device, and the strategy's program on the links."""
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import exp
 
-from paceline.costs.devices.base import StepCost
-from paceline.studies.predict.base import Step, Where
-from paceline.studies.predict.prediction import Known, Layer, Memory, Wire
+import torch
 
-ALIKE = "all-reduce"
-"""The strategy by which one worker alone is told: it has nobody to talk to."""
-
-
-@dataclass(frozen=True)
-class Quality:
-    """A link beside the one that was described: so many times its bandwidth, so many times its latency."""
-
-    bandwidth: float = 1.0
-    latency: float = 1.0
+from paceline.clusters.catalogue import DeviceSheet, find_device
+from paceline.clusters.cluster import CIPHER
+from paceline.clusters.profile import Profile, read_profile
+from paceline.codecs import build_codec
+from paceline.codecs.base import Identity
+from paceline.costs.compression import UNCOMPRESSED, Compression, compression_of
+from paceline.costs.device import StepCost
+from paceline.costs.trace.trace import trace
+from paceline.jobs.job import Job, Traceable
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.strategies import build_strategy
+from paceline.strategies.base import Strategy
+from paceline.studies.predict.compute import (
+    BatchTraces,
+    ComputeTimes,
+    faster_precision,
+    find_compute,
+    find_subject,
+    is_mixed,
+    module_costs,
+    precision_words,
+)
+from paceline.studies.predict.deployment import (
+    Deployment,
+    SyncPattern,
+    at_their_speeds,
+    find_deployment,
+    first_device,
+)
+from paceline.studies.predict.memory import MemorySize, find_memory, predict_memory
+from paceline.studies.predict.observe import observe
+from paceline.studies.predict.prediction import Basis, Memory, ModuleCost, PredictedStep, Where, Wire
+from paceline.studies.predict.request import USUAL_BATCH, PredictRequest
+from paceline.studies.predict.search import holds_up_to
+from paceline.studies.predict.setup import AS_DESCRIBED, Change, Setup, apply_change
+from paceline.studies.predict.step import explain_step, predict_step
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One row's question, and how much better or worse the world is than described."""
+    """One strategy with one number of workers, and how the world differs from what is described."""
 
     strategy: str
     workers: int
     batch: int
     """Samples of the worker that has most of them."""
-    total: int
+    samples: int
     """Samples of all workers in one step."""
     servers: int = 1
     jitter: float = 0.0
-    compute: float = 1.0
-    """Computing takes so many times as long."""
-    links: float = 1.0
-    """Every transfer takes so many times as long: bandwidth, latency and encryption are that much worse."""
-    network: Quality = Quality()
-    """Of the network between hosts."""
-    inside: Quality = Quality()
-    """Of what connects the workers of a host."""
-
-    @property
-    def as_described(self) -> "Case":
-        """The same in a world that is as it was described."""
-        return replace(self, compute=1.0, links=1.0, network=Quality(), inside=Quality())
+    change: Change = AS_DESCRIBED
 
     def with_link(self, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Case":
-        """The same with one of the two links so many times as good, or as bad."""
-        quality = Quality(bandwidth, latency)
-        return replace(self, network=quality) if where == "network" else replace(self, inside=quality)
+        """The same with so many times the bandwidth and the latency of one link."""
+        return replace(self, change=Change(link=where, bandwidth=bandwidth, latency=latency))
 
 
-class CostModel(Protocol):
-    """A way to price cases: Paceline's own, or another to compare it with."""
+@dataclass(frozen=True, kw_only=True)
+class PacelineModel:
+    """Compute times, hosts and links of one request."""
+
+    request: PredictRequest
+    subject: Traceable | Job
+    profile: Profile | None
+    sheet: DeviceSheet | None
+    compute: ComputeTimes
+    deployment: Deployment
+    memory_size: MemorySize
+    """The memory of a worker whose host does not say what memory it has."""
+    costs: dict[int, StepCost] = field(default_factory=dict)
+    """Of ``compute``, by batch: shared by models that have the same."""
+    name: str = "paceline"
+    explains: bool = True
+    """Whether it knows what bounds a step, so that findings follow."""
+    _memories: dict[Case, Memory] = field(default_factory=dict, init=False)
 
     @property
-    def name(self) -> str:
-        """As ``--cost-model`` has it."""
+    def title(self) -> str:
+        return self.subject.name
 
     @property
-    def known(self) -> Known:
-        """What it rests on."""
+    def strategies(self) -> tuple[str, ...]:
+        return self.request.strategies
 
     @property
-    def links_spread(self) -> float:
-        """Standard deviation of the logarithm of (real / predicted) time of a transfer."""
+    def batch(self) -> int:
+        """As measured, or mini-batches as 'paceline train' has them."""
+        if self.request.batch_size is None and self.compute.typical is not None:
+            return self.compute.typical.samples
+        return (self.request.batch_size or USUAL_BATCH) * self.accumulate
+
+    @property
+    def accumulate(self) -> int:
+        return self.compute.accumulate
+
+    @property
+    def epoch_samples(self) -> int | None:
+        """None where it is not known."""
+        return self.subject.train_samples if self.request.samples is None else self.request.samples
 
     @property
     def most(self) -> int:
-        """The largest number of workers that it can be asked about."""
+        return self.deployment.most
 
-    def wire(self, case: Case, where: Where) -> Wire:
-        """The link that a case's steps cross there, for people."""
+    @property
+    def jitter(self) -> float:
+        return self.deployment.jitter if self.request.jitter is None else self.request.jitter
 
-    def hosts(self, workers: int) -> int:
-        """How many hosts so many workers stand on."""
+    @property
+    def links_spread(self) -> float:
+        return self.deployment.spread
+
+    @cached_property
+    def basis(self) -> Basis:
+        times = self.accumulate
+        return Basis(
+            level=self.compute.level,
+            compute=self.compute.words + (f"; {times} mini-batches a step" if times > 1 else ""),
+            links=self.deployment.words,
+            interval=f"{self.compute.doubt}; transfers likewise {exp(self.links_spread):.3g}",
+            precision=precision_words(self.request, self.sheet, self.subject),
+            faster_precision=faster_precision(self.request, self.sheet, self.compute, self.batch),
+        )
+
+    def step(self, case: Case) -> PredictedStep:
+        """Without what bounds it; ``rate`` counts ``workers`` times ``batch`` samples."""
+        return predict_step(self.setup(case))
+
+    def explain(self, case: Case) -> PredictedStep:
+        return explain_step(self.setup(case))
 
     def cost(self, batch: int) -> StepCost:
-        """A worker's step without communication."""
+        if batch not in self.costs:
+            self.costs[batch] = self.compute.cost(batch)
+        return self.costs[batch]
 
     def parameters(self) -> int:
-        """Elements of all trainable parameters."""
+        return self.compute.trace(next(iter(self.costs))).size
 
-    def layers(self, batch: int) -> tuple[Layer, ...]:
-        """Where a worker's step goes, module by module."""
+    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
+        traced = self.compute.trace(batch)
+        return module_costs(traced, self.compute.timed(traced), self.accumulate)
 
-    def memory(self, case: Case) -> Memory | None:
-        """What a worker of a case holds at the most; None where the model does not know."""
+    def memory(self, case: Case) -> Memory:
+        """By the trace; where it does not fit, also the largest batch that does."""
+        if case not in self._memories:
+            self._memories[case] = self._memory(case)
+        return self._memories[case]
 
-    def step(self, case: Case) -> Step:
-        """The step of a case; ``rate`` counts ``workers`` times ``batch`` samples, and ``bound`` is not looked for."""
+    def _memory(self, case: Case) -> Memory:
+        setup = self.setup(replace(case, change=AS_DESCRIBED))
+        needed = predict_memory(setup, self.memory_size, mixed=is_mixed(self.request))
 
-    def explained(self, case: Case) -> Step:
-        """The same with what bounds it."""
+        def needs(batch: int) -> Memory:
+            return needed(self.compute.trace(batch))
+
+        found = needs(case.batch)
+        if found.fits:
+            return found
+        smaller = case.batch - 1
+        largest = holds_up_to(lambda batch: needs(batch).fits, smaller).workers if smaller else 0
+        largest -= largest % self.accumulate
+        return replace(found, largest=largest, least=None if largest else needs(1).needed)
+
+    def hosts(self, workers: int) -> int:
+        return self.deployment.hosts(workers)
+
+    def wire(self, case: Case, where: Where) -> Wire:
+        return self.deployment.wire(self.setup(case).cluster, where)
+
+    def changed(self, request: PredictRequest) -> "PacelineModel":
+        return find_model(request, like=self)
+
+    def setup(self, case: Case) -> Setup:
+        strategy = build_strategy(case.strategy)
+        cost = self.cost(case.batch)
+        pattern = SyncPattern(strategy.served, self._apart(strategy, cost))
+        cluster = self.deployment.cluster(case.workers, pattern)
+        if strategy.served:
+            measured = self.profile.cipher if self.profile else None
+            cluster = replace(cluster, cipher=measured or CIPHER)
+        setup = Setup(
+            strategy=case.strategy,
+            cluster=cluster,
+            cost=cost,
+            shape=self._shape(case.batch),
+            collective=self.request.collective,
+            servers=case.servers,
+            jitter=case.jitter or self._drift(strategy),
+        )
+        return apply_change(setup, case.change)
+
+    def _drift(self, strategy: Strategy) -> float:
+        """The recorded jitter, for workers that do not wait for all others: without it they would stay in step.
+
+        For workers that wait for all, the wait is part of the measured contention.
+        """
+        return self.compute.jitter if strategy.served and strategy.staleness_bound != 0 else 0.0
+
+    def _apart(self, strategy: Strategy, cost: StepCost) -> float:
+        """Seconds that a worker computes between two exchanges."""
+        alone = cost.step.compute
+        if strategy.served or self.profile is None:  # only a measured machine depends on it
+            return alone
+        return observe(strategy, 2, alone).cycle * alone
+
+    def _shape(self, batch: int) -> JobShape:
+        traced = self.compute.trace(batch)
+        return JobShape(
+            name=traced.name,
+            parameters=tuple(parameter.elements for parameter in traced.parameters),
+            dtype=traced.dtype,
+            buffers=traced.buffers,
+            train_samples=1,
+            test_samples=1,
+            compression=self._compression,
+        )
+
+    @cached_property
+    def _compression(self) -> Compression:
+        codec = build_codec(self.request.codec)
+        if isinstance(codec, Identity):
+            return UNCOMPRESSED
+        traced = self.compute.trace(next(iter(self.costs)))
+        shapes = [parameter.shape for parameter in traced.parameters]
+        return compression_of(codec, shapes, traced.dtype, self.compute.timed(traced))
+
+
+def find_model(request: PredictRequest, like: PacelineModel | None = None) -> PacelineModel:
+    """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same."""
+    profile = _find_profile(request) if like is None else like.profile
+    deployment = find_deployment(request, profile)
+    subject = find_subject(request) if like is None else like.subject
+    if request.times is None:  # a run says itself how it was trained
+        narrow = subject.precision != "fp32" and request.precision is None and request.device is not None
+        request = replace(
+            request,
+            accumulate=request.accumulate or subject.accumulate,
+            precision=subject.precision if narrow else request.precision,
+        )
+    sheet = _find_sheet(request, deployment)
+    if like is not None and (sheet, request.precision) == (like.sheet, like.request.precision):
+        compute, costs = like.compute, like.costs
+    else:
+        traces = BatchTraces(lambda samples: trace(subject, samples)) if like is None else like.compute.traces
+        compute, costs = find_compute(request, subject, profile, sheet, traces), {}
+    model = PacelineModel(
+        request=request,
+        subject=subject,
+        profile=profile,
+        sheet=sheet,
+        compute=compute,
+        deployment=deployment,
+        memory_size=find_memory(request, profile, sheet),
+        costs=costs,
+    )
+    placed = at_their_speeds(request, deployment, compute, model.batch)
+    return model if placed is deployment else replace(model, deployment=placed)
+
+
+def _find_profile(request: PredictRequest) -> Profile | None:
+    return None if request.profile is None else read_profile(request.profile, str(torch.__version__))
+
+
+def _find_sheet(request: PredictRequest, deployment: Deployment) -> DeviceSheet | None:
+    """The device that times are for: the named one, or that of the cluster's first worker."""
+    if request.device is not None:
+        return find_device(request.device)
+    measured = request.profile is not None or request.times is not None
+    return None if deployment.described is None or measured else first_device(deployment.described)

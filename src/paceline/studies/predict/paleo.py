@@ -1,65 +1,146 @@
-"""Paleo's table for a question in the user's words."""
+"""Paleo's model (Qi et al., 2017) as a cost model: its cases are its schemes to sum gradients, and nothing overlaps."""
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from paceline.clusters.devices import find_device
-from paceline.clusters.networks import find_network
-from paceline.costs.paleo.model import Paleo
-from paceline.costs.paleo.table import PaleoTable, as_paleo, paleo_table
-from paceline.costs.trace.tracer import trace
+from paceline.clusters.catalogue import find_device, find_network
+from paceline.costs.device import StepCost
+from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
+from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.studies.predict.asking import find_subject
-from paceline.studies.predict.question import MOST_WORKERS, check_batch, check_counts
-from paceline.studies.predict.words import USUAL_BATCH, USUAL_NETWORK, PredictRequest
+from paceline.records.spans import StepBreakdown
+from paceline.studies.predict.compute import BatchTraces, find_subject
+from paceline.studies.predict.model import Case
+from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Where, Wire
+from paceline.studies.predict.request import MOST_WORKERS, USUAL_BATCH, USUAL_NETWORK, PredictRequest
+from paceline.units import show_rate
 
 
-def answer_by_paleo(words: PredictRequest, *, layers: bool = False) -> PaleoTable:
-    """Ask Paleo's model. A UsageError names what it does not know: strategies, profiles, several devices a host."""
-    _check(words)
-    assert words.device is not None, "other ways to say how fast a worker computes are refused"
-    model = Paleo(
-        device=find_device(words.device),
-        bandwidth=find_network(words.network or USUAL_NETWORK).bandwidth,
-        compute=1.0 if words.ppp_comp is None else words.ppp_comp,
-        network=1.0 if words.ppp_comm is None else words.ppp_comm,
+@dataclass(frozen=True, kw_only=True)
+class PaleoModel:
+    """One device a host, all on one network."""
+
+    request: PredictRequest
+    model: Paleo
+    traces: BatchTraces
+    title: str
+    name: str = "paleo"
+    strategies: tuple[str, ...] = tuple(SCHEMES)
+    explains: bool = False
+    accumulate: int = 1
+    epoch_samples: int | None = None
+    most: int = MOST_WORKERS
+    jitter: float = 0.0
+    links_spread: float = 0.0
+
+    @property
+    def batch(self) -> int:
+        return self.request.batch_size or USUAL_BATCH
+
+    @property
+    def basis(self) -> Basis:
+        device, network = self.model.device, show_rate(self.model.bandwidth)
+        return Basis(
+            level="catalogue",
+            compute=f"{device.title} at {self.model.compute:g} of its peak",
+            links=f"links of {network} at {self.model.network:g}",
+            interval="none",
+        )
+
+    def step(self, case: Case) -> PredictedStep:
+        priced = paleo_step(self.model, self.traces.trace(case.batch), case.workers)
+        communicate = priced.communication[case.strategy] if case.workers > 1 else 0.0
+        breakdown = StepBreakdown(
+            forward=priced.forward, backward=priced.backward, apply=priced.apply, communicate=communicate
+        )
+        rate = case.workers * case.batch / breakdown.total
+        return PredictedStep(breakdown=breakdown, sent=0.0, rate=rate)
+
+    def explain(self, case: Case) -> PredictedStep:
+        return self.step(case)
+
+    def cost(self, batch: int) -> StepCost:
+        priced = paleo_step(self.model, self.traces.trace(batch), 1)
+        return StepCost(
+            samples=batch,
+            step=StepBreakdown(forward=priced.forward, backward=priced.backward, apply=priced.apply),
+            ready=(),
+            spread=0.0,
+        )
+
+    def parameters(self) -> int:
+        return self.traces.trace(self.batch).size
+
+    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
+        layers = paleo_layers(self.model, self.traces.trace(batch))
+        whole = sum(layer.forward + layer.backward for layer in layers)
+        return tuple(
+            ModuleCost(
+                module=layer.layer,
+                kinds=layer.kind,
+                flops=None,
+                bytes=None,
+                forward=layer.forward,
+                backward=layer.backward,
+                share=(layer.forward + layer.backward) / whole,
+            )
+            for layer in layers
+        )
+
+    def memory(self, case: Case) -> None:
+        """Paleo's model does not predict it."""
+
+    def hosts(self, workers: int) -> int:
+        return workers
+
+    def wire(self, case: Case, where: Where) -> Wire:  # noqa: ARG002
+        return Wire(where=where, name="", bandwidth=self.model.bandwidth, latency=0.0)
+
+    def changed(self, request: PredictRequest) -> "PaleoModel":
+        return find_paleo_model(request)
+
+
+def find_paleo_model(request: PredictRequest) -> PaleoModel:
+    """A UsageError names what Paleo's model does not have: strategies, profiles, several devices a host."""
+    _check(request)
+    assert request.device is not None, "other sources of compute times are refused"
+    subject = find_subject(
+        request if request.model is None else replace(request, model=as_paleo(request.model))
     )
-    subject = find_subject(words if words.model is None else replace(words, model=as_paleo(words.model)))
-    batch = words.batch or USUAL_BATCH
-    workers = words.counts(MOST_WORKERS, batch)
-    check_counts(workers)
-    check_batch(batch, workers, words.scaling)
-    return paleo_table(
-        lambda samples: trace(subject, samples),
-        model,
-        workers=workers,
-        batch=batch,
-        scaling=words.scaling,
-        layers=layers,
+    return PaleoModel(
+        request=request,
+        model=Paleo(
+            device=find_device(request.device),
+            bandwidth=find_network(request.network or USUAL_NETWORK).bandwidth,
+            compute=1.0 if request.ppp_comp is None else request.ppp_comp,
+            network=1.0 if request.ppp_comm is None else request.ppp_comm,
+        ),
+        traces=BatchTraces(lambda samples: trace(subject, samples)),
+        title=subject.name,
     )
 
 
-def _check(words: PredictRequest) -> None:
-    if words.device is None:
-        raise UsageError("--cost-model paleo needs a device of the catalogue: add --device, such as k40")
+def _check(request: PredictRequest) -> None:
+    if request.device is None:
+        raise UsageError("cost model paleo needs a device of the catalogue: name one, such as k40")
     unknown = {
-        "--cluster": words.cluster,
-        "--per-host": words.per_host,
-        "--inside": words.inside,
-        "--precision": words.precision,
-        "--accumulate": words.accumulate,
-        "--threads": words.threads,
-        "--jitter": words.jitter,
-        "--strategy": None if words.strategies == ("all-reduce",) else " ".join(words.strategies),
-        "--collective": None if words.collective == "native" else words.collective,
-        "--servers": None if words.servers == 1 else words.servers,
-        "--codec": None if words.codec == "identity" else words.codec,
-        "--price": words.price or None,
-        "--host-price": words.host_price or None,
-        "--epochs": words.epochs,
-        "--samples": words.samples,
+        "cluster": request.cluster,
+        "per-host": request.per_host,
+        "inside": request.inside,
+        "precision": request.precision,
+        "accumulate": request.accumulate,
+        "threads": request.threads,
+        "jitter": request.jitter,
+        "strategy": None if request.strategies == ("all-reduce",) else " ".join(request.strategies),
+        "collective": None if request.collective == "native" else request.collective,
+        "servers": None if request.servers == 1 else request.servers,
+        "codec": None if request.codec == "identity" else request.codec,
+        "price": request.price or None,
+        "host-price": request.host_price or None,
+        "epochs": request.epochs,
+        "samples": request.samples,
     }
-    for option, value in unknown.items():
+    for setting, value in unknown.items():
         if value is not None:
             raise UsageError(
-                f"{option} {value}: Paleo's model knows nothing of it; leave it out, or leave --cost-model paleo out"
+                f"{setting} {value}: Paleo's model does not have it; leave it out, or use Paceline's cost model"
             )

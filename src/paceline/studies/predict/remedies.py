@@ -1,24 +1,18 @@
-"""What somebody could change: each change is a question of its own, so that it is predicted before it is printed."""
+"""What could be changed: each change is a request of its own, so that it is predicted before it is recommended."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
-from paceline import specs
-from paceline.clusters.catalogue import DeviceSheet
-from paceline.clusters.networks import find_network
-from paceline.clusters.profile import Profile
-from paceline.codecs import CODECS
-from paceline.codecs.identity import Identity
-from paceline.errors import UsageError
+from paceline.clusters.catalogue import all_devices, find_network
+from paceline.codecs import build_codec
+from paceline.codecs.base import Identity
+from paceline.collectives import NATIVE
 from paceline.runtimes.settings import MOST_SERVERS
-from paceline.strategies import STRATEGIES
-from paceline.strategies.all_reduce import AllReduceSGD
-from paceline.studies.predict.model import Quality
-from paceline.studies.predict.modelled import Modelled
-from paceline.studies.predict.places import Alike
-from paceline.studies.predict.question import Question, Remedy
-from paceline.studies.predict.standing import find_standing, inside_name
-from paceline.studies.predict.words import USUAL_NETWORK, PredictRequest
+from paceline.studies.predict.compute import is_mixed, narrowest
+from paceline.studies.predict.deployment import inside_name
+from paceline.studies.predict.model import PacelineModel
+from paceline.studies.predict.observe import observe
+from paceline.studies.predict.prediction import Setting
+from paceline.studies.predict.request import USUAL_NETWORK, PredictRequest
 
 NETWORKS = (
     "2.5gbit",
@@ -30,7 +24,7 @@ NETWORKS = (
     "400gbit",
     "infiniband-ndr",
 )
-"""What people buy, slowest first."""
+"""Usual ones, slowest first."""
 
 BATCHES = (2, 4)
 """Times the batch."""
@@ -40,71 +34,61 @@ CODEC = "half"
 COLLECTIVE = "halving-doubling"
 
 
-def find_remedies(
-    words: PredictRequest,
-    question: Question,
-    model: Modelled,
-    profile: Profile | None,
-    sheet: DeviceSheet | None,
-) -> Iterator[Remedy]:
-    """Everything that is worth predicting; within a kind, what costs least comes first."""
-    if isinstance(model.place, Alike):
-        for name, quality in _networks(words):
-            yield _remedy("network", name, replace(question, network=quality))
-        for name in _inside(words, sheet):
-            standing = find_standing(replace(words, inside=name), profile)
-            other = replace(model, place=standing.place, links=standing.words, names=standing.names)
-            yield _remedy("inside", name, replace(question, model=other))
-    yield from _settings(words, question, model)
-    for times in BATCHES:
-        try:
-            larger = replace(question, batch=times * question.batch)
-        except UsageError:  # there is not as much data
-            return
-        yield _remedy("batch-size", str(larger.batch // question.accumulate), larger)
+def find_remedies(model: PacelineModel) -> Iterator[Setting]:
+    """Changes that may make training faster; of one setting, what costs least comes first."""
+    request = model.request
+    if model.deployment.by_catalogue:
+        yield from (("network", name) for name in _networks(request))
+        yield from (("inside", name) for name in _inside(model))
+    if request.served and 2 * request.servers <= MOST_SERVERS:
+        yield "servers", str(2 * request.servers)
+    plain = isinstance(build_codec(request.codec), Identity)
+    yield "codec", CODEC if plain else "identity"
+    if not request.served and request.collective == NATIVE:
+        yield "collective", COLLECTIVE
+    if len(request.built) == 1:
+        yield from _strategies(model)
+    yield from (("batch_size", str(times * model.batch // model.accumulate)) for times in BATCHES)
 
 
-def _settings(words: PredictRequest, question: Question, model: Modelled) -> Iterator[Remedy]:
-    """Other ways to agree, of which a table of several strategies says enough itself."""
-    built = [specs.build(strategy, STRATEGIES, "strategy") for strategy in words.strategies]
-    served = any(strategy.served for strategy in built)
-    if served and 2 * words.servers <= MOST_SERVERS:
-        yield _remedy("servers", str(2 * words.servers), replace(question, servers=2 * words.servers))
-    codec = CODEC if isinstance(specs.build(model.codec, CODECS, "codec"), Identity) else "identity"
-    yield _remedy("codec", codec, replace(question, model=replace(model, codec=codec), gathers=None))
-    if not served and words.collective == "native":
-        yield _remedy(
-            "collective", COLLECTIVE, replace(question, model=replace(model, collective=COLLECTIVE))
-        )
-    if len(built) > 1 or not (served or isinstance(built[0], AllReduceSGD)):
+def find_roomier(model: PacelineModel) -> Iterator[Setting]:
+    """Narrower numbers, then devices of the catalogue with more memory, the smallest first."""
+    request, sheet = model.request, model.sheet
+    if request.device is None or sheet is None:
         return
-    other = "all-reduce" if served else LOCAL_SGD
-    yield _remedy("strategy", other, replace(question, strategies=(other,), servers=1))
+    narrow = narrowest(sheet)
+    if narrow is not None and not is_mixed(request):
+        yield "precision", narrow
+    larger = (one for one in all_devices().values() if one.kind == sheet.kind and one.memory > sheet.memory)
+    for other in sorted(larger, key=lambda one: one.memory) if request.memory is None else ():
+        yield "device", other.name
 
 
-def _remedy(option: str, value: str, question: Question) -> Remedy:
-    return Remedy(kind=option, what=f"--{option} {value}", question=question)
+def _strategies(model: PacelineModel) -> Iterator[Setting]:
+    """All-reduce in place of servers; local SGD in place of an exchange at every step."""
+    cost = model.cost(model.batch)
+    if model.request.served:
+        yield "strategy", "all-reduce"
+    elif observe(model.request.built[0], 2, cost.step.compute, model.strategies[0]).cycle == 1:
+        yield "strategy", LOCAL_SGD
 
 
-def _networks(words: PredictRequest) -> Iterator[tuple[str, Quality]]:
-    """Those that carry more than the one there is, compared with it; none where all workers are on one host.
-
-    All hosts have the same link, so the factors make it exactly the other one; no factor makes a latency of 0 another.
-    """
-    if words.workers is not None and max(words.workers) <= (words.per_host or 1):
+def _networks(request: PredictRequest) -> Iterator[str]:
+    """Those with more bandwidth than now; none where all workers are on one host."""
+    if request.workers is not None and max(request.workers) <= (request.per_host or 1):
         return
-    there = find_network(words.network or USUAL_NETWORK)
-    for other in map(find_network, NETWORKS) if there.latency else ():
-        if other.bandwidth > there.bandwidth:
-            yield other.name, Quality(other.bandwidth / there.bandwidth, other.latency / there.latency)
+    now = find_network(request.network or USUAL_NETWORK)
+    for other in map(find_network, NETWORKS):
+        if other.bandwidth > now.bandwidth:
+            yield other.name
 
 
-def _inside(words: PredictRequest, sheet: DeviceSheet | None) -> Iterator[str]:
-    """Those that such devices can have, and that are faster than the one there is."""
-    if sheet is None or words.per_host is None or words.per_host == 1:
+def _inside(model: PacelineModel) -> Iterator[str]:
+    """Those that such devices can have, with more bandwidth than now."""
+    if model.sheet is None or model.request.per_host in (None, 1):
         return
-    linked = inside_name(words)
-    there = 0.0 if linked is None else find_network(linked).bandwidth
-    for name in sheet.inside:
-        if find_network(name).bandwidth > there:
+    linked = inside_name(model.request)
+    now = 0.0 if linked is None else find_network(linked).bandwidth
+    for name in model.sheet.inside:
+        if find_network(name).bandwidth > now:
             yield name

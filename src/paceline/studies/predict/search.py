@@ -1,4 +1,4 @@
-"""Finding a number of workers, or a bandwidth, from which something changes."""
+"""Finding the number of workers, or the bandwidth, at which something changes."""
 
 import math
 from collections.abc import Callable
@@ -6,13 +6,13 @@ from collections.abc import Callable
 from paceline.studies.predict.prediction import Reach
 
 PAYS = 1.5
-"""Doubling the workers pays where it makes training at least so many times as fast."""
+"""Doubling the workers pays off where it makes training at least so many times as fast."""
 
 PATIENCE = 3
-"""After so many doublings in a row that do not pay, none is looked for any more."""
+"""After so many doublings in a row that do not pay off, no further one is tried."""
 
 
-def ladder(limit: int) -> list[int]:
+def powers_of_two(limit: int) -> list[int]:
     """1, 2, 4 and so on, and the limit itself."""
     rungs = [2**power for power in range(limit.bit_length()) if 2**power <= limit]
     return rungs if rungs[-1] == limit else [*rungs, limit]
@@ -21,11 +21,11 @@ def ladder(limit: int) -> list[int]:
 def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
     """The largest number for which it holds, as for the powers of two below it.
 
-    Between two powers of two it is taken to change once; there the number is found by halving, above a thousand
+    Between two powers of two it is taken to change once; there the number is found by bisection, above a thousand
     to within a hundredth of it.
     """
     good = 0
-    for rung in ladder(limit):
+    for rung in powers_of_two(limit):
         if not holds(rung):
             return Reach(workers=_between(holds, good, rung), searched=limit)
         good = rung
@@ -33,7 +33,7 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
 
 
 def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | None]:
-    """The largest number whose doubling pays, 0 where none does, and the first power of two before it whose does not.
+    """The largest number whose doubling pays off (0: none), and the first power of two before it whose does not.
 
     That one may come early: the second worker, or the second host, is the first to need the network at all.
     """
@@ -42,7 +42,7 @@ def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | N
     def pays(workers: int) -> bool:
         return 2 * workers <= limit and rate(2 * workers) >= PAYS * rate(workers)
 
-    rungs = ladder(half)
+    rungs = powers_of_two(half)
     paying: list[int] = []
     for place, rung in enumerate(rungs):
         if pays(rung):

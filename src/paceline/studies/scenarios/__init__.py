@@ -1,7 +1,7 @@
-"""Questions with stated times. A file says what is given and what is asked; there is one module an ``ask``.
+"""Questions with stated times. A file says what is given and what is asked; each ``ask`` is a function.
 
 This table is the only other place that knows of them. Each is a function of a ``Scenario`` that reads its own tables
-and returns a dataclass of ``records.answers``; ``reports.scenarios`` has the words for it under the same name.
+and returns a dataclass; ``reports.scenarios`` has the words for it under the same name.
 """
 
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from types import MappingProxyType
 
 ASKS: Mapping[str, str] = MappingProxyType(
     {
-        "crossover": "paceline.studies.scenarios.crossover:find_crossover",
-        "explain": "paceline.studies.scenarios.explain:read_request",
-        "lower-bound": "paceline.studies.scenarios.lower_bound:least_traffic",
-        "peak": "paceline.studies.scenarios.peak:peak",
+        "crossover": "paceline.studies.scenarios.run:find_crossover",
+        "explain": "paceline.studies.scenarios.questions:read_request",
+        "lower-bound": "paceline.studies.scenarios.questions:least_traffic",
+        "peak": "paceline.studies.scenarios.questions:peak",
         "predict": "paceline.studies.scenarios.predicted:predicted",
         "run": "paceline.studies.scenarios.run:run",
-        "scaling": "paceline.studies.scenarios.scaling:scaling",
+        "scaling": "paceline.studies.scenarios.questions:scaling",
     }
 )

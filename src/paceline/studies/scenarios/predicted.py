@@ -2,33 +2,29 @@
 
 from typing import Any
 
-from paceline.clusters.table import Reader
-from paceline.costs.paleo.table import PaleoTable
-from paceline.studies.predict.asking import answer
-from paceline.studies.predict.paleo import answer_by_paleo
-from paceline.studies.predict.prediction import Prediction
-from paceline.studies.predict.question import Scaling
-from paceline.studies.predict.words import PredictRequest
+from paceline.clusters.toml_reader import Reader
+from paceline.studies.predict import Prediction, PredictRequest, predict
+from paceline.studies.predict.request import Scaling
 from paceline.studies.scenarios.scenario import Scenario
 
 
-def predicted(scenario: Scenario) -> PaleoTable | Prediction:
+def predicted(scenario: Scenario) -> Prediction:
     """Read [predict] and ask."""
     reader = scenario.reader.table("predict")
     reader.need('model = "resnet50"', 'device = "k40"')
     paleo = _one_of(reader, "cost-model", "paceline", "paleo") == "paleo"
-    words = PredictRequest(
+    request = PredictRequest(
         model=reader.word("model", ""),
         device=reader.word("device", ""),
         network=reader.word("network", "10gbit"),
         workers=tuple(entry.whole(key, 0, least=1) for entry, key in reader.items("workers")) or None,
-        batch=reader.whole("batch", 32, least=1),
+        batch_size=reader.whole("batch", 32, least=1),
         scaling=_scaling(reader),
         **(_paleo(reader) if paleo else {"strategies": tuple(reader.words("strategies", ["all-reduce"]))}),
     )
     reader.finish()
     scenario.reader.finish()
-    return answer_by_paleo(words) if paleo else answer(words)
+    return predict(request)
 
 
 def _paleo(reader: Reader) -> dict[str, Any]:

@@ -6,8 +6,8 @@ from typing import Any
 
 from paceline import specs
 from paceline.clusters.cluster import Cluster
-from paceline.clusters.description import cluster_of, read_cluster, read_toml
-from paceline.clusters.table import Reader
+from paceline.clusters.description import cluster_of, read_cluster
+from paceline.clusters.toml_reader import Reader, read_toml
 from paceline.errors import UsageError, unknown
 from paceline.studies.scenarios import ASKS
 
@@ -32,11 +32,10 @@ class Scenario:
         return read_cluster(str(self.path.parent / text) if text.endswith(".toml") else text)
 
     def answer(self) -> Any:
-        """Answer what is asked: a dataclass of ``records.answers``."""
         return specs.find(ASKS[self.ask])(self)
 
     def placed(self, mistake: UsageError) -> UsageError:
-        """A mistake that names the file; many name its line as well."""
+        """The error with the name of the file in it."""
         said = str(mistake)
         return mistake if str(self.path) in said else UsageError(f"{self.path}: {said}")
 
@@ -47,7 +46,7 @@ def read_scenario(path: Path) -> Scenario:
     if "ask" not in reader.values:
         raise UsageError(
             f"{path} does not say what is asked: add ask, one of {', '.join(ASKS)}; "
-            f"a cluster alone is simulated by 'paceline simulate --cluster {path}'"
+            "a file that describes a cluster alone is given to 'paceline simulate' as its cluster"
         )
     about, ask = reader.word("about", path.stem), reader.word("ask", "")
     if ask not in ASKS:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from math import inf
 
-from paceline.clusters.table import Reader
+from paceline.clusters.toml_reader import Reader
 from paceline.collectives import NATIVE
 from paceline.errors import UsageError
 

@@ -21,14 +21,14 @@ from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import NoReturn, Self
 
-from paceline.runtimes.live.guard import leave
+from paceline.runtimes import prctl
 from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
+from paceline.runtimes.live.signals import leave
 
 Environ = Mapping[str, str]
 
 _BEGIN, _LEAVE = b"b", b"l"
-_PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class ForkServer:
     def __enter__(self) -> Self:
         self._ours, theirs = Pipe()
         released, self._release = os.pipe()
-        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        prctl.adopt_orphans(True)
         for stream in (sys.stdout, sys.stderr):
             stream.flush()
         gc.freeze()  # a collection in a fork would write to every page that it shares
@@ -102,16 +102,15 @@ class ForkServer:
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._pid = 0
-            _prctl(_PR_SET_CHILD_SUBREAPER, 0)
+            prctl.adopt_orphans(False)
             with suppress(BrokenPipeError):  # it had forked nobody
                 os.write(self._release, word)
             os.close(self._release)
 
     def _serve(self, launcher: int, line: "Connection[bytes, bytes]", released: int) -> NoReturn:
-        """Be the fork server."""
         try:
             os.setsid()  # Ctrl-C is the launcher's to hear
-            _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+            prctl.die_with_parent()
             if os.getppid() != launcher:
                 os._exit(1)
             self._preload()
@@ -160,22 +159,18 @@ def _take(environ: Environ) -> None:
         sys.modules["numpy.random"].seed()
     if "torch" in sys.modules:
         sys.modules["torch"].default_generator.seed()
-    place = ProcessInfo.from_environment(environ)
-    if place is not None:
-        alike = place.servers if place.role == "server" else place.workers
-        who = f"{file_stem(place.rank, place.role).replace('-', ' ')} of {alike}"
+    info = ProcessInfo.from_environment(environ)
+    if info is not None:
+        alike = info.servers if info.role == "server" else info.workers
+        who = f"{file_stem(info.rank, info.role).replace('-', ' ')} of {alike}"
         _show_as(who, f"paceline: {who}, local rank {environ['LOCAL_RANK']}")
 
 
 def _show_as(name: str, title: str) -> None:
     """Have ps and top show these as the process's name and command line; /proc/PID/environ stays the launcher's."""
-    _prctl(_PR_SET_NAME, ctypes.create_string_buffer(name.encode()))
+    prctl.show_as(name)
     with suppress(OSError, ValueError, IndexError):
         fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
         begin, end = int(fields[45]), int(fields[46])
         if 0 < begin < end:
             ctypes.memmove(begin, title.encode()[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
-
-
-def _prctl(option: int, value: object) -> None:
-    ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)

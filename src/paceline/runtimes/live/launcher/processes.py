@@ -1,4 +1,4 @@
-"""The processes of one host: how each is started, and how one looks at it from outside."""
+"""The processes of one host: how each is started, and what its launcher knows of it."""
 
 import os
 import signal
@@ -9,16 +9,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from paceline.runtimes.live.launcher.plan import Launch
-from paceline.runtimes.live.process_info import Role, host_name, local_servers
+from paceline.records.folder import RunFolder
+from paceline.runtimes.live.failures import Failure, killed_by, read_note
+from paceline.runtimes.live.heartbeat import Progress, read_progress
+from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.process_info import Role, host_name
 
 
 class Child(Protocol):
     """A child of this process."""
 
     @property
-    def pid(self) -> int:
-        """Its process id."""
+    def pid(self) -> int: ...
 
     def wait(self) -> int:
         """Its exit code once it has ended: negative for a signal."""
@@ -45,7 +47,7 @@ class Process:
     code: int | None = None
     """Its exit code as subprocess has it: negative for a signal."""
     killed: bool = False
-    """Whether this launcher ended it by SIGKILL: it did not begin anything."""
+    """Whether this launcher ended it by SIGKILL: then it is no cause."""
     spared: bool = False
     """Whether its failure did not end the run."""
 
@@ -61,7 +63,6 @@ class Process:
         return self.ended_at is None
 
     def describe(self) -> str:
-        """Who it is, for people."""
         return f"{'server' if self.role == 'server' else 'rank'} {self.rank} on {host_name()}"
 
     def reap(self) -> bool:
@@ -71,7 +72,7 @@ class Process:
         if status is None:
             return False
         if status.si_code != os.CLD_EXITED or status.si_status:
-            self.send(signal.SIGKILL)  # its id is still taken, so the group cannot be anybody else's
+            self.send(signal.SIGKILL)  # its id is still taken, so the group cannot be another's
         self.code = self.child.wait()
         return True
 
@@ -107,16 +108,82 @@ def activity(pid: int) -> Activity:
     return Activity(state in "Tt", int(rest[10]) + int(rest[11]), state == "D")
 
 
-def seat_variables(plan: Launch, local_rank: int, address: str, port: int) -> dict[str, str]:
-    """The variables of one process, as torchrun has them: ranks count node by node, servers after workers."""
-    sizes = [plan.workers + len(local_servers(node, plan.nodes, plan.servers)) for node in range(plan.nodes)]
-    return {
-        "RANK": str(sum(sizes[: plan.node_rank]) + local_rank),
-        "WORLD_SIZE": str(sum(sizes)),
-        "LOCAL_RANK": str(local_rank),
-        "LOCAL_WORLD_SIZE": str(sizes[plan.node_rank]),
-        "GROUP_RANK": str(plan.node_rank),
-        "GROUP_WORLD_SIZE": str(plan.nodes),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-    }
+class HostProcesses:
+    """All processes of this host, with the notes and the progress that they leave in the launch folder."""
+
+    def __init__(self, plan: LaunchPlan, folder: Path, began: float) -> None:
+        self._plan, self._folder, self._began = plan, folder, began
+        self.all = [Process(role, rank) for role, rank in plan.processes]
+        self.workers = [process for process in self.all if process.role == "worker"]
+        self.serves = len(self.workers) < len(self.all)
+        """Whether this host has servers, so that it has part in the run until its end."""
+
+    def alive(self) -> Iterator[Process]:
+        return (process for process in self.all if process.child is not None and process.alive)
+
+    def notes(self) -> dict[Process, Failure]:
+        """The note of each process that left one."""
+        return {process: note for process in self.all if (note := self._note(process)) is not None}
+
+    def _note(self, process: Process) -> Failure | None:
+        return read_note(self._folder, process.rank, process.role)
+
+    def progress(self, process: Process) -> Progress:
+        return read_progress(self._folder, process.rank, process.role)
+
+    def run_folder(self) -> Path | None:
+        """Where the run is kept: as it was resumed, or once any process here has shown it."""
+        known = map(self.progress, self.all)
+        return next((progress.run for progress in known if progress.run is not None), self._plan.resume)
+
+    def begun(self) -> bool:
+        """Whether every worker that is left here has finished a step, so that there is something to save."""
+        return all(self.progress(worker).at for worker in self.workers if worker.alive)
+
+    def trained(self) -> bool:
+        """Whether a worker or a server here has finished anything."""
+        return any(self.progress(process).step for process in self.all)
+
+    def workers_left(self) -> bool:
+        return any(worker.alive for worker in self.workers)
+
+    def over(self) -> bool:
+        """Whether the run is, though some process here is still alive."""
+        if any(process.code == 0 for process in self.all):
+            return True
+        return self._plan.servers > 0 and self._plan.nodes == 1 and not self.workers_left()
+
+    def ended_well(self) -> bool:
+        """Whether a run with servers has, as this host knows it, when all of its processes have ended."""
+        if any(note.kind == "abandoned" for note in self.notes().values()):
+            return False
+        if any(worker.code == 0 for worker in self.workers):
+            return True
+        return self.serves if self._plan.nodes > 1 else self._has_summary()
+
+    def _has_summary(self) -> bool:
+        """Whether a worker that joined has finished what all of the others left."""
+        run = self.run_folder()
+        try:
+            return run is not None and RunFolder(run).summary.stat().st_mtime >= self._began
+        except FileNotFoundError:
+            return False
+
+    def failure(self, process: Process, failed_at: float | None) -> Failure | None:
+        """How a process failed: as its note says, else as its exit code tells; the run failed at ``failed_at``."""
+        note, code = self._note(process), process.code
+        if note is not None or code is None:
+            return note
+        progress, ended = self.progress(process), process.ended_at or 0.0
+        # A SIGKILL that this launcher did not send is a cause, however late it is seen: memory may have run out.
+        stopped = process.killed or (code == -signal.SIGTERM and ended > (failed_at or ended))
+        return Failure(
+            rank=process.rank,
+            role=process.role,
+            host=host_name(),
+            kind="stopped" if stopped else "killed" if code < 0 else "exited",
+            step=progress.step,
+            message=killed_by(code),
+            run=str(progress.run) if progress.run else None,
+            at=ended,
+        )

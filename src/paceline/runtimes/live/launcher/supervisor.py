@@ -1,58 +1,56 @@
-"""Watches one host's processes in the launcher's main thread: who ends first, who must end, and what was asked."""
+"""Watches one host's processes in the launcher's main thread: which ends first, which must end, what was asked."""
 
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from enum import Enum
+from pathlib import Path
 from types import FrameType
+from typing import Literal
 
-from paceline.runtimes.live.launcher.hangs import Episode, HangWatch
-from paceline.runtimes.live.launcher.processes import Process
-from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, BEFORE_KILL, GLANCE
+from paceline.runtimes.live.failures import Failure, join_command, sentence
+from paceline.runtimes.live.launch_folder import read_servers
+from paceline.runtimes.live.launcher.hangs import Hang, HangLimits, HangWatch
+from paceline.runtimes.live.launcher.peers import DeathNotices
+from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.processes import Child, HostProcesses, Process
+from paceline.runtimes.live.launcher.rendezvous import Rendezvous
+from paceline.runtimes.live.process_info import local_servers
+from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, BEFORE_KILL, GLANCE, HEARSAY
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """The signals that ask a launcher to stop."""
-
 _NEVER = float("inf")
 
 
-class Weight(Enum):
-    """What one process's failure means for the others."""
-
-    ENDS = "ends"
-    """The run has failed: all must end."""
-    SPARES = "spares"
-    """The others go on."""
-    UNCLEAR = "unclear"
-    """It may follow from a failure that is not known yet: ask again."""
-
-
 class Supervisor:
-    """Runs processes to their end. After a failure all end within BEFORE_KILL, after Ctrl-C they may save first."""
+    """Runs processes to their end. After a failure all end within BEFORE_KILL, after Ctrl-C they may save first.
+
+    With servers the run may go on without some of its workers.
+    """
 
     def __init__(
         self,
-        processes: Sequence[Process],
+        plan: LaunchPlan,
+        rendezvous: Rendezvous,
+        folder: Path,
+        say: Callable[[str], None],
         *,
-        weigh: Callable[[Process], Weight],
-        died: Callable[[Process], None],
-        lost_node: Callable[[], int | None],
-        failed_elsewhere: Callable[[], bool],
-        begun: Callable[[], bool],
-        hangs: HangWatch,
-        over: Callable[[], bool],
-        spares: bool,
+        trains: bool = True,
+        deaths: DeathNotices | None = None,
     ) -> None:
-        """``weigh`` is asked what a failure means until it is clear, ``died`` is told of each at once.
-
-        ``lost_node`` is asked for a node that is lost, ``failed_elsewhere`` whether another host has told of a failure,
-        ``begun`` whether there is anything to save, and ``over`` whether the run is, whoever still lives. A run that
-        ``spares`` may go on without some of its processes.
-        """
-        self.processes = processes
-        self._weigh, self._died, self._lost_node, self._begun = weigh, died, lost_node, begun
-        self._failed_elsewhere, self._hangs, self._over, self._spares = failed_elsewhere, hangs, over, spares
+        self.plan, self.rendezvous, self.folder, self.say, self.trains = plan, rendezvous, folder, say, trains
+        self.host = HostProcesses(plan, folder, time.time())
+        self.hang_watch = HangWatch(
+            self.host.all,
+            folder,
+            HangLimits.of(plan.hang),
+            say=say,
+            tell_others=lambda sentence: rendezvous.peers.notify(sentence),
+            trains=trains,
+            silence=plan.silence if plan.servers else None,
+        )
+        self._deaths = deaths
         self._unjudged: list[Process] = []
         self._asked: list[int] = []
         self._deadline = _NEVER
@@ -64,16 +62,16 @@ class Supervisor:
         self.signal = 0
         """The first signal that asked this launcher to stop."""
 
-    def run(self, start: Callable[[], None]) -> None:
+    def run(self, start: Callable[[], Iterator[Child]]) -> None:
         """Start the processes and return when all have ended; call it in the main thread."""
-        with hearing(SIGNALS, self._hear):
+        with handling(SIGNALS, self._hear):
             try:
-                start()
+                for process, child in zip(self.host.all, start(), strict=True):
+                    process.child = child  # at once, so that it is ended if the next one cannot be started
                 while self.step():
                     time.sleep(GLANCE)
             finally:
-                for process in self._alive():
-                    process.kill()
+                self._kill()
 
     def step(self) -> bool:
         """Look once, and act; False when all have ended."""
@@ -84,19 +82,43 @@ class Supervisor:
             self._listen()
             self._watch()
         if time.monotonic() > self._deadline:
-            self._kill(self._alive())
-        return any(True for _ in self._alive())
+            self._kill()
+        return any(True for _ in self.host.alive())
 
-    def _alive(self) -> Iterator[Process]:
-        return (process for process in self.processes if process.child is not None and process.alive)
+    def failure(self, process: Process) -> Failure | None:
+        return self.host.failure(process, self.failed_at)
+
+    def lost_node(self) -> int | None:
+        """A node that is lost and that the run cannot do without."""
+        peers = self.rendezvous.peers
+        lost = peers.lost_node()
+        if lost is None or not self.plan.servers or local_servers(lost, self.plan.nodes, self.plan.servers):
+            return lost
+        if not self.host.trained():  # a run begins with all workers, or not at all
+            return lost
+        peers.forget(lost)
+        self.say(f"{self.silence_of(lost)}; the run goes on with the others.")
+        return None
+
+    def silence_of(self, node: int) -> str:
+        return (
+            f"node rank {node} ({self.rendezvous.hosts[node]}) has not answered for {self.plan.silence:g} s"
+        )
+
+    def join_command(self) -> list[str]:
+        """How a worker of this host comes back to the run; its folder says so only where server 0 is."""
+        near = self.plan.node_rank == 0
+        return join_command(self.host.run_folder(), near, read_servers(self.folder), self.plan.secret_file)
 
     def _reap(self) -> None:
-        for process in self._alive():
+        for process in self.host.alive():
             if process.reap():
                 process.ended_at = time.time()
                 if process.code:
                     self._unjudged.append(process)
-                    self._died(process)
+                    if self._deaths is not None and process.role == "worker":
+                        step = self.host.progress(process).step
+                        self._deaths.send(process.rank, step, read_servers(self.folder))
 
     def _hear(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
         self._asked.append(signum)
@@ -105,10 +127,10 @@ class Supervisor:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
         while self._asked:
             signum = self._asked.pop(0)
-            at_once = self.signal or signum == signal.SIGQUIT or not self._begun()
+            at_once = self.signal or signum == signal.SIGQUIT or not self.host.begun()
             self.signal = self.signal or signum
             if at_once:
-                self._kill(self._alive())
+                self._kill()
                 continue
             self._deadline = min(self._deadline, time.monotonic() + AFTER_INTERRUPT)
             # SIGINT whatever came in: workers take SIGTERM for news of a failure and have less patience then.
@@ -120,42 +142,84 @@ class Supervisor:
                 self._unjudged.remove(process)
             elif self.signal:
                 self._unjudged.remove(process)
-                if not self._spares:  # without it the others cannot agree any more
+                if not self.plan.servers:  # without it the others cannot agree any more
                     self._end_soon()
             else:
                 self._judge_one(process)
 
     def _judge_one(self, process: Process) -> None:
         assert process.ended_at is not None
-        if not self._spares:
+        if not self.plan.servers:
             self._fail(process.ended_at)  # before its cause is looked for: the others wait for nothing
-        weight = self._weigh(process)
-        if weight is Weight.UNCLEAR:
+        failure = self.failure(process)
+        means = "ends" if failure is None else self._meaning(failure, process)
+        if means == "unclear":
             return
         self._unjudged.remove(process)
-        if weight is Weight.SPARES:
+        if means == "spares":
             process.spared = True
+            self._say_spared(failure)
         elif self.failed_at is None:
             self._fail(process.ended_at)
+        if means == "ends" and failure is not None and failure.kind not in ("lost-peer", "stopped"):
+            self.rendezvous.peers.post(failure)  # other hosts learn a cause while this one still clears up
+
+    def _meaning(self, failure: Failure, process: Process) -> Literal["ends", "spares", "unclear"]:
+        """What a failure means: all end, the others go on, or it may follow from one that is not known yet.
+
+        Servers hold the run, and so does every process until it has begun; later it can do without any worker.
+        """
+        if failure.kind == "diverged":  # which the others will too: they train the same model
+            return "ends"
+        if failure.kind == "lost-peer" and self._end_causing_hangs():
+            return "unclear" if self.plan.servers else "ends"
+        if not self.plan.servers or failure.role == "server" or not self.host.trained():
+            return "ends"
+        if failure.kind == "mistake" and failure.step == 0:
+            return "ends"
+        if failure.kind == "lost-peer" and time.time() - (process.ended_at or 0.0) < HEARSAY:
+            return "unclear"
+        return "spares"
+
+    def _end_causing_hangs(self) -> bool:
+        """A process that lost contact with one that stands still did so because of that: that one is ended now."""
+        causes = [
+            hang
+            for process, hang in self.hang_watch.hangs.items()
+            if process.role == "server" or not self.plan.servers
+        ]
+        for hang in causes:
+            self._end_hung(hang)
+        return bool(causes)
+
+    def _say_spared(self, failure: Failure | None) -> None:
+        """Say that the run goes on, where this host still has part in it; else its end is told in one piece."""
+        if failure and (self.host.workers_left() or (self.plan.nodes > 1 and self.host.serves)):
+            hint = self.join_command() if failure.kind == "expelled" else []
+            self.say("\n".join([f"{sentence(failure)}; the run goes on with the others.", *hint]))
 
     def _listen(self) -> None:
-        """Other hosts may have failed, or gone silent: then there is nobody to wait for."""
-        self.lost = self._lost_node()
+        """Other hosts may have failed, or be silent: then there is nothing to wait for."""
+        peers = self.rendezvous.peers
+        for told in peers.notices():
+            self.say(told)
+        self.lost = self.lost_node()
         if self.lost is not None:
             self.failed_at, self._deadline = time.time(), 0.0
-        elif not self.signal and self._failed_elsewhere():
+        elif not self.signal and peers.failed:
             self._fail(time.time())
 
     def _watch(self) -> None:
-        if self._over_at is None and self._over():
+        if self._over_at is None and self.host.over():
             self._over_at = time.monotonic()
-        for episode in self._hangs.look(self._over_at):
-            self.end_hung(episode)
+        for hang in self.hang_watch.look(self._over_at):
+            self._end_hung(hang)
 
-    def end_hung(self, episode: Episode) -> None:
+    def _end_hung(self, hang: Hang) -> None:
         """End a process that stands still; its failure counts as any other unless the run is over."""
-        episode.process.spared = self._spares and self._over_at is not None
-        self._hangs.end(episode, over=self._over_at is not None)
+        over = self._over_at is not None
+        hang.process.spared = self.plan.servers > 0 and over
+        self.hang_watch.end(hang, over=over)
 
     def _fail(self, when: float) -> None:
         self.failed_at = when
@@ -166,17 +230,17 @@ class Supervisor:
         self._deadline = min(self._deadline, time.monotonic() + BEFORE_KILL)
 
     def _send(self, signum: int) -> None:
-        for process in self._alive():
+        for process in self.host.alive():
             process.send(signum)
 
-    def _kill(self, processes: Iterable[Process]) -> None:
-        for process in processes:
+    def _kill(self) -> None:
+        for process in self.host.alive():
             process.kill()
 
 
 @contextmanager
-def hearing(signums: Sequence[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
-    """Handle these signals for a while, but for those that are ignored, as nohup has it."""
+def handling(signums: Sequence[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+    """Handle these signals for a while, except those that are ignored, as nohup has it."""
     old = {signum: signal.getsignal(signum) for signum in signums}
     for signum, before in old.items():
         if before is not signal.SIG_IGN:

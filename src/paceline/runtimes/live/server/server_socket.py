@@ -49,19 +49,17 @@ class ServerSocket:
     is for what both use.
     """
 
-    def __init__(
-        self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int, limit: int = MAX_TENSOR
-    ) -> None:
+    def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
         """Listen at a free port of ``host``, an address of this one; ``shard`` is what this server keeps."""
         self._shard, self._rank, self._servers = shard, rank, servers
-        self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype, limit=limit)
+        self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype)
         self._workers: dict[int, BoundWorker] = {}
         self._ranks: dict[Channel, int] = {}
         self._waiting: deque[Envelope] = deque()
         self._waiting_of: Counter[Channel] = Counter()
         self._refused: Counter[str] = Counter()
         self._lock = threading.Condition()
-        limits = MessageLimits(2 * MAX_REQUEST, 2 * max(limit, shard.nbytes))
+        limits = MessageLimits(2 * MAX_REQUEST, 2 * max(MAX_TENSOR, shard.nbytes))
         self._listener = Listener(wire_key(secret), resolve(host, 0), self._announce, limits)
 
     @property
@@ -75,7 +73,7 @@ class ServerSocket:
             return self._refused + self._listener.refused
 
     def receive(self, timeout: float) -> Envelope | None:
-        """The next message, or None if there is none within so many seconds."""
+        """The next message, or None if there is none within ``timeout`` seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._waiting, timeout)
             if self._listener.failure is not None:
@@ -138,7 +136,7 @@ class ServerSocket:
             self._waiting_of.pop(bound.channel, None)
 
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has gone out or after so many seconds."""
+        """Close, once what was sent has gone out or after ``linger`` seconds."""
         self._listener.close(linger)
 
     def __enter__(self) -> Self:

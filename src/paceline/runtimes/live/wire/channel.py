@@ -62,7 +62,7 @@ class Destination(NamedTuple):
 
 
 Announce = Callable[["Channel", memoryview, int], Destination]
-"""Asked, when a message's header has arrived, where so many bytes of its body go."""
+"""Asked, when a message's header has arrived, where its body of that many bytes goes."""
 
 
 def drop_all(_: "Channel", __: memoryview, ___: int) -> Destination:
@@ -136,7 +136,7 @@ class Channel:
         """Send a message; its body may change at once. False: ``most`` messages are queued already.
 
         What the system does not accept is queued, sealed, for ``flush``; with patience, this waits instead, and
-        raises Stalled if nothing is accepted for so many seconds.
+        raises Stalled if nothing is accepted for ``patience`` seconds.
         """
         header, body = packet
         with self._sending:

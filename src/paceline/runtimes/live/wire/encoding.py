@@ -6,8 +6,7 @@ raises ``MessageRefused`` with a reason that can be counted, and nothing else is
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
-from functools import cache
-from typing import Any, NamedTuple, Protocol, get_type_hints
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import torch
@@ -114,8 +113,8 @@ def pack(
         return _TensorHeader(DTYPES.index(tensor.dtype), offset is not None, tensor.numel(), offset or 0)
 
     kind = type(message)
-    fields = msgspec.msgpack.encode(message, enc_hook=describe)
-    header = bytes((KINDS.index(kind), _STOP if stop else 0)) + fields
+    encoded = msgspec.msgpack.encode(message, enc_hook=describe)
+    header = bytes((KINDS.index(kind), _STOP if stop else 0)) + encoded
     if len(header) > max_header(kind):
         raise ValueError(f"a {kind.__name__} of {len(header):,} bytes is longer than {max_header(kind):,}")
     return Packet(header, body)
@@ -136,14 +135,13 @@ def unpack(
         raise MessageRefused("too large")
     if header[1] & ~_STOP:
         raise MessageRefused("malformed")
-    message, place = _decode(kind, header[2:])
+    message, field, place = _decode(kind, header[2:])
     body = _NO_TENSOR
-    if place is not None:
+    if field is not None and place is not None:
         accepted.check(kind, place)
-        tensor = body = _receive_into(kind, place, size, memory, allocate)
-        if place.shared:
-            body = _NO_TENSOR
-        message = replace(message, **{_layout(kind).tensor: tensor})
+        tensor = _receive_into(kind, place, size, memory, allocate)
+        body = _NO_TENSOR if place.shared else tensor
+        message = replace(message, **{field: tensor})
     if size != body.nbytes:
         raise MessageRefused("wrong length")
     return Envelope(message, bool(header[1])), body
@@ -178,28 +176,33 @@ def least(kind: type, name: str) -> int:
     return -1 if kind is Hello and name == "rank" else 0
 
 
-def _decode(kind: type, header: bytes | bytearray | memoryview) -> tuple[Any, _TensorHeader | None]:
-    """The message without its tensor, and what its header says of the tensor."""
+def _decode(
+    kind: type, header: bytes | bytearray | memoryview
+) -> tuple[Any, str | None, "_TensorHeader | None"]:
+    """The message without its tensor, the name of its tensor field, and what the header says of the tensor."""
     places: list[_TensorHeader] = []
 
     def read_place(_: type, raw: Any) -> Tensor:
         places.append(msgspec.convert(raw, _TensorHeader))
         return _NO_TENSOR
 
-    layout = _layout(kind)
     try:
         message: Any = msgspec.msgpack.decode(header, type=kind, dec_hook=read_place)
     except (ValueError, RecursionError):  # of msgspec: also UnicodeDecodeError
         raise MessageRefused("malformed") from None
-    for name, smallest in layout.numbers:
-        if not smallest <= getattr(message, name) <= MAX_NUMBER:
+    tensor = None
+    for field in fields(kind):
+        value = getattr(message, field.name)
+        if value is _NO_TENSOR:
+            tensor = field.name
+        elif isinstance(value, int | float) and not least(kind, field.name) <= value <= MAX_NUMBER:
             raise MessageRefused("out of range")
-    if len(places) != bool(layout.tensor):
+    if len(places) != (tensor is not None):
         raise MessageRefused("malformed")
     place = places[0] if places else None
     if place is not None and not (0 <= place.dtype < len(DTYPES) and 0 <= place.length <= MAX_NUMBER):
         raise MessageRefused("malformed")
-    return message, place
+    return message, tensor, place
 
 
 def _receive_into(
@@ -215,17 +218,3 @@ def _receive_into(
     if size != place.length * dtype.itemsize:
         raise MessageRefused("wrong length")
     return allocate(kind, place.length, dtype)
-
-
-class _Layout(NamedTuple):
-    numbers: tuple[tuple[str, int], ...]
-    tensor: str
-
-
-@cache
-def _layout(kind: type) -> _Layout:
-    """The numeric fields of a message with their smallest values, and its tensor field."""
-    hints = get_type_hints(kind)
-    names = [field.name for field in fields(kind)]
-    numbers = tuple((name, least(kind, name)) for name in names if hints[name] in (int, float))
-    return _Layout(numbers, next((name for name in names if hints[name] is Tensor), ""))

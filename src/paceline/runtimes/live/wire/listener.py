@@ -71,7 +71,7 @@ class Listener:
         return accepted
 
     def close(self, linger: float) -> None:
-        """Close, once what was sent has gone out or after so many seconds."""
+        """Close, once what was sent has gone out or after ``linger`` seconds."""
         if self._end is None:
             self._end = time.monotonic() + linger
             os.eventfd_write(self._waker, 1)

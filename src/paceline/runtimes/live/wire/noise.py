@@ -26,7 +26,7 @@ _CHANGED = "a record of this connection was changed, left out or made up"
 
 
 class NotGenuine(ConnectionError):
-    """What came was not made by somebody who has the secret, for this place of this connection."""
+    """What arrived was not made with the secret, for this position of this connection."""
 
 
 class Cipher:
@@ -36,7 +36,6 @@ class Cipher:
         self._aead, self._count = AESGCM(key), 0
 
     def seal(self, plain: Bytes, context: bytes = b"") -> bytes:
-        """The next record."""
         return self._aead.encrypt(self._next(), plain, context)
 
     def seal_into(self, record: memoryview, plain: Bytes) -> None:
@@ -79,22 +78,18 @@ class Handshake:
         self._cipher = Cipher(key)
 
     def write_first(self) -> bytes:
-        """What the initiator sends."""
         return self._write_ephemeral() + self._seal_nothing()
 
     def read_first(self, message: bytes) -> None:
-        """What the responder has got."""
         self._read_ephemeral(message)
         self._open_nothing(message)
 
     def write_second(self) -> bytes:
-        """What the responder sends."""
         public = self._write_ephemeral()
         self._exchange()
         return public + self._seal_nothing()
 
     def read_second(self, message: bytes) -> None:
-        """What the initiator has got."""
         self._read_ephemeral(message)
         self._exchange()
         self._open_nothing(message)

@@ -68,7 +68,7 @@ class SharedFlat:
         """The flat parameters, once they are allocated."""
         self._run = run
         self._mapped: MappedFlat | None = None
-        self._segment: segment.Made | None = None
+        self._segment: segment.OwnedSegment | None = None
         self._size = self._made = 0
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:

@@ -1,6 +1,6 @@
 """What a checkpoint of one worker holds, and how all workers find the newest one that they share."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
@@ -9,11 +9,15 @@ import torch
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.folder import RunFolder
-from paceline.runtimes.live.worker.comm import Group
+from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.drift import equal_when_saved
+from paceline.runtimes.live.worker.server_comm import ServerComm
+from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica
 from paceline.runtimes.session import Position
 from paceline.strategies.base import Worker
+
+_NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
 
 def snapshot(replica: Replica, me: Worker, position: Position, target: float | None) -> dict[str, Any]:
@@ -29,13 +33,10 @@ def snapshot(replica: Replica, me: Worker, position: Position, target: float | N
     }
 
 
-_NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
-
-
 def restore(
     tree: dict[str, Any], replica: Replica, me: Worker, position: Position, target: float | None
 ) -> None:
-    """Make the worker what it was. Under another target, that the old one was reached is forgotten."""
+    """Set the worker to what it was. Under another target, it is forgotten when the old one was reached."""
     replica.load(tree["replica"])
     if tree["gpu_rng"] is not None:
         torch.cuda.set_rng_state(tree["gpu_rng"], replica.device)
@@ -48,29 +49,53 @@ def restore(
         position.reached = None
 
 
-def shared_steps(checkpoints: Checkpoints, group: Group, note: Callable[[str], None]) -> list[int]:
-    """The steps, newest first, whose checkpoint is whole on every worker; files that are not are named."""
-    whole, refused = checkpoints.valid_steps(group.rank)
-    found = group.exchange({"whole": whole, "refused": refused})
-    for sentence in (sentence for other in found for sentence in other["refused"]):
-        note(sentence)
-    shared: set[int] = set.intersection(*(set(other["whole"]) for other in found))
-    return sorted(shared, reverse=True)
+Loaded = tuple[int, dict[str, Any] | None]
+"""The step that a run resumes from, and this worker's tree; None where it has none of that step."""
 
 
 def load_shared(
     folder: RunFolder,
     checkpoints: Checkpoints,
-    group: Group,
+    comm: SoloComm,
     note: Callable[[str], None],
-    *,
-    replicated: bool,
-) -> tuple[int, dict[str, Any]]:
-    """The newest step that all workers have, and this worker's part; ``replicated`` parameters must be equal on all."""
-    for step in shared_steps(checkpoints, group, note):
-        tree: dict[str, Any] = checkpoints.load(step, group.rank)
-        if not replicated or equal_when_saved(group, tree["replica"]["params"], step, note):
+    prepared: Prepared,
+) -> Loaded:
+    """From the newest checkpoint that is whole on all workers, and equal on all where the strategy keeps replicas."""
+    whole, refused = checkpoints.valid_steps(comm.rank)
+    for step in _shared_steps(comm.exchange({"whole": whole, "refused": refused}), note):
+        tree: dict[str, Any] = checkpoints.load(step, comm.rank)
+        if not prepared.strategy.replicated or equal_when_saved(comm, tree["replica"]["params"], step, note):
             return step, tree
-    raise UsageError(
-        f"{folder.path} holds no checkpoint that is whole on all {group.workers} workers; start the run anew"
+    raise _no_shared_step(folder, comm.workers, "workers")
+
+
+def load_with_servers(
+    folder: RunFolder,
+    checkpoints: Checkpoints,
+    comm: SoloComm,
+    note: Callable[[str], None],
+    prepared: Prepared,
+) -> Loaded:
+    """From the newest checkpoint that is whole on all servers: a worker need not have one of that step."""
+    assert isinstance(comm, ServerComm)
+    steps = _shared_steps(comm.servers(prepared.servers), note)
+    if not steps:
+        raise _no_shared_step(folder, prepared.servers, "servers")
+    whole, refused = checkpoints.valid_steps(comm.rank)
+    for sentence in refused:
+        note(sentence)
+    return steps[0], checkpoints.load(steps[0], comm.rank) if steps[0] in whole else None
+
+
+def _shared_steps(found: Sequence[dict[str, Any]], note: Callable[[str], None]) -> list[int]:
+    """The steps, newest first, whose checkpoint is whole on every process; ``found`` is what each has."""
+    for sentence in (sentence for one in found for sentence in one["refused"]):
+        note(sentence)
+    shared: set[int] = set.intersection(*(set(one["whole"]) for one in found))
+    return sorted(shared, reverse=True)
+
+
+def _no_shared_step(folder: RunFolder, count: int, who: str) -> UsageError:
+    return UsageError(
+        f"{folder.path} holds no checkpoint that is whole on all {count} {who}; start the run anew"
     )

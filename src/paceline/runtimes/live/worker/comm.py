@@ -1,10 +1,10 @@
-"""All workers of a run, as one of them reaches them: sums of tensors, and documents before and after."""
+"""A worker's communicator: sums of tensors, exchanges of documents, and messages to servers."""
 
 import json
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -16,123 +16,92 @@ from paceline.collectives import NATIVE
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.flat import own_memory
-from paceline.runtimes.live.documents import Documents, check_equal
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.worker.allreduce import Pending, choose_sums
+from paceline.runtimes.live.run_store import MemberStore, RunStore, check_equal
+from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
 from paceline.shm.host import host_id
 
 
-class Group(Protocol):
-    """What the engine needs of the others. All workers must make the same calls in the same order."""
+class SoloComm:
+    """The communicator of one worker, which sends nothing; those of several workers override what differs.
 
-    rank: int
-    workers: int
-    transport: str
+    All workers must make the same calls in the same order.
+    """
+
+    rank, workers = 0, 1
+    transport = ""
     """What tensors travel through, for people."""
-    alone: bool
-    """Whether there is nobody else, and never will be."""
+    alone = True
+    """Whether there are no other workers, and never will be."""
 
-    @property
-    def members(self) -> tuple[int, ...]:
-        """The workers that are there, by rank, as of the last call; the first one speaks for all."""
+    members: tuple[int, ...] = (0,)
+    """The ranks that take part, as of the last call; the first one reports."""
 
     @property
     def seat(self) -> tuple[int, int]:
-        """Which of the members this worker is, from 0, and how many they are."""
+        """The index of this worker among the members, and their number."""
+        return self.members.index(self.rank), len(self.members)
 
     def sum(self, tensor: Tensor) -> None:
-        """Make every worker's tensor the sum of all, in place."""
+        """Replace every worker's tensor by the sum of all, in place."""
 
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
-        """Begin to sum; ``done`` is called from another thread when the tensor holds the sum."""
-
-    def traffic(self, tensor: Tensor) -> tuple[int, int]:
-        """Bytes that this worker (sends, receives) in the sum of such a tensor."""
-
-    def minimum(self, tensor: Tensor) -> None:
-        """Make every worker's tensor the smallest of all, element by element."""
-
-    def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Make every worker's tensor that of ``root``."""
-
-    def exchange(self, document: Any) -> list[Any]:
-        """Every worker's JSON document, by rank."""
-
-    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for a vector that is summed often."""
-
-    def words(self) -> RunStore:
-        """The run's store, over a connection of its own, for words between threads of the workers."""
-
-    def send(self, server: int, message: Any) -> None:
-        """Send a message to a server; its tensors must not change before an answer."""
-
-    def receive(self) -> tuple[int, Any]:
-        """Wait for a server's next message: (server, message)."""
-
-    def leave(self) -> None:
-        """End in agreement: nobody needs this worker any more."""
-
-    def abandon(self) -> None:
-        """End after a failure, without waiting for anybody."""
-
-
-class NoServers:
-    """A communicator of a run without servers."""
-
-    def send(self, server: int, message: Any) -> None:  # noqa: ARG002
-        raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
-
-    def receive(self) -> tuple[int, Any]:
-        raise RunFailed("the strategy waits for a message, and it has no servers")
-
-
-class SoloComm(NoServers):
-    """One worker: there is nobody to talk to, and nothing is sent."""
-
-    rank, workers, transport, alone = 0, 1, "", True
-    members, seat = (0,), (0, 1)
-
-    def sum(self, tensor: Tensor) -> None:
-        """The tensor is the sum already."""
-
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:  # noqa: ARG002
-        """Never asked for."""
-        raise AssertionError("one worker has nothing to sum")
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:  # noqa: ARG002
+        """Begin a sum; ``done`` is called from another thread when the tensor holds the result."""
+        raise AssertionError(f"{type(self).__name__} reduces no gradients")
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:  # noqa: ARG002
-        """None."""
+        """Bytes that this worker (sends, receives) in the sum of such a tensor."""
         return 0, 0
 
     def minimum(self, tensor: Tensor) -> None:
-        """The tensor is the smallest already."""
+        """Replace every worker's tensor by the element-wise minimum of all."""
+
+    def barrier(self) -> None:
+        self.minimum(torch.zeros(1))
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """The tensor is the root's already."""
+        """Replace every worker's tensor by that of ``root``."""
 
     def exchange(self, document: Any) -> list[Any]:
-        """The one document, as the wire would have given it back."""
+        """Every worker's JSON document, by rank."""
         return [json.loads(json.dumps(document))]
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Nobody else needs to reach it."""
+        """Memory for a vector that is summed or sent often."""
         return own_memory(length, dtype, device)
 
-    def words(self) -> RunStore:
-        """Never asked for."""
-        raise AssertionError("one worker has nobody to leave a word for")
+    def open_store(self) -> RunStore:
+        """The run's store, over a connection of its own."""
+        raise AssertionError(f"{type(self).__name__} has no store to share")
+
+    def send(self, server: int, message: Any) -> None:  # noqa: ARG002
+        """Send a message to a server; its tensors must not change before the answer."""
+        raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
+
+    def receive(self) -> tuple[int, Any]:
+        """Wait for the next message of a server: (server, message)."""
+        raise RunFailed("the strategy waits for a message, and it has no servers")
+
+    def save_shards(self, step: int) -> None:
+        """Have every server save its shard of the parameters."""
+
+    def server_totals(self) -> list[Any]:
+        """What every server has done, as JSON documents by rank."""
+        return []
+
+    def finish(self, clock: int, how: str) -> None:
+        """Announce to the servers that this worker has "finished" or "left" after ``clock`` steps."""
 
     def leave(self) -> None:
-        """Nothing is held."""
+        """Close when all workers have finished."""
 
     def abandon(self) -> None:
-        """Nothing is held."""
+        """Close after a failure, without waiting for other workers."""
 
 
-class ProcessGroupComm(NoServers):
-    """Several workers, joined by torch.distributed; documents travel through its store as JSON."""
+class ProcessGroupComm(SoloComm):
+    """Several workers, joined by torch.distributed; documents travel through the run's store as JSON."""
 
     alone = False
 
@@ -145,14 +114,15 @@ class ProcessGroupComm(NoServers):
         note: Callable[[str], None],
     ) -> None:
         self.rank, self.workers = place.rank, place.workers
+        self.members = tuple(range(place.workers))
         self._backend = options.transport(place, collective)
         self._device = device
         timeout = timedelta(seconds=options.timeout)
-        self._documents = Documents(place, timeout)
-        self._check_way(collective)
+        self._store = MemberStore(place, timeout)
+        self._check_backends(collective)
         dist.init_process_group(
             self._backend,
-            store=PrefixStore("torch", self._documents.store),
+            store=PrefixStore("torch", self._store),
             rank=place.rank,
             world_size=place.workers,
             timeout=timeout,
@@ -163,53 +133,37 @@ class ProcessGroupComm(NoServers):
         )
         self.transport = "gloo" if _nothing_shared() else self._backend
         hosts = number_hosts(self.exchange(host_id()))
-        self._sums = choose_sums(collective, hosts, self.rank, self._backend)
+        self._all_reduce = choose_all_reduce(collective, hosts, self.rank, self._backend)
 
-    @property
-    def members(self) -> tuple[int, ...]:
-        """All of them, or the run is over."""
-        return tuple(range(self.workers))
-
-    @property
-    def seat(self) -> tuple[int, int]:
-        """Rank and workers."""
-        return self.rank, self.workers
-
-    def _check_way(self, collective: str) -> None:
-        """Groups of different backends would wait for each other in vain, so this comes before there is one."""
+    def _check_backends(self, collective: str) -> None:
+        """Groups of different backends would wait for each other for ever, so this is checked first."""
         asked = self.exchange({"collective": collective, "the backend": self._backend})
         try:
             check_equal(asked)
         except UsageError:
-            self._documents.part()
-            self._documents.close()
+            self._store.leave()
+            self._store.close()
             raise
 
     def sum(self, tensor: Tensor) -> None:
-        """Sum and wait."""
-        self._sums.sum(tensor)
+        self._all_reduce.sum(tensor)
 
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Pending:
-        """Begin to sum; sums are carried out in the order in which they began."""
-        return self._sums.start(tensor, done)
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
+        return self._all_reduce.start(tensor, done)
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
-        """As the way of summing has it."""
-        return self._sums.traffic(tensor)
+        return self._all_reduce.traffic(tensor)
 
     def minimum(self, tensor: Tensor) -> None:
-        """Find the minimum and wait."""
         there = tensor.to(self._device)
         dist.all_reduce(there, dist.ReduceOp.MIN)
         tensor.copy_(there)
 
     def broadcast(self, tensor: Tensor, root: int) -> None:
-        """Broadcast and wait."""
         dist.broadcast(tensor, root)
 
     def exchange(self, document: Any) -> list[Any]:
-        """Through the store."""
-        return self._documents.exchange(document)
+        return self._store.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """In shared memory where the workers have some, so that sums happen in place."""
@@ -217,47 +171,45 @@ class ProcessGroupComm(NoServers):
             return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
 
-    def words(self) -> RunStore:
-        """Another connection."""
-        return self._documents.store.clone()
+    def open_store(self) -> RunStore:
+        return self._store.clone()
 
     def leave(self) -> None:
-        """Say so, then close the connections."""
-        self._documents.part()
+        self._store.leave()
         dist.destroy_process_group()
-        self._documents.close()
+        self._store.close()
 
     def abandon(self) -> None:
-        """Close the connections, so that the others notice at once.
+        """Close the connections, so that the other ranks notice at once.
 
-        Gloo cannot drop a sum that is under way, and closing would wait for it: the process must end first.
+        Gloo cannot cancel a sum that has begun, and closing would wait for it: the process must end first.
         """
-        self._documents.close()
+        self._store.close()
         with suppress(RuntimeError):
             if self._backend == "nccl" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
             elif self._backend == "shm" and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
                 dist.destroy_process_group()
-            elif self._sums.idle():
+            elif self._all_reduce.idle():
                 dist.destroy_process_group()
 
 
 def _nothing_shared() -> bool:
-    """Whether the group was to share memory and no two workers do, so that all goes through Gloo."""
+    """Whether the group was to share memory and no two workers can, so that all goes through Gloo."""
     group = dist.group.WORLD
-    return isinstance(group, shm.SharedMemoryGroup) and max(group.party.teams) == 1
+    return isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1
 
 
-def join(
+def join_group(
     place: ProcessInfo,
     options: LiveOptions,
     device: torch.device,
     collective: str = NATIVE,
     note: Callable[[str], None] = lambda _: None,
-) -> Group:
-    """Meet the other workers, if there are any; ``collective`` is how they sum.
+) -> SoloComm:
+    """Connect to the other workers, if there are any; ``collective`` is how they sum.
 
-    ``note`` is told, on the first rank of a host, what this host lacks.
+    ``note`` is called, on the first rank of a host, with what this host lacks.
     """
     return ProcessGroupComm(place, options, device, collective, note) if place.workers > 1 else SoloComm()

@@ -1,35 +1,60 @@
-"""Gradients summed over all workers in buckets, while backward goes on."""
+"""What happens beside a worker's gradient: sums in buckets while backward runs, the times of phases, a slowdown."""
 
 from functools import partial
-from time import perf_counter
+from time import perf_counter, sleep
 
 from torch import Tensor
 
+from paceline.clusters.cluster import takes_turn
 from paceline.collectives.traffic import plan_buckets
+from paceline.jobs.step import StepHooks, StepPhase
 from paceline.runtimes.flat import CONTROL, Flat
-from paceline.runtimes.live.worker.allreduce import Pending
-from paceline.runtimes.live.worker.comm import Group
-from paceline.runtimes.live.worker.slowness import Slowness
+from paceline.runtimes.live.heartbeat import Heartbeat
+from paceline.runtimes.live.worker.allreduce import PendingSum
+from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.strategies.effects import BucketedMean
+
+
+class Slowdown:
+    """Stretches a worker's computation by a factor, to show the effect of uneven workers; 1 leaves it alone."""
+
+    def __init__(self, factor: float = 1.0, rank: int = 0, turns: int = 0) -> None:
+        """With ``turns``, only in that many steps in turn."""
+        self._most = self._extra = factor - 1
+        self._rank, self._turns = rank, turns
+        self._since = 0.0
+
+    def begin(self, step: int) -> None:
+        """The computation of a step begins."""
+        if self._most:
+            self._extra = self._most if takes_turn(self._rank, step, self._turns) else 0.0
+            self._since = perf_counter()
+
+    def stretch(self) -> None:
+        """Sleep for as long as the computation since the last call would have taken longer."""
+        if self._extra:
+            sleep(self._extra * (perf_counter() - self._since))
+            self._since = perf_counter()
 
 
 class Overlap:
     """Starts a bucket's sum as soon as backward has filled it, always in the order of the plan.
 
     The last bucket, which carries the control elements, is ready only when backward ends, so it is summed
-    afterwards; a model with one bucket needs no hook at all. A parameter that backward does not reach delays
-    its bucket and those behind it until the end, and no worker hangs.
+    afterwards; a model with one bucket needs no hook at all. A parameter that backward does not reach delays its
+    bucket and those after it until the end, and no worker hangs.
     """
 
-    def __init__(self, flat: Flat, mean: BucketedMean, group: Group, slowness: Slowness) -> None:
-        self._group, self._slowness = group, slowness
+    def __init__(self, flat: Flat, mean: BucketedMean, comm: SoloComm, slowdown: Slowdown) -> None:
+        self._comm, self._slowdown = comm, slowdown
         storage = flat.grad_storage
         sizes = [parameter.numel() for parameter in flat.parameters]
         *early, last = plan_buckets(sizes, storage.element_size(), mean.first_bucket, mean.bucket)
         self._early = [flat.grad[bucket.start : bucket.stop] for bucket in early]
         self._last = storage[: CONTROL + last.stop]
         self._sizes = [len(bucket.parameters) for bucket in early]
-        traffic = [group.traffic(part) for part in (*self._early, self._last)]
+        traffic = [comm.traffic(part) for part in (*self._early, self._last)]
         self.sent, self.received = map(sum, zip(*traffic, strict=True))
         """Bytes of a step."""
         for place, bucket in enumerate(early):
@@ -40,10 +65,10 @@ class Overlap:
         self._active = False
 
     def begin(self) -> None:
-        """Backward is about to start."""
+        """Backward is about to begin."""
         self._active = True
         self._missing = list(self._sizes)
-        self._pending: list[Pending] = []
+        self._pending: list[PendingSum] = []
         self._begun: list[float] = []
         self._ended: list[float | None] = [None] * len(self._early)
 
@@ -52,25 +77,25 @@ class Overlap:
             return
         self._missing[place] -= 1
         while len(self._pending) < len(self._early) and not self._missing[len(self._pending)]:
-            self._slowness.stretch()
+            self._slowdown.stretch()
             self._start()
 
     def _start(self) -> None:
         place = len(self._pending)
         self._begun.append(perf_counter())
-        self._pending.append(self._group.start_sum(self._early[place], partial(self._done, place)))
+        self._pending.append(self._comm.start_sum(self._early[place], partial(self._done, place)))
 
     def _done(self, place: int) -> None:
         self._ended[place] = perf_counter()
 
     def finish(self) -> list[tuple[float, float]]:
-        """Sum the rest and wait for all; return when traffic ran behind backward, which has just ended."""
+        """Sum the rest and wait for all; return the spans in which sums ran during backward, which has just ended."""
         self._active = False
         over = perf_counter()
         behind = len(self._pending)
         while len(self._pending) < len(self._early):
             self._start()
-        self._group.sum(self._last)
+        self._comm.sum(self._last)
         for work in self._pending:
             work.wait()
         return self._hidden(behind, over)
@@ -85,3 +110,32 @@ class Overlap:
             spans.append((max(begun, free), end))
             free = end
         return spans
+
+
+class PhaseHooks(StepHooks):
+    """Times the phases of a step, reports them as alive, and starts the reduction with the last backward."""
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        recorder: StepRecorder,
+        slowdown: Slowdown,
+        step: int,
+        overlap: Overlap | None,
+    ) -> None:
+        self._heartbeat, self._recorder = heartbeat, recorder
+        self._slowdown, self._step, self._overlap = slowdown, step, overlap
+
+    def begin(self, phase: StepPhase) -> None:
+        if phase == "forward":
+            self._slowdown.begin(self._step)
+        self._heartbeat.enter(phase)
+
+    def end(self, phase: StepPhase) -> None:
+        if phase != "data":
+            self._slowdown.stretch()
+        self._recorder.mark(phase)
+
+    def last_backward(self) -> None:
+        if self._overlap:
+            self._overlap.begin()

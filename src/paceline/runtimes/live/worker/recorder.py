@@ -1,4 +1,4 @@
-"""A worker's stopwatch: every moment belongs to one span, and exchanges are split into transfer and wait."""
+"""The records of a worker's steps: all its time is in spans, and exchanges are split into transfer and wait."""
 
 from collections.abc import Callable
 from time import perf_counter
@@ -7,39 +7,40 @@ import torch
 
 from paceline.records.ledger import TimeLedger
 from paceline.records.spans import Kind, Span, StepRecord
-from paceline.runtimes.live.worker.comm import Group
-from paceline.runtimes.live.worker.drift import Replicas, Unlike
+from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.drift import NoDriftCheck
 
 SETTLE_AFTER = 256
-"""Exchanges that are kept before they are settled without a meeting: it bounds what a killed worker loses."""
+"""Exchanges that are kept before they are settled outside a sync point: it bounds what a killed worker loses."""
 
 LONG = 1024
-"""Steps after which the next exchange is settled at once, so that the steps behind it need not be kept."""
+"""Steps after which the next exchange is settled at once, so that the steps after it need not be kept."""
 
 
-class Recorder:
-    """Makes the records of one worker and hands them on in order.
+class StepRecorder:
+    """Makes the records of one worker and writes them in order.
 
-    Each mark gives the time since the last one to a kind, so spans have no gaps. How long a worker stood in
-    an exchange is known at once, how much of it was waiting only when all have compared: ``settle`` does
-    that, and until then the records stay here.
+    Each mark gives the time since the last one to a kind, so spans have no gaps. How long a worker spent in an
+    exchange is known at once, how much of it was waiting only when all have compared: ``settle`` does that, and until
+    then the records stay here.
     """
 
     def __init__(
         self,
-        group: Group,
+        comm: SoloComm,
         write: Callable[[StepRecord], None],
         ledger: TimeLedger,
         begun: float = 0.0,
         flush: Callable[[], None] = lambda: None,
-        replicas: Replicas = Unlike(),  # noqa: B008  it holds nothing
+        drift: NoDriftCheck | None = None,
     ) -> None:
-        """``begun`` is the run's time so far, where a run goes on; ``flush`` brings what was written to the disk.
+        """``begun`` is the run's time so far, where a run resumes; ``flush`` brings what was written to the disk.
 
-        ``replicas`` are compared whenever exchanges are, in the same message.
+        Replicas are compared by ``drift`` whenever exchanges are, in the same message.
         """
         self._ledger = ledger
-        self._group, self._write, self._flush, self._replicas = group, write, flush, replicas
+        self._comm, self._write, self._flush = comm, write, flush
+        self._drift = drift or NoDriftCheck()
         self._last = perf_counter()
         self._origin = self._last - begun
         self._record = StepRecord(step=0, is_step=False)
@@ -70,12 +71,12 @@ class Recorder:
             self.settle()
 
     def moved(self, sent: int, received: int) -> None:
-        """Bytes went out or came in; the time is somebody else's matter."""
+        """Bytes were sent or received; their time is marked elsewhere."""
         self._record.sent += sent
         self._record.received += received
 
     def answered(self, held: float) -> None:
-        """The time since the last mark was spent on an answer, so much of it because others were behind."""
+        """The time since the last mark was spent on an answer, ``held`` seconds of it waiting for other workers."""
         now = perf_counter()
         wait = min(held, now - self._last)
         start, transfer = self._last - self._origin, now - self._last - wait
@@ -85,18 +86,18 @@ class Recorder:
         self._last = now
 
     def hide(self, start: float, end: float) -> None:
-        """Traffic ran behind backward between these readings of the clock."""
+        """Traffic overlapped with backward between these readings of the clock."""
         if end > start:
             self._record.hidden.append(Span("communicate", start - self._origin, end - start))
 
     def count(self, samples: int) -> None:
-        """So many samples, or none, were trained on: this is a step, and no meeting."""
+        """``samples``, or none, were trained on: this is a step, and not a sync point."""
         self._record.samples += samples
         self._record.is_step = True
         self._record.warm_up, self._warm = not self._warm, True
 
     def close(self, step: int) -> None:
-        """A step or a meeting is over."""
+        """A step or a sync point is over."""
         if not self._record.spans:
             return
         self.mark("other")
@@ -104,12 +105,12 @@ class Recorder:
         self._closed.append(self._record)
         self._record = StepRecord(step=step, is_step=False)
         if not self._exchanges:
-            self._hand_on()
+            self._write_closed()
 
     def pace(self, progress: int) -> None:
-        """Settle what ended a long way without exchanges; called at the start of every step.
+        """Settle the exchange that ended many steps without any; called at the start of every step.
 
-        All workers do so alike: they come here after the same exchange with the same progress, because progress
+        All workers do so alike: they call this after the same exchange with the same progress, because progress
         counts what all of them know. Between two exchanges, where it may count a worker's own steps, nothing happens.
         """
         if len(self._exchanges) == self._seen:
@@ -120,24 +121,24 @@ class Recorder:
             self.settle()
 
     def settle(self) -> None:
-        """Compare exchanges with all other workers, who must settle at the same point, and write what is closed.
+        """Compare exchanges with all other workers, which must settle at the same point, and write what is closed.
 
-        The last worker to arrive at an exchange did not wait, so the shortest time is what the transfer
-        takes. The comparison itself is so small that its time is all waiting; its bytes are not counted.
+        The last worker to arrive at an exchange did not wait, so the shortest time is what the transfer takes. The
+        comparison itself is so small that its time is all waiting; its bytes are not counted.
         """
-        if self._group.workers > 1:
+        if self._comm.workers > 1:
             self._compare()
-        self._hand_on()
+        self._write_closed()
         self._flush()
 
     def _compare(self) -> None:
         lengths = [record.spans[place].length for record, place in self._exchanges]
-        numbers = torch.tensor([*lengths, 0.0, *self._replicas.numbers()], dtype=torch.float64)
-        self._group.minimum(numbers)
+        numbers = torch.tensor([*lengths, 0.0, *self._drift.numbers()], dtype=torch.float64)
+        self._comm.minimum(numbers)
         smallest = numbers.tolist()
         shortest = smallest[: len(lengths)]
-        self._replicas.compare(smallest[len(lengths) + 1 :])
-        # From the last to the first: a span that becomes two moves those behind it.
+        self._drift.compare(smallest[len(lengths) + 1 :])
+        # From the last to the first: a span that becomes two moves those after it.
         for (record, place), least in zip(self._exchanges[::-1], shortest[::-1], strict=True):
             record.spans[place : place + 1] = _split(record.spans[place], least)
         self._exchanges.clear()
@@ -146,21 +147,21 @@ class Recorder:
 
     @property
     def pending(self) -> bool:
-        """Whether anything but a comparison is in the open record; alike on all workers at a meeting."""
+        """Whether anything but a comparison is in the open record; the same on all workers at a sync point."""
         return any(span.kind != "wait" for span in self._record.spans)
 
     def give_up(self, step: int) -> None:
-        """Hand on all that there is, unsplit: there may be nobody left to compare with.
+        """Write all records, unsplit: there may be no worker left to compare with.
 
-        A step whose update was not applied belongs to no saved state: it is recorded as the step that it would
-        have been, and a run that resumes drops it.
+        A step whose update was not applied belongs to no saved state: it is recorded as the step that it would have
+        been, and a run that resumes drops it.
         """
         self._exchanges.clear()
         applied = any(span.kind == "apply" for span in self._record.spans)
         self.close(step if applied or not self._record.is_step else step + 1)
-        self._hand_on()
+        self._write_closed()
 
-    def _hand_on(self) -> None:
+    def _write_closed(self) -> None:
         for record in self._closed:
             self._ledger.add(record)
             self._write(record)

@@ -1,209 +1,197 @@
-"""What one live worker holds, from the first weights to the summary."""
+"""One worker's run: its replica, its records and checkpoints, and the loop that carries its program's effects out."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
+from sys import maxsize
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from paceline.collectives import NATIVE
+from paceline.collectives.traffic import broadcast_bytes
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.events import EventWriter, MetricsRow, append_metrics
-from paceline.records.files import from_document, to_document, write_json
+from paceline.records.events import EventWriter, MetricsRow
 from paceline.records.folder import RunFolder
 from paceline.records.ledger import TimeLedger
-from paceline.records.load import HostLoad, usable_cores
-from paceline.records.observer import Observer, Started
-from paceline.records.servers import ServerTotals
-from paceline.records.spans import Totals
+from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
+from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
-from paceline.runtimes.live.worker.checkpoint import load_shared, restore
-from paceline.runtimes.live.worker.comm import Group
-from paceline.runtimes.live.worker.drift import Alike, Replicas, Unlike
-from paceline.runtimes.live.worker.engine import Beating, Engine
-from paceline.runtimes.live.worker.recorder import Recorder
-from paceline.runtimes.live.worker.run_folder import FolderKeeper, Home, go_on, recorded_time
-from paceline.runtimes.live.worker.slowness import Slowness
-from paceline.runtimes.live.worker.speaking import FirstSpeaks
-from paceline.runtimes.live.worker.stopping import Agreement
+from paceline.runtimes.live.heartbeat import Heartbeat
+from paceline.runtimes.live.worker.checkpoint import load_shared, load_with_servers, restore, snapshot
+from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.drift import DriftCheck, NoDriftCheck
+from paceline.runtimes.live.worker.overlap import Overlap, PhaseHooks, Slowdown
+from paceline.runtimes.live.worker.recorder import StepRecorder
+from paceline.runtimes.live.worker.reporter import RunReporter
+from paceline.runtimes.live.worker.run_folder import HeldFolder, last_recorded_step, recorded_time
+from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
-from paceline.runtimes.session import Ending, Position, Session
-from paceline.specs import shorten
-from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Worker
+from paceline.runtimes.session import Ending, Evaluate, Export, Position, Save, Session
+from paceline.strategies.base import SyncPoint, Worker
+from paceline.strategies.effects import (
+    AllReduce,
+    Apply,
+    Broadcast,
+    BucketedMean,
+    Clock,
+    Gradient,
+    Peer,
+    Receive,
+    Send,
+)
+from paceline.strategies.messages import message_bytes
 
-
-def seed_device(device: torch.device, seed: int, rank: int) -> None:
-    """Give a worker its own stream of random numbers where it computes on a GPU; the CPU's is the replica's."""
-    if device.type == "cuda":
-        torch.cuda.manual_seed(stream_seed(seed, rank))
+WEIGHT, VOTE = 0, 1
+"""Which control element carries a worker's weight, and which its vote to stop."""
 
 
 class WorkerRun:
-    """What one worker holds while it runs."""
+    """One worker from its first weights to its summary.
+
+    In this order: ``restore`` where the run resumes, ``open``, and ``train`` once the communicator is connected.
+    """
+
+    recorder: StepRecorder
 
     def __init__(
         self,
         prepared: Prepared,
-        group: Group,
+        comm: SoloComm,
         device: torch.device,
         observer: Observer,
-        heartbeat: Beating,
+        heartbeat: Heartbeat,
+        leaving: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.prepared, self.group, self.heartbeat = prepared, group, heartbeat
-        self.observer = FirstSpeaks(observer, group)
+        """``leaving`` says whether this worker alone is to leave before its next step."""
+        self.prepared, self.comm, self.heartbeat = prepared, comm, heartbeat
+        self.reporter = RunReporter(observer, comm, prepared)
         settings = prepared.settings
-        self.replica = Replica(prepared.job, prepared.shards, group.rank, settings.seed, device, group.zeros)
+        self.replica = Replica(prepared.job, prepared.shards, comm.rank, settings.seed, device, comm.zeros)
         self.replica.streams.set(self.replica.rng)
-        seed_device(device, settings.seed, group.rank)
+        seed_device(device, settings.seed, comm.rank)
         flat = self.replica.flat
-        self.me = Worker(group.rank, group.workers, flat.params, flat.grad, self.replica.buffers)
+        self.me = Worker(comm.rank, comm.workers, flat.params, flat.grad, self.replica.buffers)
         self.me.servers = prepared.servers
         self.position = Position()
-        self.ledger, self.begun = TimeLedger(), 0.0
-        self.last_row: MetricsRow | None = None
-        self.loads: list[HostLoad] = []
-        self.leaving: Callable[[], bool] = lambda: False
+        self.begun = 0.0
+        """The run's time when training begins here, in seconds."""
+        self.resumed_step: int | None = None
+        self._leaving = leaving
+        self._recorded_to: int | None = None
+        self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
+        self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
+        self._overlaps: dict[BucketedMean, Overlap] = {}
+        self._loss, self._seen = 0.0, 0
+        self._do: dict[type, Callable[[Any], object]] = {
+            Gradient: self._first_gradient,
+            Apply: self._apply,
+            Clock: self._clock,
+            Send: self._send,
+            Receive: self._receive,
+            AllReduce: self._all_reduce,
+            Broadcast: self._broadcast,
+            Evaluate: self._evaluate,
+            Save: self._save,
+            Export: self._export,
+        }
 
     def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
-        """Become the worker that was saved; nothing in the folder changes."""
-        replicated = self.prepared.strategy.replicated
-        step, tree = load_shared(folder, checkpoints, self.group, self.observer.noted, replicated=replicated)
-        settings, last = self.prepared.settings, self.prepared.agenda.last
-        restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
-        if self.position.met >= last:
+        """Load the newest checkpoint that all processes share; nothing in the folder changes.
+
+        Where there are servers theirs decide: a worker without one of that step only continues to count.
+        """
+        settings, last = self.prepared.settings, self.prepared.triggers.last
+        load = load_with_servers if self.prepared.servers else load_shared
+        step, tree = load(folder, checkpoints, self.comm, self.reporter.noted, self.prepared)
+        self.resumed_step = step
+        if tree is not None:
+            restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
+        else:
+            self.position.progress = self.position.last_sync = step
+            self._recorded_to = maxsize
+        if self.position.last_sync >= last:
             raise already_complete(folder, settings, last, step)
 
-    @property
-    def folder(self) -> RunFolder:
-        """The run folder, once this worker has moved in."""
-        return self.home.folder
+    def open(self, held: HeldFolder, begun: float | None = None) -> None:
+        """Use the run folder; records and checkpoints after the restored state are removed.
 
-    def move_in(self, home: Home) -> None:
-        """Take the run folder over; records and checkpoints beyond this worker's state are dropped."""
-        self._move_in(home, self.me.clock)
+        ``begun`` is given by a worker that joins: no other worker waits for it, and it continues no records.
+        """
+        self.held, self.ledger = held, TimeLedger()
+        self.heartbeat.show(held.folder.path)
+        self._checkpoints = held.checkpoints(self.prepared.settings.keep)
+        if begun is not None:
+            self.begun = begun
+            return
+        rank = self.comm.rank
+        clock = self.me.clock if self._recorded_to is None else self._recorded_to
+        damaged = held.truncate(rank, clock, self.position.progress)
+        self.ledger, end = recorded_time(held.folder, rank)
+        others = self.comm.exchange({"begun": max(self.me.now, end), "damaged": damaged})
+        for sentence in (sentence for other in others for sentence in other["damaged"]):
+            self.reporter.noted(sentence)
+        self.begun = max(other["begun"] for other in others)
+        if self._recorded_to is not None:  # no step is recorded twice, and no mini-batch drawn again
+            self.me.clock = last_recorded_step(held.folder, rank)
 
-    def _move_in(self, home: Home, clock: int) -> None:
-        self.home = home
-        damaged = go_on(home, self.group.rank, clock, self.position.progress)
-        self.ledger, end = recorded_time(home.folder, self.group.rank)
-        told = self.group.exchange({"begun": max(self.me.now, end), "damaged": damaged})
-        for sentence in (sentence for other in told for sentence in other["damaged"]):
-            self.observer.noted(sentence)
-        self.begun = max(other["begun"] for other in told)
-
-    def live(
+    def train(
         self,
-        agreed: Agreement,
-        before_hard_end: Callable[[Callable[[], None]], None],
-        sampler: SystemSampler | None,
+        stop: StopByVote,
+        before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
+        sampler: SystemSampler | None = None,
+        *,
+        start_together: bool = True,
     ) -> Summary:
-        """Train to the end; the first worker of a host has a sampler of the system."""
+        """Train to the end; the first worker of a host has a sampler of the system.
+
+        ``before_hard_end`` is called with what writes the records so far. With ``start_together`` all workers' clocks
+        start at a barrier.
+        """
         with ExitStack() as stack:
             if sampler:
                 stack.enter_context(sampler)
-            events = stack.enter_context(EventWriter(self.folder.events(self.group.rank)))
+            events = stack.enter_context(EventWriter(self.held.folder.events(self.comm.rank)))
             before_hard_end(events.flush)
-            self.observer.started(self._started())
-            ending = self._train(stack.enter_context(agreed), events)
-        if ending == "left":  # the others go on, and have nothing to tell yet
-            return self._summary(ending, [self.ledger.totals()], [])
-        summary = self._summary(
-            ending, self._all_totals(sampler.load if sampler else None), self.server_totals()
-        )
-        self.home.lock.check()
-        if sampler:
-            summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
-        if self.observer.speaks:
-            write_json(self.folder.summary, summary.to_json())
-        self.observer.finished(summary)
+            self.reporter.started(self.held, self.me.params.numel(), self.position.progress, self.begun)
+            self._stop = stack.enter_context(stop)
+            self.me.now = self.begun
+            if start_together:
+                self.comm.barrier()
+            ending = self._run(events)
+        summary = self.reporter.finished(ending, self.held, self.me, self.position, self.ledger, sampler)
+        self.comm.finish(self.me.clock, "left" if ending == "left" else "finished")
         return summary
 
-    def _all_totals(self, load: HostLoad | None = None) -> list[Totals]:
-        """Every worker's, at the place of its rank; of one that has gone, as far as it has recorded them here."""
-        mine = {"totals": to_document(self.ledger.totals()), "load": to_document(load)}
-        given = self.group.exchange({"rank": self.group.rank, **mine})
-        self.loads = [HostLoad(**one["load"]) for one in given if one["load"]]
-        totals = {one["rank"]: from_document(one["totals"], Totals) for one in given}
-        gone = set(range(self.group.workers)) | set(self.folder.event_files())
-        for rank in gone - set(totals):
-            totals[rank] = recorded_time(self.folder, rank)[0].totals()
-        return [
-            totals.get(rank, Totals()) for rank in range(max(totals) + 1)
-        ]  # a rank may never have been used
-
-    def keeper(self) -> FolderKeeper:
-        """Who saves this worker."""
-        settings = self.prepared.settings
-        return FolderKeeper(self.home, settings, self.replica, self.me, self.position, self.observer)
-
-    def compared(self) -> Group:
-        """Those with whom this worker compares how long each stood in an exchange."""
-        return self.group
-
-    def server_totals(self) -> list[ServerTotals]:
-        """What the servers did."""
-        return []
-
-    def _train(self, agreed: Agreement, events: EventWriter) -> Ending:
-        settings = self.prepared.settings
-        self.line_up()
-        recorder = Recorder(
-            self.compared(), events.append, self.ledger, self.begun, events.flush, self._replicas()
-        )
-        engine = Engine(
-            me=self.me,
-            replica=self.replica,
-            group=self.group,
-            recorder=recorder,
-            keeper=self.keeper(),
-            observer=self.observer,
-            heartbeat=self.heartbeat,
-            agreement=agreed,
-            leaving=self.leaving,
-            slowness=self._slowness(),
-            share_buffers=settings.buffers == "rank0",
-        )
-
-        def report(row: MetricsRow) -> None:
-            self.last_row = row
-            if self.observer.speaks:
-                self.home.lock.check()
-                append_metrics(self.folder.metrics, row)
-            self.observer.evaluated(row)
-
+    def _run(self, events: EventWriter) -> Ending:
+        # Workers of servers share no exchange whose lengths they could compare.
+        compared = SoloComm() if self.prepared.servers else self.comm
+        same = self.prepared.strategy.replicated and not self.comm.alone
+        drift = DriftCheck(self.comm, self.me) if same else NoDriftCheck()
+        self.recorder = StepRecorder(compared, events.append, self.ledger, self.begun, events.flush, drift)
         try:
-            ending = engine.run(self._session(engine, report))
-            self.me.now = recorder.now
+            ending = self._carry_out(self._new_session())
+            self.me.now = self.recorder.now
         except BaseException:
-            recorder.give_up(self.me.clock)
+            self.recorder.give_up(self.me.clock)
             raise
         finally:
             self.replica.close()
         return ending
 
-    def _replicas(self) -> Replicas:
-        if self.group.alone or not self.prepared.strategy.replicated:
-            return Unlike()
-        return Alike(self.group, self.me)
-
-    def _slowness(self) -> Slowness:
-        settings, rank = self.prepared.settings, self.group.rank
-        return Slowness(settings.slow.get(rank, 1.0), rank, settings.slow_turns)
-
-    def line_up(self) -> None:
-        """Let all clocks start together, at the same reading."""
-        self.me.now = self.begun
-        self.group.minimum(torch.zeros(1))
-
-    def _session(self, engine: Engine, report: Callable[[MetricsRow], None]) -> Session:
+    def _new_session(self) -> Session:
         prepared = self.prepared
-        return Session(
+
+        def report(row: MetricsRow) -> None:
+            self.reporter.evaluated(row, self.held)
+
+        self._session = Session(
             strategy=prepared.strategy,
             me=self.me,
-            agenda=prepared.agenda,
+            triggers=prepared.triggers,
             shards=prepared.shards,
             position=self.position,
             metrics=tuple(prepared.job.metrics),
@@ -211,50 +199,199 @@ class WorkerRun:
             buffers=prepared.settings.buffers,
             learning_rate=self.replica.learning_rate,
             report=report,
-            stopping=engine.stopping,
+            stopping=lambda: self._stop.reached(self.me.clock),
         )
+        return self._session
 
-    def _started(self) -> Started:
-        prepared = self.prepared
-        return Started(
-            name=self.folder.path.name,
-            job=prepared.job.name,
-            parameters=self.me.params.numel(),
-            strategy=shorten(prepared.settings.strategy, STRATEGIES),
-            batch_sizes=prepared.settings.batch_sizes,
-            step=prepared.job.step,
-            transport=self._transport(),
-            last_step=prepared.agenda.last,
-            steps_per_epoch=prepared.agenda.steps_per_epoch,
-            first_step=self.position.progress,
-            seconds=self.begun,
-            target=prepared.settings.target_accuracy,
-            folder=str(self.folder.path),
-            threads=torch.get_num_threads(),
-            cores=usable_cores(),
+    def _carry_out(self, session: Session) -> Ending:
+        program, answer, at_sync_point = session.program(), None, False
+        self._seen = self.me.seen
+        while True:
+            self.heartbeat.enter("exchange")  # whatever follows waits for others, unless it says otherwise
+            try:
+                effect = program.send(answer)
+            except StopIteration as end:
+                self._write_records()
+                self.recorder.close(self.me.clock)
+                ending: Ending = end.value
+                return ending
+            if session.at_sync_point and not at_sync_point:
+                self._write_records()
+            at_sync_point = session.at_sync_point
+            if type(effect) is Gradient and self._leaving():
+                self._write_records()
+                return "left"
+            answer = self._do[type(effect)](effect)
+            self.me.now = self.recorder.now
+
+    def _write_records(self) -> None:
+        """Bring all records so far to the disk; all workers are at the same point."""
+        self.recorder.close(self.me.clock)
+        self.recorder.settle()
+
+    def _first_gradient(self, effect: Gradient) -> None:
+        """What came before the first step is settled at once: the next exchange may be far."""
+        self._write_records()
+        self._do[Gradient] = self._gradient
+        self._gradient(effect)
+
+    def _gradient(self, effect: Gradient) -> None:
+        me, replica, recorder = self.me, self.replica, self.recorder
+        recorder.close(me.clock)
+        recorder.pace(self.position.progress)
+        if self._share_buffers:
+            self._broadcast(Broadcast(me.buffers))
+        me.samples = replica.shards.size(me.rank, me.clock)
+        share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
+        overlap = self._overlap(effect.reduce)
+        loss = replica.gradient(
+            me.clock, share, PhaseHooks(self.heartbeat, recorder, self._slowdown, me.clock, overlap)
         )
+        self._loss = loss if me.samples else self._loss
+        self.heartbeat.enter("exchange")
+        if overlap:
+            self._reduce_gradient(overlap)
+        elif effect.reduce:
+            me.total_weight = me.samples
+        me.samples_since_sync += me.samples
+        recorder.count(me.samples)
 
-    def _transport(self) -> str:
-        collective, transport = self.prepared.settings.collective, self.group.transport
-        plain = collective == NATIVE or self.group.workers == 1
-        return transport if plain else f"{transport}, by {collective}"
+    def _overlap(self, mean: BucketedMean | None) -> Overlap | None:
+        if mean is None or self.comm.alone:
+            return None
+        if mean not in self._overlaps:
+            self._overlaps[mean] = Overlap(self.replica.flat, mean, self.comm, self._slowdown)
+        return self._overlaps[mean]
 
-    def _summary(self, ending: Ending, totals: list[Totals], servers: list[ServerTotals]) -> Summary:
-        row = self.last_row.to_json() if self.last_row else {}
-        return Summary(
-            name=self.folder.path.name,
-            runtime="live",
-            ending=ending,
-            workers=self.group.workers,
-            steps=self.position.progress,
-            epochs=self.prepared.agenda.epoch(self.position.progress),
-            seconds=self.me.now,
-            samples=sum(part.samples for part in totals),
-            parameters=self.me.params.numel(),
-            target=self.prepared.settings.target_accuracy,
-            target_seconds=self.position.reached,
-            final=row,
-            totals=totals,
-            servers=servers,
-            loads=self.loads,
-        )
+    def _reduce_gradient(self, overlap: Overlap) -> None:
+        storage = self.replica.flat.grad_storage
+        self._fill_control(storage, self.me.samples)
+        for start, end in overlap.finish():
+            self.recorder.hide(start, end)
+        self._read_control(storage)
+        self.recorder.exchanged(overlap.sent, overlap.received)
+
+    def _fill_control(self, storage: Tensor, weight: float) -> None:
+        storage[WEIGHT] = weight
+        storage[VOTE] = self._stop.vote()
+
+    def _read_control(self, storage: Tensor) -> None:
+        self.me.total_weight, votes = storage[: VOTE + 1].tolist()
+        if votes:
+            self._stop.count(votes)
+
+    def _apply(self, effect: Apply) -> None:
+        me = self.me
+        self.heartbeat.enter("apply")
+        self.replica.apply(self._session.triggers.epoch(self.position.progress), effect.rate)
+        me.clock += 1
+        self.recorder.mark("apply")
+        by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP
+        progress = me.clock if by_step else self.position.progress
+        self._stepped(progress, self.replica.shards.total(me.clock - 1))
+
+    def _clock(self, _: Clock) -> None:
+        """The servers have said how many samples all workers have trained on since this one's last step."""
+        me = self.me
+        me.clock += 1
+        samples, self._seen = me.seen - self._seen, me.seen
+        self._stepped(self.replica.shards.steps_through(me.seen), samples)
+
+    def _stepped(self, progress: int, samples: int) -> None:
+        self.heartbeat.beat(self.me.clock)
+        self.reporter.stepped(progress, samples, self._loss, self.recorder.now)
+
+    def _send(self, effect: Send) -> None:
+        self.comm.send(effect.to.rank, effect.message)
+        self.recorder.moved(message_bytes(effect.message), 0)
+
+    def _receive(self, _: Receive) -> tuple[Peer, Any]:
+        server, message = self.comm.receive()
+        self.recorder.answered(getattr(message, "held", 0.0))
+        self.recorder.moved(0, message_bytes(message))
+        return Peer("server", server), message
+
+    @torch.no_grad()
+    def _all_reduce(self, effect: AllReduce) -> None:
+        me, tensor = self.me, effect.tensor
+        if self.comm.alone:
+            me.total_weight = effect.weight
+        elif effect.op == "sum":
+            self._sum(tensor)
+        elif tensor is me.params or tensor is me.grad:
+            flat = self.replica.flat
+            storage = flat.params_storage if tensor is me.params else flat.grad_storage
+            tensor.mul_(effect.weight)
+            self._fill_control(storage, effect.weight)
+            self._sum(storage)
+            self._read_control(storage)
+            tensor.div_(me.total_weight)
+        else:
+            message = torch.cat((tensor.new_full((1,), effect.weight), tensor.reshape(-1) * effect.weight))
+            self._sum(message)
+            me.total_weight = message[0].item()
+            tensor.copy_(message[1:].view_as(tensor) / me.total_weight)
+        if tensor is me.params:
+            me.samples_since_sync = 0
+
+    def _sum(self, tensor: Tensor) -> None:
+        there = tensor.to(self.replica.device)
+        self.comm.sum(there)
+        if there is not tensor:
+            tensor.copy_(there)
+        self.recorder.exchanged(*self.comm.traffic(there))
+
+    def _broadcast(self, effect: Broadcast) -> None:
+        comm, tensor = self.comm, effect.tensor
+        if comm.alone or not tensor.numel():
+            return
+        comm.broadcast(tensor, effect.root)
+        self.recorder.exchanged(*broadcast_bytes(tensor.nbytes, comm.workers, comm.rank, effect.root))
+
+    def _evaluate(self, effect: Evaluate) -> Tensor:
+        alive = partial(self.heartbeat.enter, "evaluate")
+        alive()
+        sums = self.replica.evaluate(effect.params, effect.buffers, *self.comm.seat, alive)
+        self.recorder.mark("evaluate")
+        return sums
+
+    def _save(self, _: Save) -> None:
+        if self.recorder.pending:  # what is saved here is recorded up to here, whatever happens next
+            self._write_records()
+        self.heartbeat.enter("checkpoint")
+        self._write_checkpoint()
+        self.recorder.mark("checkpoint")
+        if not self.comm.alone:
+            self.heartbeat.enter("exchange")
+            self.comm.barrier()  # when it returns, all have written theirs
+            self.recorder.mark("wait")
+        self.comm.save_shards(self.position.progress)
+        self.heartbeat.enter("checkpoint")
+        self.held.commit(self.position.progress, self.me.rank, self.comm.members, self._checkpoints)
+        self.recorder.mark("checkpoint")
+
+    def _write_checkpoint(self) -> None:
+        """Named by the progress that all workers share; one that is of no use is not written."""
+        self.held.lock.check()
+        if not self.me.params.isfinite().all():
+            what = f"parameters of rank {self.me.rank} are not finite after an update"
+            raise self.replica.diverged(what, self.me.clock)
+        tree = snapshot(self.replica, self.me, self.position, self.prepared.settings.target_accuracy)
+        try:
+            self._checkpoints.save(self.position.progress, self.me.rank, tree)
+        except FileNotFoundError:
+            self.held.lock.check()
+            raise
+
+    def _export(self, effect: Export) -> None:
+        self.heartbeat.enter("checkpoint")
+        if self.reporter.is_first:
+            self.held.lock.check()
+            write_tensors(self.held.folder.model, self.replica.export(effect.params, effect.buffers))
+        self.recorder.mark("checkpoint")
+
+
+def seed_device(device: torch.device, seed: int, rank: int) -> None:
+    """Give a worker its own stream of random numbers where it computes on a GPU; the CPU's is the replica's."""
+    if device.type == "cuda":
+        torch.cuda.manual_seed(stream_seed(seed, rank))

@@ -1,81 +1,115 @@
-"""The run folder, as one live worker writes it."""
+"""The run folder, as the processes of a live run make it, hold it and continue it."""
 
+import os
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from shutil import rmtree
-from typing import Any, Protocol
-
-from torch import Tensor
+from typing import Any
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
-from paceline.records.files import DamagedFile, write_json
-from paceline.records.folder import RunFolder, check_folder_name, create, create_new, environment
+from paceline.records.files import DamagedFile
+from paceline.records.folder import RunFolder, check_folder_name, create, create_new
 from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
-from paceline.records.tensors import RunIdentity, write_tensors
-from paceline.runtimes.config import Placement, new_identity, read_config, write_config
-from paceline.runtimes.live.documents import check_equal
-from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.worker.checkpoint import snapshot
-from paceline.runtimes.live.worker.comm import Group
-from paceline.runtimes.replica import Replica
-from paceline.runtimes.session import Position
-from paceline.runtimes.settings import Settings
-from paceline.strategies.base import Worker
+from paceline.records.tensors import RunIdentity
+from paceline.runtimes.config import new_identity, read_config
+from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.worker.comm import SoloComm
 
 
 @dataclass(frozen=True, kw_only=True)
-class Home:
-    """The run folder, as a process of the run that holds its lock knows it."""
+class HeldFolder:
+    """A run folder whose lock this process holds."""
 
     folder: RunFolder
     identity: RunIdentity
     lock: RunLock
-    commits: tuple[Commits, ...] = ()
-    """The records of complete checkpoints that this process may have to write."""
+    commits: Commits | None = None
+    """The record of complete checkpoints; None for a worker that joined, which writes none."""
+    workers: list[Any] = field(default_factory=list)
+    """Rank, host, node and pid of every worker that the run started with."""
     local: tuple[int, ...] = ()
-    """The ranks of this host's workers, the first of which writes them."""
+    """The ranks of this host's workers, the first of which writes the commits."""
 
     def checkpoints(self, keep: int) -> Checkpoints:
-        """This run's own."""
         return Checkpoints(self.folder, self.identity, keep)
 
+    def commit(self, step: int, rank: int, members: Sequence[int], checkpoints: Checkpoints) -> None:
+        """Record, once a host, that the checkpoint is complete on all members; remove those that are too old."""
+        self.lock.check()
+        first_here = rank == min((local for local in self.local if local in members), default=None)
+        if first_here and self.commits:
+            self.commits.add(step)
+        checkpoints.prune(rank)
+        if first_here:
+            checkpoints.prune_gone(rank, members)
 
-Describe = Callable[[RunFolder, RunIdentity], None]
-"""Writes what a run folder says of its run."""
+    def truncate(self, rank: int, clock: int, progress: int) -> list[str]:
+        """Remove what was recorded and saved after a checkpoint; return a sentence for each damaged file."""
+        self.checkpoints(1).forget_after(progress, rank)
+        if self.commits:
+            self.commits.forget_after(progress)
+        damaged = truncate_events(self.folder.events(rank), clock)
+        if rank == 0:
+            damaged += truncate_metrics(self.folder.metrics, progress)
+        return damaged
+
+
+def hold_folder(comm: SoloComm, task: ProcessTask, name: str, owned: RunLock | None) -> HeldFolder:
+    """Make the run folder, or continue in the resumed one, together with the other workers, which all call this.
+
+    ``owned`` is the resumed folder's lock where this worker took it already. No worker writes before all have called
+    this: whatever is wrong with the run has been found by then.
+    """
+    place = task.place
+    here = {"rank": place.rank, "host": place.host, "node": place.node_rank, "pid": os.getpid()}
+    workers = comm.exchange(here)
+    if task.resume is None or task.resumed is None:
+        folder, identity, owned = agree_on_folder(comm, task, name, workers)
+    else:
+        folder, identity = task.resume, task.resumed
+        if place.local_rank == 0:
+            task.describe(folder, identity, workers)
+    return HeldFolder(
+        folder=folder,
+        identity=identity,
+        lock=owned or RunLock.share(folder, place.node_rank),
+        commits=Commits(folder, identity, place.node_rank),
+        workers=workers,
+        local=tuple(worker["rank"] for worker in workers if worker["node"] == place.node_rank),
+    )
 
 
 def agree_on_folder(
-    group: Group, place: ProcessInfo, runs: Path, name: str, settings: Settings, describe: Describe
+    comm: SoloComm, task: ProcessTask, name: str, workers: list[Any]
 ) -> tuple[RunFolder, RunIdentity, RunLock | None]:
     """Make a new run folder of the same name on every host, and own it: rank 0 chooses name and id.
 
-    The first worker of each host makes and locks it there. A folder that is there already is another run's, unless
-    it says that it is this one's: hosts may share a file system. Where one host refuses, all do, and nothing is left.
+    The first worker of each host makes and locks it there. A folder that exists already is another run's, unless it
+    says that it is this one's: hosts may share a file system. Where one host refuses, all do, and nothing is left.
     """
-    first = place.local_rank == 0
+    first = task.place.local_rank == 0
     made: RunFolder | None = None
     offer: dict[str, Any] = {}
-    if group.rank == 0:
-        identity = new_identity(settings)
-        made = create_new(runs, name, datetime.now(UTC), lambda draft: describe(draft, identity))
+    if comm.rank == 0:
+        identity = new_identity(task.settings)
+        now = datetime.now(UTC)
+        made = create_new(task.runs, name, now, lambda draft: task.describe(draft, identity, workers))
         offer = {"name": made.path.name, "run": identity.run}
-    offer = group.exchange(offer)[0]
-    identity = new_identity(settings, run=offer["run"])
-    folder = RunFolder(runs / check_folder_name(offer["name"]))
+    offer = comm.exchange(offer)[0]
+    identity = new_identity(task.settings, run=offer["run"])
+    folder = RunFolder(task.runs / check_folder_name(offer["name"]))
     refusal, lock = None, None
     try:
-        if first and group.rank != 0:
-            made = claim(folder, identity, lambda draft: describe(draft, identity))
-        lock = RunLock.own(folder, place.node_rank) if first else None
+        if first and comm.rank != 0:
+            made = claim(folder, identity, lambda draft: task.describe(draft, identity, workers))
+        lock = RunLock.own(folder, task.place.node_rank) if first else None
     except UsageError as mistake:
         refusal = str(mistake)
-    if refusals := [said for said in group.exchange(refusal) if said]:
+    if refusals := [one for one in comm.exchange(refusal) if one]:
         if lock:
             lock.close()
         if made:
@@ -99,57 +133,8 @@ def check_owner(folder: RunFolder, identity: RunIdentity) -> None:
     if found.run != identity.run:
         raise UsageError(
             f"{folder.path} belongs to run {found.run}, and this is run {identity.run}; "
-            "choose another place with --runs, or start again"
+            "choose another folder for runs, or start again"
         )
-
-
-def check_alike(
-    group: Group, settings: Settings, name: str, resume: RunFolder | None, run: str | None = None
-) -> None:
-    """Refuse to train with workers that were started for something else; where files lie may differ."""
-    check_equal(group.exchange(asked_for(settings, name, resume, run)))
-
-
-def asked_for(
-    settings: Settings, name: str, resume: RunFolder | None, run: str | None = None
-) -> dict[str, Any]:
-    """What a process was started for, as all processes of a run must have it alike."""
-    asked = settings.to_json()
-    job = asked.pop("job")
-    asked.update({f"the job's {part}": words for part, words in job.items() if part != "data_dir"})
-    asked["the run's name"] = name
-    asked["--resume"] = resume.path.resolve().name if resume else None
-    asked["the id of the run in --resume"] = run
-    return asked
-
-
-def describe_run(
-    folder: RunFolder,
-    identity: RunIdentity,
-    settings: Settings,
-    options: LiveOptions,
-    place: ProcessInfo,
-    hosts: list[Any],
-) -> None:
-    """Write ``config.json`` and ``env.json``; once a host."""
-    nodes = [number % place.nodes for number in range(place.servers)]
-    placement = Placement(workers=tuple(host["node"] for host in hosts), servers=tuple(nodes))
-    origin = read_config(folder).origin if folder.config.exists() else ""
-    write_config(
-        folder, settings, "live", asdict(options), identity=identity, placement=placement, origin=origin
-    )
-    write_json(folder.env, {**environment(), "workers": hosts})
-
-
-def go_on(home: Home, rank: int, clock: int, progress: int) -> list[str]:
-    """Forget what was recorded and saved after a checkpoint; return a sentence for each damaged file."""
-    home.checkpoints(1).forget_after(progress, rank)
-    for commits in home.commits:
-        commits.forget_after(progress)
-    damaged = truncate_events(home.folder.events(rank), clock)
-    if rank == 0:
-        damaged += truncate_metrics(home.folder.metrics, progress)
-    return damaged
 
 
 def last_recorded_step(folder: RunFolder, rank: int) -> int:
@@ -170,68 +155,3 @@ def recorded_time(folder: RunFolder, rank: int) -> tuple[TimeLedger, float]:
             ledger.note_damage()
     ledger.starting = True
     return ledger, end
-
-
-class Speaks(Protocol):
-    """Who knows whether this worker is the one that speaks for all."""
-
-    @property
-    def speaks(self) -> bool:
-        """Whether it is."""
-
-
-class FolderKeeper:
-    """Saves one worker into the run folder; the one that speaks for all also exports the model."""
-
-    def __init__(
-        self,
-        home: Home,
-        settings: Settings,
-        replica: Replica,
-        me: Worker,
-        position: Position,
-        speaker: Speaks,
-    ) -> None:
-        self.home, self.replica, self.me, self.position = home, replica, me, position
-        self._speaker = speaker
-        self._target = settings.target_accuracy
-        self._checkpoints = home.checkpoints(settings.keep)
-
-    def save(self) -> None:
-        """Write a checkpoint, named by the progress that all workers share; one that is of no use is not written."""
-        self.home.lock.check()
-        if not self.me.params.isfinite().all():
-            what = f"parameters of rank {self.me.rank} are not finite after an update"
-            raise self.replica.diverged(what, self.me.clock)
-        tree = snapshot(self.replica, self.me, self.position, self._target)
-        try:
-            self._checkpoints.save(self.position.progress, self.me.rank, tree)
-        except FileNotFoundError:
-            self.home.lock.check()
-            raise
-
-    def commit(self, members: Sequence[int]) -> None:
-        """Record that the checkpoint is complete, once a host, and keep the last few."""
-        self.home.lock.check()
-        first_here = self.me.rank == _first_here(self.home.local, members)
-        for commits in self.home.commits if first_here else ():
-            commits.add(self.position.progress)
-        self._checkpoints.prune(self.me.rank)
-        if first_here:
-            self._checkpoints.prune_gone(self.me.rank, members)
-
-    def export(self, params: Tensor, buffers: Tensor) -> None:
-        """Write ``model.safetensors``."""
-        if self._speaker.speaks:
-            self.home.lock.check()
-            write_tensors(self.home.folder.model, self.replica.export(params, buffers))
-
-
-def _first_here(local: Sequence[int], members: Sequence[int]) -> int | None:
-    """The first of this host's workers that is there."""
-    return min((rank for rank in local if rank in members), default=None)
-
-
-def machine(place: ProcessInfo, pid: int) -> dict[str, Any]:
-    """Where one worker runs, for the others."""
-    return {"rank": place.rank, "host": place.host, "node": place.node_rank, "pid": pid}

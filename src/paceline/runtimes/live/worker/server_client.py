@@ -1,6 +1,5 @@
-"""A worker's connections to all servers: the strategy's messages, and collectives of the workers through server 0."""
+"""A worker's connections to all servers."""
 
-import json
 import selectors
 import socket
 import threading
@@ -16,6 +15,7 @@ from torch import Tensor
 from paceline.errors import UsageError
 from paceline.runtimes.live.secret import Secret, wire_key
 from paceline.runtimes.live.timeouts import BEAT
+from paceline.runtimes.live.wire import messages
 from paceline.runtimes.live.wire.channel import (
     CONNECTING,
     Channel,
@@ -35,22 +35,6 @@ from paceline.runtimes.live.wire.encoding import (
     new_memory,
     pack,
     unpack,
-)
-from paceline.runtimes.live.wire.messages import (
-    EXPELLED,
-    TO_WORKER,
-    Alive,
-    AllDocuments,
-    Contribution,
-    Document,
-    GetTotals,
-    Goodbye,
-    Refusal,
-    Result,
-    SaveShard,
-    ShardSaved,
-    TotalsReply,
-    Welcome,
 )
 from paceline.runtimes.live.wire.noise import NotGenuine
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
@@ -149,7 +133,6 @@ class ServerClient:
         *,
         patience: float = 60.0,
         stop_requested: Callable[[], bool] = lambda: False,
-        limit: int = MAX_TENSOR,
     ) -> None:
         """``patience`` is how many seconds an answer may take; ``stop_requested`` goes to the servers with messages.
 
@@ -157,7 +140,7 @@ class ServerClient:
         """
         self.stopping = False
         """Whether the servers have announced that all workers stop."""
-        self._memory, self._limit, self._secret = memory, limit, wire_key(secret)
+        self._memory, self._secret = memory, wire_key(secret)
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
         self._later: deque[Envelope] = deque()
@@ -167,31 +150,10 @@ class ServerClient:
         size = 0 if memory.params is None else memory.params.nbytes
         try:
             for number, endpoint in enumerate(endpoints):
-                self._connect(number, endpoint, MessageLimits(2 * MAX_REPLY, 2 * max(limit, size)))
+                self._connect(number, endpoint, MessageLimits(2 * MAX_REPLY, 2 * max(MAX_TENSOR, size)))
         except BaseException:
             self.close(0.0)
             raise
-
-    @classmethod
-    def enter(
-        cls,
-        secret: Secret,
-        endpoints: Sequence[str],
-        memory: SharedFlat,
-        rank: int,
-        *,
-        patience: float,
-        stop_requested: Callable[[], bool] = lambda: False,
-    ) -> Self:
-        """Connect and be known to all servers as ``rank``; their heartbeats begin here."""
-        client = cls(secret, endpoints, memory, patience=patience, stop_requested=stop_requested)
-        client.send_all(memory.hello(rank))
-        client.start_heartbeat(
-            rank
-        )  # a server that answers first must not take the wait for others for a death
-        client.gather(Welcome)
-        memory.seal()
-        return client
 
     @property
     def shares(self) -> bool:
@@ -212,7 +174,7 @@ class ServerClient:
             self.send(server.number, message)
 
     def receive(self, timeout: float) -> Envelope:
-        """The next message of any server; TimeoutError if none arrives within so many seconds."""
+        """The next message of any server; TimeoutError if none arrives within ``timeout`` seconds."""
         end = time.monotonic() + timeout
         while not self._received:
             for server in self._servers:
@@ -234,10 +196,10 @@ class ServerClient:
         while True:
             envelope = self.receive(self._patience)
             self.stopping = self.stopping or envelope.stop
-            if isinstance(envelope.message, Refusal):
+            if isinstance(envelope.message, messages.Refusal):
                 reason = envelope.message.reason
-                if reason.startswith(EXPELLED):
-                    raise Expelled(reason.removeprefix(EXPELLED))
+                if reason.startswith(messages.EXPELLED):
+                    raise Expelled(reason.removeprefix(messages.EXPELLED))
                 raise UsageError(f"server {envelope.sender} refuses this worker: {reason}")
             if isinstance(envelope.message, kinds):
                 return envelope
@@ -248,35 +210,8 @@ class ServerClient:
         replies = [self.wait_for(kind) for _ in self._servers]
         return [reply.message for reply in sorted(replies, key=lambda reply: reply.sender)]
 
-    def collective(self, op: str, tensor: Tensor, root: int = 0) -> tuple[tuple[int, ...], Tensor]:
-        """Contribute a tensor to a collective of all workers; return who took part, and the result."""
-        self.send(0, Contribution(op, root, tensor.contiguous()))
-        result = self.wait_for(Result).message
-        return tuple(int(rank) for rank in result.members.split(",") if rank), result.tensor
-
-    def exchange(self, document: Any) -> tuple[tuple[int, ...], list[Any]]:
-        """Send a document to all workers; return who took part, and their documents by rank."""
-        self.send(0, Document(json.dumps(document)))
-        documents = json.loads(self.wait_for(AllDocuments).message.document)
-        return tuple(int(rank) for rank in documents), [json.loads(text) for text in documents.values()]
-
-    def save_shards(self, step: int) -> None:
-        """Have every server save its shard; all workers ask, so that none goes on before."""
-        self.send_all(SaveShard(step))
-        self.gather(ShardSaved)
-
-    def server_totals(self) -> list[Any]:
-        """What every server has done so far, by rank."""
-        self.send_all(GetTotals())
-        return [json.loads(reply.document) for reply in self.gather(TotalsReply)]
-
-    def leave(self, clock: int, how: str) -> None:
-        """Say goodbye to every server, and close."""
-        self.send_all(Goodbye(clock, how))
-        self.close()
-
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has been read or after so many seconds."""
+        """Close, once what was sent has been read or after ``linger`` seconds."""
         if self._heartbeat is not None:
             self._heartbeat.close()
         for server in self._servers:
@@ -300,10 +235,9 @@ class ServerClient:
         def announce(_: Channel, header: memoryview, size: int) -> Destination:
             shard = self._shard(number)
             accepted = Accepted(
-                kinds=TO_WORKER,
+                kinds=messages.TO_WORKER,
                 length=0 if shard is None else shard.numel(),
                 dtype=torch.float32 if shard is None else shard.dtype,
-                limit=self._limit,
             )
 
             def allocate(kind: type, length: int, dtype: torch.dtype) -> Tensor:
@@ -321,7 +255,7 @@ class ServerClient:
 
     def _take(self, server: ServerConnection, envelope: Envelope, body: Tensor) -> None:
         check_body(body)
-        if isinstance(envelope.message, Welcome):
+        if isinstance(envelope.message, messages.Welcome):
             server.shares = envelope.message.shares
         self._received.append(envelope)
 
@@ -336,7 +270,7 @@ class HeartbeatSender:
 
     def __init__(self, endpoints: Sequence[str], secret: bytes, rank: int) -> None:
         self._endpoints, self._secret = endpoints, secret
-        self._alive = pack(Alive(rank))
+        self._alive = pack(messages.Alive(rank))
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="paceline-heartbeat", daemon=True)
         self._thread.start()

@@ -1,159 +1,128 @@
-"""One live worker from its first word with the others to the summary."""
+"""The two ways to be a worker of a run: from its start or a checkpoint, and by joining one that is under way."""
 
-import os
+import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Protocol
+from time import perf_counter
+from typing import Any
 
 import torch
 
 from paceline.errors import UsageError
-from paceline.records.checkpoints import Checkpoints, Commits
-from paceline.records.folder import RunFolder
+from paceline.records.checkpoints import Checkpoints
+from paceline.records.folder import RunFolder, check_folder_name
 from paceline.records.load import usable_cores
 from paceline.records.lock import RunLock
 from paceline.records.observer import Observer
 from paceline.records.summary import Summary
 from paceline.records.system import SystemSampler
-from paceline.runtimes.config import read_live
+from paceline.runtimes.config import import_paths, new_identity, write_config
+from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
-from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.comm import Group
-from paceline.runtimes.live.worker.engine import Beating
-from paceline.runtimes.live.worker.run_folder import (
-    Describe,
-    Home,
-    agree_on_folder,
-    asked_for,
-    check_alike,
-    describe_run,
-    machine,
-)
-from paceline.runtimes.live.worker.served import ThroughServers
-from paceline.runtimes.live.worker.ways import AmongWorkers, WorkerBackend
+from paceline.runtimes.live.process_info import job_roots
+from paceline.runtimes.live.run_store import check_equal
+from paceline.runtimes.live.secret import Secret
+from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.timeouts import KNOCK
+from paceline.runtimes.live.wire.messages import Hello, Welcome
+from paceline.runtimes.live.wire.shared_flat import SharedFlat
+from paceline.runtimes.live.worker.comm import SoloComm, join_group
+from paceline.runtimes.live.worker.run import WorkerRun
+from paceline.runtimes.live.worker.run_folder import HeldFolder, claim, hold_folder
+from paceline.runtimes.live.worker.server_client import ServerClient
+from paceline.runtimes.live.worker.server_comm import ServerComm
+from paceline.runtimes.live.worker.stopping import StopByServers, StopByVote, choose_stop
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.threads import too_many
+from paceline.specs.source import source_files
 
 
-class Heart(Beating, Protocol):
-    """Somebody who is told of every step, and where the run is kept."""
+def run_worker(task: ProcessTask, observer: Observer) -> Summary:
+    """Be one worker of a run to its end.
 
-    def show(self, run: Path) -> None:
-        """The run folder is known."""
-
-
-def run_worker(
-    settings: Settings,
-    *,
-    options: LiveOptions,
-    place: ProcessInfo,
-    runs: Path,
-    observer: Observer,
-    heartbeat: Heart,
-    stop_requested: Callable[[], bool],
-    before_hard_end: Callable[[Callable[[], None]], None] = lambda _: None,
-    resume: RunFolder | None = None,
-    name: str | None = None,
-) -> Summary:
-    """Be one worker of a run to its end; every worker of the run must be started with the same settings.
-
-    Only rank 0's observer is told anything, and that of a host's first worker what the host lacks. Where servers
-    keep the parameters the first worker that is there is told. ``resume`` goes on in an earlier run's folder, from
-    the newest checkpoint that is whole on all workers; our own launcher then owns the folder already, else the first
-    worker of a host comes to own it. A run that is refused writes nothing. Whatever else is raised leaves the records
-    so far in the run folder, and the connections closed; where gloo still sums, they close with the process.
-    ``before_hard_end`` is given what writes the records down, for whoever may end the process.
+    Only the first worker's observer is called, and that of a host's first worker with what the host lacks. A run that
+    resumes continues from the newest checkpoint that is whole on all workers; our own launcher then owns the folder
+    already, else the first worker of a host takes it. A run that is refused writes nothing. Whatever else is raised
+    leaves the records so far in the run folder, and the connections closed; where gloo still sums, they close with the
+    process.
     """
-    torch.set_num_threads(options.threads)
-    prepared = _prepare(settings, place)
-    device = options.device_of(place)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    way = _way(prepared, place, options, stop_requested)
+    prepared = _prepare(task)
+    device = _set_up_device(task)
     with ExitStack() as stack:
-        own = _Ownership(place, resume, stack)
-        group = stack.enter_context(_joined(way.join(device, observer.noted)))
-        check_alike(group, settings, name or "", resume, own.run)
-        life = way.life(device, observer, heartbeat)
-        if resume:
-            heartbeat.show(resume.path)
-            life.restore(resume, own.checkpoints(settings.keep))
-        # Nobody writes before all have come so far: whatever is wrong with the run has been found by now.
-        workers = group.exchange(machine(place, os.getpid()))
-        home = own.move_in(
-            group,
-            runs,
-            name or prepared.job.name,
-            settings,
-            lambda folder, identity: describe_run(folder, identity, settings, options, place, workers),
+        owned = _own(task, stack)
+        comm = stack.enter_context(_connected(prepared, task, device, observer))
+        check_equal(comm.exchange(task.asked()))
+        run = WorkerRun(prepared, comm, device, observer, task.heartbeat)
+        if task.resume and task.resumed:
+            task.heartbeat.show(task.resume.path)
+            run.restore(task.resume, Checkpoints(task.resume, task.resumed, task.settings.keep))
+        held = hold_folder(comm, task, task.name or prepared.job.name, owned)
+        stack.enter_context(held.lock)
+        run.open(held)
+        stop = _agree_to_stop(run, task)
+        sampler = _sampler(run, task, observer) if task.place.local_rank == 0 else None
+        return run.train(stop, task.before_hard_end, sampler)
+
+
+def join_run(
+    endpoint: str,
+    secret: Secret,
+    options: LiveOptions,
+    runs: Path,
+    *,
+    heartbeat: Heartbeat,
+    stop_requested: Callable[[], bool],
+    say: Callable[[str], None],
+    job: str | None = None,
+    trust: bool = False,
+) -> Summary:
+    """Train with the others until the run ends, or until this worker is asked to stop: then it leaves alone.
+
+    Code that the run names is executed where the user has named the same ``job``, or gives the run ``trust``.
+    """
+    asked = perf_counter()
+    welcome = _request_rank(endpoint, secret)
+    run_document = json.loads(welcome.document)
+    settings = Settings.from_json(run_document["settings"])
+    check_named(settings, job, trust=trust)
+    prepared = prepare(settings)
+    torch.set_num_threads(options.threads)
+    name, rank = run_document["name"], welcome.rank
+    comm = ServerComm(rank, settings.workers, SharedFlat(name))
+    device = torch.device(options.device)
+    run = WorkerRun(prepared, comm, device, Observer(), heartbeat, leaving=stop_requested)
+    comm.connect(secret, run_document["endpoints"], options.timeout)
+    with ExitStack() as stack:
+        stack.enter_context(_closing(comm))
+        held = _hold_joined(runs, run_document, settings, stack)
+        run.open(held, begun=run_document["now"] + perf_counter() - asked)
+        say(f"joined {name} as rank {rank}; Ctrl-C leaves it")
+        summary = run.train(StopByServers(comm.client, say), start_together=False)
+    ended = "left" if summary.ending == "left" else "ended with"
+    say(f"rank {rank} {ended} {name} after {run.me.clock:,} steps")
+    return summary
+
+
+def check_named(settings: Settings, job: str | None, *, trust: bool) -> None:
+    """Refuse to import code that the run names and the user does not; nothing of it has been executed by then."""
+    if job is not None and job != settings.job.path and (trust or settings.job.path is None):
+        raise UsageError(
+            f"job {job} is not what the run trains, which is {settings.job.path or 'a job that ships'}; leave it out"
         )
-        heartbeat.show(home.folder.path)
-        life.move_in(home)
-        agreed = way.agree(life, asked_for(settings, name or "", resume, own.run))
-        pids = [worker["pid"] for worker in workers if worker["node"] == place.node_rank]
-        sampler = None
-        if place.local_rank == 0:
-            _warn_of_sharing(place, options, observer)
-            sampler = SystemSampler(
-                home.folder.system,
-                pids,
-                since=life.begun,
-                roots=job_roots(place),
-                wanted=place.local_workers * options.threads,
+    for path in () if trust else import_paths(settings):
+        if path != job:
+            files = source_files(path)
+            where = f", from {files[-1]}" if files else ""
+            same = f"name the same job {path}, or " if path == settings.job.path else ""
+            raise UsageError(
+                f"this host would import and call {path}{where}, which the run names; read it, and {same}trust the run"
             )
-        return life.live(agreed, before_hard_end, sampler)
 
 
-def _warn_of_sharing(place: ProcessInfo, options: LiveOptions, observer: Observer) -> None:
-    """Say that the workers of this host share cores, where they do."""
-    shared = too_many(place.local_workers, options.threads, usable_cores())
-    if shared and options.device == "cpu":
-        observer.noted(
-            f"{shared} of {place.host}: they take turns, so steps take longer than with a core for each thread and "
-            "their times do not compare with those of fewer workers; give fewer --workers or --threads"
-        )
-
-
-class _Ownership:
-    """How a worker comes to hold its run folder: an earlier run's, or one that is made."""
-
-    def __init__(self, place: ProcessInfo, resume: RunFolder | None, stack: ExitStack) -> None:
-        """The ``stack`` gives the folder back."""
-        self._place, self._resume, self._stack = place, resume, stack
-        self._identity = read_live(resume).identity if resume else None
-        self._lock: RunLock | None = None
-        if resume and place.local_rank == 0 and place.launch is None:
-            self._lock = stack.enter_context(RunLock.own(resume, place.node_rank))
-
-    @property
-    def run(self) -> str | None:
-        """The id of the run that goes on."""
-        return self._identity.run if self._identity else None
-
-    def checkpoints(self, keep: int) -> Checkpoints:
-        """Those of the run that goes on."""
-        assert self._resume is not None
-        assert self._identity is not None
-        return Checkpoints(self._resume, self._identity, keep)
-
-    def move_in(self, group: Group, runs: Path, name: str, settings: Settings, describe: Describe) -> Home:
-        """Use the folder together with the other workers of this host, all of whom have come so far."""
-        folder, identity, node = self._resume, self._identity, self._place.node_rank
-        if folder is None or identity is None:
-            folder, identity, lock = agree_on_folder(group, self._place, runs, name, settings, describe)
-            self._lock = self._stack.enter_context(lock) if lock else None
-        elif self._place.local_rank == 0:
-            describe(folder, identity)
-        lock = self._lock or self._stack.enter_context(RunLock.share(folder, node))
-        first = self._place.rank - self._place.local_rank
-        local = tuple(range(first, first + self._place.local_workers))
-        commits = (Commits(folder, identity, node),)
-        return Home(folder=folder, identity=identity, lock=lock, commits=commits, local=local)
-
-
-def _prepare(settings: Settings, place: ProcessInfo) -> Prepared:
+def _prepare(task: ProcessTask) -> Prepared:
+    settings, place = task.settings, task.place
     if settings.workers != place.workers:
         raise UsageError(
             f"the settings are for {settings.workers} workers and {place.workers} were started; "
@@ -162,22 +131,106 @@ def _prepare(settings: Settings, place: ProcessInfo) -> Prepared:
     return prepare(settings)
 
 
-def _way(
-    prepared: Prepared,
-    place: ProcessInfo,
-    options: LiveOptions,
-    stop_requested: Callable[[], bool],
-) -> WorkerBackend:
-    if not prepared.servers:
-        return AmongWorkers(prepared, place, options, stop_requested)
-    return ThroughServers(prepared, place, options, stop_requested)
+def _set_up_device(task: ProcessTask) -> torch.device:
+    torch.set_num_threads(task.options.threads)
+    device = task.options.device_of(task.place)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    return device
+
+
+def _own(task: ProcessTask, stack: ExitStack) -> RunLock | None:
+    """Own the resumed folder where our launcher does not, before anything else."""
+    if task.resumed is None or task.resume is None:
+        return None
+    if task.place.local_rank != 0 or task.place.launch is not None:
+        return None
+    return stack.enter_context(RunLock.own(task.resume, task.place.node_rank))
 
 
 @contextmanager
-def _joined(group: Group) -> Iterator[Group]:
+def _connected(
+    prepared: Prepared, task: ProcessTask, device: torch.device, observer: Observer
+) -> Iterator[SoloComm]:
+    comm: SoloComm
+    if prepared.servers:
+        comm = ServerComm.at_start(task.place, task.options)
+    else:
+        collective = prepared.settings.collective
+        comm = join_group(task.place, task.options, device, collective, observer.noted)
+    with _closing(comm):
+        yield comm
+
+
+@contextmanager
+def _closing(comm: SoloComm) -> Iterator[None]:
     try:
-        yield group
+        yield
     except BaseException:
-        group.abandon()
+        comm.abandon()
         raise
-    group.leave()
+    comm.leave()
+
+
+def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
+    """How the workers stop together; where there are servers, they are connected to here."""
+    note, comm = run.reporter.noted, run.comm
+    if not isinstance(comm, ServerComm):
+        sync_point, patience = run.prepared.strategy.sync_point, task.options.timeout
+        return choose_stop(
+            comm, sync_point, run.me, requested=task.stop_requested, note=note, patience=patience
+        )
+    if comm.memory.why:
+        note(f"gradients go through sockets: {comm.memory.why}")
+    document = {
+        "name": run.held.folder.path.name,
+        "run": run.held.identity.run,
+        "asked": task.asked(),
+        "begun": run.begun,
+        "step": run.resumed_step,
+        "workers": run.held.workers,
+    }
+    comm.open(task.place, task.options.timeout, task.stop_requested, document)
+    return StopByServers(comm.client, note)
+
+
+def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
+    """What samples this host's load, once a host; a note where its workers share cores."""
+    place, options, held = task.place, task.options, run.held
+    shared = too_many(place.local_workers, options.threads, usable_cores())
+    if shared and options.device == "cpu":
+        observer.noted(
+            f"{shared} of {place.host}: they take turns, so steps take longer than with a core for each thread and "
+            "their times do not compare with those of fewer workers; use fewer workers or threads"
+        )
+    return SystemSampler(
+        held.folder.system,
+        [worker["pid"] for worker in held.workers if worker["rank"] in held.local],
+        since=run.begun,
+        roots=job_roots(place),
+        wanted=place.local_workers * options.threads,
+    )
+
+
+def _request_rank(endpoint: str, secret: Secret) -> Welcome:
+    """Ask server 0 for a rank and a description of the run."""
+    try:
+        with ServerClient(secret, [endpoint], SharedFlat("join"), patience=KNOCK) as client:
+            client.send(0, Hello(-1))
+            welcome = client.wait_for(Welcome).message
+    except (TimeoutError, ConnectionError):
+        raise UsageError(
+            f"no run answers at {endpoint.removeprefix('tcp://')} to this secret; "
+            "see that it is under way and that the secret file is the run's own"
+        ) from None
+    assert isinstance(welcome, Welcome)
+    return welcome
+
+
+def _hold_joined(runs: Path, run: dict[str, Any], settings: Settings, stack: ExitStack) -> HeldFolder:
+    """The run's folder on this host: its own, or one that is made for the records of workers that join."""
+    folder = RunFolder(runs / check_folder_name(run["name"]))
+    identity = new_identity(settings, run=run["run"])
+    claim(folder, identity, lambda draft: write_config(draft, settings, "live", {}, identity=identity))
+    locks = [stack.enter_context(RunLock.share(folder, node)) for node in folder.lock_nodes() or [0]]
+    return HeldFolder(folder=folder, identity=identity, lock=locks[0])

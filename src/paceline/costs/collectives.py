@@ -1,0 +1,206 @@
+"""What a collective costs: stages, one after the other, each a delay and bytes over some links at once.
+
+Alone on the network a price is a number of seconds; among other traffic its stages run as flows.
+"""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from paceline.collectives import NATIVE, algorithms, build_schedule, check_collective, find_schedule
+from paceline.collectives.schedule import Schedule
+from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
+from paceline.costs.compression import UNCOMPRESSED, Compression
+from paceline.costs.schedules import EXACT, HostRows, ScheduleTimer, schedule_seconds, timer_for
+from paceline.costs.topology import Topology
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """``size`` bytes over all of these links in step, the slowest setting the pace, and a delay."""
+
+    latency: float
+    size: float
+    crosses: Mapping[int, float]
+    """Link to how many such flows it carries."""
+    seconds: float
+    """How long it takes when nothing else is under way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """The stages of one collective; none where only its time alone on the network is known."""
+
+    stages: tuple[Stage, ...]
+    seconds: float
+    """How long it takes when nothing else is under way."""
+
+    def delayed(self, seconds: float) -> "Price":
+        """The same price with a delay before the first byte is sent."""
+        stages = self.stages
+        if stages:
+            first = stages[0]
+            longer = replace(first, latency=first.latency + seconds, seconds=first.seconds + seconds)
+            stages = (longer, *stages[1:])
+        return Price(stages, self.seconds + seconds)
+
+
+FREE = Price((), 0.0)
+
+
+class AllReduceCosts:
+    """All-reduces among all workers of one cluster.
+
+    ``collective`` is the name of a schedule, or ``native``: what the live runtime does by itself. Messages of a codec
+    that can be added are all-reduced as any tensor; others are gathered by every rank, which decodes and adds them.
+    """
+
+    def __init__(
+        self,
+        collective: str,
+        topology: Topology,
+        compression: Compression = UNCOMPRESSED,
+        *,
+        exact: int = EXACT,
+    ) -> None:
+        """``exact`` is the number of messages up to which a schedule is priced message by message."""
+        check_collective(collective)
+        self._collective, self._topology, self._compression = collective, topology, compression
+        self._exact = exact
+
+    def price(self, size: int, element: int) -> Price:
+        """Of ``size`` bytes in elements of ``element`` bytes: encode, exchange, decode one result, or one a worker."""
+        compression, workers = self._compression, self._topology.count
+        if workers == 1 or not size:
+            return FREE
+        if compression == UNCOMPRESSED:
+            return self._uncompressed(size, element)
+        message = compression.message(size, element)
+        if compression.sums:
+            moved, decoded = self._uncompressed(message, min(element, message)), 1
+        else:
+            moved, decoded = self._all_gather(message), workers
+        return moved.delayed(compression.encode(size) + decoded * compression.decode(size))
+
+    def traffic(self, size: int, element: int) -> Sequence[tuple[int, int]]:
+        """Bytes that each rank (sends, receives); the mean of all workers where ranks stand for others."""
+        topology, ranks = self._topology, len(self._topology.workers)
+        compressed = self._compression != UNCOMPRESSED
+        message = self._compression.message(size, element) if compressed else size
+        if not self._compression.sums:
+            return [((topology.count - 1) * message,) * 2] * ranks
+        if self._collective == NATIVE:
+            return [(ring_bytes(message, topology.count),) * 2] * ranks
+        if topology.by_group:
+            return [(self._timer.mean_traffic(message),) * 2] * ranks
+        element = min(element, message) if compressed else element
+        return traffic_of_all(self._schedule, message, element, self._schedule.segments(message))
+
+    def gloo_ring(self, size: int) -> Price:
+        """Gloo's own all-reduce: a ring through all ranks, which reduces a piece while the next one travels."""
+        return self._priced(timer_for(algorithms.ring, self._rows, hides=True), size)
+
+    def _uncompressed(self, size: int, element: int) -> Price:
+        topology = self._topology
+        if self._collective != NATIVE:
+            seconds = schedule_seconds(self._collective, self._rows, size, element, exact=self._exact)
+            return self._priced(self._timer, size, seconds)
+        if topology.shares_memory:
+            return shared_memory(topology, size)
+        if swaps(topology.count, size):
+            return self._priced(timer_for(algorithms.butterfly, self._rows), size)
+        return self.gloo_ring(size)
+
+    def _all_gather(self, size: int) -> Price:
+        """``size`` bytes of every rank travel around a ring, until all have all."""
+        return self._priced(timer_for(algorithms.all_gather, self._rows), size * self._topology.count)
+
+    def _priced(self, timer: ScheduleTimer, size: int, seconds: float | None = None) -> Price:
+        """One stage: among other traffic its bytes share the links, and the rest of its time is a delay."""
+        if not timer.schedule.rounds:
+            return FREE
+        seconds = timer.seconds(size) if seconds is None else seconds
+        unit, crosses = timer.carried
+        moved = unit * size / timer.schedule.chunks
+        slowest = max(times / self._topology.capacities[link] for link, times in crosses.items())
+        return Price((Stage(max(0.0, seconds - moved * slowest), moved, crosses, seconds),), seconds)
+
+    @cached_property
+    def _rows(self) -> HostRows:
+        return tuple(self._topology.rows)
+
+    @cached_property
+    def _timer(self) -> ScheduleTimer:
+        return timer_for(find_schedule(self._collective), self._rows)
+
+    @cached_property
+    def _schedule(self) -> Schedule:
+        return build_schedule(self._collective, self._topology.workers)
+
+
+def shared_memory(topology: Topology, size: int) -> Price:
+    """Workers of one host: a barrier, each reduces its share of all tensors in place, and a barrier.
+
+    Each reads its share of n - 1 others and writes the result to them: the bytes of a ring, through what they share.
+    """
+    workers = topology.count
+    if workers == 1 or size == 0:
+        return FREE
+    (host,) = topology.members
+    delay = 2 * topology.hosts[host].inside.latency
+    reduce = topology.slowest_reduce * (workers - 1) * size / workers
+    shared = {topology.inside(host): workers}
+    return _in_turn([_stage(topology, delay + reduce, 2 * (workers - 1) * size / workers, shared)])
+
+
+def tree_broadcast(topology: Topology, size: int) -> Price:
+    """A binomial tree over the hosts, then one inside each host; in every round each that has it sends it to one more.
+
+    With h hosts: ceil(log2 h) rounds, each the whole message over the slowest host's link. With k workers on a
+    host: ceil(log2 k) delays, and k - 1 copies through the inside link that they share.
+    """
+    if topology.count == 1 or size == 0:
+        return FREE
+    members = topology.members
+    stages = []
+    if topology.inhabited > 1:
+        rounds = (topology.inhabited - 1).bit_length()
+        latency = max(topology.hosts[host].link.latency for host in members)
+        crosses = {link: rounds for host in members for link in (topology.out_of(host), topology.into(host))}
+        stages.append(_stage(topology, rounds * latency, size, crosses))
+    most = max(members.values())
+    if most > 1:
+        rounds = (most - 1).bit_length()
+        latency = max(topology.hosts[host].inside.latency for host in members if members[host] > 1)
+        inside = {topology.inside(host): count - 1 for host, count in members.items() if count > 1}
+        stages.append(_stage(topology, rounds * latency, size, inside))
+    return _in_turn(stages)
+
+
+def through_server(topology: Topology, workers: Sequence[int], server: int, size: int) -> Price:
+    """Every worker's tensor goes to the server, then the result goes to every worker; all given by their hosts.
+
+    The server's link carries as many tensors as there are workers, each way: for small tensors, which is what workers
+    exchange at a sync point, the two latencies are what counts.
+    """
+    if not size:
+        return FREE
+    stages = []
+    there = [topology.to_server(host, server) for host in workers]
+    back = [topology.from_server(server, host) for host in workers]
+    for routes in (there, back):
+        crosses: Counter[int] = Counter()
+        for route in routes:
+            crosses.update(route.crosses)
+        stages.append(_stage(topology, max(route.latency for route in routes), size, crosses))
+    return _in_turn(stages)
+
+
+def _stage(topology: Topology, latency: float, size: float, crosses: Mapping[int, float]) -> Stage:
+    slowest = max(times / topology.capacities[link] for link, times in crosses.items())
+    return Stage(latency, size, dict(crosses), latency + size * slowest)
+
+
+def _in_turn(stages: Sequence[Stage]) -> Price:
+    return Price(tuple(stages), sum(stage.seconds for stage in stages))

@@ -1,0 +1,191 @@
+"""A device by its data sheet alone: an operator is bound by computing or by memory (Williams et al., 2009).
+
+How much of a data sheet's peak an operator gets, by rule of thumb.
+
+Large matrix products reach 0.88 of a V100's plain peak, and 0.74 to 0.76 of the peak of its and an A100's matrix units,
+in the measurements of github.com/mli/transformers-benchmarks; Paleo (Qi et al., ICLR 2017) takes 0.62 for a K40;
+streaming kernels reach about 0.8 of a GPU's memory bandwidth and 0.7 of a CPU's. The rest is judgement, checked against
+NVIDIA's published training rates of ResNet-50. All of it is what a calibration replaces.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import log
+from typing import Literal
+
+from paceline.clusters.catalogue import DeviceSheet
+from paceline.costs.trace.operator import Convolution, Kind, Operator, Product, Recurrence, Shape
+from paceline.costs.trace.trace import Trace
+from paceline.errors import UsageError, unknown
+
+TORCH = "torch"
+"""What PyTorch does by default: convolutions in tf32 where the device has it, everything else in fp32."""
+WIDTHS: Mapping[str, int] = {TORCH: 4, "fp32": 4, "tf32": 4, "fp16": 2, "bf16": 2}
+"""Number formats, and the bytes of an element in memory."""
+
+_MATRIX: tuple[Kind, ...] = ("convolution", "product", "attention", "recurrence")
+_CORES_FOR_MEMORY = 4
+"""A fourth of a CPU's cores can use all of its memory bandwidth, by rule of thumb."""
+
+
+@dataclass(frozen=True, slots=True)
+class PeakShare:
+    """Of what the data sheet promises, at large sizes: each above 0 and at most 1."""
+
+    compute: float
+    """Of the plain peak."""
+    memory: float
+    """Of the memory bandwidth."""
+    matrix: float = 1.0
+    """Of the peak of matrix units, for kinds that use them: harder to keep busy."""
+
+
+GPU: Mapping[Kind, PeakShare] = {
+    "convolution": PeakShare(0.75, 0.8, 0.5),
+    "product": PeakShare(0.88, 0.8, 0.75),
+    "attention": PeakShare(0.5, 0.7, 0.4),
+    "recurrence": PeakShare(0.5, 0.7, 0.4),
+    "norm": PeakShare(0.3, 0.6),
+    "pool": PeakShare(0.3, 0.5),
+    "elementwise": PeakShare(0.3, 0.8),
+    "reduction": PeakShare(0.3, 0.6),
+    "embedding": PeakShare(0.3, 0.4),
+    "copy": PeakShare(0.3, 0.8),
+    "optimizer": PeakShare(0.3, 0.8),
+}
+
+CPU: Mapping[Kind, PeakShare] = {
+    "convolution": PeakShare(0.6, 0.7),
+    "product": PeakShare(0.75, 0.7),
+    "attention": PeakShare(0.35, 0.6),
+    "recurrence": PeakShare(0.5, 0.6),
+    "norm": PeakShare(0.1, 0.5),
+    "pool": PeakShare(0.05, 0.4),
+    "elementwise": PeakShare(0.1, 0.7),
+    "reduction": PeakShare(0.1, 0.5),
+    "embedding": PeakShare(0.1, 0.3),
+    "copy": PeakShare(0.1, 0.7),
+    "optimizer": PeakShare(0.1, 0.7),
+}
+
+SHARES: Mapping[Literal["gpu", "cpu"], Mapping[Kind, PeakShare]] = {"gpu": GPU, "cpu": CPU}
+
+_HALF_WIDTH = 8
+"""Columns of a product that get half of what many columns get: tiles are about so wide, and padded."""
+_HALF_DEPTH = 32
+"""Likewise terms of each sum: loading and storing a tile takes as long as this many terms."""
+
+
+def fullness(shape: Shape) -> float:
+    """What is left of the share because a product is narrow or shallow: 1 for a large one, little if depthwise."""
+    match shape:
+        case Product():
+            width, depth = min(shape.m, shape.n), shape.k
+        case Convolution():
+            width = shape.outputs // shape.groups
+            depth = shape.inputs // shape.groups * shape.kernel_height * shape.kernel_width
+        case Recurrence():
+            width, depth = 4 * shape.hidden, shape.hidden
+        case _:
+            return 1.0
+    width, depth = max(width, 1), max(depth, 1)  # an empty product takes its overhead
+    return width / (width + _HALF_WIDTH) * depth / (depth + _HALF_DEPTH)
+
+
+def fits_matrix_units(shape: Shape) -> bool:
+    """Whether a product is wide enough for matrix units; depthwise convolutions are not."""
+    match shape:
+        case Product():
+            return min(shape.m, shape.n, shape.k) >= _HALF_WIDTH
+        case Convolution():
+            return shape.outputs // shape.groups >= _HALF_WIDTH
+        case _:
+            return True
+
+
+@dataclass(frozen=True, kw_only=True)
+class Roofline:
+    """Seconds = overhead + max(operations / (peak x share), bytes / (bandwidth x share)).
+
+    The shares are rules of thumb at most 1, so that no operator beats the data sheet.
+    """
+
+    sheet: DeviceSheet
+    format: str = TORCH
+    """In which matrix products are computed: torch, fp32, tf32, fp16 or bf16."""
+    traced: str = "fp32"
+    """The format of the tensors that the operators were traced with; a narrower ``format`` moves fewer bytes."""
+    threads: int = 0
+    """Of a CPU's cores, those that a worker uses; 0 is all."""
+    overhead: float = 5e-6
+    """Seconds a call: launching a kernel, dispatching an operator."""
+    spread: float = log(1.5)
+    """Data sheets say little: two thirds of predictions are taken to be within a factor of 1.5."""
+    shares: Mapping[Kind, PeakShare] = field(default_factory=dict, hash=False)
+    """Instead of the usual ones of GPUs and CPUs, for the kinds that are in it."""
+
+    def __post_init__(self) -> None:
+        for name in (self.format, self.traced):
+            if name not in WIDTHS:
+                raise unknown("number format", name, WIDTHS)
+        known = (TORCH, "fp32", *self.sheet.tensor_flops)
+        if self.format not in known:
+            raise UsageError(
+                f"{self.sheet.name} has no matrix units for {self.format}; choose one of: {', '.join(known)}"
+            )
+        if self.threads and self.sheet.kind != "cpu":
+            raise UsageError(
+                f"{self.threads} threads have no place on {self.sheet.name}, which is no CPU; leave the threads out"
+            )
+        if not 0 <= self.threads <= self.sheet.cores:
+            raise UsageError(
+                f"{self.threads} threads do not fit {self.sheet.name}: it must be 1 to {self.sheet.cores}, its cores"
+            )
+
+    @property
+    def unmeasured(self) -> Mapping[str, float]:
+        return {}
+
+    def within(self, trace: Trace) -> "Roofline":  # noqa: ARG002
+        return self
+
+    def seconds(self, operator: Operator) -> float:
+        share = self.shares.get(operator.kind) or SHARES[self.sheet.kind][operator.kind]
+        # Libraries choose the quicker way: matrix units that are no better on paper are harder to keep busy.
+        rate = self._part * max(self.sheet.flops * share.compute, self._matrix_peak(operator) * share.matrix)
+        moved = (operator.read + operator.written) * self._narrowing(operator.kind)
+        computed = operator.flops / (rate * fullness(operator.shape))
+        shape = operator.shape
+        steps = shape.length if isinstance(shape, Recurrence) else 1  # one after the other
+        return steps * self.overhead + max(computed, moved / (self.bandwidth * share.memory))
+
+    def peak(self, operator: Operator) -> float:
+        """Operations a second that the data sheet promises for an operator, at most."""
+        return self._part * max(self.sheet.flops, self._matrix_peak(operator))
+
+    def _matrix_peak(self, operator: Operator) -> float:
+        """Of the matrix units; 0 where they are not used."""
+        if operator.kind not in _MATRIX or not fits_matrix_units(operator.shape):
+            return 0.0
+        return self.sheet.tensor_flops.get(self._format(operator.kind), 0.0)
+
+    @property
+    def bandwidth(self) -> float:
+        """Bytes a second that a worker's threads can move at most."""
+        return self.sheet.bandwidth * min(1.0, _CORES_FOR_MEMORY * self._part)
+
+    @property
+    def _part(self) -> float:
+        """Of the cores."""
+        return self.threads / self.sheet.cores if self.threads else 1.0
+
+    def _format(self, kind: Kind) -> str:
+        if self.format != TORCH:
+            return self.format
+        if WIDTHS[self.traced] < WIDTHS[TORCH]:
+            return self.traced
+        return "tf32" if kind == "convolution" else "fp32"
+
+    def _narrowing(self, kind: Kind) -> float:
+        """Mixed precision keeps the weights and the optimizer's state as they are, and narrows what flows between."""
+        return 1.0 if kind == "optimizer" else min(1.0, WIDTHS[self.format] / WIDTHS[self.traced])

@@ -1,0 +1,258 @@
+"""A schedule's rounds on a cluster's links, as arrays: who sends to whom, over which links, and with whom at once."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from itertools import groupby, pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from paceline.collectives.schedule import Ranks, Round, Schedule
+from paceline.costs.topology import HostRow
+
+Numbers = npt.NDArray[np.float64]
+
+Counts = tuple[tuple[int, int], ...]
+"""Hosts in the order of ranks: (hosts in a row, workers of each)."""
+
+
+def counts_of(rows: Sequence[HostRow]) -> Counts:
+    """All of a cluster that decides who sends to whom, over which links."""
+    return tuple((row.hosts, row.host.workers) for row in rows)
+
+
+@dataclass(frozen=True, eq=False)
+class RankHosts:
+    """Where the ranks are: the host of each. Links are numbered: out of each host, into each, then inside each."""
+
+    host_of: Ranks
+    hosts: int
+
+    @classmethod
+    def of(cls, counts: Counts) -> "RankHosts":
+        workers = np.repeat([each for _, each in counts], [many for many, _ in counts])
+        return cls(np.repeat(np.arange(len(workers)), workers), len(workers))
+
+    def links(self, sources: Ranks, targets: Ranks) -> Ranks:
+        """The two links of each message, the same one twice inside a host."""
+        near, far = self.host_of[sources], self.host_of[targets]
+        same, within = near == far, 2 * self.hosts + near
+        return np.stack([np.where(same, within, near), np.where(same, within, self.hosts + far)])
+
+    def load(self, links: Ranks, chunks: Ranks) -> Numbers:
+        """Chunks over each link."""
+        two = links[0] != links[1]
+        weights, most = chunks.astype(np.float64), 3 * self.hosts
+        load = np.bincount(links[0], weights, most) + np.bincount(links[1][two], weights[two], most)
+        return load.astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Links:
+    """What the links can do, by their numbers, and the ranks."""
+
+    byte_seconds: Numbers
+    latency: Numbers
+    passing: Numbers
+    """The latency as it counts for what passes through a host that stands for others, or for part of one."""
+    reduce: Numbers
+    """Seconds a byte, of each rank."""
+
+    @classmethod
+    def of(cls, rows: Sequence[HostRow]) -> "Links":
+        def each(values: Iterator[float]) -> Numbers:
+            return np.repeat(np.fromiter(values, float), [row.hosts for row in rows])
+
+        def three(out: Numbers, inside: Numbers) -> Numbers:
+            return np.concatenate([out, out, inside])
+
+        latency = three(
+            each(row.host.link.latency for row in rows), each(row.host.inside.latency for row in rows)
+        )
+        workers = each(row.host.workers for row in rows).astype(np.int64)
+        return cls(
+            byte_seconds=three(
+                each(1 / row.host.link.bandwidth for row in rows),
+                each(1 / row.host.inside.bandwidth for row in rows),
+            ),
+            latency=latency,
+            passing=np.tile(each(row.part for row in rows), 3) * latency,
+            reduce=np.repeat(each(row.host.device.reduce_seconds for row in rows), workers),
+        )
+
+
+@dataclass(eq=False, slots=True)
+class Wave:
+    """Messages of one round, or of several rounds that segments are in; by target, those of a pair in one."""
+
+    sources: Ranks
+    targets: Ranks
+    chunks: Ranks
+    reduced: Ranks
+    """Chunks of each message that are reduced."""
+    largest: Ranks
+    """Chunks of its longest piece that is."""
+    links: Ranks
+    firsts: Ranks
+    """Where the messages of each target begin."""
+    order: Ranks
+    """Where each message was before they were sorted by target."""
+    kinds: tuple[tuple[tuple[int, int], int], ...]
+    """Which messages there are, as what tells them apart and how many."""
+    times: int = 1
+    """How many waves in a row are like this one."""
+
+    @property
+    def circular(self) -> bool:
+        """Whether each of its ranks receives from one and sends to one."""
+        return len(self.firsts) == len(self.targets) and np.array_equal(np.sort(self.sources), self.targets)
+
+    @classmethod
+    def of(cls, under_way: Sequence[tuple[Round, int]], places: RankHosts) -> "Wave":
+        """Of these rounds, each with the number of its segments under way."""
+        pairs: dict[tuple[int, int], list[tuple[Round, int]]] = {}
+        for turn, count in under_way:
+            pairs.setdefault((id(turn.sources), id(turn.targets)), []).append((turn, count))
+        columns, kinds = [], []
+        for key, same in pairs.items():
+            first = same[0][0]
+            total = sum(turn.lengths * count for turn, count in same)
+            added = sum(turn.lengths * turn.reduces * count for turn, count in same)
+            longest = np.max([turn.lengths * turn.reduces for turn, _ in same], axis=0)
+            columns.append((first.sources, first.targets, total, added, longest))
+            kinds.append((key, len(first.sources)))
+        order = np.argsort(np.concatenate([column[1] for column in columns]), kind="stable")
+        joined: list[Ranks] = [np.concatenate(column)[order] for column in zip(*columns, strict=True)]
+        sources, targets, chunks, reduced, largest = joined
+        firsts = np.flatnonzero(np.diff(targets, prepend=-1))
+        links = places.links(sources, targets)
+        return cls(sources, targets, chunks, reduced, largest, links, firsts, order, tuple(kinds))
+
+
+Plan = tuple[tuple[Wave, Ranks, Numbers], ...]
+"""Each wave with the level of its messages, and the chunks over their two links while they are under way."""
+
+
+@lru_cache(maxsize=32)
+def schedule_among(function: Callable[[Ranks], Schedule], counts: Counts, fewer: Counts = ()) -> Schedule:
+    """The schedule among these hosts, or as many rounds of it among fewer.
+
+    Made once, as all that follows from it: a prediction prices the same hosts with many links.
+    """
+    whole = function(RankHosts.of(counts).host_of)
+    return _among(schedule_among(function, fewer), whole) if fewer else whole
+
+
+def _among(few: Schedule, whole: Schedule) -> Schedule:
+    """As many rounds of as many chunks as the whole schedule's, among the ranks of the same one for fewer hosts."""
+    turns = zip(few.rounds, whole.rounds, strict=True)
+    rounds = (
+        replace(one, times=turn.times, stops=one.starts + turn.lengths.max(initial=0)) for one, turn in turns
+    )
+    return replace(few, chunks=whole.chunks, rounds=tuple(rounds))
+
+
+@lru_cache(maxsize=16)
+def plan(schedule: Schedule, counts: Counts, segments: int) -> Plan:
+    places = RankHosts.of(counts)
+    found = waves(schedule.rounds, segments, places)
+    return tuple((wave, *pace) for wave, pace in zip(found, paces(found, places), strict=True))
+
+
+@lru_cache(maxsize=32)
+def carried_chunks(schedule: Schedule, counts: Counts) -> Numbers:
+    """Chunks that each host carries: out of it, into it and inside it, in three rows."""
+    places = RankHosts.of(counts)
+    load = np.zeros(3 * places.hosts)
+    for turn in schedule.rounds:
+        links = places.links(turn.sources, turn.targets)
+        load += places.load(links, turn.lengths * turn.times)
+    return load.reshape(3, -1)
+
+
+def waves(rounds: Sequence[Round], segments: int, places: RankHosts) -> list[Wave]:
+    """The waves that ``pipelined`` makes of a schedule: wave w is the rounds w - segments + 1 to w at the same time.
+
+    Like waves in a row are one where ranks go round in a circle, and apart elsewhere.
+    """
+    made: dict[tuple[int, ...], Wave] = {}
+    found: list[Wave] = []
+    for counts, times in _under_way([turn.times for turn in rounds], segments):
+        if counts not in made:
+            under_way = [(turn, count) for turn, count in zip(rounds, counts, strict=True) if count]
+            made[counts] = Wave.of(under_way, places)
+            made[counts].times = times if made[counts].circular else 1
+        found += [made[counts]] * (times // made[counts].times)
+    return found
+
+
+def _under_way(times: Sequence[int], segments: int) -> Iterator[tuple[tuple[int, ...], int]]:
+    """How many rounds of each kind are under way, and in how many waves in a row.
+
+    A kind that stands for many rounds is in full swing for most of them; only where one begins or ends is looked at
+    wave by wave.
+    """
+    ends = [0]
+    for one in times:
+        ends.append(ends[-1] + one)
+    last = ends[-1] + segments - 1
+    looked_at = {wave for end in ends for wave in range(end - 1, end + segments + 1) if 0 <= wave < last}
+    starts = sorted({0, *looked_at})
+
+    def counts(wave: int) -> tuple[int, ...]:
+        return tuple(
+            max(0, min(wave + 1, end) - max(wave - segments + 1, begin)) for begin, end in pairwise(ends)
+        )
+
+    spans = [(counts(wave), following - wave) for wave, following in pairwise([*starts, last])]
+    for same, found in groupby(spans, key=lambda span: span[0]):
+        yield same, sum(length for _, length in found)
+
+
+def paces(found: Sequence[Wave], places: RankHosts) -> list[tuple[Ranks, Numbers]]:
+    """For each wave the level of its messages, and the chunks over their two links while they are under way.
+
+    Messages of one level are under way at the same time and share links. A message's level is one more than that of
+    whatever it has to wait for: what its sender received before, what its receiver took in two rounds before, and the
+    message before it between the same two.
+    """
+    ranks = len(places.host_of)
+    now, before = np.zeros(ranks, np.int64), np.zeros(ranks, np.int64)
+    pairs: dict[tuple[int, int], Ranks] = {}
+    levels: list[Ranks] = []
+    loads: dict[int, Numbers] = {}
+    for wave in found:
+        waits = np.maximum(now[wave.sources], before[wave.targets])
+        after = [pairs.get(key, np.zeros(many, np.int64)) for key, many in wave.kinds]
+        level = 1 + np.maximum(waits, np.concatenate(after)[wave.order])
+        levels.append(level)
+        last = level + wave.times - 1
+        unsorted = np.empty_like(last)
+        unsorted[wave.order] = last
+        cuts = np.cumsum([many for _, many in wave.kinds])[:-1]
+        pairs.update(zip((key for key, _ in wave.kinds), np.split(unsorted, cuts), strict=True))
+        for ones in (wave.sources, wave.targets):
+            before[ones] = now[ones]
+        np.maximum.at(now, wave.targets, last)
+        for one in _present(level) if wave.times == 1 else ():
+            here = level == one
+            load = places.load(wave.links[:, here], wave.chunks[here])
+            loads[one] = loads[one] + load if one in loads else load
+    return [(level, _full(wave, level, loads, places)) for wave, level in zip(found, levels, strict=True)]
+
+
+def _full(wave: Wave, level: Ranks, loads: dict[int, Numbers], places: RankHosts) -> Numbers:
+    """Chunks over the two links of each message while it is under way."""
+    if wave.times > 1:
+        return places.load(wave.links, wave.chunks)[wave.links]
+    full = np.empty(wave.links.shape)
+    for one in _present(level):
+        here = level == one
+        full[:, here] = loads[one][wave.links[:, here]]
+    return full
+
+
+def _present(level: Ranks) -> list[int]:
+    found: list[int] = np.flatnonzero(np.bincount(level)).tolist()
+    return found

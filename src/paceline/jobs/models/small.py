@@ -1,0 +1,85 @@
+"""Small models: a multi-layer perceptron and a lean convolutional network."""
+
+from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
+from typing import ClassVar
+
+from torch import nn
+
+from paceline.jobs.inputs import ImageInput
+from paceline.jobs.spec import at_least
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mlp:
+    """A multi-layer perceptron: every pixel to every unit."""
+
+    hidden: int = 64
+    """Units in each hidden layer; more learn more and send more."""
+
+    layers: int = 1
+    """Hidden layers; 0 is logistic regression."""
+
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
+
+    def __post_init__(self) -> None:
+        at_least(1, hidden=self.hidden)
+        at_least(0, layers=self.layers)
+
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        sizes = [prod(shape), *[self.hidden] * self.layers]
+        hidden = [layer for ins, outs in pairwise(sizes) for layer in (nn.Linear(ins, outs), nn.ReLU())]
+        return nn.Sequential(nn.Flatten(), *hidden, nn.Linear(sizes[-1], classes))
+
+
+KERNEL = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cnn:
+    """The lean convolutional network: 6 and 16 filters of 5x5, 64 units."""
+
+    first: int = 6
+    """Filters of the first convolution."""
+
+    second: int = 16
+    """Filters of the second convolution."""
+
+    hidden: int = 64
+    """Units of the fully connected layer; most of the parameters are in front of it."""
+
+    default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
+
+    def __post_init__(self) -> None:
+        at_least(1, first=self.first, second=self.second, hidden=self.hidden)
+
+    def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
+        """Twice convolve, ReLU and halve by max-pooling, then two linear layers.
+
+        Small images keep their size: see ``_stage``. On 28x28 and more it is LeNet's shape.
+        """
+        channels, *sides = shape
+        layers: list[nn.Module] = []
+        for ins, outs in ((channels, self.first), (self.first, self.second)):
+            stage, sides = _stage(ins, outs, sides)
+            layers += stage
+        flat = self.second * sides[0] * sides[1]
+        return nn.Sequential(
+            *layers, nn.Flatten(), nn.Linear(flat, self.hidden), nn.ReLU(), nn.Linear(self.hidden, classes)
+        )
+
+
+def _stage(ins: int, outs: int, sides: list[int]) -> tuple[list[nn.Module], list[int]]:
+    """A convolution and what follows it, and the sides of its result.
+
+    Images with a side under 12 are padded, since a 5x5 filter without padding would eat most of them;
+    pooling stops where it would leave a side under 4.
+    """
+    padding = KERNEL // 2 if min(sides) < 12 else 0
+    layers: list[nn.Module] = [nn.Conv2d(ins, outs, KERNEL, padding=padding), nn.ReLU()]
+    sides = [side + 2 * padding - KERNEL + 1 for side in sides]
+    if min(sides) >= 8:
+        layers.append(nn.MaxPool2d(2))
+        sides = [side // 2 for side in sides]
+    return layers, sides

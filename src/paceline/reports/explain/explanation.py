@@ -1,0 +1,181 @@
+"""What happens in a collective, round by round, as data: the text, the page and the JSON are made from it."""
+
+import math
+import operator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from types import MappingProxyType
+
+from paceline.collectives import build_schedule
+from paceline.collectives.schedule import Round, Schedule, chunk_bounds, pipelined
+from paceline.costs.bandwidth import lower_bound_bytes
+from paceline.errors import UsageError, unknown
+from paceline.reports.explain.request import DisplayLimits, ExplainRequest, Values, first_values, host_of_each
+
+OPERATIONS: Mapping[str, Callable[[float, float], float]] = MappingProxyType(
+    {"sum": operator.add, "mean": operator.add, "max": max, "min": min, "product": operator.mul}
+)
+"""What two numbers become; a mean is divided at the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class ShownMessage:
+    """Chunks ``start`` to ``stop`` (excluded) from one rank to another."""
+
+    source: int
+    target: int
+    start: int
+    stop: int
+    reduces: bool
+    values: Values
+
+
+@dataclass(frozen=True, slots=True)
+class RankValues:
+    """What every rank holds, between rounds."""
+
+    values: tuple[Values, ...]
+    parts: tuple[tuple[tuple[int, ...], ...], ...]
+    """By rank and chunk, the ranks whose values are in it."""
+
+    def finished(self, rank: int, chunk: int) -> bool:
+        """Whether all ranks' values are in this chunk of this rank."""
+        return len(self.parts[rank][chunk]) == len(self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainedRound:
+    """A round, or what every rank does with its own result at the end; then there are no messages."""
+
+    phase: str
+    place: int
+    """Which of the phase's rounds it is, from 1."""
+    of: int
+    messages: tuple[ShownMessage, ...]
+    before: RankValues
+    after: RankValues
+
+    def sent(self, rank: int, chunk: int) -> bool:
+        return any(m.source == rank and m.start <= chunk < m.stop for m in self.messages)
+
+    def received(self, rank: int, chunk: int) -> bool:
+        return any(m.target == rank and m.start <= chunk < m.stop for m in self.messages)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """A collective on values, from what each rank begins with to what all end with."""
+
+    schedule: Schedule
+    hosts: tuple[int, ...]
+    op: str
+    segments: int
+    bounds: tuple[int, ...]
+    """Where each chunk's values start, and the end."""
+    start: RankValues
+    steps: tuple[ExplainedRound, ...]
+
+    @property
+    def end(self) -> RankValues:
+        return self.steps[-1].after if self.steps else self.start
+
+    @property
+    def length(self) -> int:
+        """Values a rank."""
+        return self.bounds[-1]
+
+    @property
+    def agreed(self) -> bool:
+        return len(set(self.end.values)) == 1
+
+    def sent(self, rank: int) -> int:
+        """How many values a rank sends in all."""
+        return sum(len(m.values) for m in self.messages if m.source == rank)
+
+    @property
+    def messages(self) -> tuple[ShownMessage, ...]:
+        return tuple(message for step in self.steps for message in step.messages)
+
+    @property
+    def across(self) -> int:
+        return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
+
+    @property
+    def least(self) -> int:
+        """Values that the busiest rank of any all-reduce must send."""
+        return lower_bound_bytes(self.length, 1, self.schedule.workers)
+
+    def chunk(self, values: Values, start: int, stop: int | None = None) -> Values:
+        return values[self.bounds[start] : self.bounds[start + 1 if stop is None else stop]]
+
+
+def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
+    """Play what was asked for; a ``UsageError`` where it cannot be shown within the limits."""
+    if request.op not in OPERATIONS:
+        raise unknown("operation", request.op, OPERATIONS)
+    hosts = host_of_each(request, limits)
+    limits.check(len(hosts))
+    schedule = pipelined(whole := build_schedule(request.schedule, hosts), request.segments)
+    values = first_values(request, len(hosts), max(len(hosts), schedule.chunks))
+    limits.check(len(hosts), len(values[0]))
+    ranks = range(len(hosts))
+    start = RankValues(values, tuple(((rank,),) * schedule.chunks for rank in ranks))
+    bounds = tuple(chunk_bounds(len(values[0]), schedule.chunks).tolist())
+    steps = list(_steps(schedule, request.op, start, bounds))
+    last = steps[-1].after if steps else start
+    if not all(math.isfinite(value) for row in last.values for value in row):
+        raise UsageError(
+            f"the {request.op} of these values is too large for a 64-bit number: choose smaller ones"
+        )
+    if request.op == "mean" and len(hosts) > 1:
+        means = tuple(tuple(value / len(hosts) for value in row) for row in last.values)
+        steps.append(ExplainedRound("finish", 1, 1, (), last, RankValues(means, last.parts)))
+    return Explanation(
+        schedule=schedule,
+        hosts=hosts,
+        op=request.op,
+        segments=schedule.chunks // whole.chunks,
+        bounds=bounds,
+        start=start,
+        steps=tuple(steps),
+    )
+
+
+def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]) -> Iterator[ExplainedRound]:
+    before = start
+    for phase, group in groupby(schedule.each_round(), key=lambda turn: turn.phase):
+        rounds = list(group)
+        for place, turn in enumerate(rounds, start=1):
+            messages = _messages(turn, before, bounds)
+            after = _after(messages, before, OPERATIONS[op], bounds)
+            yield ExplainedRound(phase, place, len(rounds), messages, before, after)
+            before = after
+
+
+def _messages(turn: Round, before: RankValues, bounds: Sequence[int]) -> tuple[ShownMessage, ...]:
+    columns = (turn.sources, turn.targets, turn.starts, turn.stops, turn.reduces)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return tuple(
+        ShownMessage(
+            source, target, start, stop, reduces, before.values[source][bounds[start] : bounds[stop]]
+        )
+        for source, target, start, stop, reduces in rows
+    )
+
+
+def _after(
+    messages: Sequence[ShownMessage],
+    before: RankValues,
+    of_two: Callable[[float, float], float],
+    bounds: Sequence[int],
+) -> RankValues:
+    values, parts = [list(row) for row in before.values], [list(row) for row in before.parts]
+    for sent in messages:
+        mine = slice(bounds[sent.start], bounds[sent.stop])
+        held = values[sent.target]
+        held[mine] = map(of_two, held[mine], sent.values) if sent.reduces else sent.values
+        for chunk in range(sent.start, sent.stop):
+            arrived, kept = before.parts[sent.source][chunk], parts[sent.target][chunk]
+            parts[sent.target][chunk] = tuple(sorted({*kept, *arrived})) if sent.reduces else arrived
+    return RankValues(tuple(map(tuple, values)), tuple(map(tuple, parts)))

@@ -1,0 +1,150 @@
+"""What a run reports while it trains and when it ends: to the observer of its first worker, and in its folder."""
+
+import torch
+
+from paceline.collectives import NATIVE
+from paceline.records.events import MetricsRow, append_metrics
+from paceline.records.files import from_document, to_document, write_json
+from paceline.records.folder import RunFolder
+from paceline.records.ledger import TimeLedger
+from paceline.records.load import HostLoad, usable_cores
+from paceline.records.observer import Observer, Started
+from paceline.records.servers import ServerTotals
+from paceline.records.spans import Totals
+from paceline.records.summary import Summary
+from paceline.records.system import SystemSampler
+from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.run_folder import HeldFolder, recorded_time
+from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.session import Ending, Position
+from paceline.specs import shorten
+from paceline.strategies import STRATEGIES
+from paceline.strategies.base import Worker
+
+
+class RunReporter:
+    """Reports while this worker is the first member; one that becomes it says so, and how the run began."""
+
+    def __init__(self, observer: Observer, comm: SoloComm, prepared: Prepared) -> None:
+        self._observer, self._comm, self._prepared = observer, comm, prepared
+        self._started: Started | None = None
+        self._introduced = False
+        self._last_row: MetricsRow | None = None
+
+    @property
+    def is_first(self) -> bool:
+        return self._comm.members[0] == self._comm.rank
+
+    def noted(self, sentence: str) -> None:
+        if self.is_first:
+            self._observer.noted(sentence)
+
+    def started(self, held: HeldFolder, parameters: int, first_step: int, seconds: float) -> None:
+        prepared = self._prepared
+        self._started = Started(
+            name=held.folder.path.name,
+            job=prepared.job.name,
+            parameters=parameters,
+            strategy=shorten(prepared.settings.strategy, STRATEGIES),
+            batch_sizes=prepared.settings.batch_sizes,
+            step=prepared.job.step,
+            transport=self._transport(),
+            last_step=prepared.triggers.last,
+            steps_per_epoch=prepared.triggers.steps_per_epoch,
+            first_step=first_step,
+            seconds=seconds,
+            target=prepared.settings.target_accuracy,
+            folder=str(held.folder.path),
+            threads=torch.get_num_threads(),
+            cores=usable_cores(),
+        )
+        if self.is_first:
+            self._introduce()
+
+    def _transport(self) -> str:
+        collective, transport = self._prepared.settings.collective, self._comm.transport
+        plain = collective == NATIVE or self._comm.workers == 1
+        return transport if plain else f"{transport}, by {collective}"
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        if self._introduced:
+            self._observer.stepped(progress, samples, loss, seconds)
+
+    def evaluated(self, row: MetricsRow, held: HeldFolder) -> None:
+        """Write the row into ``metrics.jsonl``; here all workers know which of them are left."""
+        self._last_row = row
+        if self.is_first:
+            held.lock.check()
+            append_metrics(held.folder.metrics, row)
+            self._take_over()
+            self._observer.evaluated(row)
+
+    def _take_over(self) -> None:
+        if not self._introduced:
+            self._observer.noted(f"rank {self._comm.rank} reports from here on: the ranks before it are gone")
+            self._introduce()
+
+    def _introduce(self) -> None:
+        self._introduced = True
+        if self._started is not None:
+            self._observer.started(self._started)
+
+    def finished(
+        self,
+        ending: Ending,
+        held: HeldFolder,
+        me: Worker,
+        position: Position,
+        ledger: TimeLedger,
+        sampler: SystemSampler | None,
+    ) -> Summary:
+        """The run's summary, which the first worker writes; all workers call this, but one that leaves alone."""
+        if ending == "left":  # the other workers train on and have nothing to report yet
+            return self._summary(ending, held.folder, me, position, [ledger.totals()])
+        totals, loads = gather_totals(self._comm, held.folder, ledger, sampler.load if sampler else None)
+        summary = self._summary(ending, held.folder, me, position, totals)
+        summary.loads = loads
+        summary.servers = [from_document(document, ServerTotals) for document in self._comm.server_totals()]
+        held.lock.check()
+        if sampler:
+            summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
+        if self.is_first:
+            write_json(held.folder.summary, summary.to_json())
+            self._take_over()
+            self._observer.finished(summary)
+        return summary
+
+    def _summary(
+        self, ending: Ending, folder: RunFolder, me: Worker, position: Position, totals: list[Totals]
+    ) -> Summary:
+        return Summary(
+            name=folder.path.name,
+            runtime="live",
+            ending=ending,
+            workers=self._comm.workers,
+            steps=position.progress,
+            epochs=self._prepared.triggers.epoch(position.progress),
+            seconds=me.now,
+            samples=sum(one.samples for one in totals),
+            parameters=me.params.numel(),
+            target=self._prepared.settings.target_accuracy,
+            target_seconds=position.reached,
+            final=self._last_row.to_json() if self._last_row else {},
+            totals=totals,
+        )
+
+
+def gather_totals(
+    comm: SoloComm, folder: RunFolder, ledger: TimeLedger, load: HostLoad | None = None
+) -> tuple[list[Totals], list[HostLoad]]:
+    """Every worker's totals, at the index of its rank; of one that is gone, as far as it has recorded them here."""
+    mine = {"totals": to_document(ledger.totals()), "load": to_document(load)}
+    gathered = comm.exchange({"rank": comm.rank, **mine})
+    totals = {one["rank"]: from_document(one["totals"], Totals) for one in gathered}
+    gone = set(range(comm.workers)) | set(folder.event_files())
+    for rank in gone - set(totals):
+        totals[rank] = recorded_time(folder, rank)[0].totals()
+    by_rank = [
+        totals.get(rank, Totals()) for rank in range(max(totals) + 1)
+    ]  # a rank may never have been used
+    return by_rank, [HostLoad(**one["load"]) for one in gathered if one["load"]]

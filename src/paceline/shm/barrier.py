@@ -1,0 +1,176 @@
+"""A barrier in shared memory among the processes of one host, and which of them are still there."""
+
+import os
+import select
+from collections.abc import Sequence
+from ctypes import addressof, c_char
+from mmap import mmap
+from threading import Lock
+from time import monotonic, perf_counter
+
+from paceline.shm import futex
+
+LINE = 64
+"""Bytes between words of different ranks, so that they do not share a cache line."""
+WORD = 4
+MASK = 2**32 - 1
+SPIN = 3e-4
+"""Seconds that a rank looks again and again before it sleeps, which is longer than waking takes: ranks that arrive
+nearly together never sleep. Between two looks it gives its core to any process that wants to compute."""
+NAP = 0.1
+"""Seconds of sleep after which a rank looks whether the others are still there."""
+HAS_LEFT = "has left"
+_FOUND = "is lost, as another rank found"
+
+
+class PeerLost(RuntimeError):
+    """Another rank died, left or did not arrive; the message names it."""
+
+    seen = False
+    """Whether this rank saw it itself, and not only what followed."""
+
+
+class Peers:
+    """The processes of a group on one host, each with a word that is 0 as long as it stays.
+
+    The kernel sees a process that died. A rank that leaves writes which rank is the cause, counted from 1: itself, or
+    the rank that it lost.
+    """
+
+    def __init__(
+        self, memory: mmap, start: int, rank: int, processes: Sequence[int], names: Sequence[int]
+    ) -> None:
+        """The words lie in ``memory`` from ``start`` on; ``names`` is what errors call the ranks."""
+        self.rank, self.size, self.names = rank, len(processes), names
+        self.closed = False
+        self._words = memoryview(memory)[start : start + self.size * LINE].cast("I")
+        self._watched: dict[int, int] = {}
+        self._dead: list[int] = []
+        self._poll, self._lock = select.poll(), Lock()
+        for other, process in enumerate(processes):
+            if other != rank:
+                self._watch(other, process)
+
+    def _watch(self, other: int, process: int) -> None:
+        try:
+            descriptor = os.pidfd_open(process)
+        except ProcessLookupError:
+            self._dead.append(other)
+        else:
+            self._watched[descriptor] = other
+            self._poll.register(descriptor, select.POLLIN)
+
+    def gone(self) -> dict[int, tuple[int, str]]:
+        """The ranks that will do nothing more, each with the rank that is the cause and what became of that."""
+        with self._lock:  # several threads may wait, and poll is for one at a time
+            dead = self._dead + [self._watched[descriptor] for descriptor, _ in self._poll.poll(0)]
+        found = {other: (other, "died") for other in dead}
+        for other in range(self.size):
+            culprit = self._words[other * LINE // WORD] - 1
+            if culprit >= 0 and other != self.rank:
+                found[other] = (culprit, HAS_LEFT if culprit == other else _FOUND)
+        return found
+
+    def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
+        """The error to raise for a rank that is gone; from now on this rank counts as gone too, because of it."""
+        self.leave(culprit)
+        error = PeerLost(f"rank {self.names[culprit]} {fate} (during {doing})")
+        error.seen = fate not in (HAS_LEFT, _FOUND)
+        return error
+
+    def leave(self, culprit: int) -> None:
+        """Let the others know that this rank does nothing more, and which rank is the cause."""
+        mine = self.rank * LINE // WORD
+        if not self._words[mine]:
+            self._words[mine] = culprit + 1
+
+    def close(self) -> None:
+        """Stop watching; threads of this process that still wait give up."""
+        self.closed = True
+        with self._lock:
+            for descriptor in self._watched:
+                self._poll.unregister(descriptor)
+                os.close(descriptor)
+            self._watched = {}
+
+
+def died(process: int) -> bool:
+    """Whether a process of this host has ended, even if its parent has not collected it yet."""
+    try:
+        descriptor = os.pidfd_open(process)
+    except ProcessLookupError:
+        return True
+    try:
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        return bool(poll.poll(0))
+    finally:
+        os.close(descriptor)
+
+
+def address_of(memory: mmap) -> int:
+    return addressof(c_char.from_buffer(memory))
+
+
+class Barrier:
+    """One word a rank, which holds the number of times that it has arrived.
+
+    A rank is never more than one beat ahead of another, so what was written before beat b and is read after it may be
+    overwritten from beat b + 2 on: two buffers, used in turn, are always enough. Not for several threads at once.
+    """
+
+    def __init__(self, memory: mmap, start: int, peers: Peers, timeout: float) -> None:
+        """The words lie in ``memory`` from ``start`` on; a rank waits ``timeout`` seconds for another."""
+        rank, size = peers.rank, peers.size
+        self.beat = 0
+        self.doing = "a collective"
+        """What the rank does, for errors."""
+        self.timeout = timeout
+        self._peers = peers
+        self._words = memoryview(memory)[start : start + size * LINE].cast("I")
+        self._address = address_of(memory) + start
+        self._others = [(other, other * LINE // WORD) for other in range(size) if other != rank]
+        self._mine = rank * LINE // WORD
+        self._lost = ""
+
+    def wait(self) -> None:
+        """Return when all ranks have arrived; raises ``PeerLost`` if one cannot arrive any more."""
+        if self._lost:
+            raise PeerLost(self._lost)
+        words = self._words
+        self.beat = beat = (self.beat + 1) & MASK
+        words[self._mine] = beat
+        futex.wake(self._address + self._mine * WORD)
+        for other, place in self._others:
+            if (words[place] - beat) & MASK > 1:
+                self._wait_for(other, place, beat)
+
+    def _wait_for(self, other: int, place: int, beat: int) -> None:
+        words = self._words
+        end = perf_counter() + SPIN
+        while perf_counter() < end:
+            if (words[place] - beat) & MASK <= 1:
+                return
+            os.sched_yield()
+        begun = monotonic()
+        while ((seen := words[place]) - beat) & MASK > 1:
+            if self._lost:  # closed meanwhile, by another thread
+                raise PeerLost(self._lost)
+            for late, (culprit, fate) in self._peers.gone().items():
+                if (words[late * LINE // WORD] - beat) & MASK > 1:
+                    self._give_up(culprit, fate)
+            if monotonic() - begun > self.timeout:
+                self._give_up(other, f"did not arrive within {self.timeout:g} s")
+            futex.sleep(self._address + place * WORD, seen, NAP)
+
+    def _give_up(self, culprit: int, fate: str) -> None:
+        error = self._peers.loss(culprit, fate, self.doing)
+        self._lost = str(error)
+        futex.wake(self._address + self._mine * WORD)
+        raise error
+
+    def close(self) -> None:
+        """Never arrive again; ranks that wait for this one notice at once."""
+        self._peers.leave(self._peers.rank)
+        self._lost = self._lost or "this group was closed"
+        futex.wake(self._address + self._mine * WORD)

@@ -1,0 +1,165 @@
+"""Carries collectives out one after the other: at once where the caller waits, in a thread where it does not."""
+
+import threading
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from functools import partial
+from queue import Empty, SimpleQueue
+
+import torch
+from torch import Tensor
+from torch.distributed import Work
+from torch.futures import Future
+
+from paceline.shm.barrier import PeerLost
+
+Task = Callable[[], None]
+LINGER = 5.0
+"""Seconds after which a thread without work ends."""
+
+
+class FinishedWork(Work):
+    """Work that was done before it was returned; made for every small collective, so it holds little."""
+
+    def __init__(self, result: Sequence[Tensor]) -> None:
+        super().__init__()
+        self._result = list(result)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def result(self) -> list[Tensor]:
+        return self._result
+
+    def get_future(self) -> Future[list[Tensor]]:
+        future: Future[list[Tensor]] = Future()
+        future.set_result(self._result)
+        return future
+
+
+class QueuedWork(Work):
+    """Work that a thread will do; its future is completed there."""
+
+    def __init__(self, task: Task, result: Sequence[Tensor], source: int = -1) -> None:
+        super().__init__()
+        self._task, self._result = task, list(result)
+        self.source = source
+        """Where a message came from; set by the task where it could have come from any rank."""
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._future: Future[list[Tensor]] = Future()
+
+    def run(self) -> None:
+        try:
+            with torch.no_grad():  # tensors that want gradients are moved like others
+                self._task()
+        except BaseException as error:  # raised where the work is waited for
+            self._error = error
+            self._over.set()
+            self._future.set_exception(error)  # type: ignore[arg-type]  # its stub asks for a result
+        else:
+            self._over.set()
+            self._future.set_result(self._result)
+
+    def wait(self, timeout: timedelta = timedelta(0)) -> bool:
+        """Return when the work is done; raises what went wrong."""
+        seconds = timeout.total_seconds()
+        if not self._over.wait(seconds if seconds > 0 else None):
+            raise PeerLost(f"the work was not done within {seconds:g} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def is_completed(self) -> bool:
+        return self._over.is_set()
+
+    def is_success(self) -> bool:
+        return self._over.is_set() and self._error is None
+
+    def exception(self) -> BaseException | None:
+        return self._error
+
+    def result(self) -> list[Tensor]:
+        return self._result
+
+    def source_rank(self) -> int:
+        return self.source
+
+    _source_rank = source_rank
+
+    def get_future(self) -> Future[list[Tensor]]:
+        return self._future
+
+
+class WorkQueue:
+    """Work in the order in which it was asked for, one at a time. A thread is there while there is work for it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._queue: SimpleQueue[QueuedWork | None] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._last: QueuedWork | None = None
+        self._changing, self._turn = threading.Lock(), threading.Lock()
+
+    @property
+    def idle(self) -> bool:
+        return self._last is None or self._last.is_completed()
+
+    def now(self, task: Task, result: Sequence[Tensor] = ()) -> Work:
+        """Do it here, or wait for its turn."""
+        if self.idle:
+            with torch.no_grad():
+                self._alone(task)
+            return FinishedWork(result)
+        work = self.later(task, result)
+        work.wait()
+        return work
+
+    def later(self, task: Task, result: Sequence[Tensor] = ()) -> QueuedWork:
+        return self.add(QueuedWork(partial(self._alone, task), result))
+
+    def add(self, work: QueuedWork) -> QueuedWork:
+        with self._changing:
+            self._last = work
+            self._queue.put(work)
+            # In a callback of earlier work this is the thread itself, and may wait for the new work: another goes on.
+            if self._thread is None or self._thread is threading.current_thread():
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._thread.start()
+        return work
+
+    def _alone(self, task: Task) -> None:
+        with self._turn:  # a callback may ask for work in its own thread
+            task()
+
+    def _run(self) -> None:
+        me = threading.current_thread()
+        while self._thread is me:
+            try:
+                work = self._queue.get(timeout=LINGER)
+            except Empty:
+                work = None
+            if work is not None:
+                work.run()
+            elif self._retire():
+                return
+
+    def _retire(self) -> bool:
+        with self._changing:
+            if not self._queue.empty():
+                return False
+            self._thread = None
+            return True
+
+    def close(self, seconds: float | None = None) -> None:
+        """Wait until all that was asked for is done, but not longer than so many seconds."""
+        thread = self._thread
+        self._queue.put(None)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(seconds)

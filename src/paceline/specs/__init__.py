@@ -1,0 +1,237 @@
+"""Short specs with named settings, such as ``local-sgd:period=16``, made into the object they name.
+
+A table maps each name to an import string ("package.module:Class"); a user's own class is named by its import path,
+``my_file.py:Baton:period=4`` or ``my_package.module:Baton:period=4``. The class is a keyword-only dataclass whose
+fields are the settings; a type with a classmethod ``parse`` reads itself from text. Nothing is imported until it is
+built.
+"""
+
+import dataclasses
+import inspect
+import re
+import types
+from collections.abc import Callable, Mapping
+from functools import partial
+from importlib import import_module
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+from paceline.errors import ParseError, UsageError, unknown
+from paceline.specs.source import Setting, describe, is_dataclass_source, load, raised, settings_of
+
+__all__ = [
+    "Setting",
+    "Table",
+    "build",
+    "check",
+    "describe",
+    "factory",
+    "find",
+    "import_path",
+    "list_command",
+    "load",
+    "short_name",
+    "shorten",
+    "show",
+    "split",
+    "with_setting",
+]
+
+Table = Mapping[str, str]
+
+MEMBERS: Mapping[str, tuple[str, ...]] = {
+    "strategy": (
+        "sync_point",
+        "replicated",
+        "least_workers",
+        "staleness_bound",
+        "served",
+        "worker",
+        "central",
+    ),
+    "codec": ("sums", "encode", "decode", "message_bytes"),
+    "data": ("load",),
+    "optimizer": ("__call__",),
+    "schedule": ("__call__",),
+}
+"""What a class of each kind must have; a model may be any class or function that makes an ``nn.Module``."""
+
+_IMPORT_PATH = re.compile(r"((?:[^:]+\.py|[A-Za-z_][\w.]*):[A-Za-z_]\w*)(?::(.*))?", re.DOTALL)
+
+
+def split(text: str, table: Table) -> tuple[str, dict[str, str]]:
+    """Take "name:key=value,key=value" apart; the name is one of the table or an import path."""
+    name, colon, rest = text.strip().partition(":")
+    if name not in table and (found := _IMPORT_PATH.fullmatch(text.strip())):
+        name, rest = found[1], found[2] or ""
+        colon = rest
+    settings: dict[str, str] = {}
+    for part in (piece.strip() for piece in rest.split(",") if colon):
+        key, equals, value = part.partition("=")
+        if not equals or not key.strip():
+            raise UsageError(f"{part!r} in {text!r} is not a setting: write {name}:key=value,key=value")
+        if key.strip() in settings:
+            raise UsageError(f"{key.strip()!r} is set twice in {text!r}; set it once")
+        settings[key.strip()] = value.strip()
+    return name, settings
+
+
+def short_name(text: str, table: Table) -> str:
+    """The name without settings; of an import path, the class's."""
+    return split(text, table)[0].rpartition(":")[2]
+
+
+def import_path(text: str, table: Table) -> str | None:
+    """The import path in a spec; None where its name is in the table."""
+    name = split(text, table)[0]
+    return name if ":" in name else None
+
+
+def with_setting(text: str, table: Table, key: str, value: str) -> str:
+    """The spec with one setting more; a UsageError where it has it already."""
+    name, settings = split(text, table)
+    if key in settings:
+        raise UsageError(f"{text!r} sets {key} already, so {key}={value} has no place; leave one out")
+    return _join(name, settings | {key: value})
+
+
+def find(path: str) -> Any:
+    """The object behind an import string of ours."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
+
+
+def check(text: str, table: Table, kind: str) -> None:
+    """Refuse a spec whose name or settings are unknown, without importing what it names."""
+    name, settings = _look_up(text, table, kind)
+    if name not in table and not is_dataclass_source(name, kind):
+        return  # a function, or a class from elsewhere: its settings are known when it is built
+    known = settings_of(table.get(name, name)) if settings else ()
+    for key in settings:
+        if key.replace("-", "_") not in known:
+            raise unknown(f"setting of {kind} {name!r}", key, known)
+
+
+def build(text: str, table: Table, kind: str) -> Any:
+    make = factory(text, table, kind)
+    try:
+        return make()
+    except UsageError:
+        raise
+    except ValueError as error:
+        raise UsageError(f"{kind} {text!r}: {error}") from error
+    except Exception as error:
+        if split(text, table)[0] in table:
+            raise
+        raise UsageError(f"{kind} {text!r} raised {raised(error)}") from error
+
+
+def factory(text: str, table: Table, kind: str) -> Callable[[], Any]:
+    """What makes the object that a spec names, with its settings filled in."""
+    name, settings = _look_up(text, table, kind)
+    target = find(table[name]) if name in table else _checked(load(name, kind), name, kind)
+    if not settings:
+        return target if callable(target) else lambda: target
+    types_of = _parameters(target)
+    values = {}
+    for key, value in settings.items():
+        field = key.replace("-", "_")
+        if field not in types_of:
+            raise unknown(f"setting of {kind} {name!r}", key, types_of)
+        values[field] = _convert(value, types_of[field], f"{key} of {name!r}")
+    return partial(target, **values)
+
+
+def _checked(target: Any, name: str, kind: str) -> Any:
+    """A user's own class, if it is of the kind."""
+    if kind not in MEMBERS:
+        return target
+    if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
+        raise UsageError(
+            f"{kind} {name} is not a dataclass; write @dataclass(frozen=True, kw_only=True) above its class"
+        )
+    missing = [member for member in MEMBERS[kind] if member not in dir(target)]
+    missing = [*missing, *sorted(getattr(target, "__abstractmethods__", ()))]
+    if missing:
+        base = ": inherit from paceline.Strategy and define the rest" if kind == "strategy" else "; define it"
+        raise UsageError(f"{kind} {name} has no {' and no '.join(missing)}{base}")
+    return target
+
+
+def _look_up(text: str, table: Table, kind: str) -> tuple[str, dict[str, str]]:
+    name, settings = split(text, table)
+    if name.endswith(".py"):
+        raise UsageError(f"{kind} {text!r} names a file and no class in it; write {name}:Class")
+    if name not in table and ":" not in name:
+        raise unknown(kind, name, table, see=f"paceline {list_command(kind)}")
+    return name, settings
+
+
+def list_command(kind: str) -> str:
+    """The command that lists what there is of a kind."""
+    return {"strategy": "strategies", "data": "data"}.get(kind, f"{kind}s")
+
+
+def show(name: str, thing: Any) -> str:
+    """The spec that would make ``thing`` again, every setting named."""
+    return _join(name, {field.name: getattr(thing, field.name) for field in dataclasses.fields(thing)})
+
+
+def shorten(text: str, table: Table) -> str:
+    """The spec without the settings that have their defaults."""
+    name, settings = split(text, table)
+    if name not in table:
+        return text
+    defaults = {setting.name: setting.default for setting in describe(table[name])[1]}
+    return _join(name, {key: value for key, value in settings.items() if defaults.get(key) != value})
+
+
+def _join(name: str, settings: Mapping[str, Any]) -> str:
+    return f"{name}:{','.join(f'{key}={value}' for key, value in settings.items())}" if settings else name
+
+
+def _parameters(target: Any) -> dict[str, Any]:
+    """The settings of a dataclass, or of another class or function, each with its type."""
+    if not callable(target):
+        return {}
+    if dataclasses.is_dataclass(target):
+        hints = get_type_hints(target)
+        return {field.name: hints[field.name] for field in dataclasses.fields(target) if field.init}
+    hints = get_type_hints(inspect.getattr_static(target, "__init__") if isinstance(target, type) else target)
+    named = (one for one in inspect.signature(target).parameters.values() if one.kind not in (2, 4))
+    return {one.name: hints.get(one.name, _type_of(one.default)) for one in named}
+
+
+def _type_of(default: Any) -> Any:
+    return str if default is inspect.Parameter.empty or default is None else type(default)
+
+
+def _convert(text: str, kind: Any, where: str) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        return _convert_any(text, get_args(kind), where)
+    if hasattr(kind, "parse"):
+        return kind.parse(text)
+    if kind is bool:
+        if text.lower() not in ("true", "false", "yes", "no"):
+            raise ParseError(f"{text!r} is not a value for {where}: write true or false")
+        return text.lower() in ("true", "yes")
+    if kind is str:
+        return text
+    try:
+        return kind(text)
+    except (ValueError, TypeError):
+        needed = {"int": "a whole number", "float": "a number"}.get(
+            name := getattr(kind, "__name__", str(kind)), f"a {name}"
+        )
+        raise ParseError(f"{text!r} is not a value for {where}: it must be {needed}") from None
+
+
+def _convert_any(text: str, kinds: tuple[Any, ...], where: str) -> Any:
+    mistakes = []
+    for kind in kinds:
+        if kind is type(None):
+            continue
+        try:
+            return _convert(text, kind, where)
+        except ParseError as mistake:
+            mistakes.append(str(mistake))
+    raise UsageError("; or ".join(mistakes))

@@ -1,0 +1,298 @@
+"""The declared approximation: steps with many workers and servers, where workers vary or do not wait for all.
+
+Small runs with servers are simulated worker by worker; a large one would take minutes, so its step is bounded by what
+links and servers can carry. Workers that wait for no other spread over time: a step takes the worker's computing and
+its own exchange, or longer where a shared link or server is busy all the time (the asymptotic bounds of operational
+analysis; Denning and Buzen, 1978). Against the simulation of every worker it is within 10 % with one server and within
+25 % with several, rounds within 8 % (``docs/accuracy.md``; ``tests/studies/test_closed_path.py`` holds it to that).
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import inf, log2
+
+import torch
+
+from paceline.clusters.cluster import Cluster
+from paceline.costs.topology import Topology
+from paceline.records.spans import StepBreakdown
+from paceline.strategies.messages import HEADER
+from paceline.studies.predict.extremes import Lognormal, expected_maximum, mean_factor, sum_of
+from paceline.studies.predict.observe import updates_before_answering
+from paceline.studies.predict.prediction import PredictedStep
+from paceline.studies.predict.setup import Change, Setup, apply_change
+
+CROWDED = 0.2
+"""Fraction by which links carry less with every doubling of servers beside workers: these slow down those, workers wait
+for all servers, and links are idle meanwhile. Found by simulation; servers on hosts of their own lose a tenth."""
+
+Demand = Mapping[int, float]
+"""By group of workers: seconds for which a step of all workers of the group keeps a link or a server busy."""
+
+
+def approximate_rounds(setup: Setup, by_groups: Callable[[Setup], PredictedStep]) -> PredictedStep:
+    """Synchronous rounds of workers that vary: gradients arrive one after the other, the last one decides.
+
+    The step of workers that do not vary is known exactly; added is by how much later the servers have everything.
+    """
+    even = apply_change(replace(setup, jitter=0.0), Change(even=True))
+    still = by_groups(even)
+    parts, own = still.breakdown, mean_factor(setup.jitter)
+    computing = parts.data + parts.forward + parts.backward
+    later = ServedLoad(setup).carried() - ServedLoad(even).carried()
+    seconds = max(still.seconds + later, own * computing)
+    rest = seconds - own * computing
+    communicate = max(0.0, min(parts.communicate, rest - parts.wait))
+    longer = {part: own * getattr(parts, part) for part in ("data", "forward", "backward")}
+    return replace(
+        still,
+        breakdown=replace(parts, **longer, communicate=communicate, wait=rest - communicate),
+        rate=still.rate * still.seconds / seconds,
+        path="approximation",
+    )
+
+
+def approximate_bounded(setup: Setup) -> PredictedStep:
+    """Stale-synchronous and asynchronous training, where workers wait for few others or for none."""
+    load = ServedLoad(setup)
+    groups, paces, held, busy = load.groups, load.paces, load.held(), load.busy
+    alone = {place: 1 / (held[place] * busy / paces[place] + load.exchange(place)) for place in groups}
+    together = load.staleness < inf
+    rates = _shared_rates(alone, load.demands(), together)
+    if together and len(set(paces.values())) > 1:
+        first = min(held[place] * busy / paces[place] for place in groups)
+        slowest_rate = 1 / load.lock_step(alone, first)
+        rates = {place: min(rate, slowest_rate) for place, rate in rates.items()}
+    steps = {place: load.count(place) * rates[place] for place in groups}
+    total = sum(steps.values())
+    seconds, own = load.workers / total, mean_factor(setup.jitter)
+    scale = own * sum(steps[place] / total / paces[place] for place in groups)
+    exchange = seconds - scale * busy
+    longer = sum(steps[place] / total * (held[place] - own) / paces[place] for place in groups)
+    # Workers that are held together with slower groups wait for them, not for links.
+    slowest = max(1 / rate for rate in alone.values()) if together else 0.0
+    behind = sum(steps[place] / total * max(0.0, slowest - 1 / alone[place]) for place in groups)
+    wait = min(exchange, load.answer + longer * busy + behind)
+    return PredictedStep(
+        breakdown=StepBreakdown(
+            data=setup.cost.step.data * scale,
+            forward=setup.cost.step.forward * scale,
+            backward=setup.cost.step.backward * scale,
+            communicate=exchange - wait,
+            wait=wait,
+        ),
+        sent=float(sum(load.pushes)),
+        rate=total * setup.cost.samples,
+        path="approximation",
+    )
+
+
+@dataclass(frozen=True)
+class ServedLoad:
+    """What the workers of a setup ask of its links and servers in one step."""
+
+    setup: Setup
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """With the hosts of servers as groups of their own, and links no faster than their processes encrypt."""
+        hosts = self.setup.server_hosts
+        return self.setup.cluster.split(hosts).encrypted(hosts)
+
+    @cached_property
+    def servers(self) -> list[int]:
+        """The group of each server."""
+        return [self.cluster.group_at(host) for host in self.setup.server_hosts]
+
+    @cached_property
+    def groups(self) -> list[int]:
+        """Those with workers."""
+        return [place for place, group in enumerate(self.cluster.groups) if group.workers]
+
+    @cached_property
+    def topology(self) -> Topology:
+        return Topology(self.cluster, by_group=True)
+
+    @cached_property
+    def paces(self) -> dict[int, float]:
+        split = replace(self.setup, cluster=self.cluster)
+        return dict(zip(self.groups, split.paces, strict=True))
+
+    @property
+    def workers(self) -> int:
+        return self.cluster.workers
+
+    def count(self, place: int) -> int:
+        return self.cluster.groups[place].workers
+
+    @property
+    def busy(self) -> float:
+        """Seconds that a worker computes in a step."""
+        step = self.setup.cost.step
+        return step.data + step.forward + step.backward
+
+    @property
+    def staleness(self) -> float:
+        bound = self.setup.program.staleness_bound
+        assert bound is not None, "what declares no bound is simulated"
+        return bound
+
+    def held(self) -> dict[int, float]:
+        """How many times as long as without jitter a step takes, with what the slowest holds a worker back.
+
+        A worker that may be s steps ahead is held back no more than by a barrier every s + 1 steps.
+        """
+        jitter = self.setup.jitter
+        if not jitter or self.staleness == inf:
+            return dict.fromkeys(self.groups, mean_factor(jitter))
+        steps = int(self.staleness) + 1
+        time = sum_of([1.0] * steps, jitter)
+        return {place: expected_maximum([(time, self.count(place))]) / steps for place in self.groups}
+
+    @cached_property
+    def shards(self) -> list[int]:
+        """Bytes of the parameters that each server keeps."""
+        shape, servers = self.setup.shape, len(self.servers)
+        width = shape.dtype.itemsize
+        return [width * (shape.size // servers + (rank < shape.size % servers)) for rank in range(servers)]
+
+    @cached_property
+    def models(self) -> list[int]:
+        """Bytes of a message from each server."""
+        return [HEADER + shard for shard in self.shards]
+
+    @cached_property
+    def pushes(self) -> list[int]:
+        """Bytes of a message to each server."""
+        shape = self.setup.shape
+        return [HEADER + shape.compression.message(shard, shape.dtype.itemsize) for shard in self.shards]
+
+    @cached_property
+    def answer(self) -> float:
+        """Seconds that a server takes to answer one gradient; where it updates by the clock, it answers at once."""
+        times = self.setup.times
+        if not updates_before_answering(self.setup.program):
+            return times.serve
+        return times.serve + self.setup.updating * (times.apply + times.aggregate) / len(self.servers)
+
+    def exchange(self, place: int) -> float:
+        """A worker's push, the servers' answer and its way back, with no other worker under way."""
+        compression = self.setup.shape.compression
+        coding = sum(compression.encode(shard) + compression.decode(shard) for shard in self.shards)
+        return self._one_way(place, self.pushes) + self._one_way(place, self.models) + coding + self.answer
+
+    def _one_way(self, place: int, sizes: list[int]) -> float:
+        host = self.cluster.groups[place].host
+        near = far = slowest = latency = 0.0
+        for size, server in zip(sizes, self.servers, strict=True):
+            if server == place:
+                near += size
+            else:
+                other = self.cluster.groups[server].host.link
+                far += size
+                slowest = max(slowest, size / other.bandwidth)
+                latency = max(latency, host.link.latency, other.latency)
+        inside = host.inside.latency + near / host.inside.bandwidth if near else 0.0
+        return max(inside, latency + max(slowest, far / host.link.bandwidth))
+
+    def demands(self) -> list[Demand]:
+        """What all workers of each group ask of every link and every server in one step."""
+        answers = {place: self.count(place) * self.answer for place in self.groups}
+        beside = any(self.count(place) for place in self.servers)
+        longer = 1 + CROWDED * log2(len(self.servers)) if beside else 1.0
+        loads = self._loads(self.groups, self.pushes, self.models).values()
+        return [*({place: longer * busy for place, busy in load.items()} for load in loads), answers]
+
+    def lock_step(self, alone: Mapping[int, float], first: float) -> float:
+        """Seconds of a step where slower workers hold faster ones, which are released all at once.
+
+        So their models arrive together, ``first`` seconds of computing later their gradients leave together, and
+        neither direction is used while the other is. Or the slowest decides, whose model comes with all of theirs.
+        """
+        nothing = [0] * len(self.servers)
+        slow = min(self.paces.values())
+        faster = [place for place in self.groups if self.paces[place] > slow]
+
+        def carry(groups: list[int], pushes: list[int], models: list[int]) -> float:
+            return max(sum(demand.values()) for demand in self._loads(groups, pushes, models).values())
+
+        pushes = max(carry(self.groups, self.pushes, nothing), self.workers * self.answer)
+        pulls, theirs = (carry(ones, nothing, self.models) for ones in (self.groups, faster))
+        return max(max(1 / rate for rate in alone.values()) + theirs, first + pushes + pulls)
+
+    def _loads(self, groups: list[int], pushes: list[int], models: list[int]) -> dict[int, dict[int, float]]:
+        """Seconds for which messages of these sizes keep each link busy, by group of workers."""
+        found: dict[int, dict[int, float]] = {}
+        for place in groups:
+            for push, model, server in zip(pushes, models, self.servers, strict=True):
+                routes = (
+                    (self.topology.to_server(place, server), push),
+                    (self.topology.from_server(server, place), model),
+                )
+                for route, size in routes:
+                    for link, times in route.crosses.items():
+                        demand = found.setdefault(link, {})
+                        seconds = times * size / self.topology.capacities[link]
+                        demand[place] = demand.get(place, 0.0) + seconds
+        return found
+
+    def carried(self) -> float:
+        """When all gradients of a round are through the links to the servers.
+
+        A server's link is through when, after some worker's gradient has arrived, it and all later ones have been
+        carried; the links of workers, when the last of all has sent its own; the memory of a server's host, when those
+        on it have.
+        """
+        arrivals, topology = self._arrivals(), self.topology
+        left = torch.arange(self.workers, 0, -1, dtype=torch.float64) / self.workers
+        out, inside, shared = (dict[int, float]() for _ in range(3))
+        for place in self.groups:
+            near = {topology.out_of(place): out, topology.inside(place): inside}
+            for server, size in zip(self.servers, self.pushes, strict=True):
+                for link, often in topology.to_server(place, server).crosses.items():
+                    found = near.get(link, shared)
+                    found[link] = found.get(link, 0.0) + often * size / topology.capacities[link]
+        ends = [float((arrivals + left * busy).max()) for busy in shared.values()]
+        ends += [float(arrivals[-1]) + busy for busy in out.values()]
+        for place, times in self._computing().items():
+            ends.append(expected_maximum([times]) + inside.get(topology.inside(place), 0.0))
+        return max(ends)
+
+    def _computing(self) -> dict[int, tuple[Lognormal, int]]:
+        """How long workers of each group compute, and how many they are."""
+        jitter = self.setup.jitter
+        return {
+            place: (sum_of([self.busy / pace], jitter), self.count(place))
+            for place, pace in self.paces.items()
+        }
+
+    def _arrivals(self) -> torch.Tensor:
+        """When workers of all groups have computed, in order, as it is in the mean."""
+        groups = list(self._computing().values())
+        times = [
+            time.quantiles((torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25))
+            for time, many in groups
+        ]
+        arrivals = torch.cat(times).sort().values
+        arrivals[-1] = expected_maximum(groups)
+        return arrivals
+
+
+def _shared_rates(alone: Mapping[int, float], demands: list[Demand], together: bool) -> dict[int, float]:
+    """Steps a second of a worker of each group: as fast as alone, until what is shared is full (max-min fairness).
+
+    Where workers are held ``together`` all are as fast as the slowest group.
+    """
+    rates: dict[int, float] = {}
+    while len(rates) < len(alone):
+        waiting = [place for place in alone if place not in rates]
+        level = min(alone[place] for place in waiting)
+        full = {place for place in waiting if alone[place] <= level}
+        for demand in demands:
+            asked = sum(demand.get(place, 0.0) for place in waiting)
+            room = 1 - sum(seconds * rates.get(place, 0.0) for place, seconds in demand.items())
+            if asked and room / asked < level:
+                level, full = room / asked, {place for place in waiting if demand.get(place)}
+        rates |= dict.fromkeys(waiting if together else full, level)
+    return rates

@@ -1,0 +1,158 @@
+"""If these fail, a user's own strategy, model or optimizer works in one command and not in another."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from command import run_json, run_paceline
+from paceline.records.tensors import read_tensors
+
+PAGE = Path(__file__).parents[2] / "docs" / "add-a-strategy.md"
+BATON = "baton.py:Baton:period=4"
+SHORT = ("--strategy", BATON, "--workers", "2", "--batch-size", "16", "--checkpoint-every", "10 steps")
+
+PARTS = """
+from dataclasses import dataclass
+from torch import Tensor, nn, optim
+
+
+class Net(nn.Module):
+    def __init__(self, width: int = 16) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 10))
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.layers(images)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plain:
+    lr: float = 0.1
+
+    def __call__(self, parameters):
+        return optim.SGD(parameters, lr=self.lr)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Halving:
+    epochs: int = 1
+
+    def __call__(self, epoch: float) -> float:
+        return 0.5 ** (epoch // self.epochs)
+
+
+class NoDataclass:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoStrategy:
+    period: int = 1
+"""
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A user's folder, with the strategy that the page shows and a file of other parts."""
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.S)
+    (source,) = [block for block in blocks if "class Baton" in block]
+    (tmp_path / "baton.py").write_text(source)
+    (tmp_path / "parts.py").write_text(PARTS)
+    return tmp_path
+
+
+def model_of(folder, document):
+    return read_tensors(folder / document["run"]["folder"] / "model.safetensors")
+
+
+def same(one, other):
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_the_strategy_on_the_page_trains_live_as_in_virtual_time_and_resumes(folder):
+    through = run_json("train", *SHORT, "--iterations", "30", cwd=folder)
+    simulated = run_json("simulate", *SHORT, "--iterations", "30", cwd=folder)
+    assert same(model_of(folder, through), model_of(folder, simulated))
+    first = run_json("train", *SHORT, "--iterations", "10", cwd=folder)
+    resumed = run_json("train", "--resume", first["run"]["folder"], "--iterations", "30", cwd=folder)
+    assert same(model_of(folder, resumed), model_of(folder, through))
+    config = json.loads((folder / first["run"]["folder"] / "config.json").read_text())
+    assert config["settings"]["strategy"] == BATON
+    assert [Path(file).name for file in config["code"]] == ["baton.py"]
+
+    file = folder / "baton.py"
+    file.write_text(file.read_text() + "# changed\n")
+    refused = run_paceline(
+        "train", "--resume", first["run"]["folder"], "--iterations", "40", check=2, cwd=folder
+    )
+    assert "baton.py and call Baton(), and that file is not what the run last ran with" in refused.stderr
+    file.unlink()
+    refused = run_paceline(
+        "train", "--resume", first["run"]["folder"], "--iterations", "40", check=2, cwd=folder
+    )
+    assert "would call Baton() of 'baton.py', which is not found in" in refused.stderr
+
+
+def test_a_model_an_optimizer_and_a_schedule_come_by_import_path(folder):
+    options = ("--model", "parts.py:Net:width=8", "--optimizer", "parts:Plain:lr=0.2", "--iterations", "6")
+    options = (*options, "--schedule", "parts.py:Halving", "--batch-size", "16", "--workers", "2")
+    live, virtual = (run_json(command, *options, cwd=folder) for command in ("train", "simulate"))
+    assert live["run"]["job"] == "digits-Net"
+    assert same(model_of(folder, live), model_of(folder, virtual))
+    assert model_of(folder, live)["layers.1.weight"].shape == (8, 64)
+
+
+@pytest.mark.parametrize(
+    ("option", "spec", "words"),
+    [
+        ("strategy", "lost.py:Baton", "there is no file"),
+        ("strategy", "lost_module:Baton", "there is no module 'lost_module'"),
+        ("strategy", "baton.py", "names a file and no class in it; write baton.py:Class"),
+        ("strategy", "baton.py:Batn", "has no 'Batn'; did you mean 'Baton'"),
+        (
+            "strategy",
+            "baton.py:Baton:perod=4",
+            "unknown setting of strategy 'baton.py:Baton' 'perod'; did you mean 'period'?",
+        ),
+        ("strategy", "baton.py:Baton:period=x", "'x' is not a value for period of 'baton.py:Baton'"),
+        ("strategy", "baton.py:Baton:period=0", "a period of 0 is too short"),
+        (
+            "strategy",
+            "parts.py:NoDataclass",
+            "is not a dataclass; write @dataclass(frozen=True, kw_only=True)",
+        ),
+        ("strategy", "parts.py:NoStrategy", "inherit from paceline.Strategy"),
+        ("model", "parts.py:Net:depth=3", "unknown setting of model 'parts.py:Net' 'depth'"),
+        ("model", "parts.py:Plain", "it must make an nn.Module"),
+        ("optimizer", "parts:NoStrategy", "has no __call__"),
+    ],
+)
+def test_what_is_wrong_with_a_plug_in_is_one_sentence(option, spec, words, folder):
+    for command in ("train", "simulate"):
+        refused = run_paceline(command, f"--{option}", spec, "--iterations", "1", check=2, cwd=folder)
+        assert words in refused.stderr
+        assert refused.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("jitter", ["0", "0.1"])
+def test_the_strategy_on_the_page_is_predicted(folder, jitter):
+    """With no further code: one worker, several, several a host, and with compute times that vary."""
+    words = ["mlp", "--device", "v100", "--network", "1gbit", "--per-host", "2", "--workers", "1,2,5,64"]
+    command = ["predict", *words, "--jitter", jitter, "--strategy"]
+    baton, apart = (run_json(*command, one, cwd=folder) for one in (BATON, "local-sgd:period=4"))
+    rows, others = (document["series"][0]["rows"] for document in (baton, apart))
+    assert [row["workers"] for row in rows] == [1, 2, 5, 64]
+    assert rows[0]["step"] == pytest.approx(others[0]["step"])
+    assert all(row["breakdown"]["communicate"] > 0 for row in rows[1:])
+    assert all(row["speed_up"] > 0 for row in rows)
+
+
+def test_the_strategy_on_the_page_is_predicted_on_an_uneven_cluster(folder):
+    (folder / "uneven.toml").write_text('[[hosts]]\ncount = 2\n[[hosts]]\nname = "slow"\nspeed = 0.5\n')
+    words = ["mlp", "--device", "v100", "--cluster", "uneven.toml", "--strategy", BATON]
+    rows = run_json("predict", *words, cwd=folder)["series"][0]["rows"]
+    assert [row["workers"] for row in rows] == [1, 2, 3]
+    assert rows[2]["breakdown"]["wait"] > 0
