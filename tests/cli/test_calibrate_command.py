@@ -151,7 +151,7 @@ def test_a_task_has_only_its_own_options(capsys, arguments):
 def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_path, monkeypatch, capsys):
     """Nobody waits for minutes to hear it."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("paceline.cli.calibrate.launch_workers", lambda *_: pytest.fail("it was measured"))
+    monkeypatch.setattr("paceline.cli.calibrate.start_workers", lambda *_: pytest.fail("it was measured"))
     write_profile(PROFILE, tmp_path / "one.json")
     write_profile(replace(PROFILE, machine={"threads": 2}), tmp_path / "two.json")
     add = ("links", "--workers", "2", "--profile")

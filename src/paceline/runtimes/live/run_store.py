@@ -277,7 +277,12 @@ class MemberStore(RunStore):
     def leave(self) -> None:
         """Rank 0 waits for all, because its store must outlive the others' last use of it."""
         self._exchanges += 1
-        self.set(self._key(self._rank), "left")
+        try:
+            self.set(self._key(self._rank), "left")
+        except dist.DistNetworkError:
+            if self._rank == 0:
+                raise
+            # The word has arrived: rank 0 has closed the store before this rank got its answer.
         if self._rank == 0:
             self.wait(self._keys())
 
