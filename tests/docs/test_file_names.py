@@ -8,7 +8,8 @@ import pytest
 ROOT = Path(__file__).parents[2]
 PACKAGE = ROOT / "src" / "paceline"
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("docs/walks/*.md")]
-FOLDERS = "cli|reports|studies|runtimes|strategies|costs|collectives|codecs|clusters|jobs|records|shm|launcher|worker|server|wire"
+PLACES = (PACKAGE, PACKAGE / "runtimes" / "live")
+FOLDERS = "|".join(folder.name for place in PLACES for folder in place.iterdir() if folder.is_dir())
 FILE = re.compile(rf"`(?:src/paceline/)?((?:{FOLDERS})/[a-z_/]+\.py)`")
 
 
@@ -16,8 +17,7 @@ FILE = re.compile(rf"`(?:src/paceline/)?((?:{FOLDERS})/[a-z_/]+\.py)`")
     "page", [page for page in PAGES if page.name != "CHANGELOG.md"], ids=lambda page: page.stem
 )
 def test_every_file_that_a_page_names_is_there(page):
-    places = (PACKAGE, PACKAGE / "runtimes" / "live")
     missing = [
-        name for name in FILE.findall(page.read_text()) if not any((at / name).exists() for at in places)
+        name for name in FILE.findall(page.read_text()) if not any((at / name).exists() for at in PLACES)
     ]
     assert missing == []
