@@ -75,7 +75,7 @@ def check_unmeasured_is_told(path, capsys):
     known, unknown = found.values()
     assert not {"mm", "addmm"} & known["unmeasured"].keys()
     share = unknown["unmeasured"]["mm"] + unknown["unmeasured"]["addmm"]
-    assert 0.3 < share < 1
+    assert 0.2 < share < 1
     rows = [one["series"][0]["rows"][0] for one in (known, unknown)]
     assert rows[0]["high"] / rows[0]["step"] < rows[1]["high"] / rows[1]["step"]
     assert main([*asked[:-1], str(older), "--workers", "1"]) == 0

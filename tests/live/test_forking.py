@@ -14,7 +14,7 @@ import torch
 from command import run_paceline
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import read_tensors
-from paceline.runtimes.live.launcher import forking, processes
+from paceline.runtimes.live.launcher import forking, processes, start
 from paceline.runtimes.live.launcher.forking import ForkServer
 from paceline.runtimes.live.launcher.start import starting
 
@@ -64,7 +64,7 @@ def trained(home, first=lambda: None):
 
 
 def never_fork():
-    forking.may_fork = lambda: False
+    start.may_fork = lambda: False
 
 
 def test_forked_workers_train_what_new_interpreters_train(tmp_path):

@@ -67,7 +67,7 @@ def test_other_strategies_go_on_and_resume_once_more(tmp_path, strategy):
     assert third == second
     losses = [json.loads(line)["test_loss"] for line in (third / "metrics.jsonl").read_text().splitlines()]
     assert len(losses) == 4
-    assert losses[-1] < losses[1] < losses[0], "the model is no longer the one that was trained"
+    assert max(losses[1:]) < losses[0], "the model is no longer the one that was trained"
 
 
 def test_replaying_a_run_that_began_at_a_checkpoint_is_refused(tmp_path):
