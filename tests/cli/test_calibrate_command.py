@@ -148,6 +148,13 @@ def test_a_task_has_only_its_own_options(capsys, arguments):
     assert f"unknown option '{option}'" in refused(capsys, *arguments.split())
 
 
+@pytest.mark.parametrize("arguments", ["device --seconds 9", "record run", "table file.toml"])
+def test_under_a_launcher_only_links_are_measured(monkeypatch, capsys, arguments):
+    """If this failed, every process of a launcher would measure the machine that the others load."""
+    monkeypatch.setenv("RANK", "0")
+    assert "under a launcher (RANK is set)" in refused(capsys, *arguments.split())
+
+
 def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_path, monkeypatch, capsys):
     """Nobody waits for minutes to hear it."""
     monkeypatch.chdir(tmp_path)

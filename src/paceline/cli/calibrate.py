@@ -1,6 +1,7 @@
 """``paceline calibrate``: measure this machine, so that predictions know it."""
 
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -105,6 +106,7 @@ def device(
     from paceline.reports.calibrate import ShownCalibration, render_device
     from paceline.studies.calibrate.device import calibrate_device, check_out
 
+    _refuse_launcher("device")
     check_out(out)
     with closing(ShownCalibration()) as observer:
         profile, found = calibrate_device(seconds, threads, name, observer=observer, busy=busy)
@@ -170,6 +172,15 @@ def links(
     return code
 
 
+def _refuse_launcher(task: str) -> None:
+    """Under a launcher every process would do the same task, and write the same file."""
+    if "RANK" in os.environ:
+        raise UsageError(
+            f"'paceline calibrate {task}' has no place under a launcher (RANK is set), where only 'links' is measured; "
+            "run it alone, or unset RANK"
+        )
+
+
 def _train(runs: str, settings: Mapping[str, str]) -> "RunFolder":
     from paceline.errors import RunFailed
     from paceline.records.folder import RunFolder
@@ -216,6 +227,7 @@ def record(
     from paceline.studies.calibrate.device import check_out
     from paceline.studies.calibrate.record import calibrate_by_record
 
+    _refuse_launcher("record")
     check_out(out)
     made, found = calibrate_by_record(RunFolder(run), profile, threads, name)
     return _write(made, out, {"record": found.to_json()}, render_record(found), as_json=as_json)
@@ -248,6 +260,7 @@ def table(
     from paceline.reports.calibrate import render_fits
     from paceline.studies.calibrate.table import TablePoint, fit_table, read_table
 
+    _refuse_launcher("table")
     measured = read_table(file)
     fits = fit_table(
         measured,

@@ -16,7 +16,7 @@ from paceline.reports.meters import ProgressBar, ProgressLines, StepProgress, me
 from paceline.reports.summary import summary_text
 from paceline.reports.text import can_draw, counted, figure
 
-SCHEMA = 1
+SCHEMA = 2
 
 
 class ConsoleObserver(Observer):
