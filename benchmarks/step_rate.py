@@ -94,7 +94,7 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
             ProcessTask(
                 settings=settings,
                 options=LiveOptions(threads=1),
-                place=place,
+                info=place,
                 runs=runs,
                 heartbeat=heartbeat,
                 stop_requested=lambda: False,

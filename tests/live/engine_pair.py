@@ -147,7 +147,7 @@ class Process:
             ProcessTask(
                 settings=settings or SETTINGS[name],
                 options=LiveOptions(backend=backend),
-                place=self.place(),
+                info=self.place(),
                 runs=self.out / name,
                 heartbeat=pulse,
                 stop_requested=stop,

@@ -80,7 +80,7 @@ def one_worker(tmp_path: Path, name: str) -> RunFolder:
         ProcessTask(
             settings=alone,
             options=LiveOptions(threads=1),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=tmp_path,
             heartbeat=pulse,
             stop_requested=lambda: False,

@@ -234,7 +234,7 @@ def alike(
         ProcessTask(
             settings=settings,
             options=LiveOptions(),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=Path("runs"),
             heartbeat=None,
             stop_requested=lambda: False,
@@ -275,7 +275,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
             ProcessTask(
                 settings=settings,
                 options=LiveOptions(),
-                place=ProcessInfo(),
+                info=ProcessInfo(),
                 runs=tmp_path,
                 heartbeat=None,
                 stop_requested=lambda: False,
@@ -314,7 +314,7 @@ def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) 
         ProcessTask(
             settings=settings,
             options=LiveOptions(threads=1),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=tmp_path,
             heartbeat=witness,
             stop_requested=lambda: False,

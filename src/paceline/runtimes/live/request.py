@@ -41,7 +41,7 @@ class TrainRequest:
         return ProcessTask(
             settings=self.settings_for(info.workers),
             options=self.options,
-            place=info,
+            info=info,
             runs=self.runs,
             heartbeat=heartbeat,
             stop_requested=stopping,
