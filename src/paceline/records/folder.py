@@ -16,13 +16,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
 
-from paceline import __version__
 from paceline.errors import RunFailed, UsageError, printable
 from paceline.records.files import sync_folder
 from paceline.records.load import usable_cores
@@ -176,10 +175,10 @@ def environment() -> dict[str, Any]:
     file = Path("/proc/cpuinfo")
     cpu = re.search(r"^model name\s*: (.+)$", file.read_text() if file.exists() else "", re.MULTILINE)
     return {
-        "paceline": __version__,
+        "paceline": _version("paceline"),
         "python": platform.python_version(),
-        "torch": version("torch"),
-        "numpy": version("numpy"),
+        "torch": _version("torch"),
+        "numpy": _version("numpy"),
         "platform": platform.platform(),
         "host": socket.gethostname(),
         "cpu": cpu[1] if cpu else platform.processor() or platform.machine(),
@@ -187,6 +186,13 @@ def environment() -> dict[str, Any]:
         "usable_cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
     }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
 
 
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
