@@ -85,5 +85,5 @@ def _train(train: Train, settings: Mapping[str, str], busy: bool) -> RunFolder:
 
 def _model_bytes(run: RunFolder) -> int:
     with torch.device("meta"):
-        model = traceable_of_job(read_run(run)[0].job).model()
+        model = traceable_of_job(read_run(run).settings.job).model()
     return sum(one.nbytes for one in model.parameters())

@@ -86,7 +86,7 @@ def correct_by_record(device: FittedDevice, folder: RunFolder) -> tuple[FittedDe
     """The device with each phase as long as it was in the run, and its error before."""
     check_alone(folder)
     typical = typical_step(folder)
-    subject = traceable_of_job(read_run(folder)[0].job)
+    subject = traceable_of_job(read_run(folder).settings.job)
     cost = step_cost(trace(subject, typical.samples), device)
     measured = {phase: getattr(typical.times, phase) or 0.0 for phase in PHASES}
     predicted = {phase: getattr(cost.step, phase) for phase in PHASES}
