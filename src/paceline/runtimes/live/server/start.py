@@ -12,8 +12,7 @@ import torch
 
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document, write_json
-from paceline.records.folder import RunFolder, check_folder_name
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity
 from paceline.runtimes.live.addresses import own_address
@@ -38,7 +37,7 @@ class ServerEnding:
 
 def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerEnding:
     """Keep one shard of the parameters until all workers have left; server 0 reports with ``say``."""
-    place, options, settings = task.place, task.options, task.settings
+    place, options, settings = task.info, task.options, task.settings
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     shard = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
@@ -92,7 +91,7 @@ def _saved_steps(task: ProcessTask) -> dict[str, Any]:
     if task.resume is None or task.resumed is None:
         return {"whole": [], "refused": []}
     checkpoints = Checkpoints(task.resume, task.resumed, 1, "server")
-    whole, refused = checkpoints.valid_steps(task.place.rank)
+    whole, refused = checkpoints.valid_steps(task.info.rank)
     return {"whole": whole, "refused": refused}
 
 
@@ -100,7 +99,7 @@ def _introduce(
     store: MemberStore, socket: ServerSocket, task: ProcessTask
 ) -> tuple[dict[str, Any], list[str]]:
     """Describe this server to the others; return the description of the run, and all servers' endpoints."""
-    place = task.place
+    place = task.info
     store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, **_saved_steps(task)}))
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]

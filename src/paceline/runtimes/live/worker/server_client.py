@@ -14,10 +14,9 @@ from torch import Tensor
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.timeouts import BEAT
+from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
 from paceline.runtimes.live.wire import messages
 from paceline.runtimes.live.wire.channel import (
-    CONNECTING,
     Channel,
     Destination,
     MessageLimits,
@@ -41,12 +40,8 @@ from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.strategies.base import server_slices
 from paceline.strategies.messages import Model
 
-GRACE = 1.0
-"""Seconds for which messages of others may still be received after a server's connection was lost."""
 _POLL = 0.25
 """Seconds between checks whether the servers are still there."""
-_STALLED = 10.0
-"""Seconds within which a server must accept some of a message."""
 
 
 class ServerLost(ConnectionError):
@@ -89,7 +84,7 @@ class ServerConnection:
         if self.down_at is not None:
             raise self.lost("connection closed by peer")
         try:
-            self.channel.send(packet, 1, _STALLED)
+            self.channel.send(packet, 1, STALLED)
         except OSError as error:
             raise self.lost(str(error)) from None
 
