@@ -3,6 +3,7 @@
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -40,7 +41,7 @@ Measured = list[MeasuredNetwork]
 
 def calibrate_device(
     seconds: float | None,
-    threads: int | None,
+    threads: int | None = None,
     name: str | None = None,
     *,
     observer: CalibrationObserver,
@@ -83,7 +84,7 @@ def _measure_networks(
         while (spent := monotonic() - begun - quiet.lost) < seconds or len(networks) < FEWEST_NETWORKS:
             if spent > 10 * seconds + 60:
                 raise RunFailed(f"only {len(networks)} networks could be measured in {spent:.0f} s")
-            few, single = quiet.measure(lambda: _measure_few(len(networks), len(layers), seconds >= 30))
+            few, single = quiet.measure(partial(_measure_few, len(networks), len(layers), seconds >= 30))
             networks += few
             layers += single
             observer.progressed(min(1.0, spent / seconds), f"{len(networks)} networks")

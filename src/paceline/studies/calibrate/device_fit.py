@@ -236,10 +236,9 @@ def _left_out_errors(named: Named, limits: DevicePeaks) -> dict[str, float]:
                 error = values - _joint_curve(others, limits)(places.tolist())
                 doubts[kind].append(float(error.mean()))
     usual = [one for off in doubts.values() for one in off]
-    for kind, off in doubts.items():
-        if len(off) < FEWEST_OPERATORS:  # a few operators of a kind may agree by chance
-            doubts[kind] = off + usual
-    return {kind: _root_mean_square(off or levels) for kind, off in {**doubts, "": levels}.items()}
+    # A few operators of a kind may agree by chance.
+    enough = {kind: off if len(off) >= FEWEST_OPERATORS else off + usual for kind, off in doubts.items()}
+    return {kind: _root_mean_square(off or levels) for kind, off in {**enough, "": levels}.items()}
 
 
 def _root_mean_square(values: Sequence[float]) -> float:

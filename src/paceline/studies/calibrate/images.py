@@ -107,15 +107,15 @@ class ImageNetwork:
             outputs, groups = self._draw_channels()
             kernel = self.random.choice(DEPTHWISE_KERNELS if groups == self.channels > 1 else KERNELS)
             stride = 4 if max(kernel) >= 7 and self._chance(0.2) else 2 if self._chance(0.22) else 1
-            padding = tuple(k // 2 if self._padded or k > min(self.sides) else 0 for k in kernel)
-            height, width = (
-                after([side], k, stride, p)[0] for side, k, p in zip(self.sides, kernel, padding, strict=True)
-            )
+            tall, broad = (k // 2 if self._padded or k > min(self.sides) else 0 for k in kernel)
+            height = after(self.sides, kernel[0], stride, tall)[0]
+            width = after(self.sides, kernel[1], stride, broad)[1]
             size = self.samples * outputs * height * width
             flops = 2.0 * size * self.channels // groups * prod(kernel)
             fits = max(kernel) <= 2 * min(self.sides) and min(height, width) >= 1
             if fits and flops <= self.work and size <= MOST_ELEMENTS:
                 bias = self._chance(0.5)
+                padding = tall, broad
                 layer = nn.Conv2d(self.channels, outputs, kernel, stride, padding, groups=groups, bias=bias)
                 return layer, [height, width]
         return None

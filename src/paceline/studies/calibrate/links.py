@@ -45,7 +45,7 @@ from paceline.studies.calibrate.link_fit import (
 from paceline.studies.calibrate.measure import TrainingStep
 from paceline.studies.calibrate.quiet import REMEDY
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
-from paceline.studies.collectives.probe import Prober
+from paceline.studies.collectives.probe import Prober, fit_line
 
 MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
 """How gradients are averaged by default."""
@@ -69,13 +69,16 @@ one worker, on all with a barrier after each step ("short") or after many ("long
 
 def check_profile(path: Path, out: Path) -> None:
     """Refuse, before anything is measured, a profile that links cannot be added to."""
+    if usual_threads() != 1:
+        raise UsageError(
+            f"{VARIABLE}={usual_threads()} does not go with links, which are measured with one thread each; unset it"
+        )
     threads = read_profile(path).machine.get("threads", 1)
-    for whose, number in ((f"{VARIABLE}={usual_threads()}", usual_threads()), (str(path), threads)):
-        if number != 1:
-            raise UsageError(
-                f"{whose} is of workers with {number} threads, and links are measured by workers with one thread "
-                "each; leave the variable out, and give a profile that was made with one thread"
-            )
+    if threads != 1:
+        raise UsageError(
+            f"{path} is of workers with {threads} threads, and links are measured with one thread each; give a "
+            "profile that was made with one thread"
+        )
     check_out(out)
 
 
@@ -162,10 +165,8 @@ class _LinkProbe:
         """What a message between two hosts takes, with nothing else under way and no part of an all-reduce."""
         if "network" not in self._links:
             return None
-        line, points = Prober(self._group, rounds * self._turn).exchange(
-            "across", self._group.first_of_each_host()
-        )
-        return fit_wire(line, points, self._group.workers)
+        points = Prober(self._group, rounds * self._turn).exchange("across", self._group.first_of_each_host())
+        return fit_wire(fit_line(points), points, self._group.workers)
 
     def _round(self) -> Round:
         one = {}
