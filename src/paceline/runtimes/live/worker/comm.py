@@ -15,6 +15,7 @@ from paceline import shm
 from paceline.collectives import NATIVE
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import RunFailed, UsageError
+from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -34,14 +35,8 @@ class SoloComm:
     """What tensors travel through, for people."""
     alone = True
     """Whether there are no other workers, and never will be."""
-
     members: tuple[int, ...] = (0,)
     """The ranks that take part, as of the last call; the first one reports."""
-
-    @property
-    def seat(self) -> tuple[int, int]:
-        """The index of this worker among the members, and their number."""
-        return self.members.index(self.rank), len(self.members)
 
     def sum(self, tensor: Tensor) -> None:
         """Replace every worker's tensor by the sum of all, in place."""
@@ -79,8 +74,8 @@ class SoloComm:
         """Send a message to a server; its tensors must not change before the answer."""
         raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
 
-    def receive(self) -> tuple[int, Any]:
-        """Wait for the next message of a server: (server, message)."""
+    def receive(self) -> Envelope:
+        """Wait for the next message of a server."""
         raise RunFailed("the strategy waits for a message, and it has no servers")
 
     def save_shards(self, step: int) -> None:
@@ -115,11 +110,17 @@ class ProcessGroupComm(SoloComm):
     ) -> None:
         self.rank, self.workers = place.rank, place.workers
         self.members = tuple(range(place.workers))
-        self._backend = options.transport(place, collective)
+        self.transport = self._backend = options.transport(place, collective)
         self._device = device
         timeout = timedelta(seconds=options.timeout)
         self._store = MemberStore(place, timeout)
-        self._check_backends(collective)
+        try:  # groups of different backends would wait for each other for ever
+            check_equal(self.exchange({"collective": collective, "the backend": self._backend}))
+        except UsageError:
+            self._store.leave()
+            self._store.close()
+            raise
+        run = place.launch.name if place.launch else str(place.port)
         dist.init_process_group(
             self._backend,
             store=PrefixStore("torch", self._store),
@@ -127,23 +128,13 @@ class ProcessGroupComm(SoloComm):
             world_size=place.workers,
             timeout=timeout,
             device_id=device if self._backend == "nccl" else None,
-            pg_options=shm.Options(run=place.launch.name if place.launch else str(place.port), warn=note)
-            if self._backend == "shm"
-            else None,
+            pg_options=shm.Options(run=run, warn=note) if self._backend == "shm" else None,
         )
-        self.transport = "gloo" if _nothing_shared() else self._backend
+        group = dist.group.WORLD
+        if isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1:
+            self.transport = "gloo"  # no two workers can share memory
         hosts = number_hosts(self.exchange(host_id()))
         self._all_reduce = choose_all_reduce(collective, hosts, self.rank, self._backend)
-
-    def _check_backends(self, collective: str) -> None:
-        """Groups of different backends would wait for each other for ever, so this is checked first."""
-        asked = self.exchange({"collective": collective, "the backend": self._backend})
-        try:
-            check_equal(asked)
-        except UsageError:
-            self._store.leave()
-            self._store.close()
-            raise
 
     def sum(self, tensor: Tensor) -> None:
         self._all_reduce.sum(tensor)
@@ -186,19 +177,10 @@ class ProcessGroupComm(SoloComm):
         """
         self._store.close()
         with suppress(RuntimeError):
-            if self._backend == "nccl" and dist.group.WORLD is not None:
+            if self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
-            elif self._backend == "shm" and dist.group.WORLD is not None:
-                dist.group.WORLD.abort()
+            if self._backend == "shm" or (self._backend == "gloo" and self._all_reduce.idle()):
                 dist.destroy_process_group()
-            elif self._all_reduce.idle():
-                dist.destroy_process_group()
-
-
-def _nothing_shared() -> bool:
-    """Whether the group was to share memory and no two workers can, so that all goes through Gloo."""
-    group = dist.group.WORLD
-    return isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1
 
 
 def join_group(
