@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from collective_prices import predict_all_reduce, uniform_cluster
 from paceline.clusters.cluster import Link
-from paceline.collectives.over_torch import find_operation
+from paceline.collectives.execute import find_operation
 from paceline.errors import UsageError
 from paceline.reports.bench import BenchReport, conclusion, row, winners
 from paceline.shm.operations import OPERATIONS

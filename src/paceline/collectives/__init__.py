@@ -27,13 +27,11 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
 
 
 def check_collective(name: str) -> None:
-    """Raise a UsageError where there is no such way to all-reduce."""
     if name != NATIVE and name not in SCHEDULES:
         raise unknown("collective", name, (NATIVE, *SCHEDULES))
 
 
 def find_schedule(name: str) -> "Callable[[Ranks], Schedule]":
-    """The function of that name, from the host of each rank to a schedule."""
     if name not in SCHEDULES:
         raise unknown("schedule", name, SCHEDULES)
     return cast("Callable[[Ranks], Schedule]", find(SCHEDULES[name]))

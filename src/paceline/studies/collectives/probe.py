@@ -13,7 +13,7 @@ import torch
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
 from paceline.collectives import NATIVE
-from paceline.collectives.over_torch import TorchTransport
+from paceline.collectives.execute import TorchTransport
 from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
 from paceline.shm.arena import PIECE

@@ -60,7 +60,7 @@ def parse_request(sizes: str | None, only: str | None, op: str, dtype: str, **mo
     """Read what a user writes; a UsageError says what is wrong. ``more`` are other fields, None if not given."""
     import torch
 
-    from paceline.collectives.over_torch import find_operation
+    from paceline.collectives.execute import find_operation
 
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)

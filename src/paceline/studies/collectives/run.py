@@ -9,7 +9,7 @@ from statistics import median
 
 import torch
 
-from paceline.collectives.over_torch import find_operation
+from paceline.collectives.execute import find_operation
 from paceline.costs.bandwidth import algbw, busbw
 from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from paceline import shm
 from paceline.collectives import build_schedule
-from paceline.collectives.execute import Reducer
-from paceline.collectives.over_torch import TorchTransport
+from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.shm.operations import Operation
 from paceline.studies.collectives.group import BenchGroup
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchRequest

@@ -12,8 +12,7 @@ import torch
 
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document, write_json
-from paceline.records.folder import RunFolder, check_folder_name
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity
 from paceline.runtimes.live.addresses import own_address
@@ -38,29 +37,29 @@ class ServerEnding:
 
 def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerEnding:
     """Keep one shard of the parameters until all workers have left; server 0 reports with ``say``."""
-    place, options, settings = task.place, task.options, task.settings
+    info, options, settings = task.info, task.options, task.settings
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
-    shard = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
+    shard = ParameterShard(prepared.job, info.rank, info.servers, settings.seed, torch.device("cpu"))
     store = MemberStore(place, timedelta(seconds=options.timeout))
-    host = own_address(place.address, place.port) or place.address
+    host = own_address(info.address, info.port) or info.address
     with (
-        ServerSocket(store.secret, host, shard.params, place.rank, place.servers) as socket,
+        ServerSocket(store.secret, host, shard.params, info.rank, info.servers) as socket,
         ExitStack() as stack,
     ):
         run = _introduce(store, socket.endpoint, task)
         check_equal([run["asked"], task.asked()])
         folder, identity = _find_folder(task, run)
         task.heartbeat.show(folder.path)
-        lock = stack.enter_context(RunLock.share(folder, place.node_rank))
-        me = Server(place.rank, place.servers, shard.params, shard.grad)
-        me.initial_workers = tuple(range(place.workers))
+        lock = stack.enter_context(RunLock.share(folder, info.node_rank))
+        me = Server(info.rank, info.servers, shard.params, shard.grad)
+        me.initial_workers = tuple(range(info.workers))
         checkpoints = Checkpoints(folder, identity, settings.keep, "server")
         records = ServerRecords(checkpoints, lock, me, shard, run["step"], say)
         stack.enter_context(records.log)
         task.before_hard_end(records.log.flush)
-        if place.rank == 0:
-            stack.enter_context(invitation(folder, socket.endpoint, store.secret, place.secret_file))
+        if info.rank == 0:
+            stack.enter_context(invitation(folder, socket.endpoint, store.secret, info.secret_file))
         ending = ServerRun(task, prepared, me, shard, socket, records, run, say).serve()
         task.heartbeat.enter("finishing")
         lock.check()
@@ -69,14 +68,14 @@ def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -
 
 def _introduce(store: MemberStore, endpoint: str, task: ProcessTask) -> dict[str, Any]:
     """Describe this server to the others; return the description of the run, with all servers' endpoints."""
-    place = task.place
+    info = task.info
     whole, refused = [], []
     if task.resume and task.resumed:
-        whole, refused = Checkpoints(task.resume, task.resumed, 1, "server").valid_steps(place.rank)
+        whole, refused = Checkpoints(task.resume, task.resumed, 1, "server").valid_steps(info.rank)
     mine = {"endpoint": endpoint, "whole": whole, "refused": refused}
-    store.set(server_key(place.rank), json.dumps(mine))
+    store.set(server_key(info.rank), json.dumps(mine))
     run: dict[str, Any] = json.loads(store.get(RUN))
-    servers = store.read([server_key(rank) for rank in range(place.servers)])
+    servers = store.read([server_key(rank) for rank in range(info.servers)])
     run["endpoints"] = [json.loads(server)["endpoint"] for server in servers]
     run["settings"] = to_document(task.settings)
     return run

@@ -15,6 +15,7 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import NamedTuple
 
+from paceline.runtimes.live.timeouts import CONNECTING, CUT, RETRY
 from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
 
 _ANY_VERSION = b"paceline wire "
@@ -24,11 +25,6 @@ REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 """The answer to a first message that was made with another secret."""
 OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
 """The answer to the prologue of another version."""
-CONNECTING = 15.0
-"""Seconds until a first connection must be established."""
-_RETRY = 0.2
-CUT = 4
-"""Seconds without TCP's acknowledgement after which a connection counts as cut: a slow link still has them."""
 RECORD = 2**18
 """Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
@@ -256,7 +252,7 @@ def connect(
     end = time.monotonic() + patience
     while True:
         try:
-            left = max(_RETRY, end - time.monotonic())
+            left = max(RETRY, end - time.monotonic())
             channel = Channel(
                 socket.create_connection((host.strip("[]"), int(port)), left), announce, limits
             )
@@ -272,9 +268,9 @@ def connect(
         except NotGenuine:
             raise
         except OSError:  # a server under attack may have shut this out, one of many that were unproven
-            if time.monotonic() + _RETRY > end:
+            if time.monotonic() + RETRY > end:
                 raise
-            time.sleep(_RETRY)
+            time.sleep(RETRY)
 
 
 def tune_tcp(connection: socket.socket, cut: int) -> None:

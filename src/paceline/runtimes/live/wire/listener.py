@@ -9,11 +9,10 @@ from collections import Counter, deque
 from contextlib import suppress
 
 from paceline.runtimes.live.addresses import Endpoint, tcp
-from paceline.runtimes.live.wire.channel import CUT, Announce, Channel, MessageLimits, Packet, tune_tcp
+from paceline.runtimes.live.timeouts import CUT, HANDSHAKE
+from paceline.runtimes.live.wire.channel import Announce, Channel, MessageLimits, Packet, tune_tcp
 from paceline.runtimes.live.wire.noise import NotGenuine
 
-HANDSHAKE = 5.0
-"""Seconds that a connection has to prove that it has the secret."""
 MOST_UNPROVEN = 128
 """Connections that may be open without having proven it, so that strangers cannot take all descriptors."""
 _POLL = 0.25

@@ -11,8 +11,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.collectives import NATIVE, build_schedule
-from paceline.collectives.execute import Reducer
-from paceline.collectives.over_torch import TorchTransport
+from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import Schedule
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.shm.operations import OPERATIONS

@@ -39,7 +39,7 @@ class SoloComm:
     """The ranks that take part, as of the last call; the first one reports."""
 
     def sum(self, tensor: Tensor) -> None:
-        """Replace every worker's tensor by the sum of all, in place."""
+        """Replace every worker's tensor by the sum of all, in info."""
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:  # noqa: ARG002
         """Begin a sum; ``done`` is called from another thread when the tensor holds the result."""
@@ -102,30 +102,30 @@ class ProcessGroupComm(SoloComm):
 
     def __init__(
         self,
-        place: ProcessInfo,
+        info: ProcessInfo,
         options: LiveOptions,
         device: torch.device,
         collective: str,
         note: Callable[[str], None],
     ) -> None:
-        self.rank, self.workers = place.rank, place.workers
-        self.members = tuple(range(place.workers))
-        self.transport = self._backend = options.transport(place, collective)
+        self.rank, self.workers = info.rank, info.workers
+        self.members = tuple(range(info.workers))
+        self.transport = self._backend = options.transport(info, collective)
         self._device = device
         timeout = timedelta(seconds=options.timeout)
-        self._store = MemberStore(place, timeout)
+        self._store = MemberStore(info, timeout)
         try:  # groups of different backends would wait for each other for ever
             check_equal(self.exchange({"collective": collective, "the backend": self._backend}))
         except UsageError:
             self._store.leave()
             self._store.close()
             raise
-        run = place.launch.name if place.launch else str(place.port)
+        run = info.launch.name if info.launch else str(info.port)
         dist.init_process_group(
             self._backend,
             store=PrefixStore("torch", self._store),
-            rank=place.rank,
-            world_size=place.workers,
+            rank=info.rank,
+            world_size=info.workers,
             timeout=timeout,
             device_id=device if self._backend == "nccl" else None,
             pg_options=shm.Options(run=run, warn=note) if self._backend == "shm" else None,
@@ -157,7 +157,7 @@ class ProcessGroupComm(SoloComm):
         return self._store.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """In shared memory where the workers have some, so that sums happen in place."""
+        """In shared memory where the workers have some, so that sums happen in info."""
         if self._backend == "shm":
             return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
@@ -184,7 +184,7 @@ class ProcessGroupComm(SoloComm):
 
 
 def join_group(
-    place: ProcessInfo,
+    info: ProcessInfo,
     options: LiveOptions,
     device: torch.device,
     collective: str = NATIVE,
@@ -194,4 +194,4 @@ def join_group(
 
     ``note`` is called, on the first rank of a host, with what this host lacks.
     """
-    return ProcessGroupComm(place, options, device, collective, note) if place.workers > 1 else SoloComm()
+    return ProcessGroupComm(info, options, device, collective, note) if info.workers > 1 else SoloComm()

@@ -22,10 +22,9 @@ from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, file_stem
 from paceline.runtimes.live.run_store import MemberStore
 from paceline.runtimes.live.secret import Secret, wire_key
-from paceline.runtimes.live.timeouts import BEAT
+from paceline.runtimes.live.timeouts import BEAT, CONNECTING, GRACE, STALLED
 from paceline.runtimes.live.wire import messages
 from paceline.runtimes.live.wire.channel import (
-    CONNECTING,
     Announce,
     Channel,
     Destination,
@@ -52,12 +51,8 @@ from paceline.strategies.messages import MESSAGES, Model
 
 RUN = "served/run"
 """The store's key under which rank 0 describes the run to the servers."""
-GRACE = 1.0
-"""Seconds for which messages of others may still be received after a server's connection was lost."""
 _POLL = 0.25
 """Seconds between checks whether the servers are still there."""
-_STALLED = 10.0
-"""Seconds within which a server must accept some of a message."""
 
 
 def server_key(rank: int) -> str:
@@ -102,7 +97,7 @@ class ServerConnection:
     def send(self, packet: Packet) -> None:
         self.check(grace=0.0)
         try:
-            self.channel.send(packet, 1, _STALLED)
+            self.channel.send(packet, 1, STALLED)
         except OSError as error:
             raise self._lost(str(error)) from None
 
@@ -294,9 +289,9 @@ class ServerComm(SoloComm):
         self._connected = False
 
     @classmethod
-    def at_start(cls, place: ProcessInfo, options: LiveOptions) -> "ServerComm":
+    def at_start(cls, info: ProcessInfo, options: LiveOptions) -> "ServerComm":
         """Of a worker that is there from the start: until it is connected, documents go through the store."""
-        comm = cls(place.rank, place.workers, place.launch.name if place.launch else str(place.port))
+        comm = cls(info.rank, info.workers, info.launch.name if info.launch else str(info.port))
         comm._store = MemberStore(place, timedelta(seconds=options.timeout))
         return comm
 
@@ -306,17 +301,17 @@ class ServerComm(SoloComm):
         keys = [server_key(rank) for rank in range(count)]
         return [json.loads(text) for text in self._store.read(keys)]
 
-    def open(self, place: ProcessInfo, patience: float, stop_requested: Callable[[], bool], run: Any) -> None:
+    def open(self, info: ProcessInfo, patience: float, stop_requested: Callable[[], bool], run: Any) -> None:
         """Describe the run to the servers, and connect to them."""
         assert self._store is not None
-        endpoints = [server["endpoint"] for server in self.servers(place.servers)]
-        if place.launch is not None:
-            write_servers(place.launch, file_stem(self.rank), endpoints)
+        endpoints = [server["endpoint"] for server in self.servers(info.servers)]
+        if info.launch is not None:
+            write_servers(info.launch, file_stem(self.rank), endpoints)
         if self.rank == 0:
             self._store.set(RUN, json.dumps(run))
         self.connect(self._store.secret, endpoints, patience, stop_requested)
         if all(server.shares for server in self.client.servers):
-            self.transport = "shm" if place.nodes == 1 else "shared memory and encrypted TCP"
+            self.transport = "shm" if info.nodes == 1 else "shared memory and encrypted TCP"
 
     def connect(
         self,

@@ -11,12 +11,9 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.folder import RunFolder, check_folder_name
-from paceline.records.load import usable_cores
-from paceline.records.lock import RunLock
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
+from paceline.records.load import SystemSampler, usable_cores
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
@@ -62,7 +59,7 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
         stack.enter_context(held.lock)
         run.open(held)
         stop = _agree_to_stop(run, task)
-        sampler = _sampler(run, task, observer) if task.place.local_rank == 0 else None
+        sampler = _sampler(run, task, observer) if task.info.local_rank == 0 else None
         return run.train(stop, task.before_hard_end, sampler)
 
 
@@ -122,7 +119,7 @@ def check_named(settings: Settings, job: str | None, *, trust: bool) -> None:
 
 
 def _prepare(task: ProcessTask) -> Prepared:
-    settings, place = task.settings, task.place
+    settings, place = task.settings, task.info
     if settings.workers != place.workers:
         raise UsageError(
             f"the settings are for {settings.workers} workers and {place.workers} were started; "
@@ -133,7 +130,7 @@ def _prepare(task: ProcessTask) -> Prepared:
 
 def _set_up_device(task: ProcessTask) -> torch.device:
     torch.set_num_threads(task.options.threads)
-    device = task.options.device_of(task.place)
+    device = task.options.device_of(task.info)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
@@ -143,9 +140,9 @@ def _own(task: ProcessTask, stack: ExitStack) -> RunLock | None:
     """Own the resumed folder where our launcher does not, before anything else."""
     if task.resumed is None or task.resume is None:
         return None
-    if task.place.local_rank != 0 or task.place.launch is not None:
+    if task.info.local_rank != 0 or task.info.launch is not None:
         return None
-    return stack.enter_context(RunLock.own(task.resume, task.place.node_rank))
+    return stack.enter_context(RunLock.own(task.resume, task.info.node_rank))
 
 
 @contextmanager
@@ -154,10 +151,10 @@ def _connected(
 ) -> Iterator[SoloComm]:
     comm: SoloComm
     if prepared.servers:
-        comm = ServerComm.at_start(task.place, task.options)
+        comm = ServerComm.at_start(task.info, task.options)
     else:
         collective = prepared.settings.collective
-        comm = join_group(task.place, task.options, device, collective, observer.noted)
+        comm = join_group(task.info, task.options, device, collective, observer.noted)
     with _closing(comm):
         yield comm
 
@@ -190,13 +187,13 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
         "step": run.resumed_step,
         "workers": run.held.workers,
     }
-    comm.open(task.place, task.options.timeout, task.stop_requested, document)
+    comm.open(task.info, task.options.timeout, task.stop_requested, document)
     return StopByServers(comm.client, note)
 
 
 def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
     """What samples this host's load, once a host; a note where its workers share cores."""
-    place, options, held = task.place, task.options, run.held
+    place, options, held = task.info, task.options, run.held
     shared = too_many(place.local_workers, options.threads, usable_cores())
     if shared and options.device == "cpu":
         observer.noted(
