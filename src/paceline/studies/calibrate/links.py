@@ -288,7 +288,7 @@ class _BenchComm(ProcessGroupComm):
             return super().start_sum(tensor, done)
         work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
-        return work
+        return work.wait
 
     def barrier(self) -> None:
         self.sum(self._barrier)

@@ -14,9 +14,7 @@ from paceline.runtimes.live.wire.messages import Contribution, Result
 class Membership:
     """The workers that have not left; ``heard`` returns when one was last heard of, or None."""
 
-    def __init__(
-        self, workers: int, heard: Callable[[int], float | None], silence: float = SILENCE
-    ) -> None:
+    def __init__(self, workers: int, heard: Callable[[int], float | None], silence: float = SILENCE) -> None:
         """``silence`` is how many seconds may pass without any message of a worker, not even that it is alive."""
         self.workers = set(range(workers))
         self._heard, self._silence = heard, silence

@@ -109,7 +109,7 @@ class ServerRun:
         self._saved_step, self._saved_for = -1, set[int]()
         self._abandoned, self._finished = True, False
         self._stopping = self._ticked = False
-        self._origin = perf_counter() - run["begun"]
+        self._origin: float = perf_counter() - run["begun"]
 
     def serve(self) -> str:
         """Serve until the last worker is gone; return "abandoned" where all have died, else "budget"."""
@@ -223,7 +223,9 @@ class ServerRun:
     def _expel(self, worker: int, seconds: float) -> None:
         """Remove a worker that was silent for too long; if it is alive all the same, it is told why."""
         allowed = self._task.options.silence
-        why = f"it was silent for {seconds:.1f} s, longer than the {allowed:g} s allowed; allow more to keep it"
+        why = (
+            f"it was silent for {seconds:.1f} s, longer than the {allowed:g} s allowed; allow more to keep it"
+        )
         self.socket.send(worker, messages.Refusal(f"{messages.EXPELLED}{why}"))
         if self.me.rank == 0:
             hosts = {one["rank"]: one["host"] for one in self._run["workers"]}

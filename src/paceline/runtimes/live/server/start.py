@@ -41,7 +41,7 @@ def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     shard = ParameterShard(prepared.job, info.rank, info.servers, settings.seed, torch.device("cpu"))
-    store = MemberStore(place, timedelta(seconds=options.timeout))
+    store = MemberStore(info, timedelta(seconds=options.timeout))
     host = own_address(info.address, info.port) or info.address
     with (
         ServerSocket(store.secret, host, shard.params, info.rank, info.servers) as socket,
@@ -69,10 +69,10 @@ def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -
 def _introduce(store: MemberStore, endpoint: str, task: ProcessTask) -> dict[str, Any]:
     """Describe this server to the others; return the description of the run, with all servers' endpoints."""
     info = task.info
-    whole, refused = [], []
+    mine: dict[str, Any] = {"endpoint": endpoint, "whole": [], "refused": []}
     if task.resume and task.resumed:
-        whole, refused = Checkpoints(task.resume, task.resumed, 1, "server").valid_steps(info.rank)
-    mine = {"endpoint": endpoint, "whole": whole, "refused": refused}
+        checkpoints = Checkpoints(task.resume, task.resumed, 1, "server")
+        mine["whole"], mine["refused"] = checkpoints.valid_steps(info.rank)
     store.set(server_key(info.rank), json.dumps(mine))
     run: dict[str, Any] = json.loads(store.get(RUN))
     servers = store.read([server_key(rank) for rank in range(info.servers)])

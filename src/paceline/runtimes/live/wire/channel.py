@@ -232,7 +232,9 @@ class Channel:
                 poller = select.poll()
                 poller.register(self.socket, select.POLLOUT)
                 if not poller.poll(round(1000 * patience)):
-                    raise ConnectionError(f"it accepted nothing for {patience:g} s (socket timeout)") from None
+                    raise ConnectionError(
+                        f"it accepted nothing for {patience:g} s (socket timeout)"
+                    ) from None
         return record
 
 
@@ -253,9 +255,7 @@ def connect(
     while True:
         try:
             left = max(RETRY, end - time.monotonic())
-            channel = Channel(
-                socket.create_connection((host.strip("[]"), int(port)), left), announce, limits
-            )
+            channel = Channel(socket.create_connection((host.strip("[]"), int(port)), left), announce, limits)
             try:
                 tune_tcp(channel.socket, cut)
                 # For this side only: a server always reads, but a worker may be busy.

@@ -135,11 +135,13 @@ def unpack(
                 raise MessageRefused("no shared memory")
             body = NO_TENSOR
             return memory.view(offset, length, dtype)
-        body = allocate(kind, length, dtype) if size == length * dtype.itemsize else NO_TENSOR
+        if size != length * dtype.itemsize:
+            raise MessageRefused("wrong length")
+        body = allocate(kind, length, dtype)
         return body
 
     try:
-        message = msgspec.msgpack.decode(header[2:], type=kind, dec_hook=place_tensor)
+        message: Any = msgspec.msgpack.decode(header[2:], type=kind, dec_hook=place_tensor)
     except (ValueError, RecursionError):  # of msgspec: also UnicodeDecodeError
         raise MessageRefused("malformed") from None
     _check_numbers(message)

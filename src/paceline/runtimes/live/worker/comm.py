@@ -39,7 +39,7 @@ class SoloComm:
     """The ranks that take part, as of the last call; the first one reports."""
 
     def sum(self, tensor: Tensor) -> None:
-        """Replace every worker's tensor by the sum of all, in info."""
+        """Replace every worker's tensor by the sum of all, in place."""
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:  # noqa: ARG002
         """Begin a sum; ``done`` is called from another thread when the tensor holds the result."""

@@ -159,7 +159,9 @@ class ServerClient:
         limits = MessageLimits(2 * MAX_REPLY, 2 * max(MAX_TENSOR, memory.params.nbytes))
         try:
             for number, endpoint in enumerate(endpoints):
-                announce = partial(self._announce, number, server_slices(memory.params, len(endpoints))[number])
+                announce = partial(
+                    self._announce, number, server_slices(memory.params, len(endpoints))[number]
+                )
                 server = ServerConnection(number, endpoint, self._secret, announce, limits)
                 self.servers.append(server)
                 self._selector.register(server.channel.socket, selectors.EVENT_READ, server)
@@ -237,9 +239,7 @@ class ServerClient:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _announce(
-        self, number: int, shard: Tensor, _: Channel, header: memoryview, size: int
-    ) -> Destination:
+    def _announce(self, number: int, shard: Tensor, _: Channel, header: memoryview, size: int) -> Destination:
         """Where a server's message is received; ``shard`` is what it keeps of this worker's parameters."""
 
         def allocate(kind: type, length: int, dtype: torch.dtype) -> Tensor:
@@ -292,7 +292,7 @@ class ServerComm(SoloComm):
     def at_start(cls, info: ProcessInfo, options: LiveOptions) -> "ServerComm":
         """Of a worker that is there from the start: until it is connected, documents go through the store."""
         comm = cls(info.rank, info.workers, info.launch.name if info.launch else str(info.port))
-        comm._store = MemberStore(place, timedelta(seconds=options.timeout))
+        comm._store = MemberStore(info, timedelta(seconds=options.timeout))
         return comm
 
     def servers(self, count: int) -> list[dict[str, Any]]:
