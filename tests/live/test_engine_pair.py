@@ -18,8 +18,7 @@ from paceline.jobs.sharding import Shards
 from paceline.records.events import read_events
 from paceline.records.files import from_document
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import Totals
+from paceline.records.spans import TimeLedger, Totals
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_settings
 from paceline.runtimes.live.options import LiveOptions

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.observer import Observer, Started
-from paceline.records.spans import StepRecord, Totals
+from paceline.records.spans import StepRecord, TimeLedger, Totals
+from paceline.records.summary import Observer, Started
 from paceline.runtimes.config import read_settings, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live.options import LiveOptions

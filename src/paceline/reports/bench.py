@@ -1,6 +1,5 @@
 """A benchmark as people and programs read it: the settings, what was predicted, a row a cell, the fastest by size."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -11,7 +10,7 @@ from pathlib import Path
 from typing import TextIO
 
 from paceline.collectives import SCHEDULES
-from paceline.records.files import finite
+from paceline.records.files import json_text
 from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter_for
 from paceline.studies.collectives.request import (
     GLOO,
@@ -63,7 +62,7 @@ class BenchReport:
             document = {"schema": SCHEMA, **asdict(result), "fastest": [asdict(found) for found in fastest]}
             document["settings"]["workers"] = result.settings.workers
             document["cells"] = [cell.to_json() for cell in result.cells]
-            self._print(json.dumps(finite(document), indent=2, allow_nan=False))
+            self._print(json_text(document))
         else:
             answers = (str(found) for found in fastest if found.compared)
             self._print(*answers, conclusion(result.cells, result.ending))

@@ -3,8 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from paceline.costs.stated import GradientTimes
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import KINDS, Span, StepRecord, Totals
+from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger, Totals
 from paceline.runtimes.virtual.timeline import Interval
 
 Hidden = tuple[Sequence[Interval], float]

@@ -9,9 +9,8 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.costs.stated import GradientTimes
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.config import read_config, read_run
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.randomness import AllStreams, undisturbed

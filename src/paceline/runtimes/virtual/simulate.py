@@ -7,8 +7,7 @@ from paceline.clusters.cluster import Cluster
 from paceline.costs.stated import Costs
 from paceline.errors import UsageError
 from paceline.jobs.job import Job
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.prepare import check_buffers
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.settings import Settings

@@ -11,8 +11,7 @@ from typing import Any
 from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document
-from paceline.records.folder import RunFolder
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock
 from paceline.records.servers import (
     Entry,
     Received,

@@ -12,8 +12,7 @@ import torch
 
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document, write_json
-from paceline.records.folder import RunFolder, check_folder_name
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity
 from paceline.runtimes.live.addresses import own_address

@@ -13,10 +13,9 @@ from paceline.collectives.traffic import broadcast_bytes
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, MetricsRow
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.load import SystemSampler
+from paceline.records.spans import TimeLedger
+from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat

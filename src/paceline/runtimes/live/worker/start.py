@@ -11,12 +11,9 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.folder import RunFolder, check_folder_name
-from paceline.records.load import usable_cores
-from paceline.records.lock import RunLock
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
+from paceline.records.load import SystemSampler, usable_cores
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
