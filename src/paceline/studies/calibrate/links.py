@@ -269,7 +269,7 @@ class _BenchComm(SoloComm):
             return self._gloo.start(tensor, done)
         work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
-        return work
+        return work.wait
 
 
 class _AveragingStep(TrainingStep):
