@@ -27,7 +27,7 @@ from paceline.jobs.batches import batch_loss
 from paceline.jobs.build import build_job
 from paceline.jobs.data.tensors import TensorData
 from paceline.jobs.spec import JobSpec
-from paceline.records.observer import Observer
+from paceline.records.summary import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -94,7 +94,7 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
             ProcessTask(
                 settings=settings,
                 options=LiveOptions(threads=1),
-                place=place,
+                info=place,
                 runs=runs,
                 heartbeat=heartbeat,
                 stop_requested=lambda: False,

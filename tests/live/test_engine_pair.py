@@ -18,8 +18,7 @@ from paceline.jobs.sharding import Shards
 from paceline.records.events import read_events
 from paceline.records.files import from_document
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import Totals
+from paceline.records.spans import TimeLedger, Totals
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_live
 from paceline.runtimes.live.options import LiveOptions
@@ -81,7 +80,7 @@ def one_worker(tmp_path: Path, name: str) -> RunFolder:
         ProcessTask(
             settings=alone,
             options=LiveOptions(threads=1),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=tmp_path,
             heartbeat=pulse,
             stop_requested=lambda: False,

@@ -16,9 +16,8 @@ from torch import Tensor, nn
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.observer import Observer, Started
-from paceline.records.spans import StepRecord, Totals
+from paceline.records.spans import StepRecord, TimeLedger, Totals
+from paceline.records.summary import Observer, Started
 from paceline.runtimes.config import read_live, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live.options import LiveOptions
@@ -37,11 +36,6 @@ from paceline.runtimes.settings import Every, Settings
 from paceline.strategies.effects import BucketedMean
 
 
-class Done:
-    def wait(self) -> None:
-        pass
-
-
 class ScriptedGroup:
     """One of two workers; the other one's part is played from a script."""
 
@@ -55,10 +49,10 @@ class ScriptedGroup:
     def sum(self, tensor: Tensor) -> None:
         self.sums.append(tensor.numel())
 
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Done:
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Callable[[], None]:
         self.sums.append(tensor.numel())
         done()
-        return Done()
+        return lambda: None
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return tensor.nbytes, tensor.nbytes
@@ -235,7 +229,7 @@ def alike(
         ProcessTask(
             settings=settings,
             options=LiveOptions(),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=Path("runs"),
             heartbeat=None,
             stop_requested=lambda: False,
@@ -276,7 +270,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
             ProcessTask(
                 settings=settings,
                 options=LiveOptions(),
-                place=ProcessInfo(),
+                info=ProcessInfo(),
                 runs=tmp_path,
                 heartbeat=None,
                 stop_requested=lambda: False,
@@ -315,7 +309,7 @@ def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) 
         ProcessTask(
             settings=settings,
             options=LiveOptions(threads=1),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=tmp_path,
             heartbeat=witness,
             stop_requested=lambda: False,

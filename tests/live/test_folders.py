@@ -41,7 +41,7 @@ def agree(runs: Path, name: Any, identity: RunIdentity) -> RunFolder:
     task = ProcessTask(
         settings=SETTINGS,
         options=LiveOptions(),
-        place=place,
+        info=place,
         runs=runs,
         heartbeat=None,
         stop_requested=lambda: False,

@@ -11,8 +11,8 @@ from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, setting
 from paceline.clusters.cluster import StepTimes
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
-from paceline.records.ledger import TimeLedger
-from paceline.records.lines import encode_line
+from paceline.records.files import encode_line
+from paceline.records.spans import TimeLedger
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate

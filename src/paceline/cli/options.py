@@ -19,7 +19,7 @@ from paceline.strategies import STRATEGIES
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from paceline.records.observer import Observer
+    from paceline.records.summary import Observer
 
 JOB = Group("What is trained", sort_key=1)
 AGREE = Group("How the workers agree", sort_key=2)

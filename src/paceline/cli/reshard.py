@@ -43,8 +43,7 @@ def reshard(
 def make_folder(old: RunFolder, workers: int, *, trust: bool, runs: Path | None = None) -> RunFolder:
     """The new folder, beside the old one unless told where; the user is told."""
     from paceline.cli.resuming import check_code
-    from paceline.records.folder import check_parent
-    from paceline.records.lock import RunLock
+    from paceline.records.folder import RunLock, check_parent
     from paceline.runtimes.config import read_live
     from paceline.runtimes.live.launcher.resharding import reshard as make
 

@@ -14,7 +14,7 @@ from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
 from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
-    from paceline.records.observer import Observer
+    from paceline.records.summary import Observer
     from paceline.runtimes.live.request import TrainRequest
 
 _OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file", "--join")

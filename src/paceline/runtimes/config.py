@@ -171,7 +171,9 @@ def import_paths(settings: Settings) -> list[str]:
     job = settings.job
     parts = [(job.data, DATA), (job.model, MODELS), (job.optimizer, OPTIMIZERS), (job.schedule, SCHEDULES)]
     own = [job.path] if job.path else [specs.import_path(spec, table) for spec, table in parts]
-    return [path for path in (*own, specs.import_path(settings.strategy, STRATEGIES)) if path is not None]
+    own += [specs.import_path(settings.strategy, STRATEGIES)]
+    own += [settings.collective if ":" in settings.collective else None]
+    return [path for path in own if path is not None]
 
 
 def check_code(config: Config, folder: RunFolder, where: str, fix: str) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from paceline.errors import UsageError
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer
+from paceline.records.summary import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
@@ -41,7 +41,7 @@ class TrainRequest:
         return ProcessTask(
             settings=self.settings_for(info.workers),
             options=self.options,
-            place=info,
+            info=info,
             runs=self.runs,
             heartbeat=heartbeat,
             stop_requested=stopping,

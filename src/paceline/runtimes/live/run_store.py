@@ -23,13 +23,13 @@ from paceline.runtimes.live.secret import Secret, run_secret, store_key
 from paceline.runtimes.live.store_server import (
     LONGEST_WAIT,
     MOST_BYTES,
-    STORE_CUT,
     Op,
     Status,
     StoreAnswer,
     StoreRequest,
     StoreServer,
 )
+from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import (
     Channel,
     Destination,

@@ -14,6 +14,7 @@ import msgspec
 
 from paceline.runtimes.live.addresses import cannot_listen, resolve
 from paceline.runtimes.live.secret import Secret, store_key
+from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits, Packet
 from paceline.runtimes.live.wire.listener import Listener
 
@@ -29,8 +30,6 @@ LONGEST_WAIT = 7 * 24 * 3600.0
 _LONGEST_REQUEST = KEYS_AT_ONCE * (LONGEST_KEY + 8) + 2 * LONGEST_VALUE + 1024
 _MOST_ANSWERS = 4
 """That may wait for one member; a member asks one question at a time."""
-STORE_CUT = 240
-"""Seconds that a network may be cut before a connection is given up: launchers decide earlier when a host is lost."""
 _OUTSIDE = ("stranger", "wrong key")
 
 

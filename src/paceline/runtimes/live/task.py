@@ -22,7 +22,7 @@ class ProcessTask:
 
     settings: Settings
     options: LiveOptions
-    place: ProcessInfo
+    info: ProcessInfo
     runs: Path
     """The folder in which run folders are made."""
     heartbeat: Heartbeat
@@ -56,7 +56,7 @@ class ProcessTask:
         """Write ``config.json`` and ``env.json``; once a host. ``workers`` says where each runs, by rank."""
         placement = Placement(
             workers=tuple(worker["node"] for worker in workers),
-            servers=tuple(number % self.place.nodes for number in range(self.place.servers)),
+            servers=tuple(number % self.info.nodes for number in range(self.info.servers)),
         )
         origin = read_config(folder).origin if folder.config.exists() else ""
         machinery = asdict(self.options)

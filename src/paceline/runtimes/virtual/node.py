@@ -7,9 +7,8 @@ from math import inf
 from typing import Any
 
 from paceline.costs.stated import GradientTimes
-from paceline.records.ledger import TimeLedger
 from paceline.records.servers import ServerTotals
-from paceline.records.spans import KINDS, Span, StepRecord
+from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.session import Ending, Session
 from paceline.runtimes.virtual.timeline import Interval

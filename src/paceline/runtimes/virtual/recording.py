@@ -11,10 +11,9 @@ from torch import Tensor
 from paceline.records.events import EventWriter, MetricsRow, append_metrics
 from paceline.records.files import digest_of, to_document, write_json
 from paceline.records.folder import RunFolder, create_new, environment
-from paceline.records.observer import Observer
 from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import new_identity, write_config
 from paceline.runtimes.settings import Settings

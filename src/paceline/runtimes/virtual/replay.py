@@ -9,9 +9,8 @@ from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.costs.stated import stated_costs
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.config import read_run
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.prepare import Prepared

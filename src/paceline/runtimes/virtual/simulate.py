@@ -10,9 +10,8 @@ from paceline.costs.stated import Costs
 from paceline.errors import RunFailed
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import scoring_batches
-from paceline.records.observer import Observer
 from paceline.records.servers import Updated
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Evaluate, Export, Save
 from paceline.runtimes.settings import Settings

@@ -14,8 +14,7 @@ from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.records.events import MetricsRow
-from paceline.records.observer import Observer, Started
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Started, Summary
 from paceline.runtimes.prepare import check_buffers, server_count
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings, Triggers

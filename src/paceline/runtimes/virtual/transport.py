@@ -148,7 +148,6 @@ class SimulatedTransport:
         if node.session is not None:
             _count_receipt(node, envelope)
             return False
-        assert sender is not None
         me.now = max(me.now, envelope.arrived)
         self._leaving -= bool(envelope.how)
         numbers = getattr(message, "clock", -1), getattr(message, "version", -1)

@@ -5,8 +5,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from importlib import import_module
 
-from paceline.records.folder import RunFolder, check_parent, check_writable
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_parent, check_writable
 from paceline.runtimes.config import check_unfinished, read_live
 from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.launcher.forking import ForkServer, may_fork

@@ -11,9 +11,8 @@ from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
 from paceline.records.files import DamagedFile
-from paceline.records.folder import RunFolder, check_folder_name, create, create_new
-from paceline.records.ledger import TimeLedger
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_folder_name, create, create_new
+from paceline.records.spans import TimeLedger
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
 from paceline.runtimes.live.task import ProcessTask
@@ -64,7 +63,7 @@ def hold_folder(comm: SoloComm, task: ProcessTask, name: str, owned: RunLock | N
     ``owned`` is the resumed folder's lock where this worker took it already. No worker writes before all have called
     this: whatever is wrong with the run has been found by then.
     """
-    place = task.place
+    place = task.info
     here = {"rank": place.rank, "host": place.host, "node": place.node_rank, "pid": os.getpid()}
     workers = comm.exchange(here)
     if task.resume is None or task.resumed is None:
@@ -91,7 +90,7 @@ def agree_on_folder(
     The first worker of each host makes and locks it there. A folder that exists already is another run's, unless it
     says that it is this one's: hosts may share a file system. Where one host refuses, all do, and nothing is left.
     """
-    first = task.place.local_rank == 0
+    first = task.info.local_rank == 0
     made: RunFolder | None = None
     offer: dict[str, Any] = {}
     if comm.rank == 0:
@@ -106,7 +105,7 @@ def agree_on_folder(
     try:
         if first and comm.rank != 0:
             made = claim(folder, identity, lambda draft: task.describe(draft, identity, workers))
-        lock = RunLock.own(folder, task.place.node_rank) if first else None
+        lock = RunLock.own(folder, task.info.node_rank) if first else None
     except UsageError as mistake:
         refusal = str(mistake)
     if refusals := [one for one in comm.exchange(refusal) if one]:

@@ -11,12 +11,9 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.folder import RunFolder, check_folder_name
-from paceline.records.load import usable_cores
-from paceline.records.lock import RunLock
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
+from paceline.records.load import SystemSampler, usable_cores
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
@@ -25,18 +22,18 @@ from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.timeouts import KNOCK
-from paceline.runtimes.live.wire.messages import Hello, Welcome
+from paceline.runtimes.live.wire.messages import RequestRank, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm, join_group
 from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.live.worker.run_folder import HeldFolder, claim, hold_folder
-from paceline.runtimes.live.worker.server_client import ServerClient
-from paceline.runtimes.live.worker.server_comm import ServerComm
-from paceline.runtimes.live.worker.stopping import StopByServers, StopByVote, choose_stop
+from paceline.runtimes.live.worker.server_comm import ServerClient, ServerComm
+from paceline.runtimes.live.worker.stopping import AT_STEP, AT_SYNC_POINT, StopAtStep, StopByVote
 from paceline.runtimes.prepare import Prepared, prepare
 from paceline.runtimes.settings import Settings, read_exactly
 from paceline.runtimes.threads import too_many
 from paceline.specs.source import source_files
+from paceline.strategies.base import SyncPoint
 
 
 def run_worker(task: ProcessTask, observer: Observer) -> Summary:
@@ -62,7 +59,7 @@ def run_worker(task: ProcessTask, observer: Observer) -> Summary:
         stack.enter_context(held.lock)
         run.open(held)
         stop = _agree_to_stop(run, task)
-        sampler = _sampler(run, task, observer) if task.place.local_rank == 0 else None
+        sampler = _sampler(run, task, observer) if task.info.local_rank == 0 else None
         return run.train(stop, task.before_hard_end, sampler)
 
 
@@ -90,7 +87,7 @@ def join_run(
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     name, rank = run_document["name"], welcome.rank
-    comm = ServerComm(rank, settings.workers, SharedFlat(name))
+    comm = ServerComm(rank, settings.workers, name)
     device = torch.device(options.device)
     run = WorkerRun(prepared, comm, device, Observer(), heartbeat, leaving=stop_requested)
     comm.connect(secret, run_document["endpoints"], options.timeout)
@@ -99,7 +96,7 @@ def join_run(
         held = _hold_joined(runs, run_document, settings, stack)
         run.open(held, begun=run_document["now"] + perf_counter() - asked)
         say(f"joined {name} as rank {rank}; Ctrl-C leaves it")
-        summary = run.train(StopByServers(comm.client, say), start_together=False)
+        summary = run.train(_stop_by_servers(comm, say), start_together=False)
     ended = "left" if summary.ending == "left" else "ended with"
     say(f"rank {rank} {ended} {name} after {run.me.clock:,} steps")
     return summary
@@ -122,7 +119,7 @@ def check_named(settings: Settings, job: str | None, *, trust: bool) -> None:
 
 
 def _prepare(task: ProcessTask) -> Prepared:
-    settings, place = task.settings, task.place
+    settings, place = task.settings, task.info
     if settings.workers != place.workers:
         raise UsageError(
             f"the settings are for {settings.workers} workers and {place.workers} were started; "
@@ -133,7 +130,7 @@ def _prepare(task: ProcessTask) -> Prepared:
 
 def _set_up_device(task: ProcessTask) -> torch.device:
     torch.set_num_threads(task.options.threads)
-    device = task.options.device_of(task.place)
+    device = task.options.device_of(task.info)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     return device
@@ -143,9 +140,9 @@ def _own(task: ProcessTask, stack: ExitStack) -> RunLock | None:
     """Own the resumed folder where our launcher does not, before anything else."""
     if task.resumed is None or task.resume is None:
         return None
-    if task.place.local_rank != 0 or task.place.launch is not None:
+    if task.info.local_rank != 0 or task.info.launch is not None:
         return None
-    return stack.enter_context(RunLock.own(task.resume, task.place.node_rank))
+    return stack.enter_context(RunLock.own(task.resume, task.info.node_rank))
 
 
 @contextmanager
@@ -154,10 +151,10 @@ def _connected(
 ) -> Iterator[SoloComm]:
     comm: SoloComm
     if prepared.servers:
-        comm = ServerComm.at_start(task.place, task.options)
+        comm = ServerComm.at_start(task.info, task.options)
     else:
         collective = prepared.settings.collective
-        comm = join_group(task.place, task.options, device, collective, observer.noted)
+        comm = join_group(task.info, task.options, device, collective, observer.noted)
     with _closing(comm):
         yield comm
 
@@ -176,10 +173,13 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
     """How the workers stop together; where there are servers, they are connected to here."""
     note, comm = run.reporter.noted, run.comm
     if not isinstance(comm, ServerComm):
-        sync_point, patience = run.prepared.strategy.sync_point, task.options.timeout
-        return choose_stop(
-            comm, sync_point, run.me, requested=task.stop_requested, note=note, patience=patience
-        )
+        requested = task.stop_requested
+        if comm.alone:
+            return StopByVote(requested, note, AT_STEP, decided=requested)
+        if run.prepared.strategy.sync_point is SyncPoint.AFTER_ROUND:
+            return StopByVote(requested, note)
+        store, patience = comm.open_store(), task.options.timeout
+        return StopAtStep(requested, note, store=store, me=run.me, patience=patience)
     if comm.memory.why:
         note(f"gradients go through sockets: {comm.memory.why}")
     document = {
@@ -190,13 +190,18 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
         "step": run.resumed_step,
         "workers": run.held.workers,
     }
-    comm.open(task.place, task.options.timeout, task.stop_requested, document)
-    return StopByServers(comm.client, note)
+    comm.open(task.info, task.options.timeout, task.stop_requested, document)
+    return _stop_by_servers(comm, note)
+
+
+def _stop_by_servers(comm: ServerComm, note: Callable[[str], None]) -> StopByVote:
+    """The servers decide; a worker that is asked to stop tells them with the next message that it sends."""
+    return StopByVote(lambda: False, note, AT_SYNC_POINT, decided=lambda: comm.client.stopping)
 
 
 def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
     """What samples this host's load, once a host; a note where its workers share cores."""
-    place, options, held = task.place, task.options, run.held
+    place, options, held = task.info, task.options, run.held
     shared = too_many(place.local_workers, options.threads, usable_cores())
     if shared and options.device == "cpu":
         observer.noted(
@@ -216,7 +221,7 @@ def _request_rank(endpoint: str, secret: Secret) -> Welcome:
     """Ask server 0 for a rank and a description of the run."""
     try:
         with ServerClient(secret, [endpoint], SharedFlat("join"), patience=KNOCK) as client:
-            client.send(0, Hello(-1))
+            client.send(0, RequestRank())
             welcome = client.wait_for(Welcome).message
     except (TimeoutError, ConnectionError):
         raise UsageError(
