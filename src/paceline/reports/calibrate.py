@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TextIO
 
 from paceline.reports.meters import Countdown, meter_for
-from paceline.reports.scenarios.render import exact_seconds
-from paceline.reports.scenarios.render import table as aligned
+from paceline.reports.scenarios import exact_seconds
+from paceline.reports.scenarios import table as aligned
 from paceline.reports.text import counted
 from paceline.studies.calibrate.device_fit import DeviceFit
 from paceline.studies.calibrate.link_fit import ContentionFit
