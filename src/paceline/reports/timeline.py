@@ -1,24 +1,22 @@
-"""A short served run read by read and update by update, and how far from sequential SGD it can have come."""
+"""A short served run read by read and update by update, and a bound on its distance from sequential SGD."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.summary import Summary
 from paceline.reports.text import counted
 
 MOST = 24
-"""Updates up to which a run is told one by one."""
+"""Updates up to which a run is short."""
 
 
 def is_short(summary: Summary) -> bool:
-    """Whether a run is small enough to be told update by update: one server, few updates."""
     return len(summary.servers) == 1 and 0 < summary.servers[0].updates <= MOST
 
 
 def sequential_updates(gradient: float, horizon: float) -> int:
-    """How many updates one worker alone makes by a time, each a gradient of so many seconds."""
+    """Return the updates that one worker makes by ``horizon``, with ``gradient`` seconds for each."""
     return int(horizon / gradient * (1 + 1e-9))
 
 
@@ -38,7 +36,7 @@ class Distance:
 
 
 def distance_to_sequential(staleness: Sequence[int], sequential: int | None = None) -> Distance:
-    """Compare updates, by the staleness of each, with a sequential run; as many updates of it unless told.
+    """Compare updates, by the staleness of each, with ``sequential`` updates of one worker; by default as many.
 
     Until the first stale update both runs are at the same place; from there on no gradient need be the same, also
     where it is not stale itself.
@@ -50,14 +48,12 @@ def distance_to_sequential(staleness: Sequence[int], sequential: int | None = No
 
 
 def timeline_text(entries: Sequence[Entry], sequential: int | None = None) -> str:
-    """What one server recorded, as a table in order of time, and the bound; without a last line break.
-
-    ``sequential`` is how many updates one worker alone makes in the same time, where that is known.
-    """
+    """What one server recorded, in order of time, and the bound; ``sequential`` as in distance_to_sequential."""
     rows = list(_rows(entries))
-    unit, scale = _unit(max((row.at for row in rows), default=0.0))
+    longest = max((at for at, _, _ in rows), default=0.0)
+    unit, scale = ("s", 1.0) if longest >= 0.1 else ("ms", 1e-3) if longest >= 1e-4 else ("us", 1e-6)
     lines = [f"{f'at {unit}':>9}   worker   what it did"]
-    lines += [f"{row.at / scale:9.3f}   {row.worker:>6}   {row.what}" for row in rows]
+    lines += [f"{at / scale:9.3f}   {worker:>6}   {what}" for at, worker, what in rows]
     updates = [entry for entry in entries if isinstance(entry, Updated)]
     stale = [max((one.staleness for one in update.used), default=0) for update in updates]
     return "\n".join([*lines, "", distance_text(distance_to_sequential(stale, sequential))])
@@ -67,38 +63,25 @@ def distance_text(distance: Distance) -> str:
     if not distance.bound:
         return "as many updates of sequential SGD lead to the same place: none of these is stale"
     more = distance.updates - distance.sequential
-    other = (
-        f"sequential SGD, which makes {distance.sequential} updates in the same time"
-        if more
-        else "as many updates of sequential SGD"
+    alone = f"sequential SGD, which makes {distance.sequential} updates in the same time"
+    reasons = (
+        (distance.astray, "may differ from its own", 2),
+        (more, "it does not make", 1),
+        (-more, "only it makes", 1),
     )
-    reasons = [
-        _reason(distance.astray, "may differ from its own", 2),
-        _reason(more, "it does not make", 1),
-        _reason(-more, "only it makes", 1),
-    ]
+    counts = ", ".join(
+        f"{counted(updates, 'update')} that {which} {f'counts {weight}' if updates == 1 else f'count {weight} each'}"
+        for updates, which, weight in reasons
+        if updates > 0
+    )
     return (
-        f"at most {distance.bound} eta Delta from {other}: {', '.join(filter(None, reasons))} "
+        f"at most {distance.bound} eta Delta from {alone if more else 'as many updates of sequential SGD'}: {counts} "
         "(for plain SGD; eta is the learning rate, Delta the largest gradient norm)"
     )
 
 
-def _reason(updates: int, which: str, weight: int) -> str:
-    if updates < 1:
-        return ""
-    return f"{counted(updates, 'update')} that {which} {f'counts {weight}' if updates == 1 else f'count {weight} each'}"
-
-
-class TimelineRow(NamedTuple):
-    """A line of the table."""
-
-    at: float
-    worker: int
-    what: str
-
-
-def _rows(entries: Sequence[Entry]) -> Iterator[TimelineRow]:
-    """What happened, in the log's order. A read is known by the version that the next gradient was computed on."""
+def _rows(entries: Sequence[Entry]) -> Iterator[tuple[float, int, str]]:
+    """Time, worker and event, in the log's order; a read is known by the version of the worker's next gradient."""
     used = {
         (one.worker, one.clock): place
         for place, entry in enumerate(entries)
@@ -114,10 +97,10 @@ def _rows(entries: Sequence[Entry]) -> Iterator[TimelineRow]:
                 version = entry.version
                 for one in entry.used:
                     what = f"update {version}, computed on version {one.version}, staleness {one.staleness}"
-                    yield TimelineRow(entry.at, one.worker, what + _read(awaited, one.worker, version, "; "))
+                    yield entry.at, one.worker, what + _read(awaited, one.worker, version, "; ")
                 for worker in sorted(awaited):
                     if what := _read(awaited, worker, version):
-                        yield TimelineRow(entry.at, worker, what)
+                        yield entry.at, worker, what
             case Received():
                 if place in reads:
                     awaited[entry.worker] = reads[place]
@@ -127,7 +110,7 @@ def _rows(entries: Sequence[Entry]) -> Iterator[TimelineRow]:
                 if entry.kind == "Join" and place not in reads:
                     said = f"reads version {version}, and hands nothing in before the end"
                 if said:
-                    yield TimelineRow(entry.at, entry.worker, said)
+                    yield entry.at, entry.worker, said
 
 
 def _reads(entries: Sequence[Entry]) -> dict[int, int]:
@@ -162,12 +145,5 @@ def _message(entry: Received, place: int, used: int | None) -> str | None:
         case "Push" if used != place + 1:
             return f"hands in a gradient computed on version {entry.version}"
         case "Leave" if entry.how != "finished":
-            return {"died": "dies", "left": "leaves"}.get(entry.how, "leaves")
+            return "dies" if entry.how == "died" else "leaves"
     return None
-
-
-def _unit(longest: float) -> tuple[str, float]:
-    """The unit in which all times of a table are told."""
-    return next(
-        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if longest >= 0.1 * scale), ("us", 1e-6)
-    )

@@ -16,7 +16,7 @@ from paceline.records.spans import Span, StepRecord
 from paceline.records.summary import Observer, Started, Summary
 
 STEPS, HIDDEN = 0, 1
-UPDATES, CREW = 0, 1
+UPDATES, MEMBERS = 0, 1
 
 MOST = 20_000
 """Records of all workers that a trace shows, the first of each; viewers do not take much more."""
@@ -88,7 +88,7 @@ def _server(process: int, server: int, path: Path, most: int) -> Iterator[dict[s
     """A server's moments, as instant events, and how its queue and its gradients' staleness went."""
     yield _name("process_name", process, UPDATES, f"server {server}")
     yield _name("thread_name", process, UPDATES, "updates")
-    yield _name("thread_name", process, CREW, "workers")
+    yield _name("thread_name", process, MEMBERS, "workers")
     for entry in islice(read_server_log(path), most):
         if isinstance(entry, Updated):
             whose = {"version": entry.version, "gradients": [one._asdict() for one in entry.used]}
@@ -99,7 +99,7 @@ def _server(process: int, server: int, path: Path, most: int) -> Iterator[dict[s
             yield _counter(process, entry.at, "queue depth", entry.depth)
             if entry.kind in ("Join", "Leave"):
                 what = "joins" if entry.kind == "Join" else entry.how or "left"
-                yield _instant(process, CREW, entry.at, what, {"rank": entry.worker})
+                yield _instant(process, MEMBERS, entry.at, what, {"rank": entry.worker})
 
 
 def _step_counters(record: StepRecord, rank: int) -> Iterator[dict[str, Any]]:
@@ -140,15 +140,8 @@ def _counter(process: int, at: float, name: str, value: float) -> dict[str, Any]
 
 
 def _instant(process: int, track: int, at: float, name: str, args: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "ph": "i",
-        "s": "t",
-        "name": name,
-        "pid": process,
-        "tid": track,
-        "ts": round(1e6 * at, 3),
-        "args": args,
-    }
+    where = {"pid": process, "tid": track, "ts": round(1e6 * at, 3)}
+    return {"ph": "i", "s": "t", "name": name, **where, "args": args}
 
 
 def _name(what: str, rank: int, track: int, name: str) -> dict[str, Any]:
@@ -159,12 +152,5 @@ def _complete(record: StepRecord, rank: int, track: int, spans: Iterable[Span]) 
     """Spans as complete events; the format's times are microseconds."""
     what = {"samples": record.samples} if record.is_step else {"is_step": False}
     for kind, start, length in spans:
-        yield {
-            "ph": "X",
-            "name": kind,
-            "pid": rank,
-            "tid": track,
-            "ts": round(1e6 * start, 3),
-            "dur": round(1e6 * length, 3),
-            "args": {"step": record.step, **what},
-        }
+        where = {"pid": rank, "tid": track, "ts": round(1e6 * start, 3), "dur": round(1e6 * length, 3)}
+        yield {"ph": "X", "name": kind, **where, "args": {"step": record.step, **what}}
