@@ -45,8 +45,7 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     elif workers:
         lines.append(_work(summary))
     lines += served_lines(summary, blocks)
-    damaged = sum(one.damaged for one in (*summary.totals, *summary.servers))
-    if damaged:
+    if damaged := sum(one.damaged for one in summary.totals) + sum(one.damaged for one in summary.servers):
         lines.append(f"{counted(damaged, 'line')} of the record could not be read; no sum includes them")
     return "\n".join(lines)
 
