@@ -9,12 +9,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TextIO
 
-from paceline.collectives import SCHEDULES
 from paceline.records.files import json_text
 from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter_for
 from paceline.studies.collectives.request import (
+    ELSEWHERE,
     GLOO,
     SCHEMA,
+    SHM,
     BenchEvent,
     BenchPrediction,
     BenchProgress,
@@ -154,7 +155,9 @@ def _winner(cells: list[Cell]) -> Winner:
     seconds = attrgetter("median")
     best = min(cells, key=seconds)
     gloo = next((cell for cell in cells if cell.what == GLOO and cell is not best), None)
-    schedule = min((cell for cell in cells if cell.what in SCHEDULES), key=seconds, default=None)
+    schedule = min(
+        (cell for cell in cells if cell.what not in (GLOO, SHM, ELSEWHERE)), key=seconds, default=None
+    )
     return Winner(
         size=best.size,
         what=best.what,

@@ -31,7 +31,7 @@ from paceline.runtimes.live.worker.run_folder import HeldFolder, claim
 from paceline.runtimes.live.worker.server_comm import ServerClient, ServerComm
 from paceline.runtimes.live.worker.start import closed_after
 from paceline.runtimes.prepare import prepare
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import Settings, read_exactly
 from paceline.specs.source import source_files
 
 _ENDPOINT = re.compile(r"(?:tcp://)?(?P<host>\[[^\]]+\]|[^:/\s]+):(?P<port>\d{1,5})")
@@ -124,7 +124,7 @@ def join_run(
     asked = perf_counter()
     welcome = _request_rank(endpoint, secret)
     document = json.loads(welcome.document)
-    settings = Settings.from_json(document["settings"])
+    settings = read_exactly(document["settings"], Settings)
     check_named(settings, job, trust=trust)
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)

@@ -109,7 +109,7 @@ class WorkerRun:
         else:
             self.position.progress = self.position.last_sync = step
         if self.position.last_sync >= last:
-            raise already_complete(checkpoints.folder, settings, last, step)
+            raise already_complete(checkpoints.folder, last, step)
 
     def open(self, held: HeldFolder, begun: float | None = None) -> None:
         """Use the run folder; records and checkpoints after the restored state are removed.
