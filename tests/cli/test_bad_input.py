@@ -119,7 +119,7 @@ MISTAKES = {
     "simulate --cluster hosts=2": "forward",
     "simulate --cluster nowhere.toml": "nowhere.toml",
     "simulate --cluster hosts=4 --workers 2": "contradict the cluster",
-    "simulate --no-gradients --target-accuracy 0.9": "without gradients",
+    "simulate --no-gradients --target-accuracy 0.9": "needs gradients",
     "simulate --target-accuracy 0.9 --evaluate-every never": "contradict each other",
     "simulate --slow 5=2": "there is no rank 5",
     "simulate --times nowhere": "nowhere",

@@ -105,7 +105,7 @@ def test_resuming_is_refused_at_once_and_in_a_sentence(tmp_path):
     train(*TRAIN, "-i", "10", home=tmp_path)
     done = run_paceline("train", "--resume", "latest", cwd=tmp_path, check=2)
     assert done.stderr.endswith(
-        "is complete: it ended at step 10; ask for more epochs or iterations to go on\n"
+        "is at step 10, and these settings end at step 10; ask for more epochs or iterations\n"
     )
     told = run_paceline("train", "--resume", "nowhere", cwd=tmp_path, check=2).stderr
     assert "nowhere is not the folder of a run: there is no such folder" in told

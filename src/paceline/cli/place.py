@@ -136,10 +136,10 @@ class WhereOptions(PlaceOptions):
 
     def live(self, resume: RunFolder | None) -> "LiveOptions":
         """The machinery under the workers: as asked for, else as an earlier run had it, else as usual."""
-        from paceline.runtimes.config import read_machinery
+        from paceline.runtimes.config import read_live
         from paceline.runtimes.live.options import LiveOptions
 
-        known = read_machinery(resume) if resume else {}
+        known = read_live(resume).machinery if resume else {}
         for name in ("device", "backend", "threads", "timeout", "hang_timeout", "silence"):
             if (given := getattr(self, name)) is not None:
                 known[name] = given

@@ -77,7 +77,7 @@ def train(
 
 def _launch(request: "TrainRequest", options: RunOptions, where: WhereOptions) -> int:
     from paceline.cli.reshard import make_folder
-    from paceline.runtimes.config import read_settings
+    from paceline.runtimes.config import read_live
     from paceline.runtimes.live.launcher.start import launch_training
     from paceline.runtimes.threads import VARIABLE, usual_threads
 
@@ -89,7 +89,7 @@ def _launch(request: "TrainRequest", options: RunOptions, where: WhereOptions) -
         )
     workers = where.workers
     if workers is None:
-        workers = read_settings(folder).workers // (where.nodes or 1) if folder else DEFAULT_WORKERS
+        workers = read_live(folder).settings.workers // (where.nodes or 1) if folder else DEFAULT_WORKERS
     again = repeated_settings(options, trust=request.trust) if folder else {}
     return launch_training(
         request,

@@ -69,7 +69,7 @@ def calibrate_messages(
         gradient = times.data + (times.forward or 0.0) + (times.backward or 0.0)
         contention = profile.contention_between(gradient)
         with torch.device("meta"):
-            model = traceable_of_job(read_run(alone)[0].job).model()
+            model = traceable_of_job(read_run(alone).settings.job).model()
         size = sum(one.nbytes for one in model.parameters())
         for count, found in steps.items():
             beside = gradient * contention[min(count, len(contention)) - 1] + times.apply

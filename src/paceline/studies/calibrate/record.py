@@ -85,7 +85,7 @@ def _correct(device: FittedDevice, folder: RunFolder) -> tuple[FittedDevice, Rec
     """The device with each phase as long as it was in the run, and its error before."""
     check_alone(folder)
     times, samples = typical_step(folder)
-    subject = traceable_of_job(read_run(folder)[0].job)
+    subject = traceable_of_job(read_run(folder).settings.job)
     step = step_cost(trace(subject, samples), device).step
     measured = {phase: getattr(times, phase) or 0.0 for phase in PHASES}
     predicted = {phase: getattr(step, phase) for phase in PHASES}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from importlib import import_module
 
 from paceline.records.folder import RunFolder, RunLock, check_parent, check_writable
-from paceline.runtimes.config import check_unfinished, read_settings
+from paceline.runtimes.config import check_unfinished, read_live
 from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.launcher.forking import ForkServer, may_fork
 from paceline.runtimes.live.launcher.launch import arguments_of, launch, paceline_command
@@ -38,7 +38,7 @@ def launch_training(
         start = stack.enter_context(starting(main, options.device))
         servers = request.servers()
         if folder:  # before anything is imported or started; the workers share it
-            earlier = read_settings(folder).workers
+            earlier = read_live(folder).settings.workers
             if plan.nodes == 1 and plan.workers != earlier:
                 check_unfinished(folder, request.settings_for(earlier))
                 folder = reshard(folder, plan.workers)

@@ -113,7 +113,7 @@ class WorkerRun:
             self.position.progress = self.position.last_sync = step
             self._recorded_to = maxsize
         if self.position.last_sync >= last:
-            raise already_complete(folder, settings, last, step)
+            raise already_complete(folder, last, step)
 
     def open(self, held: HeldFolder, begun: float | None = None) -> None:
         """Use the run folder; records and checkpoints after the restored state are removed.

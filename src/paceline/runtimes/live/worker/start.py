@@ -30,7 +30,7 @@ from paceline.runtimes.live.worker.run_folder import HeldFolder, claim, hold_fol
 from paceline.runtimes.live.worker.server_comm import ServerClient, ServerComm
 from paceline.runtimes.live.worker.stopping import AT_STEP, AT_SYNC_POINT, StopAtStep, StopByVote
 from paceline.runtimes.prepare import Prepared, prepare
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import Settings, read_exactly
 from paceline.runtimes.threads import too_many
 from paceline.specs.source import source_files
 from paceline.strategies.base import SyncPoint
@@ -82,7 +82,7 @@ def join_run(
     asked = perf_counter()
     welcome = _request_rank(endpoint, secret)
     run_document = json.loads(welcome.document)
-    settings = Settings.from_json(run_document["settings"])
+    settings = read_exactly(run_document["settings"], Settings)
     check_named(settings, job, trust=trust)
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
