@@ -216,4 +216,4 @@ def test_damaged_lines_of_a_record_are_told():
     """If this failed, sums would be too small without a word."""
     hurt = replace(totals(), damaged=2)
     told = summary_text(replace(SUMMARY, totals=[totals(), hurt]), FOLDER).splitlines()
-    assert told[-1] == "2 lines of the record could not be read; no sum includes them"
+    assert told[-1] == "2 lines of the record could not be read; what was there is in no sum"

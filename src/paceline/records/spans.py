@@ -109,19 +109,6 @@ class Totals:
     typical: StepBreakdown = StepBreakdown()
     """The mean over the middle half of the steps by length."""
 
-    @property
-    def mean(self) -> StepBreakdown:
-        """The mean step; the first step of a process counts only where there is no other."""
-        later = self.steps - self.warm_up_steps
-        return self.in_steps * (1 / later) if later else self.in_warm_up * (1 / max(1, self.steps))
-
-    @property
-    def samples_per_second(self) -> float:
-        """In steps; the first step of a process counts only where there is no other."""
-        if self.in_steps.total:
-            return (self.samples - self.warm_up_samples) / self.in_steps.total
-        return self.samples / self.in_warm_up.total if self.in_warm_up.total else 0.0
-
 
 PLACE = {kind: place for place, kind in enumerate(KINDS)}
 COMPUTING = slice(PLACE["data"], PLACE["backward"] + 1)

@@ -1,4 +1,4 @@
-"""A short served run read by read and update by update, and a bound on its distance from sequential SGD."""
+"""A short served run read by read and update by update, and how far from sequential SGD it can have come."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -8,15 +8,16 @@ from paceline.records.summary import Summary
 from paceline.reports.text import counted
 
 MOST = 24
-"""Updates up to which a run is short."""
+"""Updates up to which a run is shown one by one."""
 
 
 def is_short(summary: Summary) -> bool:
+    """Whether a run is small enough to be shown update by update: one server, few updates."""
     return len(summary.servers) == 1 and 0 < summary.servers[0].updates <= MOST
 
 
 def sequential_updates(gradient: float, horizon: float) -> int:
-    """Return the updates that one worker makes by ``horizon``, with ``gradient`` seconds for each."""
+    """How many updates one worker alone makes by a time, each a gradient of so many seconds."""
     return int(horizon / gradient * (1 + 1e-9))
 
 
@@ -36,7 +37,7 @@ class Distance:
 
 
 def distance_to_sequential(staleness: Sequence[int], sequential: int | None = None) -> Distance:
-    """Compare updates, by the staleness of each, with ``sequential`` updates of one worker; by default as many.
+    """Compare updates, by the staleness of each, with a sequential run, by default of as many updates.
 
     Until the first stale update both runs are at the same place; from there on no gradient need be the same, also
     where it is not stale itself.
@@ -48,7 +49,10 @@ def distance_to_sequential(staleness: Sequence[int], sequential: int | None = No
 
 
 def timeline_text(entries: Sequence[Entry], sequential: int | None = None) -> str:
-    """What one server recorded, in order of time, and the bound; ``sequential`` as in distance_to_sequential."""
+    """What one server recorded, as a table in order of time, and the bound; without a last line break.
+
+    ``sequential`` is how many updates one worker alone makes in the same time, where that is known.
+    """
     rows = list(_rows(entries))
     longest = max((at for at, _, _ in rows), default=0.0)
     unit, scale = ("s", 1.0) if longest >= 0.1 else ("ms", 1e-3) if longest >= 1e-4 else ("us", 1e-6)
@@ -63,25 +67,29 @@ def distance_text(distance: Distance) -> str:
     if not distance.bound:
         return "as many updates of sequential SGD lead to the same place: none of these is stale"
     more = distance.updates - distance.sequential
-    alone = f"sequential SGD, which makes {distance.sequential} updates in the same time"
-    reasons = (
-        (distance.astray, "may differ from its own", 2),
-        (more, "it does not make", 1),
-        (-more, "only it makes", 1),
-    )
-    counts = ", ".join(
+    other = "as many updates of sequential SGD"
+    if more:
+        other = f"sequential SGD, which makes {distance.sequential} updates in the same time"
+    reasons = [
         f"{counted(updates, 'update')} that {which} {f'counts {weight}' if updates == 1 else f'count {weight} each'}"
-        for updates, which, weight in reasons
+        for updates, which, weight in (
+            (distance.astray, "may differ from its own", 2),
+            (more, "it does not make", 1),
+            (-more, "only it makes", 1),
+        )
         if updates > 0
-    )
+    ]
     return (
-        f"at most {distance.bound} eta Delta from {alone if more else 'as many updates of sequential SGD'}: {counts} "
+        f"at most {distance.bound} eta Delta from {other}: {', '.join(reasons)} "
         "(for plain SGD; eta is the learning rate, Delta the largest gradient norm)"
     )
 
 
 def _rows(entries: Sequence[Entry]) -> Iterator[tuple[float, int, str]]:
-    """Time, worker and event, in the log's order; a read is known by the version of the worker's next gradient."""
+    """When, which worker, what it did, in the log's order.
+
+    A read is known by the version that the worker's next gradient was computed on.
+    """
     used = {
         (one.worker, one.clock): place
         for place, entry in enumerate(entries)
@@ -91,59 +99,56 @@ def _rows(entries: Sequence[Entry]) -> Iterator[tuple[float, int, str]]:
     reads = _reads(entries)
     version = 0
     awaited: dict[int, int] = {}
+
+    def read(worker: int) -> list[str]:
+        """The words for a read that can have happened by now; it is then awaited no more."""
+        happened = awaited.get(worker, version + 1) <= version
+        return [f"reads version {awaited.pop(worker)}"] if happened else []
+
     for place, entry in enumerate(entries):
-        match entry:
-            case Updated():
-                version = entry.version
-                for one in entry.used:
-                    what = f"update {version}, computed on version {one.version}, staleness {one.staleness}"
-                    yield entry.at, one.worker, what + _read(awaited, one.worker, version, "; ")
-                for worker in sorted(awaited):
-                    if what := _read(awaited, worker, version):
-                        yield entry.at, worker, what
-            case Received():
-                if place in reads:
-                    awaited[entry.worker] = reads[place]
-                said = _message(entry, place, used.get((entry.worker, entry.clock)))
-                if said is not None:
-                    said += _read(awaited, entry.worker, version, "; " if said else "")
-                if entry.kind == "Join" and place not in reads:
-                    said = f"reads version {version}, and hands nothing in before the end"
-                if said:
-                    yield entry.at, entry.worker, said
+        if isinstance(entry, Updated):
+            version = entry.version
+            for one in entry.used:
+                what = f"update {version}, computed on version {one.version}, staleness {one.staleness}"
+                yield entry.at, one.worker, "; ".join([what, *read(one.worker)])
+            for worker in sorted(awaited):
+                for what in read(worker):
+                    yield entry.at, worker, what
+        elif isinstance(entry, Received):
+            if place in reads:
+                awaited[entry.worker] = reads[place]
+            update = used.get((entry.worker, entry.clock))
+            told = _message(entry, at_once=update == place + 1, used=update is not None)
+            if told is not None:
+                told = [*told, *read(entry.worker)]
+            if entry.kind == "Join" and place not in reads:
+                told = [f"reads version {version}, and hands nothing in before the end"]
+            if told:
+                yield entry.at, entry.worker, "; ".join(told)
 
 
 def _reads(entries: Sequence[Entry]) -> dict[int, int]:
     """The place of a message to the version that its worker read next, where a later gradient tells it."""
     found: dict[int, int] = {}
     pushed: dict[int, int] = {}
-    for place in reversed(range(len(entries))):
-        entry = entries[place]
-        if not isinstance(entry, Received) or entry.kind not in ("Join", "Push", "Pull"):
-            continue
-        if entry.worker in pushed:
-            found[place] = pushed.pop(entry.worker)
-        if entry.kind == "Push":
-            pushed[entry.worker] = entry.version
+    for place, entry in reversed(list(enumerate(entries))):
+        if isinstance(entry, Received) and entry.kind in ("Join", "Push", "Pull"):
+            if entry.worker in pushed:
+                found[place] = pushed.pop(entry.worker)
+            if entry.kind == "Push":
+                pushed[entry.worker] = entry.version
     return found
 
 
-def _read(awaited: dict[int, int], worker: int, version: int, before: str = "") -> str:
-    """The words for a read that can have happened by now; it is then awaited no more."""
-    if worker not in awaited or awaited[worker] > version:
-        return ""
-    return f"{before}reads version {awaited.pop(worker)}"
-
-
-def _message(entry: Received, place: int, used: int | None) -> str | None:
-    """The words for a message, empty for a mere read; None for one whose update says it all, or that says nothing."""
+def _message(entry: Received, *, at_once: bool, used: bool) -> list[str] | None:
+    """The words for a message, none for a mere read; None for one whose update says it all, or that says nothing."""
     match entry.kind:
         case "Join" | "Pull":
-            return ""
-        case "Push" if used is None:
-            return f"a gradient computed on version {entry.version}, not used"
-        case "Push" if used != place + 1:
-            return f"hands in a gradient computed on version {entry.version}"
+            return []
+        case "Push" if not used:
+            return [f"a gradient computed on version {entry.version}, not used"]
+        case "Push" if not at_once:
+            return [f"hands in a gradient computed on version {entry.version}"]
         case "Leave" if entry.how != "finished":
-            return "dies" if entry.how == "died" else "leaves"
+            return ["dies" if entry.how == "died" else "leaves"]
     return None
