@@ -25,7 +25,7 @@ from torch.utils.data.distributed import DistributedSampler
 from _ports import free_ports
 from paceline.jobs.batches import batch_loss
 from paceline.jobs.build import build_job
-from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.data import TensorData
 from paceline.jobs.spec import JobSpec
 from paceline.records.summary import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat

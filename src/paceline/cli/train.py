@@ -67,7 +67,7 @@ def train(
         if info is None:
             sys.stderr.write(f"paceline: {BEFORE_FIRST_STEP}\n")
         raise
-    from paceline.runtimes.live.worker.process import run_process
+    from paceline.runtimes.live.worker.start import run_process
 
     spare_compiler()
     if info.launch is None:
@@ -123,7 +123,7 @@ def _join(
         raise UsageError(
             f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
         )
-    from paceline.runtimes.live.worker.process import join
+    from paceline.runtimes.live.worker.join import join
 
     spare_compiler()
     return join(run, where.secret_file, where.live(None), keep.runs, job=options.job, trust=resume.trust)

@@ -15,7 +15,7 @@ from paceline.runtimes.live.launcher.processes import Start
 from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.prepare import check_settings
 
-_NEEDED = ("paceline.runtimes.live.worker.process",)
+_NEEDED = ("paceline.runtimes.live.worker.start",)
 
 Main = Callable[[Sequence[str]], int]
 """Runs a command line and returns its exit code, as a new interpreter would."""
