@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import whole
-from paceline.cli.place import PlaceOptions, be_worker, start_workers
+from paceline.cli.options import PlaceOptions, be_worker, start_workers, whole
 from paceline.clusters.profile import DEFAULT_PATH
 from paceline.errors import UsageError
 

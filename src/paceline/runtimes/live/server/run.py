@@ -23,9 +23,9 @@ from paceline.records.servers import (
     keep_entries,
     read_server_log,
 )
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.server.membership import COLLECTIVES, ElasticCollectives, Membership
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.wire import messages
 from paceline.runtimes.live.wire.encoding import Envelope
 from paceline.runtimes.prepare import Prepared

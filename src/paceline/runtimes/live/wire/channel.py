@@ -18,7 +18,7 @@ from typing import NamedTuple
 from paceline.runtimes.live.timeouts import CONNECTING, CUT, RETRY
 from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
 
-PROLOGUE = b"paceline wire 4\n"
+PROLOGUE = b"paceline wire 5\n"
 """What the first message begins with, in the clear; the number is the version of everything that is sent."""
 _ANY_VERSION = b"paceline wire "
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")

@@ -18,7 +18,8 @@ from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.run_store import MemberStore, RunStore, check_equal
+from paceline.runtimes.live.request import check_equal
+from paceline.runtimes.live.run_store import MemberStore, RunStore
 from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
 from paceline.shm.host import host_id
 

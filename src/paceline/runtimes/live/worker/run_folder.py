@@ -16,7 +16,7 @@ from paceline.records.ledger import TimeLedger
 from paceline.records.lock import RunLock
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
-from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
 
 

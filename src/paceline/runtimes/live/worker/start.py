@@ -21,9 +21,8 @@ from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import job_roots
-from paceline.runtimes.live.run_store import check_equal
+from paceline.runtimes.live.request import ProcessTask, check_equal
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.live.wire.messages import Hello, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
