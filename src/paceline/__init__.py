@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from paceline.codecs.base import Codec
     from paceline.errors import UsageError
-    from paceline.jobs.data.tensors import TensorData
+    from paceline.jobs.data import TensorData
     from paceline.jobs.job import Data, Job, Traceable
     from paceline.strategies.base import Server, Strategy, SyncPoint, Worker
     from paceline.strategies.effects import (
@@ -64,7 +64,7 @@ EXPORTS: Mapping[str, str] = MappingProxyType(
         "Data": "paceline.jobs.job",
         "Job": "paceline.jobs.job",
         "ParameterServer": "paceline.strategies.parameter_server",
-        "TensorData": "paceline.jobs.data.tensors",
+        "TensorData": "paceline.jobs.data",
         "Traceable": "paceline.jobs.job",
         "UsageError": "paceline.errors",
     }

@@ -15,9 +15,9 @@ from paceline.errors import UsageError
 from paceline.jobs import MODELS
 from paceline.jobs.build import traceable_of
 from paceline.jobs.models import FIGURES, ModelSize
-from paceline.jobs.models.convnets import AlexNet
+from paceline.jobs.models.convnets import AlexNet, dense_layers
 from paceline.jobs.models.gpt import Gpt
-from paceline.jobs.models.layers import chain, dense_layers
+from paceline.jobs.models.layers import chain
 
 PUBLISHED = {
     "alexnet": 60_965_224,

@@ -22,8 +22,7 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.events import MetricsRow
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo

@@ -11,7 +11,7 @@ from command import run_json, run_paceline
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder, check_writable
-from paceline.records.observer import Observer
+from paceline.records.summary import Observer
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.launcher.launch import environments
@@ -108,7 +108,7 @@ def test_resuming_is_refused_at_once_and_in_a_sentence(tmp_path):
     train(*TRAIN, "-i", "10", home=tmp_path)
     done = run_paceline("train", "--resume", "latest", cwd=tmp_path, check=2)
     assert done.stderr.endswith(
-        "is complete: it ended at step 10; ask for more epochs or iterations to go on\n"
+        "is at step 10, and these settings end at step 10; ask for more epochs or iterations\n"
     )
     told = run_paceline("train", "--resume", "nowhere", cwd=tmp_path, check=2).stderr
     assert "nowhere is not the folder of a run: there is no such folder" in told

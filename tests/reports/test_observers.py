@@ -8,9 +8,8 @@ import pytest
 
 from paceline.records.events import MetricsRow, Scores
 from paceline.records.files import from_document
-from paceline.records.observer import Observer, Started
 from paceline.records.spans import StepBreakdown, Totals
-from paceline.records.summary import SCHEMA, Summary
+from paceline.records.summary import SCHEMA, Observer, Started, Summary
 from paceline.reports import meters
 from paceline.reports.progress import ConsoleObserver, JsonObserver, Tee, header
 

@@ -6,9 +6,8 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.records.ledger import TimeLedger
 from paceline.records.servers import MembershipChange, ServerTotals
-from paceline.records.spans import KINDS, Totals
+from paceline.records.spans import KINDS, TimeLedger, Totals
 from paceline.records.summary import Summary
 from paceline.reports.staleness import ROWS, histogram
 from paceline.reports.summary import summary_text

@@ -21,7 +21,7 @@ from paceline.strategies import STRATEGIES
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from paceline.records.observer import Observer
+    from paceline.records.summary import Observer
     from paceline.runtimes.live.heartbeat import Heartbeat
     from paceline.runtimes.live.launcher.plan import LaunchPlan
     from paceline.runtimes.live.process_info import ProcessInfo

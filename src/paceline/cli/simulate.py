@@ -173,7 +173,8 @@ def _run(
     from paceline.reports.trace import write_trace
     from paceline.runtimes.prepare import prepare
     from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
-    from paceline.runtimes.virtual.simulate import check, simulate
+    from paceline.runtimes.virtual.simulate import simulate
+    from paceline.runtimes.virtual.simulation import check
 
     prepared = prepare(settings)
     check(settings, prepared.job, cluster, prepared.strategy, where.gradients, where.end)
@@ -269,9 +270,9 @@ def _repeat(run: Path, options: RunOptions, where: ClusterOptions, keep: KeepOpt
     with FolderRecorder(folder, recording.workers, prepared.triggers.last) as recorder, closing(observer):
         replay(
             recording,
+            prepared,
             observer=observer,
             recorder=recorder,
-            prepared=prepared,
             name=name,
             folder=str(folder.path),
         )

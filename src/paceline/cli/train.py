@@ -26,7 +26,7 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
-    from paceline.records.observer import Observer
+    from paceline.records.summary import Observer
     from paceline.runtimes.live.options import LiveOptions
     from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.request import TrainRequest
@@ -68,12 +68,12 @@ class WhereOptions(PlaceOptions):
 
     def live(self, resume: RunFolder | None) -> "LiveOptions":
         """As asked for, else as an earlier run had it, else as usual."""
-        from paceline.runtimes.config import read_machinery
+        from paceline.runtimes.config import read_live
         from paceline.runtimes.live.options import LiveOptions
 
         names = ("device", "backend", "threads", "timeout", "hang_timeout", "silence")
         asked = {name: value for name, value in given(self).items() if name in names}
-        return LiveOptions(**(read_machinery(resume) if resume else {}) | asked)
+        return LiveOptions(**(read_live(resume).machinery if resume else {}) | asked)
 
 
 @Parameter(name="*")
@@ -165,7 +165,7 @@ def _observe(keep: KeepOptions, settings: Settings) -> "Observer":
 
 def _launch(request: "TrainRequest", where: WhereOptions) -> int:
     from paceline.cli.main import main
-    from paceline.runtimes.config import read_settings
+    from paceline.runtimes.config import read_live
     from paceline.runtimes.live.launcher.launch import launch_training
     from paceline.runtimes.threads import VARIABLE, usual_threads
 
@@ -177,7 +177,7 @@ def _launch(request: "TrainRequest", where: WhereOptions) -> int:
         )
     workers = where.workers
     if workers is None:
-        workers = read_settings(folder).workers // (where.nodes or 1) if folder else DEFAULT_WORKERS
+        workers = read_live(folder).settings.workers // (where.nodes or 1) if folder else DEFAULT_WORKERS
     return launch_training(request, where.plan(workers), main, sys.argv[1:])
 
 

@@ -1,6 +1,5 @@
 """A benchmark as people and programs read it: the settings, what was predicted, a row a cell, the fastest by size."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -10,12 +9,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import TextIO
 
-from paceline.collectives import SCHEDULES
-from paceline.records.files import finite
+from paceline.records.files import json_text
 from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter_for
 from paceline.studies.collectives.request import (
+    ELSEWHERE,
     GLOO,
     SCHEMA,
+    SHM,
     BenchEvent,
     BenchPrediction,
     BenchProgress,
@@ -63,7 +63,7 @@ class BenchReport:
             document = {"schema": SCHEMA, **asdict(result), "fastest": [asdict(found) for found in fastest]}
             document["settings"]["workers"] = result.settings.workers
             document["cells"] = [cell.to_json() for cell in result.cells]
-            self._print(json.dumps(finite(document), indent=2, allow_nan=False))
+            self._print(json_text(document))
         else:
             answers = (str(found) for found in fastest if found.compared)
             self._print(*answers, conclusion(result.cells, result.ending))
@@ -155,7 +155,9 @@ def _winner(cells: list[Cell]) -> Winner:
     seconds = attrgetter("median")
     best = min(cells, key=seconds)
     gloo = next((cell for cell in cells if cell.what == GLOO and cell is not best), None)
-    schedule = min((cell for cell in cells if cell.what in SCHEDULES), key=seconds, default=None)
+    schedule = min(
+        (cell for cell in cells if cell.what not in (GLOO, SHM, ELSEWHERE)), key=seconds, default=None
+    )
     return Winner(
         size=best.size,
         what=best.what,

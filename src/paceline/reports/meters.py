@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from rich.table import Column
 
-from paceline.records.observer import Started
+from paceline.records.summary import Started
 from paceline.reports.text import figure, time_left
 
 

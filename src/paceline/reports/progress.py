@@ -1,6 +1,5 @@
 """Who tells people and programs of a run: the console, one JSON document, or several at once."""
 
-import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
@@ -9,9 +8,8 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from paceline.records.events import MetricsRow
-from paceline.records.files import finite
-from paceline.records.observer import Observer, Started
-from paceline.records.summary import Summary
+from paceline.records.files import json_text
+from paceline.records.summary import Observer, Started, Summary
 from paceline.reports.meters import ProgressBar, ProgressLines, StepProgress, meter_for
 from paceline.reports.summary import summary_text
 from paceline.reports.text import can_draw, counted, figure
@@ -114,7 +112,7 @@ class JsonObserver(Observer):
             "rows": [row.to_json() for row in self._rows],
             "summary": summary.to_json(),
         }
-        self._out.write(json.dumps(finite(document), indent=2, allow_nan=False) + "\n")
+        self._out.write(json_text(document) + "\n")
         self._out.flush()
 
 

@@ -9,9 +9,8 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.records.events import MetricsRow
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer, Started
 from paceline.records.spans import StepBreakdown
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Started, Summary
 
 POINTS = 200
 

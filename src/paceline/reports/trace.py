@@ -9,13 +9,11 @@ from pathlib import Path
 from typing import Any
 
 from paceline.records.events import read_events, read_metrics
-from paceline.records.files import replacing
+from paceline.records.files import read_lines, replacing
 from paceline.records.folder import RunFolder
-from paceline.records.lines import read_lines
-from paceline.records.observer import Observer, Started
 from paceline.records.servers import Received, Updated, read_server_log
 from paceline.records.spans import Span, StepRecord
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Started, Summary
 
 STEPS, HIDDEN = 0, 1
 UPDATES, CREW = 0, 1

@@ -15,7 +15,7 @@ import msgspec
 
 from paceline.errors import UsageError, printable
 from paceline.records.folder import RunFolder
-from paceline.runtimes.config import read_settings
+from paceline.runtimes.config import read_live
 from paceline.runtimes.live.process_info import Role, file_stem
 
 Kind = Literal[
@@ -187,7 +187,7 @@ def join_command(
 ) -> list[str]:
     """How a worker comes back to a run that goes on: ``near`` server 0 by its folder, else at its address."""
     try:
-        path = read_settings(RunFolder(run)).job.path if run else None
+        path = read_live(RunFolder(run)).settings.job.path if run else None
     except UsageError:
         path = None
     job = {"job": path} if path else {}  # the user's own code, which runs only where the user names it

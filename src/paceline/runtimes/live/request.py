@@ -1,6 +1,6 @@
 """What is asked of a training run, and the part of one of its processes."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
@@ -10,7 +10,7 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.records.files import to_document, write_json
 from paceline.records.folder import RunFolder, environment
-from paceline.records.observer import Observer
+from paceline.records.summary import Observer
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import (
     Config,
@@ -201,14 +201,3 @@ class ProcessTask:
             folder, self.settings, "live", machinery, identity=identity, placement=placement, origin=origin
         )
         write_json(folder.env, {**environment(), "workers": workers})
-
-
-def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse workers that were started for different runs; ``asked`` is what each was started for, by rank."""
-    for rank, other in enumerate(asked):
-        for key, first in asked[0].items():
-            if other[key] != first:
-                raise UsageError(
-                    f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
-                    f"{first} on rank 0; start every host with the same options"
-                )

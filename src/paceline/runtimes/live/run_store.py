@@ -4,7 +4,7 @@ import json
 import select
 import threading
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from math import ceil
@@ -279,3 +279,14 @@ def port_number(value: bytes) -> int:
     if not value.isdigit() or len(value) > 5 or not 0 < int(value) < 65536:
         raise RunFailed("the store that the launcher keeps has no port of the run's own store; start again")
     return int(value)
+
+
+def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse workers that were started for different runs; ``asked`` is what each was started for, by rank."""
+    for rank, other in enumerate(asked):
+        for key, first in asked[0].items():
+            if other[key] != first:
+                raise UsageError(
+                    f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
+                    f"{first} on rank 0; start every host with the same options"
+                )

@@ -16,7 +16,8 @@ from paceline.runtimes.prepare import check_servers
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.runtimes.virtual.simulate import check, simulate
+from paceline.runtimes.virtual.simulate import simulate
+from paceline.runtimes.virtual.simulation import check
 from paceline.strategies import STRATEGIES
 from paceline.strategies.base import Strategy
 from paceline.studies.scenarios.scenario import Scenario

@@ -11,9 +11,8 @@ from importlib import import_module
 from pathlib import Path
 
 from paceline.errors import say_on_stderr
-from paceline.records.folder import check_parent, check_writable
-from paceline.records.lock import RunLock
-from paceline.runtimes.config import check_unfinished, read_settings
+from paceline.records.folder import RunLock, check_parent, check_writable
+from paceline.runtimes.config import check_unfinished, read_live
 from paceline.runtimes.live import process_info
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch_folder import LaunchFolder
@@ -52,7 +51,7 @@ def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, argumen
         start = stack.enter_context(starting(main, request.options.device))
         servers, workers = request.servers(), plan.nodes * plan.workers
         if request.resume:  # before anything is imported or started; the workers share it
-            earlier = read_settings(request.resume).workers
+            earlier = read_live(request.resume).settings.workers
             if plan.nodes == 1 and workers != earlier:
                 check_unfinished(request.resume, request.settings(earlier))
                 made = reshard_beside(request.resume, workers, trust=request.trust)

@@ -20,8 +20,7 @@ from paceline.jobs.job import Job
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import truncate_metrics
 from paceline.records.files import write_json
-from paceline.records.folder import RunFolder, check_parent, create_new, environment, name_of_run
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_parent, create_new, environment, name_of_run
 from paceline.runtimes.config import new_identity, read_live, write_config
 from paceline.runtimes.live.failures import command
 from paceline.runtimes.live.request import check_trust

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from functools import cache
 from queue import SimpleQueue
 
@@ -10,11 +11,13 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.collectives import NATIVE, build_schedule
-from paceline.collectives.execute import Reducer
-from paceline.collectives.over_torch import TorchTransport
+from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.collectives.schedule import Schedule
 from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.shm.operations import OPERATIONS
+
+PendingSum = Callable[[], object]
+"""Waits for a sum that was begun, and raises its error."""
 
 
 class NativeAllReduce:
@@ -26,13 +29,10 @@ class NativeAllReduce:
         self._last: dist.Work | None = None
 
     def sum(self, tensor: Tensor) -> None:
-        if self._pair and swaps(self._workers, tensor.nbytes):
-            self._swap(tensor)
-        else:
+        if not (self._pair and swaps(self._workers, tensor.nbytes)):
             dist.all_reduce(tensor)
-
-    def _swap(self, tensor: Tensor) -> None:
-        """Both workers add the same two numbers, so both get the same sum to the last bit."""
+            return
+        # Both workers add the same two numbers, so both get the same sum to the last bit.
         other = torch.empty_like(tensor)
         sending = dist.isend(tensor, 1 - self._rank)
         dist.recv(other, 1 - self._rank)
@@ -40,12 +40,12 @@ class NativeAllReduce:
         sending.wait()
         tensor.add_(other)
 
-    def start(self, tensor: Tensor, done: Callable[[], None]) -> "PendingSum":
+    def start(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
         """Begin to sum; torch carries sums out in the order in which they began."""
         work: dist.Work = dist.all_reduce(tensor, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
         self._last = work
-        return work
+        return work.wait
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return (ring_bytes(tensor.nbytes, self._workers),) * 2
@@ -65,29 +65,32 @@ class ScheduledAllReduce:
     def __init__(self, schedule: Schedule, rank: int) -> None:
         self._schedule, self._rank = schedule, rank
         self._reducer = Reducer(schedule, rank, TorchTransport())
-        self._begun: SimpleQueue[_ScheduledSum] = SimpleQueue()
-        self._last: _ScheduledSum | None = None
+        self._begun: SimpleQueue[tuple[Future[None], Tensor, Callable[[], None]]] = SimpleQueue()
+        self._last: Future[None] | None = None
         self._traffic = cache(self._count)
 
     def sum(self, tensor: Tensor) -> None:
         if self._last is not None:
-            self._last.wait()
-        self._reduce(tensor)
-
-    def _reduce(self, tensor: Tensor) -> None:
+            self._last.result()
         self._reducer.all_reduce(tensor, OPERATIONS["sum"])
 
-    def start(self, tensor: Tensor, done: Callable[[], None]) -> "PendingSum":
+    def start(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
         """Queue it for the thread, which is started with the first sum and ends with the process."""
         if self._last is None:
             threading.Thread(target=self._work, name="all-reduce", daemon=True).start()
-        self._last = _ScheduledSum(tensor, done)
-        self._begun.put(self._last)
-        return self._last
+        self._last = Future()
+        self._begun.put((self._last, tensor, done))
+        return self._last.result
 
     def _work(self) -> None:
         while True:
-            self._begun.get().carry_out(self._reduce)
+            future, tensor, done = self._begun.get()
+            try:
+                self._reducer.all_reduce(tensor, OPERATIONS["sum"])
+                done()
+                future.set_result(None)
+            except Exception as error:
+                future.set_exception(error)
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return self._traffic(tensor.nbytes, tensor.element_size())
@@ -97,32 +100,7 @@ class ScheduledAllReduce:
 
     def idle(self) -> bool:
         """Whether every sum that was begun has ended."""
-        return self._last is None or self._last.over.is_set()
-
-
-class _ScheduledSum:
-    """A sum that was begun; its error is raised by ``wait``."""
-
-    def __init__(self, tensor: Tensor, done: Callable[[], None]) -> None:
-        self._tensor, self._done = tensor, done
-        self._error: Exception | None = None
-        self.over = threading.Event()
-
-    def carry_out(self, reduce: Callable[[Tensor], None]) -> None:
-        try:
-            reduce(self._tensor)
-            self._done()
-        except Exception as error:
-            self._error = error
-        self.over.set()
-
-    def wait(self) -> None:
-        self.over.wait()
-        if self._error is not None:
-            raise self._error
-
-
-PendingSum = dist.Work | _ScheduledSum
+        return self._last is None or self._last.done()
 
 
 def choose_all_reduce(

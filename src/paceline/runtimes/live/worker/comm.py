@@ -15,11 +15,11 @@ from paceline import shm
 from paceline.collectives import NATIVE
 from paceline.collectives.schedule import number_hosts
 from paceline.errors import RunFailed, UsageError
+from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.request import check_equal
-from paceline.runtimes.live.run_store import MemberStore, RunStore
+from paceline.runtimes.live.run_store import MemberStore, RunStore, check_equal
 from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
 from paceline.shm.host import host_id
 
@@ -35,14 +35,8 @@ class SoloComm:
     """What tensors travel through, for people."""
     alone = True
     """Whether there are no other workers, and never will be."""
-
     members: tuple[int, ...] = (0,)
     """The ranks that take part, as of the last call; the first one reports."""
-
-    @property
-    def seat(self) -> tuple[int, int]:
-        """The index of this worker among the members, and their number."""
-        return self.members.index(self.rank), len(self.members)
 
     def sum(self, tensor: Tensor) -> None:
         """Replace every worker's tensor by the sum of all, in place."""
@@ -80,8 +74,8 @@ class SoloComm:
         """Send a message to a server; its tensors must not change before the answer."""
         raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
 
-    def receive(self) -> tuple[int, Any]:
-        """Wait for the next message of a server: (server, message)."""
+    def receive(self) -> Envelope:
+        """Wait for the next message of a server."""
         raise RunFailed("the strategy waits for a message, and it has no servers")
 
     def save_shards(self, step: int) -> None:
@@ -108,43 +102,39 @@ class ProcessGroupComm(SoloComm):
 
     def __init__(
         self,
-        place: ProcessInfo,
+        info: ProcessInfo,
         options: LiveOptions,
         device: torch.device,
         collective: str,
         note: Callable[[str], None],
     ) -> None:
-        self.rank, self.workers = place.rank, place.workers
-        self.members = tuple(range(place.workers))
-        self._backend = options.transport(place, collective)
+        self.rank, self.workers = info.rank, info.workers
+        self.members = tuple(range(info.workers))
+        self.transport = self._backend = options.transport(info, collective)
         self._device = device
         timeout = timedelta(seconds=options.timeout)
-        self._store = MemberStore(place, timeout)
-        self._check_backends(collective)
-        dist.init_process_group(
-            self._backend,
-            store=PrefixStore("torch", self._store),
-            rank=place.rank,
-            world_size=place.workers,
-            timeout=timeout,
-            device_id=device if self._backend == "nccl" else None,
-            pg_options=shm.Options(run=place.launch.name if place.launch else str(place.port), warn=note)
-            if self._backend == "shm"
-            else None,
-        )
-        self.transport = "gloo" if _nothing_shared() else self._backend
-        hosts = number_hosts(self.exchange(host_id()))
-        self._all_reduce = choose_all_reduce(collective, hosts, self.rank, self._backend)
-
-    def _check_backends(self, collective: str) -> None:
-        """Groups of different backends would wait for each other for ever, so this is checked first."""
-        asked = self.exchange({"collective": collective, "the backend": self._backend})
-        try:
-            check_equal(asked)
+        self._store = MemberStore(info, timeout)
+        try:  # groups of different backends would wait for each other for ever
+            check_equal(self.exchange({"collective": collective, "the backend": self._backend}))
         except UsageError:
             self._store.leave()
             self._store.close()
             raise
+        run = info.launch.name if info.launch else str(info.port)
+        dist.init_process_group(
+            self._backend,
+            store=PrefixStore("torch", self._store),
+            rank=info.rank,
+            world_size=info.workers,
+            timeout=timeout,
+            device_id=device if self._backend == "nccl" else None,
+            pg_options=shm.Options(run=run, warn=note) if self._backend == "shm" else None,
+        )
+        group = dist.group.WORLD
+        if isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1:
+            self.transport = "gloo"  # no two workers can share memory
+        hosts = number_hosts(self.exchange(host_id()))
+        self._all_reduce = choose_all_reduce(collective, hosts, self.rank, self._backend)
 
     def sum(self, tensor: Tensor) -> None:
         self._all_reduce.sum(tensor)
@@ -167,7 +157,7 @@ class ProcessGroupComm(SoloComm):
         return self._store.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """In shared memory where the workers have some, so that sums happen in place."""
+        """In shared memory where the workers have some, so that sums happen in info."""
         if self._backend == "shm":
             return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
@@ -187,23 +177,14 @@ class ProcessGroupComm(SoloComm):
         """
         self._store.close()
         with suppress(RuntimeError):
-            if self._backend == "nccl" and dist.group.WORLD is not None:
+            if self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
-            elif self._backend == "shm" and dist.group.WORLD is not None:
-                dist.group.WORLD.abort()
+            if self._backend == "shm" or (self._backend == "gloo" and self._all_reduce.idle()):
                 dist.destroy_process_group()
-            elif self._all_reduce.idle():
-                dist.destroy_process_group()
-
-
-def _nothing_shared() -> bool:
-    """Whether the group was to share memory and no two workers can, so that all goes through Gloo."""
-    group = dist.group.WORLD
-    return isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1
 
 
 def join_group(
-    place: ProcessInfo,
+    info: ProcessInfo,
     options: LiveOptions,
     device: torch.device,
     collective: str = NATIVE,
@@ -213,4 +194,4 @@ def join_group(
 
     ``note`` is called, on the first rank of a host, with what this host lacks.
     """
-    return ProcessGroupComm(place, options, device, collective, note) if place.workers > 1 else SoloComm()
+    return ProcessGroupComm(info, options, device, collective, note) if info.workers > 1 else SoloComm()

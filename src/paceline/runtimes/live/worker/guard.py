@@ -22,7 +22,7 @@ from paceline.runtimes.live.process_info import ProcessInfo, file_stem, local_se
 from paceline.runtimes.live.safe_checkpoints import safe
 from paceline.runtimes.live.signals import StopRequest, die_with, leave
 from paceline.runtimes.live.timeouts import PATIENCE
-from paceline.runtimes.live.worker.server_client import Expelled, ServerLost
+from paceline.runtimes.live.worker.server_comm import Expelled, ServerLost
 from paceline.shm import PeerLost
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)

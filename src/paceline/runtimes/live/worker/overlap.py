@@ -96,8 +96,8 @@ class Overlap:
         while len(self._pending) < len(self._early):
             self._start()
         self._comm.sum(self._last)
-        for work in self._pending:
-            work.wait()
+        for wait in self._pending:
+            wait()
         return self._hidden(behind, over)
 
     def _hidden(self, behind: int, over: float) -> list[tuple[float, float]]:

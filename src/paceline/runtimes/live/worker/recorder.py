@@ -5,8 +5,7 @@ from time import perf_counter
 
 import torch
 
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import Kind, Span, StepRecord
+from paceline.records.spans import Kind, Span, StepRecord, TimeLedger
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.drift import NoDriftCheck
 

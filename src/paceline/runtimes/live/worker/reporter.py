@@ -6,13 +6,10 @@ from paceline.collectives import NATIVE
 from paceline.records.events import MetricsRow, append_metrics
 from paceline.records.files import from_document, to_document, write_json
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.load import HostLoad, usable_cores
-from paceline.records.observer import Observer, Started
+from paceline.records.load import HostLoad, SystemSampler, usable_cores
 from paceline.records.servers import ServerTotals
-from paceline.records.spans import Totals
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.spans import TimeLedger, Totals
+from paceline.records.summary import Observer, Started, Summary
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.run_folder import HeldFolder, recorded_time
 from paceline.runtimes.prepare import Prepared

@@ -13,10 +13,9 @@ from paceline.collectives.traffic import broadcast_bytes
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.events import EventWriter, MetricsRow
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.load import SystemSampler
+from paceline.records.spans import TimeLedger
+from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat
@@ -114,7 +113,7 @@ class WorkerRun:
             self.position.progress = self.position.last_sync = step
             self._recorded_to = maxsize
         if self.position.last_sync >= last:
-            raise already_complete(folder, settings, last, step)
+            raise already_complete(folder, last, step)
 
     def open(self, held: HeldFolder, begun: float | None = None) -> None:
         """Use the run folder; records and checkpoints after the restored state are removed.
@@ -306,10 +305,11 @@ class WorkerRun:
         self.recorder.moved(message_bytes(effect.message), 0)
 
     def _receive(self, _: Receive) -> tuple[Peer, Any]:
-        server, message = self.comm.receive()
+        envelope = self.comm.receive()
+        message = envelope.message
         self.recorder.answered(getattr(message, "held", 0.0))
         self.recorder.moved(0, message_bytes(message))
-        return Peer("server", server), message
+        return envelope.sender, message
 
     @torch.no_grad()
     def _all_reduce(self, effect: AllReduce) -> None:
@@ -351,9 +351,13 @@ class WorkerRun:
     def _evaluate(self, effect: Evaluate) -> Tensor:
         alive = partial(self.heartbeat.enter, "evaluate")
         alive()
-        sums = self.replica.evaluate(effect.params, effect.buffers, *self.comm.seat, alive)
+        sums = self.replica.evaluate(effect.params, effect.buffers, *self._seat(), alive)
         self.recorder.mark("evaluate")
         return sums
+
+    def _seat(self) -> tuple[int, int]:
+        members = self.comm.members
+        return members.index(self.comm.rank), len(members)
 
     def _save(self, _: Save) -> None:
         if self.recorder.pending:  # what is saved here is recorded up to here, whatever happens next

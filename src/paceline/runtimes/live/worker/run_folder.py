@@ -11,9 +11,8 @@ from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
 from paceline.records.files import DamagedFile
-from paceline.records.folder import RunFolder, check_folder_name, create, create_new
-from paceline.records.ledger import TimeLedger
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_folder_name, create, create_new
+from paceline.records.spans import TimeLedger
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
 from paceline.runtimes.live.request import ProcessTask

@@ -11,31 +11,29 @@ import torch
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.folder import RunFolder, check_folder_name
-from paceline.records.load import usable_cores
-from paceline.records.lock import RunLock
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
+from paceline.records.load import SystemSampler, usable_cores
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import job_roots
-from paceline.runtimes.live.request import ProcessTask, check_equal
+from paceline.runtimes.live.request import ProcessTask
+from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.timeouts import KNOCK
-from paceline.runtimes.live.wire.messages import Hello, Welcome
+from paceline.runtimes.live.wire.messages import RequestRank, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm, join_group
 from paceline.runtimes.live.worker.run import WorkerRun
 from paceline.runtimes.live.worker.run_folder import HeldFolder, claim, hold_folder
-from paceline.runtimes.live.worker.server_client import ServerClient
-from paceline.runtimes.live.worker.server_comm import ServerComm
-from paceline.runtimes.live.worker.stopping import StopByServers, StopByVote, choose_stop
+from paceline.runtimes.live.worker.server_comm import ServerClient, ServerComm
+from paceline.runtimes.live.worker.stopping import AT_STEP, AT_SYNC_POINT, StopAtStep, StopByVote
 from paceline.runtimes.prepare import Prepared, prepare
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import Settings, read_exactly
 from paceline.runtimes.threads import too_many
 from paceline.specs.source import source_files
+from paceline.strategies.base import SyncPoint
 
 
 def run_worker(task: ProcessTask, observer: Observer) -> Summary:
@@ -84,12 +82,12 @@ def join_run(
     asked = perf_counter()
     welcome = _request_rank(endpoint, secret)
     run_document = json.loads(welcome.document)
-    settings = Settings.from_json(run_document["settings"])
+    settings = read_exactly(run_document["settings"], Settings)
     check_named(settings, job, trust=trust)
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
     name, rank = run_document["name"], welcome.rank
-    comm = ServerComm(rank, settings.workers, SharedFlat(name))
+    comm = ServerComm(rank, settings.workers, name)
     device = torch.device(options.device)
     run = WorkerRun(prepared, comm, device, Observer(), heartbeat, leaving=stop_requested)
     comm.connect(secret, run_document["endpoints"], options.timeout)
@@ -98,7 +96,7 @@ def join_run(
         held = _hold_joined(runs, run_document, settings, stack)
         run.open(held, begun=run_document["now"] + perf_counter() - asked)
         say(f"joined {name} as rank {rank}; Ctrl-C leaves it")
-        summary = run.train(StopByServers(comm.client, say), start_together=False)
+        summary = run.train(_stop_by_servers(comm, say), start_together=False)
     ended = "left" if summary.ending == "left" else "ended with"
     say(f"rank {rank} {ended} {name} after {run.me.clock:,} steps")
     return summary
@@ -175,10 +173,13 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
     """How the workers stop together; where there are servers, they are connected to here."""
     note, comm = run.reporter.noted, run.comm
     if not isinstance(comm, ServerComm):
-        sync_point, patience = run.prepared.strategy.sync_point, task.options.timeout
-        return choose_stop(
-            comm, sync_point, run.me, requested=task.stop_requested, note=note, patience=patience
-        )
+        requested = task.stop_requested
+        if comm.alone:
+            return StopByVote(requested, note, AT_STEP, decided=requested)
+        if run.prepared.strategy.sync_point is SyncPoint.AFTER_ROUND:
+            return StopByVote(requested, note)
+        store, patience = comm.open_store(), task.options.timeout
+        return StopAtStep(requested, note, store=store, me=run.me, patience=patience)
     if comm.memory.why:
         note(f"gradients go through sockets: {comm.memory.why}")
     document = {
@@ -190,7 +191,12 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
         "workers": run.held.workers,
     }
     comm.open(task.info, task.options.timeout, task.stop_requested, document)
-    return StopByServers(comm.client, note)
+    return _stop_by_servers(comm, note)
+
+
+def _stop_by_servers(comm: ServerComm, note: Callable[[str], None]) -> StopByVote:
+    """The servers decide; a worker that is asked to stop tells them with the next message that it sends."""
+    return StopByVote(lambda: False, note, AT_SYNC_POINT, decided=lambda: comm.client.stopping)
 
 
 def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
@@ -215,7 +221,7 @@ def _request_rank(endpoint: str, secret: Secret) -> Welcome:
     """Ask server 0 for a rank and a description of the run."""
     try:
         with ServerClient(secret, [endpoint], SharedFlat("join"), patience=KNOCK) as client:
-            client.send(0, Hello(-1))
+            client.send(0, RequestRank())
             welcome = client.wait_for(Welcome).message
     except (TimeoutError, ConnectionError):
         raise UsageError(
