@@ -19,7 +19,7 @@ from paceline.runtimes.config import write_config
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.request import resumed_settings
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.worker.process import join_address
+from paceline.runtimes.live.worker.join import join_address
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
 

@@ -184,7 +184,7 @@ def _launch(request: "TrainRequest", where: WhereOptions) -> int:
 def _run_process(
     options: RunOptions, where: WhereOptions, resume: ResumeOptions, keep: KeepOptions, info: "ProcessInfo"
 ) -> int:
-    from paceline.runtimes.live.worker.process import run_process
+    from paceline.runtimes.live.worker.start import run_process
 
     spare_compiler()
     folder = RunFolder(info.resume) if info.resume else resume.folder(keep)
@@ -207,7 +207,7 @@ def _join(
         raise UsageError(
             f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
         )
-    from paceline.runtimes.live.worker.process import join
+    from paceline.runtimes.live.worker.join import join
 
     spare_compiler()
     return join(run, where.secret_file, where.live(None), keep.runs, job=options.job, trust=resume.trust)

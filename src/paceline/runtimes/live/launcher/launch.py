@@ -85,7 +85,7 @@ def starting(main: Main, device: str = "cpu") -> Iterator[Start]:
         return
 
     def preload() -> None:  # nothing of this starts a thread
-        import_module("paceline.runtimes.live.worker.process")
+        import_module("paceline.runtimes.live.worker.start")
 
     with ForkServer(lambda command: main(command[len(_COMMAND) :]), preload) as server:
         yield server.start

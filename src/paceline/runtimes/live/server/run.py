@@ -111,8 +111,13 @@ class ServerRun:
         self._stopping = self._ticked = False
         self._origin: float = perf_counter() - run["begun"]
 
-    def serve(self) -> str:
-        """Serve until the last worker is gone; return "abandoned" where all have died, else "budget"."""
+    @property
+    def ending(self) -> str:
+        """How it ended: "abandoned" where all workers have died, else "budget"."""
+        return "abandoned" if self._abandoned else "budget"
+
+    def serve(self) -> None:
+        """Serve until the last worker is gone."""
         program = self._prepared.strategy.server(self.me)
         answer = None
         while True:
@@ -125,7 +130,7 @@ class ServerRun:
                         answer = self._receive(effect)
                     except _NoWorkersLeft:
                         program.close()
-                        return "abandoned" if self._abandoned else "budget"
+                        return
                 case Send():
                     self._send(effect)
                 case Apply():

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -28,14 +27,7 @@ from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Server
 
 
-@dataclass(frozen=True)
-class ServerEnding:
-    """How a server ended: "budget" or "abandoned"; a failure is an exception."""
-
-    ending: str
-
-
-def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerEnding:
+def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerRun:
     """Keep one shard of the parameters until all workers have left; server 0 reports with ``say``."""
     info, options, settings = task.info, task.options, task.settings
     prepared = prepare(settings)
@@ -60,10 +52,11 @@ def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -
         task.before_hard_end(records.log.flush)
         if info.rank == 0:
             stack.enter_context(invitation(folder, socket.endpoint, store.secret, info.secret_file))
-        ending = ServerRun(task, prepared, me, shard, socket, records, run, say).serve()
+        server = ServerRun(task, prepared, me, shard, socket, records, run, say)
+        server.serve()
         task.heartbeat.enter("finishing")
         lock.check()
-        return ServerEnding(ending)
+        return server
 
 
 def _introduce(store: MemberStore, endpoint: str, task: ProcessTask) -> dict[str, Any]:
