@@ -15,12 +15,11 @@ from paceline.records.load import SystemSampler, usable_cores
 from paceline.records.summary import Observer, Summary
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.request import TrainRequest
+from paceline.runtimes.live.request import ProcessTask, TrainRequest
 from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.live.server.run import ServerRun
 from paceline.runtimes.live.server.start import run_server
 from paceline.runtimes.live.signals import StopRequest
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm, join_group
 from paceline.runtimes.live.worker.guard import run_guarded
 from paceline.runtimes.live.worker.run import WorkerRun
