@@ -79,7 +79,9 @@ def render_crossover(answer: "Crossover") -> RenderedAnswer:
     found = tried[answer.workers or answer.most]
     times = f"{exact_seconds(found.rest)} a round against {exact_seconds(found.compute)}"
     if answer.workers is None:
-        words = f"Communication and aggregation never take longer than computing, up to {answer.most:,} workers: {times}."
+        words = (
+            f"Up to {answer.most:,} workers, communication and aggregation take less than computing: {times}."
+        )
     else:
         before = tried.get(answer.workers - 1)
         fewer = f"; with {before.workers:,} it is {exact_seconds(before.rest)}" if before else ""
