@@ -20,12 +20,9 @@ FLAGS = (*HELP, VERSION)
 
 COMMANDS = {
     "train": ("train:train", "Train for real: on this machine, or on several."),
-    "reshard": ("reshard:reshard", "Make a stopped run ready for another number of workers."),
+    "reshard": ("train:reshard", "Make a stopped run ready for another number of workers."),
     "simulate": ("simulate:simulate", "Run the same training in virtual time, on a simulated cluster."),
-    "predict": (
-        "predict:predict",
-        "Predict how fast a training will go, on hardware that you do not have yet.",
-    ),
+    "predict": ("predict:predict", "Predict how fast a training will go, on hardware that you do not have."),
     "calibrate": ("calibrate:app", "Measure this machine, so that predictions know it."),
     "explain": ("explain:explain", "Show what a collective does, round by round."),
     "bench": ("bench:app", "Measure how fast things are here, beside what was predicted."),
