@@ -58,7 +58,6 @@ class LayerCase(msgspec.Struct, forbid_unknown_fields=True):
     most: int = 20
 
     def shape(self, random: Random) -> tuple[int, ...]:
-        """A random shape of inputs; channels are a multiple of 8."""
         elements = log_uniform(random, FEWEST, 2**self.most)
         channels = 8 * log_uniform(random, 1, 16)
         if self.sides < 1:
@@ -101,7 +100,6 @@ class SingleLayer(nn.Module):
 
 
 def draw_layer(seed: int, number: int) -> tuple[Traceable, int]:
-    """The layers of the table one after the other, at sizes of the seed."""
     return layer_subject(list(LAYERS)[number % len(LAYERS)], Random(seed))  # noqa: S311
 
 
