@@ -22,8 +22,8 @@ from paceline.runtimes.config import read_live, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.run_store import check_equal
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker import recorder as recorder_module
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.live.worker.recorder import StepRecorder
@@ -392,7 +392,6 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
     run.comm, run.me, run.position = Waiting(), SimpleNamespace(rank=0, clock=1), Position()  # type: ignore[assignment]
     run.held = SimpleNamespace(commit=lambda *_: phases.append(f"{phases[-1]}: commits"))  # type: ignore[assignment]
     run._write_checkpoint = lambda: phases.append(f"{phases[-1]}: saves")  # type: ignore[method-assign]
-    run._checkpoints = None  # type: ignore[assignment]
     run.heartbeat = SimpleNamespace(enter=phases.append)  # type: ignore[assignment]
     run.recorder = StepRecorder(ScriptedGroup(), lambda _: None, TimeLedger())
     run._save(Save())

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import whole
-from paceline.cli.place import PlaceOptions, be_worker, start_workers
+from paceline.cli.options import PlaceOptions, be_worker, start_workers, whole
 from paceline.clusters.profile import DEFAULT_PATH, Profile, made_before, write_profile
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder

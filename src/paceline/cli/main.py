@@ -21,7 +21,7 @@ FLAGS = (*HELP, VERSION)
 COMMANDS = {
     "train": ("paceline.cli.train:train", "Train for real: on this machine, or on several."),
     "reshard": (
-        "paceline.cli.reshard:reshard",
+        "paceline.cli.train:reshard",
         "Make a stopped run ready for another number of workers.",
     ),
     "simulate": (

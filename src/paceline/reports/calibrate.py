@@ -4,8 +4,8 @@ from collections.abc import Iterator, Sequence
 from math import exp
 from pathlib import Path
 
-from paceline.reports.scenarios.render import exact_seconds
-from paceline.reports.scenarios.render import table as aligned
+from paceline.reports.scenarios import exact_seconds
+from paceline.reports.scenarios import table as aligned
 from paceline.reports.text import counted
 from paceline.studies.calibrate.device_fit import DeviceFit
 from paceline.studies.calibrate.link_fit import ContentionFit

@@ -28,8 +28,7 @@ from paceline.jobs.step import StepPhase
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.flat import CONTROL, Flat, own_memory
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.allreduce import NativeAllReduce, PendingSum
-from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.comm import NativeAllReduce, PendingSum, SoloComm
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean

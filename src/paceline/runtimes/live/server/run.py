@@ -21,9 +21,9 @@ from paceline.records.servers import (
     read_server_log,
 )
 from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.server.membership import ElasticCollectives, Membership
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.wire import messages
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import ParameterShard
@@ -111,8 +111,13 @@ class ServerRun:
         self._stopping = self._ticked = False
         self._origin: float = perf_counter() - run["begun"]
 
-    def serve(self) -> str:
-        """Serve until the last worker is gone; return "abandoned" where all have died, else "budget"."""
+    @property
+    def ending(self) -> str:
+        """How it ended: "abandoned" where all workers have died, else "budget"."""
+        return "abandoned" if self._abandoned else "budget"
+
+    def serve(self) -> None:
+        """Serve until the last worker is gone."""
         program = self._prepared.strategy.server(self.me)
         answer = None
         while True:
@@ -125,7 +130,7 @@ class ServerRun:
                         answer = self._receive(effect)
                     except _NoWorkersLeft:
                         program.close()
-                        return "abandoned" if self._abandoned else "budget"
+                        return
                 case Send():
                     self._send(effect)
                 case Apply():

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,11 +15,11 @@ from paceline.records.folder import RunFolder, RunLock, check_folder_name
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity
 from paceline.runtimes.live.addresses import own_address
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRecords, ServerRun
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.run_folder import check_owner, claim
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.prepare import prepare
@@ -28,14 +27,7 @@ from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Server
 
 
-@dataclass(frozen=True)
-class ServerEnding:
-    """How a server ended: "budget" or "abandoned"; a failure is an exception."""
-
-    ending: str
-
-
-def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerEnding:
+def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerRun:
     """Keep one shard of the parameters until all workers have left; server 0 reports with ``say``."""
     info, options, settings = task.info, task.options, task.settings
     prepared = prepare(settings)
@@ -60,10 +52,11 @@ def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -
         task.before_hard_end(records.log.flush)
         if info.rank == 0:
             stack.enter_context(invitation(folder, socket.endpoint, store.secret, info.secret_file))
-        ending = ServerRun(task, prepared, me, shard, socket, records, run, say).serve()
+        server = ServerRun(task, prepared, me, shard, socket, records, run, say)
+        server.serve()
         task.heartbeat.enter("finishing")
         lock.check()
-        return ServerEnding(ending)
+        return server
 
 
 def _introduce(store: MemberStore, endpoint: str, task: ProcessTask) -> dict[str, Any]:

@@ -45,6 +45,7 @@ from paceline.runtimes.live.wire.encoding import (
 from paceline.runtimes.live.wire.noise import NotGenuine
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.stopping import AT_SYNC_POINT, StopByVote
 from paceline.strategies.base import server_slices
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import MESSAGES, Model
@@ -329,6 +330,10 @@ class ServerComm(SoloComm):
         self.client.start_heartbeat(self.rank)
         self.client.ask_all(self.memory.hello(self.rank), messages.Welcome)
         self.memory.seal()
+
+    def stop_agreement(self, note: Callable[[str], None]) -> StopByVote:
+        """The servers decide; a worker that is asked to stop tells them with the next message that it sends."""
+        return StopByVote(lambda: False, note, AT_SYNC_POINT, decided=lambda: self.client.stopping)
 
     def sum(self, tensor: Tensor) -> None:
         self._collective("sum", tensor)
