@@ -20,7 +20,7 @@ Bound = Literal["compute", "bandwidth", "latency", "encryption", "codec", "serve
 
 Path = Literal["groups", "events", "approximation"]
 """How a step was found: one worker simulated for each group of equal ones, every worker simulated, or a large run
-with servers approximated (``servers.py``)."""
+with servers approximated (``approximation.py``)."""
 
 Setting = tuple[str, str]
 """The name and the value of a setting of the request, such as ("network", "100gbit")."""
