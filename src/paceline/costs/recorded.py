@@ -9,8 +9,7 @@ from paceline.clusters.cluster import StepTimes
 from paceline.errors import UsageError
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import StepRecord
+from paceline.records.spans import StepRecord, TimeLedger
 
 MIDDLE = 1.349
 """Standard deviations between the first and the third quartile of a normal distribution."""

@@ -204,7 +204,7 @@ class NominalDevice:
 def find_subject(request: PredictRequest) -> Traceable | Job:
     """What is trained."""
     if request.times is not None:
-        return traceable_of_job(read_run(RunFolder(request.times))[0].job)
+        return traceable_of_job(read_run(RunFolder(request.times)).settings.job)
     if request.job is not None:
         return traceable_of_job(request.job)
     assert request.model is not None, "a request that names nothing to train is refused"
