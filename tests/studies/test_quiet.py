@@ -86,4 +86,4 @@ def test_predictions_by_a_marked_profile_say_so() -> None:
     machine = {"threads": 2, DISTURBED: "Other processes used 0.9 of 2 cores."}
     profile = Profile(name="here", made="now", versions={}, machine=machine, device={})
     words = by_profile(profile, NominalDevice(), cast("BatchTraces", None)).words
-    assert words.endswith("measured now, 2 threads a worker; other processes used 0.9 of 2 cores")
+    assert words.endswith("measured now, 2 threads a worker. Other processes used 0.9 of 2 cores")
