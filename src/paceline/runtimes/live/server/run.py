@@ -37,8 +37,6 @@ _NUMBERS = ("version", "seen", "seen_at_sync")
 
 
 class ServerRecords:
-    """What a server leaves behind: its log, its totals and its checkpoints."""
-
     def __init__(
         self,
         checkpoints: Checkpoints,
@@ -94,11 +92,7 @@ class ServerRun:
         run: dict[str, Any],
         say: Callable[[str], None],
     ) -> None:
-        """``run`` is what rank 0 says of the run; a worker that joins is sent it.
-
-        A worker from which nothing arrives for as long as the options allow is expelled; server 0 reports that with
-        ``say``.
-        """
+        """``run`` is what rank 0 says of the run; a worker that joins is sent it."""
         self.me, self.shard, self.socket, self.records = me, shard, socket, records
         self._task, self._prepared, self._run, self._say = task, prepared, run, say
         self._membership = Membership(task.settings.workers, socket.heard, task.options.silence)
@@ -117,7 +111,6 @@ class ServerRun:
         return "abandoned" if self._abandoned else "budget"
 
     def serve(self) -> None:
-        """Serve until the last worker is gone."""
         program = self._prepared.strategy.server(self.me)
         answer = None
         while True:
@@ -160,7 +153,6 @@ class ServerRun:
         self.socket.send(worker, effect.message, stop=self._stopping)
 
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
-        """The next message for the program; all others are handled here."""
         heartbeat = self._task.heartbeat
         while True:
             for worker, seconds in self._membership.silent().items():
@@ -213,7 +205,6 @@ class ServerRun:
         return False
 
     def _admit(self, envelope: Envelope) -> messages.Welcome | messages.Refusal:
-        """Bind a connection to its worker; one that asks for a rank gets one, and a description of the run."""
         hello, sender = envelope.message, envelope.sender.rank
         if self._finished:
             return messages.Refusal(_OVER)

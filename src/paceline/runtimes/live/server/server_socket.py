@@ -35,8 +35,6 @@ _UNKNOWN = "this server does not know the worker, or has given it up after a lon
 
 @dataclass(slots=True)
 class BoundWorker:
-    """A worker that has said Hello."""
-
     channel: Channel
     memory: MappedFlat | None
     heard: float = field(default_factory=time.monotonic)
@@ -50,7 +48,6 @@ class ServerSocket:
     """
 
     def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
-        """Listen at a free port of ``host``, an address of this one; ``shard`` is what this server keeps."""
         self._shard, self._rank, self._servers = shard, rank, servers
         self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype)
         self._workers: dict[int, BoundWorker] = {}
@@ -63,12 +60,11 @@ class ServerSocket:
 
     @property
     def refused(self) -> Counter[str]:
-        """How often something was refused, by reason."""
         with self._lock:
             return self._refused + self._listener.refused
 
     def receive(self, timeout: float) -> Envelope | None:
-        """The next message, or None if there is none within ``timeout`` seconds."""
+        """None if there is none within ``timeout`` seconds."""
         with self._lock:
             self._lock.wait_for(lambda: self._waiting, timeout)
             if self._listener.failure is not None:
@@ -82,10 +78,7 @@ class ServerSocket:
             return envelope
 
     def bind(self, envelope: Envelope) -> bool:
-        """From now on the connection of a Hello is that worker's, and no other is.
-
-        Return whether the worker's memory could be mapped: then tensors travel through it.
-        """
+        """From now on the connection of a Hello is that worker's alone; return whether its memory could be mapped."""
         hello, channel = envelope.message, envelope.connection
         memory = attach(hello, self._shard, self._rank, self._servers)
         with self._lock:
@@ -106,7 +99,6 @@ class ServerSocket:
         return self._listener.send(bound.channel, packet, MAX_WAITING)
 
     def reply(self, channel: Channel, message: Any) -> bool:
-        """Answer a connection that need not be bound."""
         return self._listener.send(channel, pack(message), MAX_WAITING)
 
     def heard(self, worker: int) -> float | None:
@@ -122,7 +114,6 @@ class ServerSocket:
                 self._waiting = deque(one for one in self._waiting if one.connection is not bound.channel)
 
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has gone out or after ``linger`` seconds."""
         self._listener.close(linger)
 
     def __enter__(self) -> Self:
@@ -132,7 +123,6 @@ class ServerSocket:
         self.close()
 
     def _announce(self, channel: Channel, header: memoryview, size: int) -> Destination:
-        """Called by the listener's thread: where the body of a message goes."""
         try:
             with self._lock:
                 bound = self._check_sender(channel, kind_of(header))
@@ -145,7 +135,6 @@ class ServerSocket:
         return Destination(bytes_of(body), lambda: self._take(channel, envelope))
 
     def _take(self, channel: Channel, envelope: Envelope) -> None:
-        """Called by the listener's thread: a message is complete."""
         message = envelope.message
         try:
             with self._lock:

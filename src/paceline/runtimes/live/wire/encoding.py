@@ -21,7 +21,6 @@ from paceline.strategies.messages import Model, Push
 DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
 """What tensors may be made of; the index is the number on the wire."""
 MAX_TENSOR = 2**28
-"""Bytes of a collective's tensor."""
 MAX_REQUEST, MAX_REPLY = 2**18, 2**25
 """Bytes of a header with its texts: of one worker, and of a server, which may hold the texts of all workers."""
 MAX_NUMBER = 2**40
@@ -39,10 +38,8 @@ class MessageRefused(Exception):
 
 
 class SharedMemory(Protocol):
-    """Memory that both ends map."""
-
     def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        """The tensor at this offset in bytes, or MessageRefused."""
+        pass
 
 
 class _TensorHeader(NamedTuple):
@@ -54,8 +51,6 @@ class _TensorHeader(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
-    """What may arrive at one end of a connection."""
-
     kinds: frozenset[type]
     length: int
     """Elements that the tensor of a Push or a Model must have."""
@@ -168,7 +163,6 @@ def kind_of(header: _Bytes) -> type:
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
-    """A contiguous tensor's memory."""
     return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
 
 

@@ -56,8 +56,6 @@ class Alive:
 
 @dataclass(frozen=True, slots=True)
 class Goodbye:
-    """A worker's last message."""
-
     clock: int
     how: str
 

@@ -54,7 +54,6 @@ class NativeAllReduce:
         tensor.add_(other)
 
     def start(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        """Begin to sum; torch carries sums out in the order in which they began."""
         work: dist.Work = dist.all_reduce(tensor, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
         self._last = work
@@ -64,7 +63,6 @@ class NativeAllReduce:
         return (ring_bytes(tensor.nbytes, self._workers),) * 2
 
     def idle(self) -> bool:
-        """Whether every sum that was begun has ended."""
         return self._last is None or self._last.is_completed()
 
 
@@ -88,7 +86,6 @@ class ScheduledAllReduce:
         self._reducer.all_reduce(tensor, OPERATIONS["sum"])
 
     def start(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        """Queue it for the thread, which is started with the first sum and ends with the process."""
         if self._last is None:
             threading.Thread(target=self._work, name="all-reduce", daemon=True).start()
         self._last = Future()
@@ -112,28 +109,22 @@ class ScheduledAllReduce:
         return traffic_of_all(self._schedule, size, element, self._schedule.segments(size))[self._rank]
 
     def idle(self) -> bool:
-        """Whether every sum that was begun has ended."""
         return self._last is None or self._last.done()
 
 
 def choose_all_reduce(
     collective: str, hosts: Sequence[int], rank: int, transport: str
 ) -> NativeAllReduce | ScheduledAllReduce:
-    """The backend's own, or the schedule of that name among workers on these hosts."""
     if collective == NATIVE:
         return NativeAllReduce(rank, len(hosts), transport)
     return ScheduledAllReduce(build_schedule(collective, hosts), rank)
 
 
 class SoloComm:
-    """The communicator of one worker, which sends nothing; those of several workers override what differs.
-
-    All workers must make the same calls in the same order.
-    """
+    """One worker, which sends nothing. All workers must make the same calls in the same order."""
 
     rank, workers = 0, 1
     transport = ""
-    """What tensors travel through, for people."""
     alone = True
     """Whether there are no other workers, and never will be."""
     members: tuple[int, ...] = (0,)
@@ -160,15 +151,13 @@ class SoloComm:
         """Replace every worker's tensor by that of ``root``."""
 
     def exchange(self, document: Any) -> list[Any]:
-        """Every worker's JSON document, by rank."""
+        """Every worker's document, by rank."""
         return [json.loads(json.dumps(document))]
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """Memory for a vector that is summed or sent often."""
         return own_memory(length, dtype, device)
 
     def open_store(self) -> RunStore:
-        """The run's store, over a connection of its own."""
         raise AssertionError(f"{type(self).__name__} has no store to share")
 
     def send(self, server: int, message: Any) -> None:  # noqa: ARG002
@@ -176,14 +165,12 @@ class SoloComm:
         raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
 
     def receive(self) -> Envelope:
-        """Wait for the next message of a server."""
         raise RunFailed("the strategy waits for a message, and it has no servers")
 
     def save_shards(self, step: int) -> None:
-        """Have every server save its shard of the parameters."""
+        pass
 
     def server_totals(self) -> list[Any]:
-        """What every server has done, as JSON documents by rank."""
         return []
 
     def finish(self, clock: int, how: str) -> None:
@@ -258,7 +245,6 @@ class ProcessGroupComm(SoloComm):
         return self._store.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """In shared memory where the workers have some, so that sums happen in info."""
         if self._backend == "shm":
             return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
@@ -291,8 +277,5 @@ def join_group(
     collective: str = NATIVE,
     note: Callable[[str], None] = lambda _: None,
 ) -> SoloComm:
-    """Connect to the other workers, if there are any; ``collective`` is how they sum.
-
-    ``note`` is called, on the first rank of a host, with what this host lacks.
-    """
+    """``note`` is called, on the first rank of a host, with what this host lacks."""
     return ProcessGroupComm(info, options, device, collective, note) if info.workers > 1 else SoloComm()

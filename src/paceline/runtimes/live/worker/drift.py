@@ -26,7 +26,6 @@ class DriftCheck:
         self._comm, self._me, self._equal_at = comm, me, me.clock
 
     def numbers(self) -> list[float]:
-        """This worker's numbers, of which all workers find the element-wise minimum."""
         number = float(parameter_hash(self._me.params))
         return [number, -number]
 
@@ -57,7 +56,6 @@ def parameter_hash(params: Tensor) -> int:
 
 
 def exact_hash(params: Tensor) -> str:
-    """SHA-256 of the parameters."""
     return hashlib.sha256(params.detach().nan_to_num().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 

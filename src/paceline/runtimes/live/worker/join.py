@@ -1,5 +1,3 @@
-"""Join a run that is under way, as one more worker."""
-
 import json
 import os
 import re
@@ -54,7 +52,6 @@ def join(
     job: str | None,
     trust: bool,
 ) -> int:
-    """Be one more worker of a run that is under way; the run decides all but where this one computes."""
     address = join_address(run, secret_file)
     secret, runs = Secret.read(address.secret_file), runs or address.runs or Path("runs")
     process = partial(join_run, address.endpoint, secret, options, runs, job=job, trust=trust)
@@ -99,7 +96,6 @@ def _address_in(folder: RunFolder, secret_file: Path | None) -> JoinAddress:
 
 
 def _endpoint(text: str) -> str | None:
-    """Where a server listens, as tcp://HOST:PORT; None where the text is not HOST:PORT."""
     match = _ENDPOINT.fullmatch(text)
     if match is None or not 0 < int(match["port"]) < 65536:
         return None
@@ -166,7 +162,6 @@ def check_named(settings: Settings, job: str | None, *, trust: bool) -> None:
 
 
 def _request_rank(endpoint: str, secret: Secret) -> Welcome:
-    """Ask server 0 for a rank and a description of the run."""
     try:
         with ServerClient(secret, [endpoint], SharedFlat("join"), patience=KNOCK) as client:
             client.send(0, RequestRank())

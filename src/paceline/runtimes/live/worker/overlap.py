@@ -25,7 +25,6 @@ class Slowdown:
         self._since = 0.0
 
     def begin(self, step: int) -> None:
-        """The computation of a step begins."""
         if self._most:
             self._extra = self._most if takes_turn(self._rank, step, self._turns) else 0.0
             self._since = perf_counter()
@@ -55,7 +54,6 @@ class Overlap:
         self._sizes = [len(bucket.parameters) for bucket in early]
         traffic = [comm.traffic(part) for part in (*self._early, self._last)]
         self.sent, self.received = map(sum, zip(*traffic, strict=True))
-        """Bytes of a step."""
         for place, bucket in enumerate(early):
             for index in bucket.parameters:
                 flat.parameters[index].register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -64,7 +62,6 @@ class Overlap:
         self._active = False
 
     def begin(self) -> None:
-        """Backward is about to begin."""
         self._active = True
         self._missing = list(self._sizes)
         self._pending: list[PendingSum] = []

@@ -17,12 +17,7 @@ LONG = 1024
 
 
 class StepRecorder:
-    """Makes the records of one worker and writes them in order.
-
-    Each mark gives the time since the last one to a kind, so spans have no gaps. How long a worker spent in an
-    exchange is known at once, how much of it was waiting only when all have compared: ``settle`` does that, and until
-    then the records stay here.
-    """
+    """Spans have no gaps. How much of an exchange was waiting is known only when all have compared, in ``settle``."""
 
     def __init__(
         self,
@@ -33,10 +28,7 @@ class StepRecorder:
         flush: Callable[[], None] = lambda: None,
         drift: DriftCheck | None = None,
     ) -> None:
-        """``begun`` is the run's time so far, where a run resumes; ``flush`` brings what was written to the disk.
-
-        Replicas are compared by ``drift`` whenever exchanges are, in the same message.
-        """
+        """``begun`` is the run's time so far; replicas are compared by ``drift`` whenever exchanges are."""
         self._comm, self._write, self._ledger, self._flush = comm, write, ledger, flush
         self._drift = drift
         self._last = perf_counter()
@@ -49,7 +41,6 @@ class StepRecorder:
 
     @property
     def now(self) -> float:
-        """Seconds since the run began."""
         return perf_counter() - self._origin
 
     def mark(self, kind: Kind) -> None:
@@ -93,7 +84,6 @@ class StepRecorder:
         self._record.warm_up, self._warm = not self._warm, True
 
     def close(self, step: int) -> None:
-        """A step or a sync point is over."""
         if not self._record.spans:
             return
         self.mark("other")
@@ -117,11 +107,7 @@ class StepRecorder:
             self.settle()
 
     def settle(self) -> None:
-        """Compare exchanges with all other workers, which must settle at the same point, and write what is closed.
-
-        The last worker to arrive at an exchange did not wait, so the shortest time is what the transfer takes. The
-        comparison itself is so small that its time is all waiting; its bytes are not counted.
-        """
+        """Compare exchanges: the last worker to arrive at one did not wait, so the shortest time is the transfer's."""
         if self._comm.workers > 1:
             self._compare()
         self._write_closed()

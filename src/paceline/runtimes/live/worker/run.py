@@ -47,10 +47,7 @@ WEIGHT, VOTE = 0, 1
 
 
 class WorkerRun:
-    """One worker from its first weights to its summary.
-
-    In this order: ``restore`` where the run resumes, ``open``, and ``train`` once the communicator is connected.
-    """
+    """Call ``restore`` where the run resumes, then ``open``, and ``train`` once the communicator is connected."""
 
     recorder: StepRecorder
 
@@ -97,10 +94,7 @@ class WorkerRun:
         }
 
     def restore(self, checkpoints: Checkpoints) -> None:
-        """Load the newest checkpoint that all processes share; nothing in the folder changes.
-
-        Where there are servers theirs decide: a worker without one of that step only continues to count.
-        """
+        """Load the newest checkpoint that all processes share; nothing in the folder changes."""
         settings, last = self.prepared.settings, self.prepared.triggers.last
         step, tree = load_shared(checkpoints, self.comm, self.prepared, self.reporter.noted)
         self.resumed_step, self._has_checkpoint = step, tree is not None
@@ -112,10 +106,7 @@ class WorkerRun:
             raise already_complete(checkpoints.folder, last, step)
 
     def open(self, held: HeldFolder, begun: float | None = None) -> None:
-        """Use the run folder; records and checkpoints after the restored state are removed.
-
-        ``begun`` is given by a worker that joins: no other worker waits for it, and it continues no records.
-        """
+        """``begun`` is given by a worker that joins: no other worker waits for it, and it continues no records."""
         self.held, self.ledger = held, TimeLedger()
         self.heartbeat.show(held.folder.path)
         if begun is not None:
@@ -140,11 +131,7 @@ class WorkerRun:
         *,
         start_together: bool = True,
     ) -> Summary:
-        """Train to the end; the first worker of a host has a sampler of the system.
-
-        ``before_hard_end`` is called with what writes the records so far. With ``start_together`` all workers' clocks
-        start at a barrier.
-        """
+        """``before_hard_end`` is called with what writes the records so far."""
         with ExitStack() as stack:
             if sampler:
                 stack.enter_context(sampler)
@@ -374,6 +361,5 @@ class WorkerRun:
 
 
 def seed_device(device: torch.device, seed: int, rank: int) -> None:
-    """Give a worker its own stream of random numbers where it computes on a GPU; the CPU's is the replica's."""
     if device.type == "cuda":
         torch.cuda.manual_seed(stream_seed(seed, rank))

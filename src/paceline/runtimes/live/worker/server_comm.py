@@ -53,16 +53,14 @@ from paceline.strategies.messages import MESSAGES, Model
 RUN = "served/run"
 """The store's key under which rank 0 describes the run to the servers."""
 _POLL = 0.25
-"""Seconds between checks whether the servers are still there."""
 
 
 def server_key(rank: int) -> str:
-    """The store's key under which a server describes itself."""
     return f"served/server-{rank}"
 
 
 class ServerLost(ConnectionError):
-    """A server does not answer any more."""
+    pass
 
 
 class Expelled(ConnectionError):
@@ -78,9 +76,7 @@ class ServerConnection:
         """ServerLost if there is no answer, and a UsageError where the secret or the version is wrong."""
         self.number, self.endpoint = number, endpoint
         self.shares = False
-        """Whether the server maps this worker's memory."""
         self.down_at: float | None = None
-        """When the connection was lost, by the monotonic clock."""
         try:
             self.channel = connect(endpoint, secret, announce, limits)
         except OtherVersion:
@@ -143,12 +139,8 @@ class ServerClient:
         patience: float = 60.0,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``patience`` is how many seconds an answer may take; ``stop_requested`` goes to the servers with messages.
-
-        ServerLost if a server does not answer, and a UsageError where the secret is wrong.
-        """
+        """``stop_requested`` goes to the servers with messages. UsageError where the secret is wrong."""
         self.stopping = False
-        """Whether the servers have announced that all workers stop."""
         self._memory, self._secret, self._endpoints = memory, wire_key(secret), endpoints
         self._patience, self._stop_requested = patience, stop_requested
         self._received: deque[Envelope] = deque()
@@ -214,14 +206,12 @@ class ServerClient:
             self._later.append(envelope)
 
     def ask_all(self, message: Any, kind: type) -> list[Any]:
-        """Send a message to all servers; return the answer of each, by rank."""
         for server in self.servers:
             self.send(server.number, message)
         replies = [self.wait_for(kind) for _ in self.servers]
         return [reply.message for reply in sorted(replies, key=lambda reply: reply.sender)]
 
     def close(self, linger: float = 1.0) -> None:
-        """Close, once what was sent has been read or after ``linger`` seconds."""
         self._closing.set()
         if self._heartbeat is not None:
             self._heartbeat.join(BEAT)  # it may still be connecting
@@ -297,13 +287,11 @@ class ServerComm(SoloComm):
         return comm
 
     def servers(self, count: int) -> list[dict[str, Any]]:
-        """What every server says of itself; waits for them."""
         assert self._store is not None
         keys = [server_key(rank) for rank in range(count)]
         return [json.loads(text) for text in self._store.read(keys)]
 
     def open(self, info: ProcessInfo, patience: float, stop_requested: Callable[[], bool], run: Any) -> None:
-        """Describe the run to the servers, and connect to them."""
         assert self._store is not None
         endpoints = [server["endpoint"] for server in self.servers(info.servers)]
         if info.launch is not None:
@@ -321,7 +309,6 @@ class ServerComm(SoloComm):
         patience: float,
         stop_requested: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Connect and be known to all servers as this rank; the heartbeats to them begin here."""
         self.client = ServerClient(
             secret, endpoints, self.memory, patience=patience, stop_requested=stop_requested
         )
@@ -365,7 +352,6 @@ class ServerComm(SoloComm):
         return tensor.nbytes, tensor.nbytes
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """In memory that servers on this host map."""
         return self.memory.zeros(length, dtype, device)
 
     def send(self, server: int, message: Any) -> None:

@@ -33,7 +33,6 @@ from paceline.strategies.base import SyncPoint
 
 
 def run_process(request: TrainRequest, info: ProcessInfo) -> int:
-    """Be one worker or server, to the end; the exit code."""
     if info.rank > 0 and not sys.warnoptions:  # all run the same code: what torch warns of is shown once
         warnings.simplefilter("ignore")
 
@@ -103,7 +102,6 @@ def closed_after(comm: SoloComm) -> Iterator[None]:
 
 
 def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
-    """How the workers stop together; where there are servers, they are connected to here."""
     note, comm, requested = run.reporter.noted, run.comm, task.stop_requested
     if isinstance(comm, ServerComm):
         if comm.memory.why:
@@ -127,7 +125,6 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
 
 
 def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
-    """What samples this host's load, once a host; a note where its workers share cores."""
     info, options, held = task.info, task.options, run.held
     shared = too_many(info.local_workers, options.threads, usable_cores())
     if shared and options.device == "cpu":

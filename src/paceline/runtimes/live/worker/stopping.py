@@ -25,12 +25,11 @@ class StopByVote:
         sentence: str = AT_ROUND,
         decided: Callable[[], bool] = lambda: False,
     ) -> None:
-        """``decided`` is for workers that need no votes: whether it is settled already that all stop here."""
+        """``decided`` is for workers that need no votes: whether it is settled already that all stop."""
         self._requested, self._note, self._sentence, self._decided = requested, note, sentence, decided
         self._agreed = self._noted = False
 
     def vote(self) -> float:
-        """What goes into the control element of this worker's next reduction."""
         return float(self._requested())
 
     def count(self, votes: float) -> None:
@@ -75,7 +74,6 @@ class StopAtStep(StopByVote):
         me: Worker,
         patience: float,
     ) -> None:
-        """``patience`` is how many seconds a held worker waits for the other workers' posts."""
         super().__init__(requested, note, AT_STEP)
         self._store, self._me, self._patience = store, me, patience
         self._changed = threading.Condition(threading.Lock())
