@@ -197,9 +197,6 @@ class TimeLedger:
                 self._outside[cause] = self._outside.get(cause, 0.0) + length
                 self._sums[place] += length
 
-    def note_damage(self) -> None:
-        self._totals.damaged += 1
-
     def totals(self) -> Totals:
         every = [one for classes in self._classes.values() for one in classes.values()]
         many, *steps = [sum(column) for column in zip(*every, strict=True)] or [0.0] * (WIDTH + 2)

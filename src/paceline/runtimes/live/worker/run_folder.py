@@ -14,7 +14,7 @@ from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
 from paceline.records.files import DamagedFile
 from paceline.records.folder import RunFolder, RunLock, check_folder_name, create, create_new
-from paceline.records.spans import TimeLedger
+from paceline.records.spans import StepRecord, TimeLedger
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
 from paceline.runtimes.live.task import ProcessTask
@@ -149,7 +149,7 @@ def recorded_time(folder: RunFolder, rank: int) -> tuple[TimeLedger, float, int]
                 end = record.spans[-1].start + record.spans[-1].length if record.spans else end
                 last = max(last, record.step)
         except DamagedFile:
-            ledger.note_damage()
+            ledger.add(StepRecord(step=0, damaged=1, is_step=False))
     ledger.starting = True
     return ledger, end, last
 
