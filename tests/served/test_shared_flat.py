@@ -10,8 +10,7 @@ import torch
 from served_transport import flat_memory
 
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.live.wire.encoding import MessageRefused
-from paceline.runtimes.live.wire.messages import Hello
+from paceline.runtimes.live.wire.messages import Hello, MessageRefused
 from paceline.runtimes.live.wire.shared_flat import SharedFlat, attach
 from paceline.shm import segment
 from paceline.strategies.base import server_slices

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.wire import encoding
-from paceline.runtimes.live.wire.encoding import Accepted, MessageRefused, pack
+from paceline.runtimes.live.wire.encoding import Accepted, pack
 from paceline.runtimes.live.wire.messages import (
     KINDS,
     TO_SERVER,
@@ -21,6 +21,7 @@ from paceline.runtimes.live.wire.messages import (
     Contribution,
     Goodbye,
     Hello,
+    MessageRefused,
     Refusal,
     Welcome,
 )

@@ -276,7 +276,7 @@ class _AveragingStep(TrainingStep):
 
     def __init__(self, subject: Traceable, comm: _BenchComm) -> None:
         super().__init__(subject, DENSE_SAMPLES, comm.zeros)
-        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowdown())
+        self._overlap = Overlap(self.model.flat, comm, Slowdown(), MEAN)
 
     def last_backward(self) -> None:
         self._overlap.begin()

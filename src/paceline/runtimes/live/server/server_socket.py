@@ -16,14 +16,13 @@ from paceline.runtimes.live.wire.encoding import (
     MAX_REQUEST,
     MAX_TENSOR,
     Accepted,
-    MessageRefused,
     bytes_of,
     kind_of,
     pack,
     unpack,
 )
 from paceline.runtimes.live.wire.listener import Listener
-from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, Refusal
+from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, MessageRefused, Refusal
 from paceline.runtimes.live.wire.shared_flat import MappedFlat, attach
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model

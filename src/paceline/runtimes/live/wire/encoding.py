@@ -6,7 +6,7 @@ raises ``MessageRefused`` with a reason that can be counted, and nothing else is
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Annotated, Any, NamedTuple, Protocol
+from typing import Annotated, Any, NamedTuple
 
 import msgspec
 import torch
@@ -14,7 +14,8 @@ from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.wire.channel import Packet
-from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER
+from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER, MessageRefused
+from paceline.runtimes.live.wire.shared_flat import MappedFlat
 from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model, Push
 
@@ -27,19 +28,6 @@ MAX_NUMBER = 2**40
 """Sums of many such numbers still fit into 64 bits."""
 _STOP = 1
 _Bytes = bytes | bytearray | memoryview
-
-
-class MessageRefused(Exception):
-    """What arrived is no message that may arrive; ``reason`` is one of a few, for counting."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"refused: {reason}")
-        self.reason = reason
-
-
-class SharedMemory(Protocol):
-    def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        pass
 
 
 class _TensorHeader(NamedTuple):
@@ -110,7 +98,7 @@ def unpack(
     size: int,
     accepted: Accepted,
     sender: Peer,
-    memory: SharedMemory | None = None,
+    memory: MappedFlat | None = None,
     allocate: Allocate = new_memory,
 ) -> tuple[Envelope, Tensor]:
     """The message of a header whose body has ``size`` bytes, and the tensor that the body is to be received into."""

@@ -14,6 +14,14 @@ NO_TENSOR = torch.empty(0)
 Collective = Literal["sum", "min", "broadcast", "gather"]
 
 
+class MessageRefused(Exception):
+    """What arrived is no message that may arrive; ``reason`` is one of a few, for counting."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"refused: {reason}")
+        self.reason = reason
+
+
 @dataclass(frozen=True, slots=True)
 class RequestRank:
     """A worker's only message on its way to join a run; answered with Welcome or Refusal."""

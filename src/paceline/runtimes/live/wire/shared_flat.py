@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 
 from paceline.runtimes.flat import CONTROL, own_memory
-from paceline.runtimes.live.wire.encoding import MessageRefused
-from paceline.runtimes.live.wire.messages import NO_TENSOR, Hello
+from paceline.runtimes.live.wire.messages import NO_TENSOR, Hello, MessageRefused
 from paceline.shm import segment
 from paceline.strategies.base import server_slices
 

@@ -2,7 +2,7 @@
 
 import json
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
@@ -112,14 +112,6 @@ class ScheduledAllReduce:
         return self._last is None or self._last.done()
 
 
-def choose_all_reduce(
-    collective: str, hosts: Sequence[int], rank: int, transport: str
-) -> NativeAllReduce | ScheduledAllReduce:
-    if collective == NATIVE:
-        return NativeAllReduce(rank, len(hosts), transport)
-    return ScheduledAllReduce(build_schedule(collective, hosts), rank)
-
-
 class SoloComm:
     """One worker, which sends nothing. All workers must make the same calls in the same order."""
 
@@ -222,7 +214,11 @@ class ProcessGroupComm(SoloComm):
         if isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1:
             self.transport = "gloo"  # no two workers can share memory
         hosts = number_hosts(self.exchange(host_id()))
-        self._all_reduce = choose_all_reduce(collective, hosts, self.rank, self._backend)
+        self._all_reduce = (
+            NativeAllReduce(self.rank, self.workers, self._backend)
+            if collective == NATIVE
+            else ScheduledAllReduce(build_schedule(collective, hosts), self.rank)
+        )
 
     def sum(self, tensor: Tensor) -> None:
         self._all_reduce.sum(tensor)

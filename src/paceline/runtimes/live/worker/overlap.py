@@ -44,7 +44,7 @@ class Overlap:
     bucket and those after it until the end, and no worker hangs.
     """
 
-    def __init__(self, flat: Flat, mean: BucketedMean, comm: SoloComm, slowdown: Slowdown) -> None:
+    def __init__(self, flat: Flat, comm: SoloComm, slowdown: Slowdown, mean: BucketedMean) -> None:
         self._comm, self._slowdown = comm, slowdown
         storage = flat.grad_storage
         sizes = [parameter.numel() for parameter in flat.parameters]

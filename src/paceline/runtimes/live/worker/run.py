@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
 from sys import maxsize
 from typing import Any
 
@@ -33,7 +33,6 @@ from paceline.strategies.effects import (
     AllReduce,
     Apply,
     Broadcast,
-    BucketedMean,
     Clock,
     Gradient,
     Peer,
@@ -78,7 +77,7 @@ class WorkerRun:
         self._leaving = leaving
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
-        self._overlaps: dict[BucketedMean, Overlap] = {}
+        self._overlap = cache(partial(Overlap, self.replica.flat, comm, self._slowdown))
         self._loss, self._seen = 0.0, 0
         self._do: dict[type, Callable[[Any], object]] = {
             Gradient: self._gradient,
@@ -215,7 +214,7 @@ class WorkerRun:
             self._broadcast(Broadcast(me.buffers))
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
-        overlap = self._overlap(effect.reduce)
+        overlap = self._overlap(effect.reduce) if effect.reduce and not self.comm.alone else None
         hooks = PhaseHooks(self.heartbeat, recorder, self._slowdown, me.clock, overlap)
         loss = replica.gradient(me.clock, share, hooks)
         self._loss = loss if me.samples else self._loss
@@ -231,13 +230,6 @@ class WorkerRun:
             me.total_weight = me.samples
         me.samples_since_sync += me.samples
         recorder.count(me.samples)
-
-    def _overlap(self, mean: BucketedMean | None) -> Overlap | None:
-        if mean is None or self.comm.alone:
-            return None
-        if mean not in self._overlaps:
-            self._overlaps[mean] = Overlap(self.replica.flat, mean, self.comm, self._slowdown)
-        return self._overlaps[mean]
 
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight

@@ -120,8 +120,7 @@ def _agree_to_stop(run: WorkerRun, task: ProcessTask) -> StopByVote:
         return StopByVote(requested, note, AT_STEP, decided=requested)
     if run.prepared.strategy.sync_point is SyncPoint.AFTER_ROUND:
         return StopByVote(requested, note)
-    store, patience = comm.open_store(), task.options.timeout
-    return StopAtStep(requested, note, store=store, me=run.me, patience=patience)
+    return StopAtStep(requested, note, comm.open_store(), run.me)
 
 
 def _sampler(run: WorkerRun, task: ProcessTask, observer: Observer) -> SystemSampler:
