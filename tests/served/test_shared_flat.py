@@ -142,7 +142,7 @@ def test_without_room_it_is_the_workers_own_memory(monkeypatch: pytest.MonkeyPat
 
 
 def test_parameters_elsewhere_than_in_the_cpus_memory_are_not_shared() -> None:
-    memory = SharedFlat("test")
+    memory = SharedFlat()
     assert memory.zeros(20, torch.float32, torch.device("meta")).is_meta
     assert memory.hello(0) == Hello(0)
     assert memory.why == "the parameters lie on meta"

@@ -26,7 +26,7 @@ from paceline.runtimes.live.timeouts import (
 )
 from paceline.runtimes.live.wire.channel import connect
 from paceline.runtimes.live.wire.encoding import pack
-from paceline.runtimes.live.wire.messages import Died
+from paceline.runtimes.live.wire.messages import Goodbye
 
 _ANSWER = timedelta(seconds=STORE_ANSWER)
 _POLL = 0.05
@@ -205,7 +205,9 @@ class DeathNotices:
     def send(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
         """Tell every server that a worker has died, and after which step; does not wait."""
         for endpoint in endpoints:
-            thread = threading.Thread(target=self._send, args=(Died(rank, step), endpoint), daemon=True)
+            thread = threading.Thread(
+                target=self._send, args=(Goodbye(rank, step, "died"), endpoint), daemon=True
+            )
             thread.start()
             self._threads.append(thread)
 
@@ -215,7 +217,7 @@ class DeathNotices:
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
-    def _send(self, death: Died, endpoint: str) -> None:
+    def _send(self, death: Goodbye, endpoint: str) -> None:
         with suppress(OSError):
             channel = connect(endpoint, self._key, patience=DEATH_NOTICE)
             channel.send(pack(death), most=1)

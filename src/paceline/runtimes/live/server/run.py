@@ -7,19 +7,10 @@ from time import perf_counter
 from typing import Any
 
 from paceline.errors import RunFailed
+from paceline.records import servers
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document
 from paceline.records.folder import RunLock
-from paceline.records.servers import (
-    Entry,
-    Received,
-    ServerLog,
-    ServerTotals,
-    Ticked,
-    Updated,
-    keep_entries,
-    read_server_log,
-)
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.server.membership import ElasticCollectives, Membership
 from paceline.runtimes.live.server.server_socket import ServerSocket
@@ -48,7 +39,7 @@ class ServerRecords:
     ) -> None:
         """Restore the checkpoint of ``step``, if any, and remove what was recorded after it."""
         self._checkpoints, self._lock, self._me, self._shard = checkpoints, lock, me, shard
-        self.totals, self._entries = ServerTotals(), 0
+        self.totals, self._entries = servers.ServerTotals(), 0
         path = checkpoints.folder.server_events(me.rank)
         if step is not None:
             tree = checkpoints.load(step, me.rank)
@@ -57,14 +48,14 @@ class ServerRecords:
                 setattr(me, name, tree["server"][name])
             self._entries = tree["server"]["entries"]
             checkpoints.forget_after(step, me.rank)
-        for sentence in keep_entries(path, self._entries):
+        for sentence in servers.keep_entries(path, self._entries):
             say(sentence)
         if self._entries:
-            for entry in read_server_log(path):
+            for entry in servers.read_server_log(path):
                 self.totals.add(entry)
-        self.log = ServerLog(path)
+        self.log = servers.ServerLog(path)
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: servers.Entry) -> None:
         self._entries += 1
         self.log.append(entry)
         self.totals.add(entry)
@@ -142,7 +133,7 @@ class ServerRun:
         self.shard.apply(prepared.triggers.epoch(prepared.shards.steps_through(me.seen)), effect.rate)
         me.version += 1
         me.seen += sum(gradient.samples for gradient in effect.gradients)
-        self.records.write(Updated(self._now, me.version, effect.gradients))
+        self.records.write(servers.Updated(self._now, me.version, effect.gradients))
         self._task.heartbeat.beat(me.version)
 
     def _send(self, effect: Send) -> None:
@@ -159,14 +150,14 @@ class ServerRun:
                 self._expel(worker, seconds)
             if self._left:
                 worker, clock, how = self._left.popleft()
-                self.records.write(Received(self._now, worker, "Leave", clock=clock, how=how))
+                self.records.write(servers.Received(self._now, worker, "Leave", clock=clock, how=how))
                 return Peer("worker", worker), Leave(clock)
             if not self._membership.workers:
                 raise _NoWorkersLeft
             timeout = _POLL if effect.until is None else min(_POLL, effect.until - self._now)
             if timeout <= 0 and not self._ticked:
                 self._ticked = True
-                self.records.write(Ticked(self._now))
+                self.records.write(servers.Ticked(self._now))
                 return None
             heartbeat.enter("idle")
             envelope = self.socket.receive(max(0.0, timeout))
@@ -185,15 +176,13 @@ class ServerRun:
             self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
             self._membership.add(worker)
             kind = type(message).__name__
-            self.records.write(Received(self._now, worker, kind, clock, version, envelope.depth))
+            self.records.write(servers.Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
         match message:
             case messages.Hello() | messages.RequestRank():
                 self.socket.reply(envelope.connection, self._admit(envelope))
             case messages.Goodbye():
-                self._remove(worker, message.clock, message.how)
-            case messages.Died():
-                self._remove(message.rank, message.clock, "died")
+                self._remove(message.rank, message.clock, message.how)
             case messages.Contribution():
                 self._collectives.contribute(worker, message)
                 self._answer_collectives()

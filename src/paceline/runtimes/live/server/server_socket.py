@@ -11,16 +11,8 @@ from torch import Tensor
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.addresses import resolve
 from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.wire import encoding
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits
-from paceline.runtimes.live.wire.encoding import (
-    MAX_REQUEST,
-    MAX_TENSOR,
-    Accepted,
-    bytes_of,
-    kind_of,
-    pack,
-    unpack,
-)
 from paceline.runtimes.live.wire.listener import Listener
 from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, MessageRefused, Refusal
 from paceline.runtimes.live.wire.shared_flat import MappedFlat, attach
@@ -48,12 +40,12 @@ class ServerSocket:
 
     def __init__(self, secret: Secret, host: str, shard: Tensor, rank: int, servers: int) -> None:
         self._shard, self._rank, self._servers = shard, rank, servers
-        self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype)
+        self._accepted = encoding.Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype)
         self._workers: dict[int, BoundWorker] = {}
         self._waiting: deque[Envelope] = deque()
         self._refused: Counter[str] = Counter()
         self._lock = threading.Condition()
-        limits = MessageLimits(2 * MAX_REQUEST, 2 * max(MAX_TENSOR, shard.nbytes))
+        limits = MessageLimits(2 * encoding.MAX_REQUEST, 2 * max(encoding.MAX_TENSOR, shard.nbytes))
         self._listener = Listener(wire_key(secret), resolve(host, 0), self._announce, limits)
         self.endpoint = self._listener.endpoint
 
@@ -92,13 +84,13 @@ class ServerSocket:
         if bound is None:
             return False
         if bound.memory is not None and isinstance(message, Model):
-            packet = pack(message, stop=stop, find=bound.memory.deposit)
+            packet = encoding.pack(message, stop=stop, find=bound.memory.deposit)
         else:
-            packet = pack(message, stop=stop)
+            packet = encoding.pack(message, stop=stop)
         return self._listener.send(bound.channel, packet, MAX_WAITING)
 
     def reply(self, channel: Channel, message: Any) -> bool:
-        return self._listener.send(channel, pack(message), MAX_WAITING)
+        return self._listener.send(channel, encoding.pack(message), MAX_WAITING)
 
     def heard(self, worker: int) -> float | None:
         """When anything of a worker last arrived, by the monotonic clock; None if it is not bound."""
@@ -124,14 +116,16 @@ class ServerSocket:
     def _announce(self, channel: Channel, header: memoryview, size: int) -> Destination:
         try:
             with self._lock:
-                bound = self._check_sender(channel, kind_of(header))
+                bound = self._check_sender(channel, encoding.kind_of(header))
                 memory = bound.memory if bound else None
-                envelope, body = unpack(header, size, self._accepted, Peer("worker", channel.rank), memory)
+                envelope, body = encoding.unpack(
+                    header, size, self._accepted, Peer("worker", channel.rank), memory
+                )
         except MessageRefused as refusal:
             self._refuse(channel, refusal)
             return Destination(None, lambda: None)
         envelope.connection = channel
-        return Destination(bytes_of(body), lambda: self._take(channel, envelope))
+        return Destination(encoding.bytes_of(body), lambda: self._take(channel, envelope))
 
     def _take(self, channel: Channel, envelope: Envelope) -> None:
         message = envelope.message

@@ -49,11 +49,10 @@ class MappedFlat:
 class SharedFlat:
     """The memory of a worker's parameters and gradients, shared where possible; else ``why`` says why not."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self) -> None:
         self.why = ""
         self.params = NO_TENSOR
         self.mapped: MappedFlat | None = None
-        self._run = run
         self._unused: list[Tensor] = []
         self._segment: segment.OwnedSegment | None = None
         self._size = 0
@@ -89,7 +88,7 @@ class SharedFlat:
             self.why = f"the parameters lie on {device}"
             return
         try:
-            self._segment = segment.create(f"{self._run}-served", 2 * _stride(length, dtype))
+            self._segment = segment.create("served", 2 * _stride(length, dtype))
         except segment.NoRoom as error:
             self.why = str(error)
             return

@@ -1,5 +1,6 @@
 """What happens beside a worker's gradient: sums in buckets while backward runs, the times of phases, a slowdown."""
 
+from dataclasses import dataclass
 from functools import partial
 from time import perf_counter, sleep
 
@@ -104,30 +105,26 @@ class Overlap:
         return spans
 
 
+@dataclass(slots=True)
 class PhaseHooks(StepHooks):
     """Times the phases of a step, reports them as alive, and starts the reduction with the last backward."""
 
-    def __init__(
-        self,
-        heartbeat: Heartbeat,
-        recorder: StepRecorder,
-        slowdown: Slowdown,
-        step: int,
-        overlap: Overlap | None,
-    ) -> None:
-        self._heartbeat, self._recorder = heartbeat, recorder
-        self._slowdown, self._step, self._overlap = slowdown, step, overlap
+    heartbeat: Heartbeat
+    recorder: StepRecorder
+    slowdown: Slowdown
+    step: int
+    overlap: Overlap | None
 
     def begin(self, phase: StepPhase) -> None:
         if phase == "forward":
-            self._slowdown.begin(self._step)
-        self._heartbeat.enter(phase)
+            self.slowdown.begin(self.step)
+        self.heartbeat.enter(phase)
 
     def end(self, phase: StepPhase) -> None:
         if phase != "data":
-            self._slowdown.stretch()
-        self._recorder.mark(phase)
+            self.slowdown.stretch()
+        self.recorder.mark(phase)
 
     def last_backward(self) -> None:
-        if self._overlap:
-            self._overlap.begin()
+        if self.overlap:
+            self.overlap.begin()

@@ -19,26 +19,16 @@ from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.drift import DriftCheck
 from paceline.runtimes.live.worker.overlap import Overlap, PhaseHooks, Slowdown
-from paceline.runtimes.live.worker.recorder import StepRecorder
+from paceline.runtimes.live.worker.recorder import DriftCheck, StepRecorder
 from paceline.runtimes.live.worker.reporter import RunReporter
 from paceline.runtimes.live.worker.run_folder import HeldFolder, load_shared, recorded_time, restore, snapshot
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
 from paceline.runtimes.session import Ending, Evaluate, Export, Position, Save, Session
+from paceline.strategies import effects
 from paceline.strategies.base import SyncPoint, Worker
-from paceline.strategies.effects import (
-    AllReduce,
-    Apply,
-    Broadcast,
-    Clock,
-    Gradient,
-    Peer,
-    Receive,
-    Send,
-)
 from paceline.strategies.messages import message_bytes
 
 WEIGHT, VOTE = 0, 1
@@ -80,13 +70,13 @@ class WorkerRun:
         self._overlap = cache(partial(Overlap, self.replica.flat, comm, self._slowdown))
         self._loss, self._seen = 0.0, 0
         self._do: dict[type, Callable[[Any], object]] = {
-            Gradient: self._gradient,
-            Apply: self._apply,
-            Clock: self._clock,
-            Send: self._send,
-            Receive: self._receive,
-            AllReduce: self._all_reduce,
-            Broadcast: self._broadcast,
+            effects.Gradient: self._gradient,
+            effects.Apply: self._apply,
+            effects.Clock: self._clock,
+            effects.Send: self._send,
+            effects.Receive: self._receive,
+            effects.AllReduce: self._all_reduce,
+            effects.Broadcast: self._broadcast,
             Evaluate: self._evaluate,
             Save: self._save,
             Export: self._export,
@@ -191,7 +181,7 @@ class WorkerRun:
             if session.at_sync_point and not at_sync_point:
                 self._write_records()
             at_sync_point = session.at_sync_point
-            if type(effect) is Gradient:
+            if type(effect) is effects.Gradient:
                 leaving = self._leaving()
                 if leaving or not trained:  # before the first step: the next exchange may be far
                     self._write_records()
@@ -206,12 +196,12 @@ class WorkerRun:
         self.recorder.close(self.me.clock)
         self.recorder.settle()
 
-    def _gradient(self, effect: Gradient) -> None:
+    def _gradient(self, effect: effects.Gradient) -> None:
         me, replica, recorder = self.me, self.replica, self.recorder
         recorder.close(me.clock)
         recorder.pace(self.position.progress)
         if self._share_buffers:
-            self._broadcast(Broadcast(me.buffers))
+            self._broadcast(effects.Broadcast(me.buffers))
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap(effect.reduce) if effect.reduce and not self.comm.alone else None
@@ -239,7 +229,7 @@ class WorkerRun:
         self.me.total_weight, votes = storage[: VOTE + 1].tolist()
         self._stop.count(votes)
 
-    def _apply(self, effect: Apply) -> None:
+    def _apply(self, effect: effects.Apply) -> None:
         me = self.me
         self.heartbeat.enter("apply")
         self.replica.apply(self.prepared.triggers.epoch(self.position.progress), effect.rate)
@@ -249,7 +239,7 @@ class WorkerRun:
         progress = me.clock if by_step else self.position.progress
         self._stepped(progress, self.replica.shards.total(me.clock - 1))
 
-    def _clock(self, _: Clock) -> None:
+    def _clock(self, _: effects.Clock) -> None:
         """The servers have said how many samples all workers have trained on since this one's last step."""
         me = self.me
         me.clock += 1
@@ -260,18 +250,18 @@ class WorkerRun:
         self.heartbeat.beat(self.me.clock)
         self.reporter.stepped(progress, samples, self._loss, self.recorder.now)
 
-    def _send(self, effect: Send) -> None:
+    def _send(self, effect: effects.Send) -> None:
         self.comm.send(effect.to.rank, effect.message)
         self.recorder.moved(message_bytes(effect.message), 0)
 
-    def _receive(self, _: Receive) -> tuple[Peer, Any]:
+    def _receive(self, _: effects.Receive) -> tuple[effects.Peer, Any]:
         envelope = self.comm.receive()
         self.recorder.answered(getattr(envelope.message, "held", 0.0))
         self.recorder.moved(0, message_bytes(envelope.message))
         return envelope.sender, envelope.message
 
     @torch.no_grad()
-    def _all_reduce(self, effect: AllReduce) -> None:
+    def _all_reduce(self, effect: effects.AllReduce) -> None:
         me, tensor = self.me, effect.tensor
         if self.comm.alone:
             me.total_weight = effect.weight
@@ -300,7 +290,7 @@ class WorkerRun:
             tensor.copy_(there)
         self.recorder.exchanged(*self.comm.traffic(there))
 
-    def _broadcast(self, effect: Broadcast) -> None:
+    def _broadcast(self, effect: effects.Broadcast) -> None:
         comm, tensor = self.comm, effect.tensor
         if comm.alone or not tensor.numel():
             return

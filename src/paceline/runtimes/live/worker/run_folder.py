@@ -19,7 +19,7 @@ from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
 from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.drift import find_drift
+from paceline.runtimes.live.worker.recorder import find_drift
 from paceline.runtimes.live.worker.server_comm import ServerComm
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica
