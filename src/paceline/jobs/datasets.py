@@ -285,19 +285,14 @@ class Synthetic:
 
     shape: ImageShape = ImageShape((3, 32, 32))
     """Channels x height x width."""
-
     classes: int = 10
     """How many kinds of image there are."""
-
     train: int = 2000
     """Training samples."""
-
     test: int = 500
     """Test samples."""
-
     noise: float = 1.0
     """The noise's deviation, where the pattern's is 1; more is harder to learn."""
-
     seed: int = 0
     """Another seed makes other patterns and other noise."""
 

@@ -153,10 +153,8 @@ def check_parent(parent: Path) -> None:
     """Raise a UsageError where no run folder can be made; nothing is written."""
     there = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
     if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
-        wrong = "nothing can be written to it" if there.is_dir() else "it is not a folder"
-        raise UsageError(
-            f"runs cannot be kept in {parent}, because of {there}: {wrong}; choose another place"
-        )
+        wrong = "cannot be written to" if there.is_dir() else "is not a folder"
+        raise UsageError(f"runs cannot be kept in {parent}: {there} {wrong}; choose another place")
 
 
 def check_writable(folder: RunFolder) -> None:

@@ -11,6 +11,7 @@ from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
 from paceline.records.summary import Observer, Summary
+from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_run
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.prepare import Prepared
@@ -340,3 +341,14 @@ def _show(entry: Entry | None) -> str:
 def _made_of(entry: Updated) -> str:
     parts = [f"worker {one.worker} at clock {one.clock}, staleness {one.staleness}" for one in entry.used]
     return "; ".join(parts) or "nothing"
+
+
+def model_difference(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
+    """The largest difference of the exported models, and the tensor that it is in; no name without two models."""
+    if not recorded.model.exists() or not repeated.model.exists():
+        return 0.0, ""
+    one, other = read_tensors(recorded.model), read_tensors(repeated.model)
+    return max(
+        (float((one[key].double() - other[key].double()).abs().max()) if one[key].numel() else 0.0, key)
+        for key in one
+    )

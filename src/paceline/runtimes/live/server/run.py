@@ -12,9 +12,9 @@ from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document
 from paceline.records.folder import RunLock
 from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.server.membership import ElasticCollectives, Membership
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.wire import messages
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import ParameterShard

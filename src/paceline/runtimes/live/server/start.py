@@ -15,11 +15,11 @@ from paceline.records.folder import RunFolder, RunLock, check_folder_name
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity
 from paceline.runtimes.live.addresses import own_address
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRecords, ServerRun
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.run_folder import check_owner, claim
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.prepare import prepare

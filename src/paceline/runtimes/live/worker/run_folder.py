@@ -17,7 +17,7 @@ from paceline.records.folder import RunFolder, RunLock, check_folder_name, creat
 from paceline.records.spans import StepRecord, TimeLedger
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
-from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.recorder import find_drift
 from paceline.runtimes.live.worker.server_comm import ServerComm

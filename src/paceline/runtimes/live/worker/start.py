@@ -26,13 +26,12 @@ from paceline.runtimes.config import import_paths, new_identity, write_config
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo, host_name, job_roots
-from paceline.runtimes.live.request import TrainRequest
+from paceline.runtimes.live.request import ProcessTask, TrainRequest
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRun
 from paceline.runtimes.live.server.start import run_server
 from paceline.runtimes.live.signals import StopRequest
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.timeouts import KNOCK
 from paceline.runtimes.live.wire.messages import RequestRank, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
