@@ -43,12 +43,12 @@ class FinishedWork(Work):
         return future
 
 
-class QueuedWork(Work):
+class QueuedWork(FinishedWork):
     """Work that a thread will do; its future is completed there."""
 
     def __init__(self, task: Task, result: Sequence[Tensor], source: int = -1) -> None:
-        super().__init__()
-        self._task, self._result = task, list(result)
+        super().__init__(result)
+        self._task = task
         self.source = source
         """Where a message came from; set by the task where it could have come from any rank."""
         self._over = threading.Event()
@@ -84,9 +84,6 @@ class QueuedWork(Work):
 
     def exception(self) -> BaseException | None:
         return self._error
-
-    def result(self) -> list[Tensor]:
-        return self._result
 
     def source_rank(self) -> int:
         return self.source
@@ -147,15 +144,10 @@ class WorkQueue:
                 work = None
             if work is not None:
                 work.run()
-            elif self._retire():
-                return
-
-    def _retire(self) -> bool:
-        with self._changing:
-            if not self._queue.empty():
-                return False
-            self._thread = None
-            return True
+                continue
+            with self._changing:
+                if self._queue.empty():
+                    self._thread = None
 
     def close(self, seconds: float | None = None) -> None:
         """Wait until all that was asked for is done, but not longer than so many seconds."""
