@@ -167,7 +167,7 @@ class Barrier:
         words = self._words
         self.beat = beat = (self.beat + 1) & MASK
         words[self._mine] = beat
-        self.wake()
+        futex.wake(self._address + self._mine * WORD)
         for other, place in self._others:
             if (words[place] - beat) & MASK > 1:
                 self._wait_for(other, place, beat)

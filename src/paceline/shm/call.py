@@ -106,9 +106,9 @@ def _describe(packed: bytes) -> str:
 
 def problem_with(tensor: Tensor) -> str:
     """Why a tensor cannot be moved, in a sentence; "" if it can."""
+    if tensor.dtype in _DTYPE and tensor.layout == torch.strided and (tensor.is_cpu or tensor.is_meta):
+        return ""
     if not (tensor.is_cpu or tensor.is_meta):
         return f"shm moves CPU tensors and this one is on {tensor.device}; move it or use nccl"
-    if tensor.dtype in _DTYPE and tensor.layout == torch.strided:
-        return ""
     kind = tensor.layout if tensor.dtype in _DTYPE else tensor.dtype
     return f"shm cannot move {str(kind).removeprefix('torch.')} tensors; use gloo for them or convert them"

@@ -62,7 +62,7 @@ class LocalComm:
         The ranks agree at the barrier of the first piece.
         """
         flat, arena = call.outputs[0], self.arena
-        like = (flat.dtype, len(flat), call.op)
+        like = (flat.dtype, flat.numel(), call.op)
         self._barrier.doing = "all_reduce"
         if self.size == 1:
             find_operation(call.op, flat.dtype)

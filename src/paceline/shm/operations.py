@@ -83,4 +83,4 @@ def find_operation(name: str, dtype: torch.dtype) -> Operation:
 
 def operation_name(op: object) -> str:
     """Our name of an operation, given by name or as torch's; of anything else, that as text."""
-    return op if isinstance(op, str) else _NAMES.get(op, str(op))  # type: ignore[call-overload]
+    return op if isinstance(op, str) else _NAMES.get(op) or str(op)  # type: ignore[call-overload]

@@ -158,30 +158,34 @@ class SharedMemoryGroup(ProcessGroup):
     ) -> Work:
         """Carry collectives out in turn, each on outputs and inputs. Where this rank cannot, all ranks must raise."""
         changed = [tensor for outputs, _ in calls for tensor in outputs]
-        problem = (
-            f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}" if op not in ("", *OPERATIONS) else ""
-        )
-        for tensor in chain(changed, *(inputs for _, inputs in calls)):
-            problem = problem or problem_with(tensor)
+        problem = ""
+        if op and op not in OPERATIONS:
+            problem = f"shm has no {op}; choose one of: {', '.join(OPERATIONS)}"
+        for _, inputs in calls:
+            for tensor in (*changed, *inputs):
+                problem = problem or problem_with(tensor)
 
         def task() -> None:
             if problem:
                 self._refuse(InvalidCall(problem))
             for outputs, inputs in calls:
-                self._move(Call(kind, [*map(_flat, outputs)], [*map(_flat, inputs)], op, root), outputs)
+                targets = [_flat(tensor) for tensor in outputs]
+                self._move(Call(kind, targets, [_flat(tensor) for tensor in inputs], op, root))
+                for tensor, target in zip(outputs, targets, strict=True):
+                    if not tensor.is_contiguous():
+                        tensor.detach().copy_(target.view(tensor.shape))
 
         if opts is not None and not opts.asyncOp:
             return self._queue.now(partial(self._carry_out, task), changed)
         return self._queue.later(partial(self._carry_out, task), changed)
 
-    def _move(self, call: Call, targets: Sequence[Tensor]) -> None:
-        """Carry out a collective on flat, contiguous tensors; copies are written back to the ``targets``."""
+    def _move(self, call: Call) -> None:
         comm, outputs, inputs, root = self.comm, call.outputs, call.inputs, call.root
-        if call.kind == "all_reduce":
-            comm.all_reduce(call)  # in which the ranks agree by themselves
-        else:
+        if call.kind != "all_reduce":
             comm.agree(call)
         match call.kind:
+            case "all_reduce":
+                comm.all_reduce(call)  # in which the ranks agree by themselves
             case "broadcast":
                 comm.broadcast(outputs[0], root)
             case "reduce":
@@ -194,9 +198,6 @@ class SharedMemoryGroup(ProcessGroup):
                 comm.scatter(outputs[0], inputs, root)
             case "all_to_all":
                 comm.all_to_all(outputs, inputs, self._longest(outputs, inputs))
-        for tensor, output in zip(targets, outputs, strict=True):
-            if not tensor.is_contiguous():
-                tensor.copy_(output.view(tensor.shape))
 
     def _longest(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> int:
         """Compare what all ranks give and take in an all_to_all; returns the length of the longest part of any."""
@@ -251,12 +252,12 @@ class SharedMemoryGroup(ProcessGroup):
                 self._refuse(InvalidCall(problem))
             made.append(self.comm.zeros(like))
 
-        self._queue.now(partial(self._carry_out, task))
+        self._queue.now(partial(self._carry_out, task), [])
         return made[0]
 
     def send(self, tensors: Sequence[Tensor], to: int, tag: int = 0) -> Work:
         tensor = _checked(tensors).contiguous()
-        return self._talk("send", to, 0, QueuedWork(lambda: self.comm.send(tensor, to, tag), tensors))
+        return self._talk("send", to, 0, QueuedWork(lambda: self.comm.send(tensor, to, tag), list(tensors)))
 
     def recv(self, tensors: Sequence[Tensor], source: int, tag: int = 0) -> Work:
         tensor = _checked(tensors)
@@ -270,7 +271,7 @@ class SharedMemoryGroup(ProcessGroup):
             if whole is not tensor:
                 tensor.copy_(whole)
 
-        work = QueuedWork(task, tensors, source)
+        work = QueuedWork(task, list(tensors), source)
         return self._talk("recv", source, tag, work)
 
     def recv_anysource(self, tensors: Sequence[Tensor], tag: int = 0) -> Work:
@@ -307,7 +308,8 @@ def _operation(opts: Any) -> str:
 
 
 def _flat(tensor: Tensor) -> Tensor:
-    return tensor.contiguous().view(-1)
+    """A contiguous tensor of one dimension, which wants no gradient: the same memory where possible."""
+    return (tensor.detach() if tensor.requires_grad else tensor).contiguous().view(-1)
 
 
 def _checked(tensors: Sequence[Tensor]) -> Tensor:

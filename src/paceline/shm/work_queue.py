@@ -1,7 +1,7 @@
 """Carries collectives out one after the other: at once where the caller waits, in a thread where it does not."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -21,9 +21,9 @@ LINGER = 5.0
 class FinishedWork(Work):
     """Work that was done before it was returned; made for every small collective, so it holds little."""
 
-    def __init__(self, result: Sequence[Tensor]) -> None:
+    def __init__(self, result: list[Tensor]) -> None:
         super().__init__()
-        self._result = list(result)
+        self._result = result
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:  # noqa: ARG002
         return True
@@ -46,7 +46,7 @@ class FinishedWork(Work):
 class QueuedWork(FinishedWork):
     """Work that a thread will do; its future is completed there."""
 
-    def __init__(self, task: Task, result: Sequence[Tensor], source: int = -1) -> None:
+    def __init__(self, task: Task, result: list[Tensor], source: int = -1) -> None:
         super().__init__(result)
         self._task = task
         self.source = source
@@ -57,7 +57,7 @@ class QueuedWork(FinishedWork):
 
     def run(self) -> None:
         try:
-            with torch.no_grad():  # tensors that want gradients are moved like others
+            with torch.no_grad():  # messages of tensors that want gradients
                 self._task()
         except BaseException as error:  # raised where the work is waited for
             self._error = error
@@ -108,17 +108,17 @@ class WorkQueue:
     def idle(self) -> bool:
         return self._last is None or self._last.is_completed()
 
-    def now(self, task: Task, result: Sequence[Tensor] = ()) -> Work:
+    def now(self, task: Task, result: list[Tensor]) -> Work:
         """Do it here, or wait for its turn."""
         if self.idle:
-            with torch.no_grad():
-                self._alone(task)
+            with self._turn:
+                task()
             return FinishedWork(result)
         work = self.later(task, result)
         work.wait()
         return work
 
-    def later(self, task: Task, result: Sequence[Tensor] = ()) -> QueuedWork:
+    def later(self, task: Task, result: list[Tensor]) -> QueuedWork:
         return self.add(QueuedWork(partial(self._alone, task), result))
 
     def add(self, work: QueuedWork) -> QueuedWork:
