@@ -78,7 +78,6 @@ class VirtualCollectives:
 
     @property
     def awaited(self) -> list[Node]:
-        """Those that have not joined the collective for which others wait."""
         return [worker for worker in self._members if worker not in self._joined] if self._joined else []
 
     def share(self, node: Node) -> tuple[int, int]:
@@ -122,7 +121,6 @@ class VirtualCollectives:
         return True
 
     def _begin(self, node: Node) -> None:
-        """All have joined: carry out what this worker, and so every worker, has asked for."""
         workers, effect = self._members, node.waits_for
         last = max([worker.me.now for worker in workers])
         if type(effect) is AllReduce:
@@ -137,7 +135,6 @@ class VirtualCollectives:
         run_transfers(self._simulation.timeline, [(last, price)], partial(end, workers, traffic, last))
 
     def _join(self, node: Node, effect: Any, call: Any) -> bool:
-        """Whether this worker is the last to join; all must ask for the same."""
         node.waits_for = effect
         if self._call is None:
             self._call = call
@@ -243,7 +240,6 @@ def _bytes_reduced(node: Node, effect: AllReduce) -> int:
 
 
 def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> tuple[Sequence[Interval], float]:
-    """The parts of the intervals that lie between two times, and their length in all."""
     cut = [(max(start, begun), min(stop, ended)) for start, stop in intervals]
     found = [(start, stop) for start, stop in cut if stop > start]
     return found, sum(stop - start for start, stop in found)

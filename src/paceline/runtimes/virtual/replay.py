@@ -44,13 +44,11 @@ class Recording:
 
     @property
     def workers(self) -> int:
-        """One more than the highest rank that there was."""
         ranks = [entry.worker for entry in self.logs[0] if isinstance(entry, Received)]
         return max([*ranks, self.settings.workers - 1]) + 1
 
 
 def read_recording(folder: RunFolder) -> Recording:
-    """Read a run that is to be repeated, or raise a UsageError that says why it cannot be."""
     config = read_run(folder)
     settings, machinery = config.settings, config.machinery
     logs = {rank: list(read_server_log(file)) for rank, file in folder.server_event_files().items()}
@@ -121,7 +119,6 @@ class ReplayLog:
 
     @property
     def next(self) -> Entry | None:
-        """None at the end."""
         return self._entries[self.place] if self.place < len(self._entries) else None
 
     def next_sent(self, worker: int) -> str | None:
@@ -243,7 +240,6 @@ class ReplayTransport(SimulatedTransport):
         self._deliver(target, envelope)
 
     def receive(self, node: Node, effect: Receive) -> bool:
-        """A worker takes what is there; a server's turn comes when no worker can go on."""
         if node.session is not None and node.inbox:
             return self._take(node)
         node.waits_for = effect
@@ -283,7 +279,6 @@ class ReplayTransport(SimulatedTransport):
         return True
 
     def _can_receive(self, server: Node) -> bool:
-        """Whether the next entry is a tick, or a message that has been sent."""
         log = self._logs[server.peer.rank]
         entry = log.next
         if isinstance(entry, Ticked):

@@ -137,7 +137,6 @@ class VirtualEngine:
         return summary
 
     def _begin(self) -> None:
-        """Start the servers, then the workers in order of their ranks, each at its time."""
         simulation, at = self._simulation, self._simulation.timeline.at
         self._ready.extend(simulation.servers)
         for node in simulation.workers:
@@ -156,7 +155,6 @@ class VirtualEngine:
             self._ready.append(node)
 
     def _stop(self, now: float) -> None:
-        """The horizon is reached: what is unfinished does not count."""
         self._over = True
         for node in self._simulation.workers:
             if not node.gone:
@@ -188,7 +186,6 @@ class VirtualEngine:
             self._shut_out(now)
 
     def _shut_out(self, now: float) -> None:
-        """The run is over: end workers that no server has answered yet."""
         for node in self._simulation.workers:
             if node.gone or self._collectives.includes(node):
                 continue
@@ -200,7 +197,6 @@ class VirtualEngine:
                 self._running -= 1
 
     def _work(self, node: Node) -> None:
-        """Run a worker's program until it has to wait."""
         send, ledger = node.program.send, node.ledger
         answer, effect = node.answer, node.postponed
         node.answer = node.postponed = None
@@ -229,7 +225,6 @@ class VirtualEngine:
                 answer, node.answer = node.answer, None
 
     def _serve(self, node: Node) -> None:
-        """Run a server's program until it has to wait for a message."""
         try:
             while True:
                 effect = node.program.send(node.answer)

@@ -84,7 +84,6 @@ class Simulation:
 
     @property
     def initial_workers(self) -> tuple[int, ...]:
-        """The workers with which the run begins."""
         topology = self.topology
         return tuple(rank for rank, place in enumerate(topology.workers) if not topology.hosts[place].start)
 
