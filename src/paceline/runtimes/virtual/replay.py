@@ -8,20 +8,21 @@ from typing import Any
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.costs.stated import stated_costs
 from paceline.errors import RunFailed, UsageError
+from paceline.jobs.job import Job
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
-from paceline.records.summary import Observer, Summary
+from paceline.records.summary import Observer
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_run
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.prepare import Prepared
-from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.recording import SimulationRecorder
-from paceline.runtimes.virtual.simulate import VirtualEngine
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.runtimes.virtual.simulate import runner
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.effects import Gradient, Peer, Program, Receive, Send
@@ -87,21 +88,6 @@ def _initial_workers(settings: Settings, cluster: Mapping[str, Any]) -> tuple[in
     return tuple(rank for rank in range(settings.workers) if not (starts and starts[rank]))
 
 
-def replay(
-    recording: Recording,
-    prepared: Prepared,
-    *,
-    observer: Observer,
-    recorder: SimulationRecorder,
-    name: str = "",
-    folder: str | None = None,
-) -> Summary:
-    """Run it again. Raises RunFailed at the first update that is not the recorded one."""
-    with undisturbed(AllStreams()):
-        simulation = Replay(recording, prepared, observer, recorder, name, folder)
-        return VirtualEngine(simulation, ReplayTransport).run()
-
-
 class ReplayLog:
     """What one server recorded, read from the beginning to the end."""
 
@@ -144,8 +130,8 @@ class Replay(Simulation):
         prepared: Prepared,
         observer: Observer,
         recorder: SimulationRecorder,
-        name: str,
-        folder: str | None,
+        name: str = "",
+        folder: str | None = None,
     ) -> None:
         self._recording = recording
         self.logs = {rank: ReplayLog(entries) for rank, entries in recording.logs.items()}
@@ -170,6 +156,9 @@ class Replay(Simulation):
             folder=folder,
         )
         self.steady = False  # a worker that joined late has batches of its own
+
+    def _check(self, job: Job | JobShape, gradients: bool) -> None:
+        """The run took place."""
 
     @property
     def initial_workers(self) -> tuple[int, ...]:
@@ -336,6 +325,10 @@ def _show(entry: Entry | None) -> str:
 def _made_of(entry: Updated) -> str:
     parts = [f"worker {one.worker} at clock {one.clock}, staleness {one.staleness}" for one in entry.used]
     return "; ".join(parts) or "nothing"
+
+
+replay = runner(Replay, ReplayTransport)
+"""Run a ``Replay``, given its arguments; raises RunFailed at the first update that is not the recorded one."""
 
 
 def model_difference(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
