@@ -32,13 +32,10 @@ class Sgd:
 
     lr: float = 0.05
     """The learning rate, before the schedule's factor; higher is faster until it diverges."""
-
     momentum: float = 0.9
     """How much of the last update goes on; 0 is plain SGD."""
-
     nesterov: bool = False
     """Look ahead along the momentum."""
-
     weight_decay: float = 0.001
     """Pull of the weights towards zero; more means smaller weights."""
 
@@ -61,19 +58,14 @@ class Adam:
 
     lr: float = 0.001
     """The learning rate, before the schedule's factor; higher is faster until it diverges."""
-
     beta1: float = 0.9
     """Memory of the mean gradient; closer to 1 is longer."""
-
     beta2: float = 0.999
     """Memory of the squared gradient; closer to 1 is longer."""
-
     eps: float = 1e-8
     """Keeps the division finite; more makes it more like SGD."""
-
     weight_decay: float = 0.0
     """Pull of the weights towards zero, as part of the gradient."""
-
     kind: ClassVar[type[optim.Adam]] = optim.Adam
 
     def __post_init__(self) -> None:
@@ -94,7 +86,6 @@ class AdamW(Adam):
 
     weight_decay: float = 0.01
     """Pull of the weights towards zero, times the learning rate."""
-
     kind: ClassVar[type[optim.Adam]] = optim.AdamW
 
 
@@ -104,7 +95,6 @@ class Warmup:
 
     warmup: float = 0.0
     """Epochs of gradual warm-up; more is safer for large batches."""
-
     warmup_from: float = 0.1
     """The factor at the start of the warm-up; 1/k when the rate was scaled by k."""
 
@@ -133,7 +123,6 @@ class Cosine(Warmup):
 
     epochs: float = 30.0
     """Epochs until the end; the factor stays there afterwards, so give as many as you train."""
-
     floor: float = 0.0
     """The factor at the end."""
 
@@ -157,7 +146,6 @@ class StepDecay(Warmup):
 
     at: Epochs = Epochs((30, 60, 80))
     """The epochs, joined by "+"."""
-
     gamma: float = 0.1
     """The factor of each drop; less drops more."""
 

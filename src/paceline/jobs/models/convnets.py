@@ -29,7 +29,6 @@ class AlexNetV2:
 
     dense: str = "convolution"
     """The last three layers: convolution, as TF-slim and Paleo write them, or linear, which is the same."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=67)
 
     def __post_init__(self) -> None:
@@ -89,7 +88,6 @@ class Vgg16:
 
     dense: str = "linear"
     """The last three layers: linear, or convolution, as TF-slim and Paleo write the same thing."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=32)
 
     def __post_init__(self) -> None:

@@ -45,7 +45,6 @@ class GoogLeNet:
 
     version: str = "batch-norm"
     """batch-norm, as torchvision has it, with 3x3 for 5x5; or paper: biases and 5x5, 7.00 M parameters."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=32)
 
     def __post_init__(self) -> None:
@@ -82,7 +81,6 @@ class InceptionV3:
 
     version: str = "published"
     """published, or paleo: biases instead of batch norm, one convolution less, 23.73 M parameters."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 299, 299), classes=1000, smallest=75)
 
     def __post_init__(self) -> None:

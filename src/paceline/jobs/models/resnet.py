@@ -32,7 +32,6 @@ class Block(nn.Module):
         self.activation = nn.ReLU(inplace=True)
 
     def _residual(self, ins: int, width: int, stride: int) -> list[nn.Module]:
-        """All but the last batch norm."""
         return [*_normed(ins, width, 3, stride), _convolution(width, width)]
 
     def forward(self, images: Tensor) -> Tensor:
@@ -64,10 +63,8 @@ class _ResNet:
 
     zero_gamma: bool = False
     """Gamma 0 in each block's last batch norm, so that it starts as the identity; helps large batches."""
-
     stem: str = "auto"
     """How it starts: small (3x3), large (7x7 with stride 2, then pooling), or auto: large from 128 pixels."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000)
     block: ClassVar[type[Block]]
     counts: ClassVar[tuple[int, ...]]
