@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from _machine import calibrate, in_namespaces
+from _score import compare_parts, parts_table
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.cluster import StepTimes
@@ -41,7 +42,6 @@ from paceline.studies.predict.memory import MemorySize
 from paceline.studies.predict.model import Case, PacelineModel
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.request import PredictRequest
-from paceline.studies.predict.score import compare_parts, parts_table
 
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
 """Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""
@@ -127,7 +127,7 @@ def words(job: str, strategy: str, steps: int) -> list[str]:
 
 
 def job_trace(folder: Path) -> Trace:
-    settings = read_run(RunFolder(folder))[0]
+    settings = read_run(RunFolder(folder)).settings
     return trace(traceable_of_job(settings.job), settings.batch_sizes[0])
 
 
@@ -137,7 +137,7 @@ def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) 
     compute = mean_of([by_run(RunFolder(folder), NominalDevice(), traces) for folder in alone])
     model = PacelineModel(
         request=PredictRequest(times=alone[-1], strategies=(cell.strategy,)),
-        subject=traceable_of_job(read_run(RunFolder(alone[-1]))[0].job),
+        subject=traceable_of_job(read_run(RunFolder(alone[-1])).settings.job),
         profile=profile,
         sheet=None,
         compute=compute,
@@ -145,7 +145,7 @@ def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) 
         memory_size=MemorySize(name="here"),
     )
     samples = model.batch
-    return model.explain(
+    return model.step(
         Case(strategy=cell.strategy, workers=cell.workers, batch=samples, samples=cell.workers * samples)
     )
 

@@ -13,12 +13,12 @@ from paceline.costs.trace.trace import time_operators, trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.studies.calibrate.layers import LAYERS, SingleLayer, layer_subject
-from paceline.studies.calibrate.networks import draw_layer
+from paceline.studies.calibrate.layers import LAYERS, SingleLayer, draw_layer, layer_subject
 
 NO_LAYERS = {
     "Module Container Sequential ModuleDict ModuleList ParameterDict ParameterList": "holds others",
     "RNNBase RNNCellBase": "what others are made of",
+    "NLLLoss2d": "another name of NLLLoss",
     "DataParallel SyncBatchNorm": "needs several devices or processes",
     "LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d LazyConvTranspose1d "
     "LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d LazyInstanceNorm2d LazyInstanceNorm3d "

@@ -5,6 +5,7 @@ import socket
 import threading
 import time
 from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Self
@@ -55,23 +56,22 @@ class HostLoad:
 
     host: str
     cores: int
-    """Those that the job may use."""
+    """Usable cores."""
     wanted: int
-    """Threads that the job computes with there."""
+    """Threads that the job computes with."""
     others: float
-    """Cores that other processes used, of those that the job may use."""
+    """Usable cores that other processes used."""
 
     @property
     def disturbed(self) -> bool:
-        """Whether the job's times are longer for it."""
         return self.others > max(LEAST, OF_FREE_CORES * (self.cores - self.wanted))
-
-    def with_others(self, others: float) -> "HostLoad":
-        return replace(self, others=round(others, 3))
 
     @property
     def words(self) -> str:
         return f"{self.others:.1f} of {self.cores} core{'s' if self.cores > 1 else ''} on {self.host}"
+
+    def with_others(self, others: float) -> "HostLoad":
+        return replace(self, others=round(others, 3))
 
 
 class LoadMeter:
@@ -90,7 +90,6 @@ class LoadMeter:
         return time.monotonic() - self._begun
 
     def load(self) -> HostLoad:
-        """The mean since the start."""
         total, own = _host_seconds() - self._total, _job_seconds(self._roots) - self._own
         cores = usable_cores()
         # A quota leaves cores to others that the job could not have used.
@@ -111,18 +110,14 @@ def _host_seconds() -> float:
 def _job_seconds(roots: Collection[int]) -> float:
     """CPU seconds of these processes and all below them, those that have ended included."""
     found: set[psutil.Process] = set()
-    seconds = 0.0
     for root in roots:
-        try:
+        with suppress(psutil.Error):
             process = psutil.Process(root)
             found |= {process, *process.children(recursive=True)}
-        except psutil.Error:
-            continue
+    seconds = 0.0
     for process in found:
-        try:
+        with suppress(psutil.Error):
             seconds += sum(process.cpu_times()[:4])  # its own and those of children that it has waited for
-        except psutil.Error:
-            continue
     return seconds
 
 
@@ -153,7 +148,9 @@ class _Usage(NamedTuple):
 class SystemSampler:
     """Writes ``system.jsonl`` while a block runs, at least one line however short it is.
 
-    A worker that has ended is left out of later lines. A disk that is full ends the sampling and not the run.
+    ``pids`` are workers; a worker that has ended is left out of later lines. The job is these and ``roots`` with all
+    that they start, and ``wanted`` its threads. ``since`` is the run's time so far, where a run resumes. A full disk
+    ends the sampling and not the run.
     """
 
     def __init__(
@@ -166,17 +163,14 @@ class SystemSampler:
         roots: Sequence[int] = (),
         wanted: int = 1,
     ) -> None:
-        """``pids`` are workers; the job is these and ``roots`` with all that they start, and ``wanted`` its threads.
-
-        ``since`` is the run's time so far, where a run resumes.
-        """
         self.path, self.pids, self.interval, self._since = path, tuple(pids), interval, since
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
-        self._largest = 0
         self._meter = LoadMeter((*self.pids, *roots), wanted)
+        self.memory_bytes: float | None = None
+        """The largest resident memory of any worker."""
         self.load: HostLoad | None = None
-        """What other processes used meanwhile; known at the end."""
+        """What other processes used; known at the end."""
 
     def __enter__(self) -> Self:
         self._begun = time.monotonic()
@@ -198,41 +192,29 @@ class SystemSampler:
         shares = [last.share_since(first) for last, first in pairs if last is not first]
         return 100 * sum(shares) / len(shares) if shares else None
 
-    @property
-    def memory_bytes(self) -> float | None:
-        """The largest resident memory of any worker."""
-        return float(self._largest) if self._largest else None
-
     def _run(self) -> None:
         psutil.cpu_percent()  # psutil measures from the last call of the same thread
-        try:
-            with LineWriter[dict[str, Any]](self.path, at_once=1) as lines:
-                over = False
-                while not over:
-                    over = self._over.wait(self.interval)
-                    lines.append(self._sample())
-        except OSError:
-            return
+        with suppress(OSError), LineWriter[dict[str, Any]](self.path, at_once=1) as lines:
+            over = False
+            while not over:
+                over = self._over.wait(self.interval)
+                lines.append(self._sample())
 
     def _sample(self) -> dict[str, Any]:
-        before, usages = self._last, self._usages()
-        usages = {pid: usage for pid, usage in usages.items() if pid in self._first}
+        before = self._last
+        usages = {pid: usage for pid, usage in self._usages().items() if pid in self._first}
         now, sent, received = time.monotonic(), *_traffic()
         then, sent_then, received_then = self._network
         self._last, self._network = {**before, **usages}, (now, sent, received)
         passed = max(now - then, 1e-6)
-        workers = [
-            {
-                "pid": pid,
-                "cpu_percent": round(100 * usage.share_since(before[pid]), 1),
-                "memory_bytes": usage.memory,
-            }
-            for pid, usage in usages.items()
-        ]
+        shares = {pid: round(100 * usage.share_since(before[pid]), 1) for pid, usage in usages.items()}
         return {
             "time": round(self._since + now - self._begun, 3),
             "cpu_percent": psutil.cpu_percent(),
-            "workers": workers,
+            "workers": [
+                {"pid": pid, "cpu_percent": shares[pid], "memory_bytes": usage.memory}
+                for pid, usage in usages.items()
+            ],
             "sent_per_second": round((sent - sent_then) / passed),
             "received_per_second": round((received - received_then) / passed),
         }
@@ -240,18 +222,15 @@ class SystemSampler:
     def _usages(self) -> dict[int, _Usage]:
         found = {}
         for pid in self.pids:
-            try:
+            with suppress(psutil.Error, OSError):
                 process = psutil.Process(pid)
                 with process.oneshot():
                     times, memory = process.cpu_times(), process.memory_info().rss
-            except (psutil.Error, OSError):
-                continue
-            found[pid] = _Usage(time.monotonic(), times.user + times.system, memory)
-            self._largest = max(self._largest, memory)
+                found[pid] = _Usage(time.monotonic(), times.user + times.system, memory)
+                self.memory_bytes = max(self.memory_bytes or 0.0, float(memory))
         return found
 
 
 def _traffic() -> tuple[int, int]:
-    """Bytes sent and received by all interfaces since the machine began, the loopback included."""
     counters = psutil.net_io_counters()
     return (counters.bytes_sent, counters.bytes_recv) if counters else (0, 0)

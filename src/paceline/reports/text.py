@@ -41,7 +41,6 @@ def bar(share: float, width: int, blocks: bool) -> str:
 
 
 def can_draw(stream: TextIO) -> bool:
-    """Whether the stream's encoding has the block characters."""
     try:
         EIGHTHS.encode(stream.encoding or "utf-8")
     except (LookupError, UnicodeEncodeError):
@@ -57,7 +56,7 @@ def figure(value: float) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """A rough time, for people who wait: "8 s", "12 min", "3.1 h"."""
+    """A rough time: "8 s", "12 min", "3.1 h"."""
     if seconds < 100:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 6000 else f"{seconds / 3600:.1f} h"

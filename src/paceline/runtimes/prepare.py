@@ -27,31 +27,19 @@ class Prepared:
 
 
 def prepare(settings: Settings) -> Prepared:
-    """Build the strategy, the job and the shards, or raise a UsageError."""
     strategy = check_settings(settings)
     job = build_job(settings.job)
-    if settings.target_accuracy is not None and job.test is None:
+    if settings.target_accuracy is not None and (job.test is None or "accuracy" not in job.metrics):
         raise UsageError(
-            f"a target accuracy of {settings.target_accuracy:g} is measured on test data, and job {job.name!r} has "
-            "none; add test=... to the job, or leave the target out"
-        )
-    if settings.target_accuracy is not None and "accuracy" not in job.metrics:
-        raise UsageError(
-            f"a target accuracy of {settings.target_accuracy:g} needs a metric named 'accuracy', "
-            f"and job {job.name!r} has none; add one to its metrics"
+            f"a target accuracy of {settings.target_accuracy:g} needs test data and a metric named 'accuracy', and "
+            f"job {job.name!r} lacks one of them; add test=... and the metric to the job, or leave the target out"
         )
     servers = server_count(settings, strategy)
     check_divisible(job, servers)
-    shards = Shards(
-        samples=len(job.train), batch_sizes=settings.step_sizes(job.accumulate), seed=settings.seed
-    )
+    shards = Shards(len(job.train), settings.step_sizes(job.accumulate), settings.seed)
+    triggers = Triggers(settings, shards.steps_per_epoch)
     return Prepared(
-        settings=settings,
-        job=job,
-        strategy=strategy,
-        shards=shards,
-        triggers=Triggers(settings, shards.steps_per_epoch),
-        servers=servers,
+        settings=settings, job=job, strategy=strategy, shards=shards, triggers=triggers, servers=servers
     )
 
 
@@ -69,12 +57,10 @@ def check_settings(settings: Settings) -> Strategy:
 
 
 def server_count(settings: Settings, strategy: Strategy) -> int:
-    """How many servers a run has: as many as it was asked to have, where its strategy has servers at all."""
     return settings.servers if strategy.served else 0
 
 
 def check_servers(settings: Settings, strategy: Strategy) -> None:
-    """Refuse servers that no worker would use, and collectives where all workers use servers."""
     if settings.servers > 1 and not strategy.served:
         raise UsageError(
             f"{settings.servers} servers have no place beside strategy {settings.strategy!r}, which keeps no "
@@ -93,7 +79,6 @@ def check_servers(settings: Settings, strategy: Strategy) -> None:
 
 
 def check_buffers(settings: Settings, strategy: Strategy) -> None:
-    """Refuse to send buffers at every step where workers differ in steps."""
     if settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
         raise UsageError(
             f"rank 0's buffers are sent at every step, and {settings.strategy!r} lets workers differ in steps; "

@@ -16,16 +16,12 @@ class Gpt:
 
     layers: int = 12
     """Blocks of attention and perceptron."""
-
     heads: int = 12
     """Heads of each attention; they share the width, so more are narrower."""
-
     width: int = 768
     """Numbers a token; parameters grow with its square."""
-
     context: int = 1024
     """The longest sequence, in tokens; attention grows with its square."""
-
     vocabulary: int = 50257
     """How many tokens there are."""
 
@@ -43,7 +39,6 @@ class Gpt:
 
     @property
     def default_input(self) -> TokenInput:
-        """As many tokens as it can see."""
         return TokenInput(length=self.context, vocabulary=self.vocabulary)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -107,7 +102,6 @@ class Decoder(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """From (samples, length) to (samples, length, vocabulary)."""
         hidden = self.tokens(tokens) + self.positions[: tokens.shape[1]]
         hidden = self.norm(self.blocks(hidden))
         return linear(hidden, self.tokens.weight)
@@ -128,7 +122,6 @@ class DecoderBlock(nn.Module):
         self.perceptron_out = nn.Linear(4 * width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(samples, length, width) to the same."""
         hidden = hidden + self.attention_out(self._attend(self.attention_in(self.attention_norm(hidden))))
         grown = self.activation(self.perceptron_in(self.perceptron_norm(hidden)))
         result: Tensor = hidden + self.perceptron_out(grown)

@@ -15,15 +15,12 @@ _MOST_DESCRIPTORS = 65_536
 
 
 class Endpoint(NamedTuple):
-    """A resolved address."""
-
     family: socket.AddressFamily
     address: str
     port: int
 
 
 def resolve(address: str, port: int) -> Endpoint:
-    """The first address that a name stands for, or a UsageError."""
     try:
         family, _, _, _, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError):
@@ -38,25 +35,19 @@ def tcp(address: str, port: int) -> str:
 
 
 def cannot_listen(error: OSError, address: str, port: int) -> UsageError:
-    """Why this host cannot listen there, and what to do about it."""
-    if error.errno == errno.EADDRINUSE:
-        return UsageError(f"port {port} on {address} is in use; choose another port, the same on every host")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return UsageError(
-            f"{address} is not an address of {socket.gethostname()}; "
-            "node rank 0 must run on the host that has the address"
-        )
-    if error.errno == errno.EACCES:
-        return UsageError(f"port {port} needs special rights; choose one above 1023, the same on every host")
-    return UsageError(
-        f"cannot listen on {address}, port {port}: {error.strerror}; choose another address and port"
-    )
+    why = {
+        errno.EADDRINUSE: f"port {port} on {address} is in use; choose another port, the same on every host",
+        errno.EADDRNOTAVAIL: f"{address} is not an address of {socket.gethostname()}; "
+        "node rank 0 must run on the host that has the address",
+    }
+    other = f"cannot listen on {address}, port {port}: {error.strerror}; choose another address or a port above 1023"
+    return UsageError(why.get(error.errno or 0, other))
 
 
 def check_reachable(address: str, port: int) -> None:
     """Refuse a host name that means loopback here, as Debian's /etc/hosts has it: others cannot reach it."""
     found = ipaddress.ip_address(resolve(address, port).address.partition("%")[0])
-    if found.is_loopback and address != "localhost" and address != str(found):
+    if found.is_loopback and address not in ("localhost", str(found)):
         raise UsageError(
             f"address {address} means {found} on this host, where no other host can reach it; "
             "give the IP address that the others use"
@@ -64,7 +55,6 @@ def check_reachable(address: str, port: int) -> None:
 
 
 def own_address(address: str, port: int) -> str | None:
-    """The address of this host that another one sees; None where there is no route."""
     endpoint = resolve(address, port)
     with socket.socket(endpoint.family, socket.SOCK_DGRAM) as probe:
         try:
@@ -75,7 +65,6 @@ def own_address(address: str, port: int) -> str | None:
 
 
 def interface_towards(address: str, port: int) -> str | None:
-    """The network interface whose address this host uses to reach another; None where there is no route."""
     family, own = resolve(address, port).family, own_address(address, port)
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.family == family and entry.address.partition("%")[0] == own for entry in addresses):
@@ -84,7 +73,6 @@ def interface_towards(address: str, port: int) -> str | None:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process, and whatever it starts, open as many files as the system allows it to, up to 65,536."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from paceline.jobs.job import Job, constant
+from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.virtual.shape import JobShape
@@ -30,7 +30,6 @@ class NoCompute:
         return Worker(rank, self._workers, self._vector, self._vector, self._buffers, servers=self._servers)
 
     def server(self, rank: int) -> Server:
-        """A server's own tensors: its part of the model that every worker starts with."""
         part = server_slices(self._vector, self._servers)[rank]
         return Server(rank, self._servers, part, part)
 
@@ -46,30 +45,26 @@ class NoCompute:
     def reduce(self, tensors: Sequence[Tensor], weights: Sequence[float], op: Literal["mean", "sum"]) -> None:
         """Every tensor becomes the weighted mean or the sum, added in rank order."""
 
-    def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
-        """Every tensor becomes the root's."""
+    def broadcast(self, tensors: Sequence[Tensor], root: int) -> None: ...
 
     def apply(self, rank: int, epoch: float, rate: float) -> None:
         """Take a worker's optimizer step, at ``rate`` times the learning rate of an epoch."""
 
-    def update(self, rank: int, epoch: float, rate: float) -> None:
-        """Take a server's optimizer step on its part."""
+    def update(self, rank: int, epoch: float, rate: float) -> None: ...
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:  # noqa: ARG002
-        """The worker's sums over its share of the test data: (which one, of how many)."""
+        """The worker's sums over its share of the test data, as (which one, of how many)."""
         raise AssertionError("evaluation needs gradients")
 
     def export(self, rank: int, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """The model's state by name."""
         return {}
 
     def copy(self, message: Any) -> Any:
-        """The message as it is now, whatever the sender changes later."""
+        """The message as it is now: its sender may change its tensors later."""
         return message
 
-    def learning_rate(self, epoch: float) -> float:
-        """The first parameter group's rate at an epoch."""
-        return constant(epoch)
+    def learning_rate(self, epoch: float) -> float:  # noqa: ARG002
+        return 1.0
 
 
 class RealCompute(NoCompute):
@@ -77,9 +72,7 @@ class RealCompute(NoCompute):
 
     def __init__(self, job: Job, shards: Shards, workers: int, seed: int, servers: int = 0) -> None:
         device = torch.device("cpu")
-        job = dataclasses.replace(
-            job, loader_workers=0
-        )  # they change no result, and no worker waits for them here
+        job = dataclasses.replace(job, loader_workers=0)  # they change no result
         self._replicas = [Replica(job, shards, rank, seed, device) for rank in range(workers)]
         self._grads = [replica.flat.grad for replica in self._replicas]
         self._parts = [ParameterShard(job, rank, servers, seed, device) for rank in range(servers)]
@@ -146,7 +139,6 @@ class RealCompute(NoCompute):
 
 
 def _sum_into_all(tensors: Sequence[Tensor], divide_by: float = 1.0) -> None:
-    """Add up in the first tensor's memory, then copy."""
     first, *others = tensors
     for tensor in others:
         first.add_(tensor)

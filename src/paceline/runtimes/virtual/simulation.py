@@ -1,32 +1,30 @@
 """One simulated run: its nodes and what they are given, built from the settings, and its summary."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import partial
 from math import inf
 
 from paceline.clusters.cluster import Cluster
 from paceline.collectives import NATIVE
-from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.network import FlowNetwork
 from paceline.costs.stated import Costs
 from paceline.costs.topology import Topology
-from paceline.errors import RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.records.events import MetricsRow
 from paceline.records.summary import Observer, Started, Summary
-from paceline.runtimes.prepare import server_count
+from paceline.runtimes.prepare import check_buffers, server_count
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings, Triggers
 from paceline.runtimes.virtual.compute import NoCompute, RealCompute
-from paceline.runtimes.virtual.ledger import StepLedger
-from paceline.runtimes.virtual.node import Node
+from paceline.runtimes.virtual.node import Node, StepLedger
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.specs import shorten
-from paceline.strategies import STRATEGIES
+from paceline.strategies import STRATEGIES, build_strategy
 from paceline.strategies.base import Strategy, SyncPoint
 from paceline.strategies.effects import Peer, Program
 
@@ -35,7 +33,19 @@ NEAR = 1e-6
 
 
 class Simulation:
-    """The workers, the servers and what they are given. Built from the settings, and run once."""
+    """The settings on a cluster, run once; the same arguments give the same run.
+
+    With ``gradients`` they are computed and only time is simulated; without, there is time only, and a job's shape is
+    enough. Nothing is written: checkpoints only take their time. ``strategy`` is built from the settings unless given;
+    ``folder`` is where the recorder keeps the run, for the observer. At the ``horizon``, in seconds, a run with servers
+    is over; what is unfinished then does not count. Raises UsageError for what cannot be simulated; running it raises
+    RunFailed where a strategy gets stuck.
+
+    With ``server_groups``, one worker of each group of equal hosts is simulated and stands for all of them, so 100,000
+    workers cost what one costs; the servers are on these groups, of one host each. The settings and costs are those of
+    the simulated workers, and the cluster's links as messages find them. That is right without gradients, for
+    strategies in which the workers of a group act in step.
+    """
 
     def __init__(
         self,
@@ -44,17 +54,19 @@ class Simulation:
         cluster: Cluster,
         costs: Costs,
         *,
-        gradients: bool,
-        strategy: Strategy,
-        observer: Observer,
-        recorder: SimulationRecorder,
+        gradients: bool = True,
+        strategy: Strategy | None = None,
+        observer: Observer | None = None,
+        recorder: SimulationRecorder | None = None,
         name: str = "",
         folder: str | None = None,
         horizon: float = inf,
         server_groups: Sequence[int] | None = None,
     ) -> None:
-        self.settings, self.cluster, self.costs, self.strategy = settings, cluster, costs, strategy
-        self.observer, self.recorder = observer, recorder
+        self.settings, self.cluster, self.costs = settings, cluster, costs
+        self.strategy = strategy or build_strategy(settings.strategy)
+        self.observer, self.recorder = observer or Observer(), recorder or SimulationRecorder()
+        self.steady = costs.steady
         self._horizon = horizon
         self.horizon = horizon * (1 + NEAR)
         """When the run is over, whatever is unfinished."""
@@ -64,8 +76,14 @@ class Simulation:
         self.shards = Shards(self.shape.train_samples, sizes, settings.seed)
         self.triggers = Triggers(settings, self.shards.steps_per_epoch)
         self._metrics, self._step = (tuple(job.metrics), job.step) if isinstance(job, Job) else ((), "")
-        servers = server_count(settings, strategy)
-        self.topology, hosts = _place(cluster, servers, server_groups)
+        servers = server_count(settings, self.strategy)
+        if server_groups is not None:
+            self.topology = Topology(cluster, by_group=True)
+        else:
+            self._check(job, gradients)
+            server_groups = cluster.place_servers(servers)
+            # Messages to servers on other hosts are encrypted.
+            self.topology = Topology(cluster.encrypted(server_groups) if servers else cluster)
         workers = len(self.topology.workers)
         self.compute = NoCompute(self.shape, workers, servers)
         if gradients and isinstance(job, Job):
@@ -73,22 +91,16 @@ class Simulation:
         self._rows: list[MetricsRow] = []
         self.timeline = Timeline(FlowNetwork(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]
-        self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(hosts)]
+        self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(server_groups)]
+        self.nodes = {node.peer: node for node in (*self.workers, *self.servers)}
         self.ready: deque[Node] = deque()
         """Nodes whose programs can be resumed."""
 
-    @cached_property
-    def nodes(self) -> Mapping[Peer, Node]:
-        return {node.peer: node for node in (*self.workers, *self.servers)}
-
-    @property
-    def all_reduce(self) -> AllReduceCosts:
-        """What sums cost among these links, by the codec where there is one."""
-        return AllReduceCosts(self.settings.collective, self.topology, self.shape.compression)
+    def _check(self, job: Job | JobShape, gradients: bool) -> None:
+        check(self.settings, job, self.cluster, self.strategy, gradients, self._horizon)
 
     @property
     def initial_workers(self) -> tuple[int, ...]:
-        """The workers with which the run begins."""
         topology = self.topology
         return tuple(rank for rank, place in enumerate(topology.workers) if not topology.hosts[place].start)
 
@@ -107,6 +119,7 @@ class Simulation:
             report=self._report,
             stopping=partial(self._stopping, rank),
         )
+        dies = inf if host.dies is None else host.dies
         node = Node(
             peer=Peer("worker", rank),
             host=place,
@@ -116,10 +129,10 @@ class Simulation:
             ledger=StepLedger(partial(self.recorder.stepped, rank) if self.recorder.detailed else None),
             starts=host.start,
             steps=inf if host.steps is None else host.steps,
-            dies=inf if host.dies is None else host.dies,
+            dies=dies,
+            ends=min(dies, self.horizon),
         )
-        node.ends = min(node.dies, self.horizon)
-        if self.costs.steady:
+        if self.steady:
             last = self.shards.steps_per_epoch - 1
             sizes = (self.shards.batch_size(rank), self.shards.size(rank, last))
             node.prices = tuple((self.costs.gradient(rank, size, 0), size) for size in sizes)
@@ -134,7 +147,6 @@ class Simulation:
         return False
 
     def _server(self, rank: int, host: int) -> Node:
-        assert self.strategy.served
         me = self.compute.server(rank)
         me.initial_workers = self.initial_workers
         return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
@@ -165,7 +177,7 @@ class Simulation:
         return str(self.cluster) if collective == NATIVE else f"{self.cluster}, by {collective}"
 
     def summary(self) -> Summary:
-        totals = [worker.ledger.totals() for worker in self.workers]
+        totals = [worker.ledger.times.totals() for worker in self.workers]
         positions = [worker.session.position for worker in self.workers if worker.session is not None]
         steps = positions[0].progress
         if self.strategy.sync_point is SyncPoint.ON_REQUEST and self.servers:
@@ -191,18 +203,36 @@ class Simulation:
         """How the run ended for the workers that were there at the end; a horizon is a budget too."""
         endings = [worker.ending for worker in self.workers]
         if self._horizon == inf and not any(endings):
-            raise RunFailed(
-                f"no worker is left: all {len(endings)} died, the last at step "
-                f"{max(worker.me.clock for worker in self.workers)}"
-            )
+            step = max(worker.me.clock for worker in self.workers)
+            raise RunFailed(f"no worker is left: all {len(endings)} died, the last at step {step}")
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
 
 
-def _place(
-    cluster: Cluster, servers: int, server_groups: Sequence[int] | None
-) -> tuple[Topology, Sequence[int]]:
-    """The links, and the place of each server; messages to servers on other hosts are encrypted."""
-    if server_groups is not None:
-        return Topology(cluster, by_group=True), server_groups
-    hosts = cluster.place_servers(servers)
-    return Topology(cluster.encrypted(hosts) if servers else cluster), hosts
+def check(
+    settings: Settings,
+    job: Job | JobShape,
+    cluster: Cluster,
+    strategy: Strategy,
+    gradients: bool,
+    horizon: float = inf,
+) -> None:
+    """Raise a UsageError for what cannot be simulated, before anything is written."""
+    cluster.check_workers(settings.workers)
+    if gradients and isinstance(job, JobShape):
+        raise UsageError(f"job {job.name!r} is only a shape, without weights; simulate it without gradients")
+    if not gradients and (settings.target_accuracy is not None or settings.evaluate.count):
+        asked = f"an evaluation every {settings.evaluate}"
+        if settings.target_accuracy is not None:
+            asked = f"a target accuracy of {settings.target_accuracy:g}"
+        raise UsageError(f"{asked} needs gradients; leave it out or simulate with gradients")
+    check_buffers(settings, strategy)
+    if not horizon > 0:
+        raise UsageError(f"a horizon of {horizon:g} s is too short: give a time such as '0.6 s'")
+    churn = [f"{what} of host {g.name(0)!r}" for g in cluster.groups for what in g.host.churn]
+    if horizon < inf:
+        churn.append(f"a horizon of {horizon:g} s")
+    if churn and not strategy.served:
+        raise UsageError(
+            f"{churn[0]} has no place beside strategy {settings.strategy!r}, which needs every worker at every "
+            "exchange; leave it out, or choose ps, ssp or async"
+        )

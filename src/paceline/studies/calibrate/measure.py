@@ -39,8 +39,6 @@ PACE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class TimedOperator:
-    """An operator in its place."""
-
     operator: Operator
     seconds: float
     faults: float
@@ -49,13 +47,11 @@ class TimedOperator:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredNetwork:
-    """A network's step."""
-
     operators: tuple[TimedOperator, ...]
     pace: float
     """Seconds of a fixed small task in between: a shared machine is not as fast at one moment as at the next."""
     step: StepBreakdown | None
-    """The step as it runs when its operators are not timed, at this pace; measured for some networks."""
+    """As it runs when operators are not timed, at this pace; measured for some networks."""
 
 
 class _FaultedSeconds(float):
@@ -106,13 +102,11 @@ def measure(subject: Traceable | Job, samples: int, *, whole: bool) -> MeasuredN
     operators = tuple(_typical(calls) for calls in zip(*runs, strict=True))
     del step, runs
     pace = median(paces)
-    return MeasuredNetwork(
-        operators=operators, pace=pace, step=_whole_step(subject, samples, repeats, pace) if whole else None
-    )
+    steps = _whole_step(subject, samples, repeats, pace) if whole else None
+    return MeasuredNetwork(operators=operators, pace=pace, step=steps)
 
 
 def _whole_step(subject: Traceable | Job, samples: int, repeats: int, pace: float) -> StepBreakdown:
-    """The medians of a step's parts, as they would be at this pace."""
     step = TrainingStep(subject, samples)
     step.run()
     before = _pace()
@@ -129,7 +123,6 @@ def _pace() -> float:
 
 
 def _typical(calls: tuple[tuple[Operator, float], ...]) -> TimedOperator:
-    """The medians of an operator's runs."""
     times = [seconds for _, seconds in calls]
     pages = [seconds.faults for seconds in times if isinstance(seconds, _FaultedSeconds)]
     return TimedOperator(calls[0][0], median(times), median(pages))

@@ -7,10 +7,9 @@ single point says how long t is. One point cannot tell which collective it was: 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, log
 from pathlib import Path
-from statistics import median
-from types import MappingProxyType
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from paceline.clusters.toml_reader import Reader, read_toml
@@ -21,9 +20,7 @@ from paceline.errors import UsageError, unknown
 INTERVAL = 1.2816
 """Standard deviations on either side of the middle of a normal distribution that hold 80 % of it."""
 
-TRANSFERS: Mapping[str, Callable[[int], float]] = MappingProxyType(
-    {**SCHEMES, "ring": BUS_FACTORS["all_reduce"]}
-)
+TRANSFERS: Mapping[str, Callable[[int], float]] = {**SCHEMES, "ring": BUS_FACTORS["all_reduce"]}
 """Collective to how many times one worker's gradients cross the busiest link, one after the other."""
 
 
@@ -39,33 +36,32 @@ class TablePoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "TablePoint":
-        workers, cross, batch = text.strip().lower().partition("x")
-        if not cross or not workers.strip().isdecimal() or not batch.strip().isdecimal():
+        workers, _, batch = text.lower().partition("x")
+        if not workers.strip().isdecimal() or not batch.strip().isdecimal():
             raise UsageError(f"{text!r} is not a point of a table: write workers x batch, such as '2x128'")
         return cls(int(workers), int(batch))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTable:
-    """Seconds an epoch; every batch was measured with one worker too."""
+    """Every batch was measured with one worker too."""
 
     model: str
     parameters: int
     samples: int
     """Of an epoch."""
     epochs: Mapping[TablePoint, float]
+    """Seconds."""
 
     def steps(self, point: TablePoint) -> int:
         """Of an epoch."""
         return -(-self.samples // (point.workers * point.batch))
 
     def alone(self, batch: int) -> float:
-        """One worker's epoch with this batch."""
         return self.epochs[TablePoint(1, batch)]
 
     @property
     def together(self) -> list[TablePoint]:
-        """The points of more than one worker, in order."""
         return sorted(point for point in self.epochs if point.workers > 1)
 
     def compute(self, point: TablePoint) -> float:
@@ -99,18 +95,16 @@ def table_of(reader: Reader) -> EpochTable:
         raise UsageError(
             f"{reader.where} has no measured times: add [[measured]] with workers, batch and epoch"
         )
-    table = EpochTable(model=model, parameters=parameters, samples=samples, epochs=epochs)
-    for point in table.together:
+    for point in epochs:
         if TablePoint(1, point.batch) not in epochs:
             raise UsageError(
                 f"{reader.where}: {point} was measured and 1x{point.batch} was not: what {point.workers} workers gain "
                 f"or lose is only seen beside one; add batch {point.batch} to the row with workers = 1"
             )
-    return table
+    return EpochTable(model=model, parameters=parameters, samples=samples, epochs=epochs)
 
 
 def _read_row(reader: Reader, epochs: dict[TablePoint, float]) -> None:
-    """The epochs of one number of workers."""
     reader.need("workers = 2", "batch = [32, 128]", 'epoch = ["30.38 s", "12.82 s"]')
     workers = reader.whole("workers", 0, least=1)
     batches = [one.whole(key, 0, least=1) for one, key in reader.items("batch")]
@@ -129,24 +123,21 @@ def _read_row(reader: Reader, epochs: dict[TablePoint, float]) -> None:
         epochs[point] = length
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """One point as it was predicted and, where it was, measured."""
+class Forecast(NamedTuple):
+    """One point as it was predicted and, where it was, measured: seconds an epoch."""
 
     point: TablePoint
     seconds: float
-    """Predicted, an epoch."""
     measured: float | None
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less one."""
         return None if self.measured is None else self.seconds / self.measured - 1
 
 
 @dataclass(frozen=True, kw_only=True)
 class TableFit:
-    """One collective, fitted to one point."""
+    """One collective, fitted to one point. What is about errors is None where nothing else was measured."""
 
     collective: str
     start: TablePoint
@@ -160,12 +151,10 @@ class TableFit:
 
     @property
     def errors(self) -> list[float]:
-        """Of the points that were measured."""
         return [point.error for point in self.points if point.error is not None]
 
     @property
     def median(self) -> float | None:
-        """Of the errors' sizes; None where nothing else was measured."""
         return median(map(abs, self.errors)) if self.errors else None
 
     @property
@@ -174,9 +163,8 @@ class TableFit:
 
     @property
     def spread(self) -> float | None:
-        """Root mean square of the logarithms of predicted over measured; None where nothing else was measured."""
-        logs = [log(1 + error) for error in self.errors]
-        return sqrt(sum(one * one for one in logs) / len(logs)) if logs else None
+        """Root mean square of the logarithms of predicted over measured."""
+        return fmean(log(1 + error) ** 2 for error in self.errors) ** 0.5 if self.errors else None
 
     def interval(self, seconds: float) -> tuple[float, float] | None:
         """80 % interval, if this table is like those to come; by the fit's own residuals."""
@@ -187,7 +175,7 @@ class TableFit:
 
     def to_json(self) -> dict[str, Any]:
         points = [
-            {"point": str(one.point), "seconds": one.seconds, "measured": one.measured, "error": one.error}
+            {**one._asdict(), "point": str(one.point), "error": one.error}
             | dict(zip(("low", "high"), self.interval(one.seconds) or (None, None), strict=True))
             for one in self.points
         ]
@@ -219,15 +207,28 @@ def fit_table(
             "fit; choose another point"
         )
     others = sorted({*table.together, *predict} - {first})
+    known = {point.batch for point in table.epochs}
     for point in others:
-        if TablePoint(1, point.batch) not in table.epochs:
-            known = sorted(one.batch for one in table.epochs if one.workers == 1)
+        if point.batch not in known:
             raise UsageError(
                 f"{point} cannot be predicted: one worker was not measured at batch {point.batch}, only at "
-                f"{', '.join(map(str, known))}"
+                f"{', '.join(map(str, sorted(known)))}"
             )
-    names = TRANSFERS if collective is None else (collective,)
-    fits = [_fit(table, name, first, rest, others) for name in names]
+    fits = []
+    for name in TRANSFERS if collective is None else (collective,):
+        crossings = TRANSFERS[name]
+        transfer = rest / crossings(first.workers)
+        points = [
+            Forecast(
+                point,
+                table.compute(point) + table.steps(point) * transfer * crossings(point.workers),
+                table.epochs.get(point),
+            )
+            for point in others
+        ]
+        rate = 4 * table.parameters / transfer
+        fit = TableFit(collective=name, start=first, transfer=transfer, rate=rate, points=tuple(points))
+        fits.append(fit)
     return sorted(fits, key=lambda fit: fit.spread or 0.0)
 
 
@@ -242,24 +243,3 @@ def _start(table: EpochTable, start: TablePoint | None) -> TablePoint:
         why = "says nothing about communication" if start.workers < 2 else "was not measured"
         raise UsageError(f"{start} {why}; choose one of {', '.join(map(str, together))}")
     return start
-
-
-def _fit(
-    table: EpochTable, name: str, first: TablePoint, rest: float, others: Sequence[TablePoint]
-) -> TableFit:
-    transfers = TRANSFERS[name]
-    transfer = rest / transfers(first.workers)
-
-    def forecast(point: TablePoint) -> Forecast:
-        communicate = table.steps(point) * transfer * transfers(point.workers)
-        return Forecast(
-            point=point, seconds=table.compute(point) + communicate, measured=table.epochs.get(point)
-        )
-
-    return TableFit(
-        collective=name,
-        start=first,
-        transfer=transfer,
-        rate=4 * table.parameters / transfer,
-        points=tuple(map(forecast, others)),
-    )

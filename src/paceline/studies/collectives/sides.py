@@ -45,7 +45,6 @@ def build_sides(
 
 
 def reducer(name: str, group: BenchGroup, operation: Operation) -> Callable[[Tensor], object]:
-    """A backend's own all-reduce, or a schedule over Gloo."""
     if name not in (GLOO, SHM, ELSEWHERE):
         scheduled = Reducer(build_schedule(name, group.hosts), group.rank, TorchTransport())
         return lambda tensor: scheduled.all_reduce(tensor, operation)
@@ -66,10 +65,7 @@ def left_out(asked: BenchRequest, teams: Sequence[int]) -> tuple[str, ...]:
 
 
 class Pattern:
-    """Known inputs of each rank and the result that they must give, exactly, in whatever order they are combined.
-
-    Small whole numbers, so that sums are exact.
-    """
+    """Known inputs of each rank, small whole numbers, and the exact result of combining them in any order."""
 
     def __init__(self, operation: Operation, dtype: torch.dtype, rank: int, workers: int) -> None:
         self._mine = _values(operation, rank, dtype)
@@ -79,13 +75,11 @@ class Pattern:
         operation.finish(self._expected, workers)
 
     def fill(self, tensor: Tensor) -> None:
-        """Make the tensor this rank's input."""
         body, rest = _blocks(tensor)
         body.copy_(self._mine.expand_as(body))
         rest.copy_(self._mine[: len(rest)])
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether the tensor is the result, element by element."""
         body, rest = _blocks(tensor)
         return bool((body == self._expected).all()) and torch.equal(rest, self._expected[: len(rest)])
 
