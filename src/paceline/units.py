@@ -83,7 +83,7 @@ class Size(float):
 
 @dataclass(frozen=True)
 class Period:
-    """How long workers train alone: steps ("16" as text), or else seconds ("0.5s"): a round ends with the first step after them."""
+    """How long workers train alone: steps ("16" as text), or seconds ("0.5s") until the next step that ends."""
 
     steps: int = 0
     seconds: float = 0.0
