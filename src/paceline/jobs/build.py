@@ -62,10 +62,7 @@ def correct(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 def model_maker(text: str) -> Callable[[tuple[int, ...], int], Callable[[], nn.Module]]:
-    """What makes a model for samples of a shape and a number of classes.
-
-    A shipped model, or a user's own that is written like one, adapts to them; any other makes its module as it is.
-    """
+    """What makes a model for a shape and a number of classes; a user's own ``nn.Module`` is made as it is."""
     make, made = _first_made(text)
     if isinstance(made, nn.Module):
         return lambda _shape, _classes: make
