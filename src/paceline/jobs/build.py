@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import DATA, MODELS, OPTIMIZERS, SCHEDULES
-from paceline.jobs.batches import Batch, check_loss
+from paceline.jobs.batches import Batch, check_loss, describe
 from paceline.jobs.data import as_data
 from paceline.jobs.datasets import DataSource, Images
 from paceline.jobs.inputs import ImageInput, check_classes, choices, noise
@@ -200,10 +200,7 @@ def _batches_for(
 def _score_loss(where: str, outputs: Any, targets: Tensor) -> Tensor:
     if isinstance(outputs, Tensor) and outputs.dim() == 2:
         return cross_entropy(outputs, targets)
-    found = (
-        f"shape {tuple(outputs.shape)}" if isinstance(outputs, Tensor) else f"type {type(outputs).__name__}"
-    )
     raise UsageError(
-        f"{where}: its output is of {found} and not a score a class for each sample, so its loss is unknown; let the "
-        "function return a paceline.Traceable, which says it"
+        f"{where}: its output is {describe(outputs)} and not a score a class for each sample, so its loss is unknown; "
+        "let the function return a paceline.Traceable, which says it"
     )
