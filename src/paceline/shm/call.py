@@ -70,7 +70,6 @@ class Call:
 
 
 def place_of(packed: bytes) -> tuple[int, int]:
-    """The allocation and the offset of a rank's tensor."""
     *_, allocation, offset = _LAYOUT.unpack_from(packed)
     return allocation, offset
 
@@ -105,7 +104,6 @@ def _describe(packed: bytes) -> str:
 
 
 def problem_with(tensor: Tensor) -> str:
-    """Why a tensor cannot be moved, in a sentence; "" if it can."""
     if tensor.dtype in _DTYPE and tensor.layout == torch.strided and (tensor.is_cpu or tensor.is_meta):
         return ""
     if not (tensor.is_cpu or tensor.is_meta):

@@ -56,7 +56,6 @@ class HierarchicalComm:
         check_agreement([bytes(one.tolist()) for one in self._gather(packed)], self.names)
 
     def zeros(self, like: Tensor) -> Tensor:
-        """Shared inside this host."""
         self.agree(Call("zeros", [like]))
         return self._local.zeros(like)
 
@@ -65,7 +64,6 @@ class HierarchicalComm:
         self._combine(call.outputs[0], find_operation(call.op, call.outputs[0].dtype))
 
     def _combine(self, flat: Tensor, how: Operation) -> None:
-        """Inside each host, between the hosts, and back."""
         combine = find_operation("sum", flat.dtype) if how.averages else how
         self._local.reduce(flat, 0, combine)
         if self._local.rank == 0:
@@ -88,7 +86,6 @@ class HierarchicalComm:
             how.combine(flat, part)
 
     def _gather_between(self, flat: Tensor, doing: str) -> Tensor:
-        """What each host's first rank has, by host."""
         parts = torch.empty(len(self._hosts), len(flat), dtype=flat.dtype)
         data = [part.view(torch.uint8) for part in parts]
         self._between(lambda: self._leaders.allgather([data], [flat.view(torch.uint8)]), doing)
@@ -108,7 +105,6 @@ class HierarchicalComm:
             self._local.broadcast(flat, 0)
 
     def reduce(self, flat: Tensor, root: int, how: Operation) -> None:
-        """An all-reduce that only the root keeps."""
         copy = flat.clone()
         self._combine(copy, how)
         if self.rank == root:
@@ -154,7 +150,6 @@ class HierarchicalComm:
             output.copy_(part.view(self.size, longest)[self.rank, : len(output)])
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
-        """Through memory where both share a host."""
         if to in self._home:
             self._local.send(tensor, self._home.index(to), tag)
         else:
@@ -187,7 +182,6 @@ class HierarchicalComm:
         return error
 
     def close(self) -> None:
-        """Leave this host's ranks and the other hosts, which notice."""
         self._local.close()
         if not self._closed:
             self._closed = True
@@ -196,7 +190,6 @@ class HierarchicalComm:
                     group.abort()
 
     def _between(self, start: Callable[[], Work], doing: str) -> None:
-        """Something that Gloo does between hosts; what it says of a lost connection is all that is known."""
         if self._closed:
             raise PeerLost("this group was closed")
         try:

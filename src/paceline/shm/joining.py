@@ -10,8 +10,8 @@ from msgspec.json import Decoder, encode
 from torch.distributed import ProcessGroupGloo
 from torch.distributed.distributed_c10d import PrefixStore, Store
 
-from paceline.shm import futex
 from paceline.shm.arena import EXCHANGED, ArenaLayout, SharedTensors, SlotArena
+from paceline.shm.barrier import supported
 from paceline.shm.group_store import START, GroupStore
 from paceline.shm.hierarchical_comm import HierarchicalComm
 from paceline.shm.host import sharing_id
@@ -58,7 +58,6 @@ def join(
 
 
 def _find_members(told: GroupStore, rank: int, size: int) -> list[tuple[int, str]]:
-    """The process and the host of every rank; from then on those of this host are watched."""
     mine = (os.getpid(), sharing_id())
     told.write("member", mine)
     members: list[tuple[int, str]] = []
@@ -66,7 +65,7 @@ def _find_members(told: GroupStore, rank: int, size: int) -> list[tuple[int, str
         members.append(told.read("member", other))
         if other == rank and members[-1] != mine:
             told.refuse("member", other)
-        if members[-1][1] == mine[1] and other != rank and futex.supported():
+        if members[-1][1] == mine[1] and other != rank and supported():
             told.watch(other, members[-1][0])
     return members
 
@@ -88,7 +87,7 @@ def _first_memory(told: GroupStore, rank: int, here: Sequence[int], label: str) 
     if len(here) == 1:
         answer("")
         return None
-    if not futex.supported():
+    if not supported():
         problem = "shared memory needs Linux 5.3 or later on x86-64"
         answer(problem)
         raise NoRoom(problem)
@@ -134,7 +133,6 @@ def _more_memory(arena: SlotArena, label: str, warn: Warn, size: int) -> mmap | 
 
 
 def _teams(told: GroupStore, hosts: Sequence[str]) -> list[list[int]]:
-    """The ranks that share memory: those of a host, or each for itself where one of them cannot map it."""
     split = {host for rank, host in enumerate(hosts) if told.read("mapped", rank)}
     teams: dict[str, list[int]] = {}
     for rank, host in enumerate(hosts):

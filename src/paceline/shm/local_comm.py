@@ -47,12 +47,10 @@ class LocalComm:
         self._inboxes = [arena.box(other, self.rank) for other in range(self.size)]
 
     def agree(self, call: Call) -> None:
-        """Raise the same error on all ranks if they do not ask for the same."""
         self._barrier.doing = call.kind
         check_agreement(self.arena.exchange(call.pack(self.rank, self.size)), self.names)
 
     def zeros(self, like: Tensor) -> Tensor:
-        """A tensor of zeros in shared memory, one on each rank; sums of it, or of parts of it, happen in place."""
         self.agree(Call("zeros", [like]))
         return self.tensors.zeros(len(like), like.dtype)
 
@@ -98,7 +96,6 @@ class LocalComm:
         how.average(flat, self.size)
 
     def _write(self, part: Tensor) -> None:
-        """Write a piece into this rank's slot, for the next barrier."""
         self.arena.slots(part.dtype)[self.arena.turn][self.rank][: len(part)].copy_(part)
 
     def _slots_of(self, flat: Tensor, written: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
@@ -165,7 +162,6 @@ class LocalComm:
                 flat[at].copy_(slots[root])
 
     def reduce(self, flat: Tensor, root: int, how: Operation) -> None:
-        """Make the root's tensor the combination of all; the others' stay as they were."""
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
             self._barrier.wait()
@@ -190,7 +186,6 @@ class LocalComm:
             output[at].copy_(slots[self.rank])
 
     def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], how: Operation) -> None:
-        """Combine all ranks' ``inputs[r]`` and give the result to rank r."""
         for at, parts in self._crossed(inputs, len(output)):
             _combine(parts, how, output[at])
         how.average(output, self.size)
@@ -215,15 +210,12 @@ class LocalComm:
             yield slice(start, start + step), [slot[mine] for slot in turn]
 
     def send(self, tensor: Tensor, to: int, tag: int) -> None:
-        """Return when the tensor has left. Several threads may send, each to another rank."""
         self._outboxes[to].send(tensor, tag)
 
     def receive(self, tensor: Tensor, source: int, tag: int) -> None:
-        """Return when the tensor is filled. Several threads may receive, each from another rank."""
         self._inboxes[source].receive(tensor, tag)
 
     def receive_any(self, tensor: Tensor, tag: int) -> int:
-        """Return when the tensor is filled with a message of any rank, and say of which."""
         begun, pause, problem = monotonic(), _SOON, None
         while True:
             for source, box in enumerate(self._inboxes):
@@ -239,11 +231,9 @@ class LocalComm:
                 problem = error  # what was sent before that is still in the boxes
 
     def explain(self, error: PeerLost) -> PeerLost:
-        """On one host all ranks see the same."""
         return error
 
     def close(self) -> None:
-        """Leave; ranks that still wait for this one notice."""
         self.arena.close()
 
 
@@ -257,7 +247,6 @@ def _combine(parts: Sequence[Tensor], how: Operation, out: Tensor) -> None:
 
 
 def cut(flat: Tensor, size: int) -> list[Tensor]:
-    """Consecutive parts of so many bytes; the last may be smaller."""
     step = size // flat.itemsize
     return [flat[start : start + step] for start in range(0, len(flat), step)]
 

@@ -79,7 +79,6 @@ class SharedMemoryGroup(ProcessGroup):
     def allgather_coalesced(
         self, outputs: Sequence[Sequence[Tensor]], inputs: Sequence[Tensor], opts: Any = None
     ) -> Work:
-        """Several tensors, listed by rank."""
         return self.allgather(list(zip(*outputs, strict=True)), inputs, opts)
 
     def all_gather_single_coalesced(
@@ -138,7 +137,6 @@ class SharedMemoryGroup(ProcessGroup):
         return self._run("barrier", [((), ())], opts)
 
     def _rows(self, tensor: Tensor, splits: Sequence[int] = ()) -> Sequence[Tensor]:
-        """A part of one tensor for each rank; what cannot be moved stays whole, and is refused with all ranks."""
         size = self.comm.size
         if problem_with(tensor):
             return [tensor]
@@ -200,7 +198,6 @@ class SharedMemoryGroup(ProcessGroup):
                 comm.all_to_all(outputs, inputs, self._longest(outputs, inputs))
 
     def _longest(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> int:
-        """Compare what all ranks give and take in an all_to_all; returns the length of the longest part of any."""
         comm, names = self.comm, self.comm.names
         found = torch.empty(comm.size, 2, comm.size, dtype=torch.int64)
         mine = torch.tensor([len(part) for part in chain(inputs, outputs)])
@@ -236,7 +233,6 @@ class SharedMemoryGroup(ProcessGroup):
             raise
 
     def zeros(self, length: int, dtype: torch.dtype) -> Tensor:
-        """A tensor of zeros in shared memory, made by all ranks together, in turn with their collectives."""
         made: list[Tensor] = []
 
         def task() -> None:
@@ -288,7 +284,6 @@ class SharedMemoryGroup(ProcessGroup):
             return self._queues[key].add(work)
 
     def shutdown(self) -> None:
-        """Leave in good order: collectives that were asked for are done first, messages have a moment to leave."""
         self._queue.close()
         end = monotonic() + _GRACE
         with self._choosing:
@@ -298,12 +293,10 @@ class SharedMemoryGroup(ProcessGroup):
         self.comm.close()
 
     def abort(self) -> None:
-        """Leave at once; the others notice."""
         self.comm.close()
 
 
 def _operation(opts: Any) -> str:
-    """Our name of what torch asks for, or torch's if there is no such operation."""
     return "sum" if opts is None else operation_name(opts.reduceOp.op)
 
 

@@ -39,7 +39,6 @@ class RankValues:
     """By rank and chunk, the ranks whose values are in it."""
 
     def finished(self, rank: int, chunk: int) -> bool:
-        """Whether all ranks' values are in this chunk of this rank."""
         return len(self.parts[rank][chunk]) == len(self.parts)
 
 
@@ -85,11 +84,9 @@ class Explanation:
 
     @property
     def across(self) -> int:
-        """Messages between hosts."""
         return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
 
     def sent(self, rank: int) -> int:
-        """How many values a rank sends in all."""
         return sum(len(m.values) for m in self.messages if m.source == rank)
 
 

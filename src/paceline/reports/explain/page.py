@@ -15,7 +15,6 @@ from paceline.reports.explain.request import Values
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
-    """Everything there is to know, sentences included."""
     schedule, steps, end = explanation.schedule, explanation.steps, explanation.end.values
     about, how = sentences.about(schedule.name)
     sent, least = (
@@ -82,7 +81,6 @@ def _state(state: RankValues) -> dict[str, Any]:
 
 
 def _numbers(values: Values) -> list[float]:
-    """Whole numbers without a decimal point."""
     return [int(value) if value == int(value) else value for value in values]
 
 
@@ -102,7 +100,6 @@ def page(explanation: Explanation) -> str:
 
 
 def write_page(explanation: Explanation, path: Path) -> None:
-    """Write the page; what was there before is replaced."""
     if path.exists() and not path.is_file():
         raise UsageError(f"{path} is no file that can be replaced: name a new one, such as ring.html")
     try:
