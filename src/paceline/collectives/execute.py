@@ -245,7 +245,7 @@ def all_reduce(
     """Make the tensor of every rank in the group the result of all, in place, by a schedule or the one of that name.
 
     Before anything moves, all ranks compare what they ask for, in an all-gather of 320 bytes. Where that differs, or
-    cannot be done, every rank raises a UsageError and none hangs. ``op`` is a name, or torch's such as ``ReduceOp.SUM``.
+    cannot be done, every rank raises a UsageError and none hangs. ``op`` may be torch's, such as ``ReduceOp.SUM``.
     """
     name = operation_name(op)
     dense = isinstance(tensor, Tensor) and tensor.layout == torch.strided

@@ -51,9 +51,10 @@ def join(
         local = _start(arena, label, warn)
     if len(teams) == 1:
         return local
-    gloo = partial(_gloo, fresh, timedelta(seconds=timeout))
-    everyone, firsts = gloo("everybody", rank, len(names)), [team[0] for team in teams]
-    leaders = gloo("leaders", firsts.index(rank), len(firsts)) if rank in firsts else None
+    limit, firsts, leaders = timedelta(seconds=timeout), [team[0] for team in teams], None
+    everyone = ProcessGroupGloo(PrefixStore("everybody", fresh), rank, len(names), limit)
+    if rank in firsts:
+        leaders = ProcessGroupGloo(PrefixStore("leaders", fresh), firsts.index(rank), len(firsts), limit)
     return HierarchicalComm(rank, names, teams, local, leaders, everyone, told)
 
 
@@ -112,10 +113,7 @@ def alone(name: int, timeout: float) -> LocalComm:
 
 
 def _more_memory(arena: SlotArena, label: str, warn: Warn, size: int) -> mmap | None:
-    """A further segment on all ranks, or None on all if one cannot have it; the first rank then warns.
-
-    Its handle passes through the memory that is shared already.
-    """
+    """A further segment on all ranks, or None on all if one cannot have it; handles pass through the arena."""
 
     def exchange(value: Handle | str) -> list[Handle | str]:
         packed = encode(value if isinstance(value, Handle) else value[: EXCHANGED // 2])
@@ -138,7 +136,3 @@ def _teams(told: GroupStore, hosts: Sequence[str]) -> list[list[int]]:
     for rank, host in enumerate(hosts):
         teams.setdefault(f"{host}/{rank}" if host in split else host, []).append(rank)
     return list(teams.values())
-
-
-def _gloo(store: Store, timeout: timedelta, name: str, rank: int, size: int) -> ProcessGroupGloo:
-    return ProcessGroupGloo(PrefixStore(name, store), rank, size, timeout)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from paceline.shm.arena import PIECE, SharedTensors, SlotArena
 from paceline.shm.barrier import PeerLost
-from paceline.shm.call import ELSEWHERE, Call, check_agreement, place_of
+from paceline.shm.call import ELSEWHERE, Call, Tensors, check_agreement, place_of
 from paceline.shm.operations import Operation, find_operation
 
 ALL_READ_ALL = 2**15
@@ -55,10 +55,7 @@ class LocalComm:
         return self.tensors.zeros(len(like), like.dtype)
 
     def all_reduce(self, call: Call) -> None:
-        """Make every rank's tensor the combination of all; the result is the same to the last bit on all ranks.
-
-        The ranks agree at the barrier of the first piece.
-        """
+        """The result is the same to the last bit on all ranks, which agree at the barrier of the first piece."""
         flat, arena = call.outputs[0], self.arena
         like = (flat.dtype, flat.numel(), call.op)
         self._barrier.doing = "all_reduce"
@@ -99,10 +96,7 @@ class LocalComm:
         self.arena.slots(part.dtype)[self.arena.turn][self.rank][: len(part)].copy_(part)
 
     def _slots_of(self, flat: Tensor, written: int) -> Iterator[tuple[Tensor, list[Tensor]]]:
-        """Each piece of a tensor with all slots, once all ranks have written it.
-
-        So many pieces are ``written``, with their barrier passed already.
-        """
+        """Each piece with all slots, once all ranks have written it; so many are ``written`` from the start."""
         slots = self.arena.slots(flat.dtype)
         for number, part in enumerate(cut(flat, PIECE)):
             if number >= written:
@@ -116,10 +110,7 @@ class LocalComm:
             _combine([slot[: len(part)] for slot in slots[: self.size]], how, part)
 
     def _in_shares(self, flat: Tensor, how: Operation, written: int) -> None:
-        """Each rank combines its share of every piece.
-
-        One barrier a piece: after it, the piece before is taken out, this one combined and the next written.
-        """
+        """Each rank combines its share of every piece; the piece before is taken out at the barrier of the next."""
         before, done = flat[:0], flat[:0]
         for part, slots in self._slots_of(flat, written):
             before.copy_(done)
@@ -170,7 +161,7 @@ class LocalComm:
         if self.rank == root:
             how.average(flat, self.size)
 
-    def gather(self, outputs: Sequence[Tensor], flat: Tensor) -> None:
+    def gather(self, outputs: Tensors, flat: Tensor) -> None:
         """Fill ``outputs``, where a rank has any, with every rank's tensor."""
         for at, slots in self._pieces(flat):
             slots[self.rank].copy_(flat[at])
@@ -178,26 +169,26 @@ class LocalComm:
             for slot, output in zip(slots, outputs, strict=False):
                 output[at].copy_(slot)
 
-    def scatter(self, output: Tensor, inputs: Sequence[Tensor], root: int) -> None:  # noqa: ARG002
+    def scatter(self, output: Tensor, inputs: Tensors, root: int) -> None:  # noqa: ARG002
         for at, slots in self._pieces(output):
             for slot, given in zip(slots, inputs, strict=False):
                 slot.copy_(given[at])
             self._barrier.wait()
             output[at].copy_(slots[self.rank])
 
-    def reduce_scatter(self, output: Tensor, inputs: Sequence[Tensor], how: Operation) -> None:
+    def reduce_scatter(self, output: Tensor, inputs: Tensors, how: Operation) -> None:
         for at, parts in self._crossed(inputs, len(output)):
             _combine(parts, how, output[at])
         how.average(output, self.size)
 
-    def all_to_all(self, outputs: Sequence[Tensor], inputs: Sequence[Tensor], longest: int) -> None:
+    def all_to_all(self, outputs: Tensors, inputs: Tensors, longest: int) -> None:
         """Give ``inputs[r]``, of at most ``longest`` elements, to rank r; get what it gives in ``outputs[r]``."""
         for at, parts in self._crossed(inputs, longest):
             for output, part in zip(outputs, parts, strict=True):
                 target = output[at]
                 target.copy_(part[: len(target)])
 
-    def _crossed(self, inputs: Sequence[Tensor], length: int) -> Iterator[tuple[slice, list[Tensor]]]:
+    def _crossed(self, inputs: Tensors, length: int) -> Iterator[tuple[slice, list[Tensor]]]:
         """Every slot holds a part for each rank; each rank gets its own parts of all slots."""
         slots, step = self.arena.slots(inputs[0].dtype), PIECE // inputs[0].itemsize // self.size
         for start in range(0, length, step):
@@ -237,7 +228,7 @@ class LocalComm:
         self.arena.close()
 
 
-def _combine(parts: Sequence[Tensor], how: Operation, out: Tensor) -> None:
+def _combine(parts: Tensors, how: Operation, out: Tensor) -> None:
     if len(parts) == 1:
         out.copy_(parts[0])
         return

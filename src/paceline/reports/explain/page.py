@@ -2,6 +2,7 @@
 
 import html
 import json
+from dataclasses import asdict
 from importlib.resources import files
 from pathlib import Path
 from string import Template
@@ -10,8 +11,7 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.records.files import replacing
 from paceline.reports.explain import sentences
-from paceline.reports.explain.explanation import ExplainedRound, Explanation, RankValues
-from paceline.reports.explain.request import Values
+from paceline.reports.explain.explanation import ExplainedRound, Explanation
 
 
 def document(explanation: Explanation) -> dict[str, Any]:
@@ -33,9 +33,9 @@ def document(explanation: Explanation) -> dict[str, Any]:
         "about": about,
         "how": how,
         "opening": sentences.opening(explanation),
-        "start": _state(explanation.start),
+        "start": asdict(explanation.start),
         "steps": [_step(explanation, step, number) for number, step in enumerate(steps, start=1)],
-        "result": _numbers(end[0]),
+        "result": end[0],
         "agreed": len(set(end)) == 1,
         "totals": {
             "rounds": schedule.round_count,
@@ -57,31 +57,13 @@ def _step(explanation: Explanation, step: ExplainedRound, number: int) -> dict[s
         "title": sentences.title(step),
         "sentence": sentences.sentence(explanation, step),
         "progress": sentences.progress(explanation, step),
-        "messages": [
-            {
-                "source": message.source,
-                "target": message.target,
-                "start": message.start,
-                "stop": message.stop,
-                "on_receive": "reduce" if message.reduces else "replace",
-                "values": _numbers(message.values),
-            }
-            for message in step.messages
-        ],
+        "messages": [asdict(message) for message in step.messages],
         "received": [
             {"target": target, "text": f"p{target} {text}"}
             for target, text in sentences.received(explanation, step)
         ],
-        **_state(step.after),
+        **asdict(step.after),
     }
-
-
-def _state(state: RankValues) -> dict[str, Any]:
-    return {"values": [_numbers(row) for row in state.values], "parts": state.parts}
-
-
-def _numbers(values: Values) -> list[float]:
-    return [int(value) if value == int(value) else value for value in values]
 
 
 def page(explanation: Explanation) -> str:

@@ -88,9 +88,9 @@ def sentence(explanation: Explanation, step: ExplainedRound) -> str:
     if not step.messages:
         return f"Every process divides what it holds by {workers}: the sum becomes the mean."
     amount = _amount(explanation, step.messages)
-    reduces = {message.reduces for message in step.messages}
-    does = [COMBINES[explanation.op]] * (True in reduces)
-    does += ["puts {it} in the place of what it held"] * (False in reduces)
+    how = {message.on_receive for message in step.messages}
+    does = [COMBINES[explanation.op]] * ("reduce" in how)
+    does += ["puts {it} in the place of what it held"] * ("replace" in how)
     it = "them" if amount.endswith("chunks") else "it"
     return f"{_exchange(workers, step.messages, amount)}; the receiver {', or '.join(does).format(it=it)}."
 
@@ -186,7 +186,7 @@ def _arithmetic(explanation: Explanation, step: ExplainedRound, messages: list[S
         return ": it is empty"
     if len(after) > SPELLED:
         return ""
-    if not first.reduces:
+    if first.on_receive == "replace":
         return f": {numbers(after)}"
     terms = [before, *(message.values for message in messages)]
     if explanation.op not in SIGNS:
