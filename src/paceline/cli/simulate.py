@@ -98,6 +98,7 @@ class ClusterOptions:
 
     def costs(self, cluster: "Cluster", settings: Settings) -> "StatedCosts":
         """How long things take there: as the cluster states it, or as a run was recorded."""
+        from paceline.clusters.cluster import StepTimes
         from paceline.costs.recorded import typical_step
         from paceline.costs.stated import stated_costs
         from paceline.runtimes.config import check_same_job
@@ -108,13 +109,13 @@ class ClusterOptions:
                 cluster, settings.batch_sizes, settings.slow, settings.seed, settings.slow_turns
             )
         recorded = RunFolder(self.times)
-        times, samples = typical_step(recorded)
+        typical = typical_step(recorded)
         check_same_job(recorded, settings)
         if room := HostRoom.of_run(recorded):
             room.check_hosts(cluster, f"--times {self.times}")
-        stated = replace(cluster, times=times)
+        stated = replace(cluster, times=StepTimes(step=typical.step, checkpoint=typical.checkpoint))
         return stated_costs(
-            stated, (samples,) * cluster.workers, settings.slow, settings.seed, settings.slow_turns
+            stated, (typical.samples,) * cluster.workers, settings.slow, settings.seed, settings.slow_turns
         )
 
 

@@ -63,11 +63,11 @@ def calibrate_messages(
     steps: dict[int, list[AveragedStep]] = {count: [] for count in counts}
     for job in (SMALL, LARGE):
         alone = _train(train, {**COMMON, **job, "strategy": "all-reduce", "workers": "1"}, busy)
-        times, _ = typical_step(alone)
-        gradient = times.data + (times.forward or 0.0) + (times.backward or 0.0)
+        step = typical_step(alone).step
+        gradient = step.data + step.forward + step.backward
         contention = profile.contention_between(gradient)
         for count, found in steps.items():
-            beside = gradient * contention[min(count, len(contention)) - 1] + times.apply
+            beside = gradient * contention[min(count, len(contention)) - 1] + step.apply
             served = _train(train, {**COMMON, **job, "strategy": "ps", "workers": str(count)}, busy)
             added = usual_pace(served, AT_ONCE) - beside
             found.append(AveragedStep(sizes=(_model_bytes(alone),), added=added, beside=beside))

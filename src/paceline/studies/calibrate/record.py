@@ -88,7 +88,7 @@ def correct_by_record(device: FittedDevice, folder: RunFolder) -> tuple[FittedDe
     typical = typical_step(folder)
     subject = traceable_of_job(read_run(folder)[0].job)
     cost = step_cost(trace(subject, typical.samples), device)
-    measured = {phase: getattr(typical.times, phase) or 0.0 for phase in PHASES}
+    measured = {phase: getattr(typical.step, phase) for phase in PHASES}
     predicted = {phase: getattr(cost.step, phase) for phase in PHASES}
     factors = {
         phase: measured[phase] / predicted[phase] if measured[phase] and predicted[phase] else 1.0

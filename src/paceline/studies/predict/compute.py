@@ -10,7 +10,7 @@ from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
-from paceline.costs.recorded import Typical, recorded_jitter, typical_step
+from paceline.costs.recorded import RecordedStep, recorded_jitter, typical_step
 from paceline.costs.roofline import TORCH, WIDTHS, Roofline
 from paceline.costs.trace.operator import Operator
 from paceline.costs.trace.trace import Trace
@@ -19,7 +19,6 @@ from paceline.jobs.build import traceable_of, traceable_of_job
 from paceline.jobs.job import Job, Traceable
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
-from paceline.records.spans import StepBreakdown
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
 from paceline.runtimes.threads import HostRoom
@@ -95,6 +94,8 @@ def _interpolated(one: Any, two: Any, part: float) -> Any:
         return round(one + (two - one) * part)
     if isinstance(one, float):
         return one + (two - one) * part
+    if isinstance(one, tuple):
+        return tuple(_interpolated(*pair, part) for pair in zip(one, two, strict=True))
     names = [field.name for field in fields(one)]
     return type(one)(**{name: _interpolated(getattr(one, name), getattr(two, name), part) for name in names})
 
@@ -162,26 +163,16 @@ class ComputeTimes:
     """Mini-batches of a step."""
     jitter: float = 0.0
     """By how much the steps of one worker vary, where that was recorded."""
-    typical: Typical | None = None
+    typical: RecordedStep | None = None
 
     def cost(self, samples: int) -> StepCost:
         """A step alone on the device; of a measured step, another batch takes its share of all but the optimizer."""
         modelled = accumulated(step_cost(self.trace(samples), self.device), self.accumulate)
         if self.typical is None:
             return replace(modelled, samples=samples)
-        times, part = self.typical.times, samples / self.typical.samples
-        return replace(
-            modelled,
-            samples=samples,
-            step=StepBreakdown(
-                data=times.data * part,
-                forward=(times.forward or 0.0) * part,
-                backward=(times.backward or 0.0) * part,
-                apply=times.apply,
-            ),
-            spread=MEASURED_SPREAD,
-            unmeasured={},
-        )
+        measured = self.typical.step
+        step = replace(measured * (samples / self.typical.samples), apply=measured.apply)
+        return replace(modelled, samples=samples, step=step, spread=MEASURED_SPREAD, unmeasured={})
 
     def trace(self, samples: int) -> Trace:
         """Of one mini-batch of such a step, and of the optimizer."""

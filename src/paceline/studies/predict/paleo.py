@@ -7,7 +7,6 @@ from paceline.costs.device import StepCost
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.records.spans import StepBreakdown
 from paceline.studies.predict.compute import BatchTraces, find_subject
 from paceline.studies.predict.model import Case
 from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Where, Wire
@@ -47,11 +46,7 @@ class PaleoModel:
         )
 
     def step(self, case: Case) -> PredictedStep:
-        priced = paleo_step(self.model, self.traces.trace(case.batch), case.workers)
-        communicate = priced.communication[case.strategy] if case.workers > 1 else 0.0
-        breakdown = StepBreakdown(
-            forward=priced.forward, backward=priced.backward, apply=priced.apply, communicate=communicate
-        )
+        breakdown = paleo_step(self.model, self.traces.trace(case.batch), case.workers, case.strategy)
         rate = case.workers * case.batch / breakdown.total
         return PredictedStep(breakdown=breakdown, sent=0.0, rate=rate)
 
@@ -59,13 +54,8 @@ class PaleoModel:
         return self.step(case)
 
     def cost(self, batch: int) -> StepCost:
-        priced = paleo_step(self.model, self.traces.trace(batch), 1)
-        return StepCost(
-            samples=batch,
-            step=StepBreakdown(forward=priced.forward, backward=priced.backward, apply=priced.apply),
-            ready=(),
-            spread=0.0,
-        )
+        step = paleo_step(self.model, self.traces.trace(batch))
+        return StepCost(samples=batch, step=step, ready=(), spread=0.0)
 
     def parameters(self) -> int:
         return self.traces.trace(self.batch).size

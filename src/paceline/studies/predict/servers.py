@@ -174,7 +174,9 @@ class ServedLoad:
         times = self.setup.times
         if not updates_before_answering(self.setup.program):
             return times.serve
-        return times.serve + self.setup.updating * (times.apply + times.aggregate) / len(self.servers)
+        return times.serve + self.setup.updating * (self.setup.cost.step.apply + times.aggregate) / len(
+            self.servers
+        )
 
     def exchange(self, place: int) -> float:
         """A worker's push, the servers' answer and its way back, with no other worker under way."""

@@ -65,10 +65,7 @@ class Setup:
     def times(self) -> StepTimes:
         """A worker's from its cost, and a server's as the cluster states them; without jitter."""
         return StepTimes(
-            data=self.cost.step.data,
-            forward=self.cost.step.forward,
-            backward=self.cost.step.backward,
-            apply=self.cost.step.apply,
+            step=self.cost.step,
             serve=self.cluster.times.serve,
             aggregate=self.cluster.times.aggregate,
         )
