@@ -78,7 +78,7 @@ class Siege:
             self._plain(port, _as_tcp_store(key, value))
             return
         request = StoreRequest(1, Op.SET, (key,), (value,)).pack()
-        greeting = b"" if how == 1 else Handshake(bytes(32), PROLOGUE).write_first()
+        greeting = b"" if how == 1 else Handshake(bytes(32), PROLOGUE).write()
         self._plain(port, PROLOGUE + greeting + request)
 
     def _noise(self, port: int, frames: int) -> None:
@@ -92,7 +92,7 @@ class Siege:
         for _ in range(frames // 10):
             self.connections[port] += 1
             self._pace(10)
-            self._plain(port, PROLOGUE + Handshake(bytes(32), PROLOGUE).write_first() + bytes(280))
+            self._plain(port, PROLOGUE + Handshake(bytes(32), PROLOGUE).write() + bytes(280))
             self.frames += 10
 
     def _malformed(self, port: int, frames: int) -> None:

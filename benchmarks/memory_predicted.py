@@ -31,7 +31,7 @@ QUIET, LONGEST = 15.0, 150.0
 
 JOB = """
 import torch
-from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.data import TensorData
 from paceline.jobs.job import Job
 from paceline.jobs.build import traceable_of
 

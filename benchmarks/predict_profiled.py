@@ -127,7 +127,7 @@ def words(job: str, strategy: str, steps: int) -> list[str]:
 
 
 def job_trace(folder: Path) -> Trace:
-    settings = read_run(RunFolder(folder))[0]
+    settings = read_run(RunFolder(folder)).settings
     return trace(traceable_of_job(settings.job), settings.batch_sizes[0])
 
 
@@ -137,7 +137,7 @@ def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) 
     compute = mean_of([by_run(RunFolder(folder), NominalDevice(), traces) for folder in alone])
     model = PacelineModel(
         request=PredictRequest(times=alone[-1], strategies=(cell.strategy,)),
-        subject=traceable_of_job(read_run(RunFolder(alone[-1]))[0].job),
+        subject=traceable_of_job(read_run(RunFolder(alone[-1])).settings.job),
         profile=profile,
         sheet=None,
         compute=compute,

@@ -31,7 +31,7 @@ from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire.messages import Hello, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
-from paceline.runtimes.live.worker.server_client import ServerClient
+from paceline.runtimes.live.worker.server_comm import ServerClient
 from paceline.strategies.messages import Model, Push
 from paceline.studies.calibrate.measure import measure_cipher
 
@@ -62,8 +62,7 @@ def welcome(socket: ServerSocket, shared: bool) -> None:
         parcel = socket.receive(60)
         assert parcel is not None
         rank = parcel.message.rank
-        socket.bind(parcel, rank)
-        assert socket.attach(rank, parcel.message) is shared
+        assert socket.bind(parcel) is shared
         socket.send(rank, Welcome(rank, shared, ""))
 
 
@@ -72,7 +71,7 @@ def serve(socket: ServerSocket, params: Tensor, pushes: int) -> None:
         parcel = socket.receive(60)
         assert parcel is not None
         params.add_(parcel.message.grad)
-        assert socket.send(parcel.sender, Model(params, version, 0, 0, 0.0))
+        assert socket.send(parcel.sender.rank, Model(params, version, 0, 0, 0.0))
 
 
 def server(store: Store, elements: int, rounds: int, repeats: int) -> None:

@@ -18,8 +18,7 @@ import torch.distributed as dist
 
 from _ports import free_ports
 from paceline.collectives import SCHEDULES, build_schedule
-from paceline.collectives.execute import Execution, plan_rank
-from paceline.collectives.over_torch import TorchTransport, all_reduce
+from paceline.collectives.execute import Execution, TorchTransport, all_reduce, plan_rank
 from paceline.collectives.schedule import pipelined
 from paceline.shm.operations import OPERATIONS
 

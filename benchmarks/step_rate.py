@@ -25,13 +25,13 @@ from torch.utils.data.distributed import DistributedSampler
 from _ports import free_ports
 from paceline.jobs.batches import batch_loss
 from paceline.jobs.build import build_job
-from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.data import TensorData
 from paceline.jobs.spec import JobSpec
-from paceline.records.observer import Observer
+from paceline.records.summary import Observer
 from paceline.runtimes.live.heartbeat import Heartbeat
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.start import run_worker
 from paceline.runtimes.settings import Every, Settings
@@ -94,7 +94,7 @@ def ours(spec: JobSpec, case: dict[str, Any], place: ProcessInfo) -> float:
             ProcessTask(
                 settings=settings,
                 options=LiveOptions(threads=1),
-                place=place,
+                info=place,
                 runs=runs,
                 heartbeat=heartbeat,
                 stop_requested=lambda: False,

@@ -1,78 +1,51 @@
 """How should I spread this training over several workers, and how fast will it go?
 
-The names that a user's own strategies and jobs need; each is imported when it is first used.
+The names that a user's own strategies, codecs and jobs need; each is imported when it is first used.
 """
 
-from collections.abc import Mapping
 from importlib import import_module
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from paceline.codecs.base import Codec
-    from paceline.errors import UsageError
-    from paceline.jobs.data.tensors import TensorData
-    from paceline.jobs.job import Data, Job, Traceable
-    from paceline.strategies.base import Server, Strategy, SyncPoint, Worker
-    from paceline.strategies.effects import (
-        AllReduce,
-        Apply,
-        Broadcast,
-        BucketedMean,
-        Clock,
-        Gradient,
-        Peer,
-        Program,
-        Receive,
-        Send,
-    )
-    from paceline.strategies.parameter_server import ParameterServer
+    from paceline.codecs.base import Codec as Codec
+    from paceline.errors import UsageError as UsageError
+    from paceline.jobs.data import TensorData as TensorData
+    from paceline.jobs.datasets import Images as Images
+    from paceline.jobs.job import Data as Data
+    from paceline.jobs.job import Job as Job
+    from paceline.jobs.job import Traceable as Traceable
+    from paceline.strategies.base import Server as Server
+    from paceline.strategies.base import Strategy as Strategy
+    from paceline.strategies.base import SyncPoint as SyncPoint
+    from paceline.strategies.base import Worker as Worker
+    from paceline.strategies.effects import AllReduce as AllReduce
+    from paceline.strategies.effects import Apply as Apply
+    from paceline.strategies.effects import Broadcast as Broadcast
+    from paceline.strategies.effects import BucketedMean as BucketedMean
+    from paceline.strategies.effects import Clock as Clock
+    from paceline.strategies.effects import Gradient as Gradient
+    from paceline.strategies.effects import Peer as Peer
+    from paceline.strategies.effects import Program as Program
+    from paceline.strategies.effects import Receive as Receive
+    from paceline.strategies.effects import Send as Send
+    from paceline.strategies.parameter_server import ParameterServer as ParameterServer
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AllReduce",
-    "Apply",
-    "Broadcast",
-    "BucketedMean",
-    "Clock",
-    "Codec",
-    "Data",
-    "Gradient",
-    "Job",
-    "ParameterServer",
-    "Peer",
-    "Program",
-    "Receive",
-    "Send",
-    "Server",
-    "Strategy",
-    "SyncPoint",
-    "TensorData",
-    "Traceable",
-    "UsageError",
-    "Worker",
-]
-
-_EFFECTS = "AllReduce Apply Broadcast BucketedMean Clock Gradient Peer Program Receive Send"
-
-EXPORTS: Mapping[str, str] = MappingProxyType(
-    {
-        **dict.fromkeys(_EFFECTS.split(), "paceline.strategies.effects"),
-        **dict.fromkeys(("Server", "Strategy", "SyncPoint", "Worker"), "paceline.strategies.base"),
-        "Codec": "paceline.codecs.base",
-        "Data": "paceline.jobs.job",
-        "Job": "paceline.jobs.job",
-        "ParameterServer": "paceline.strategies.parameter_server",
-        "TensorData": "paceline.jobs.data.tensors",
-        "Traceable": "paceline.jobs.job",
-        "UsageError": "paceline.errors",
-    }
-)
-"""The module that defines each public name."""
+_NAMES = {
+    "codecs.base": "Codec",
+    "errors": "UsageError",
+    "jobs.data": "TensorData",
+    "jobs.datasets": "Images",
+    "jobs.job": "Data Job Traceable",
+    "strategies.base": "Server Strategy SyncPoint Worker",
+    "strategies.effects": "AllReduce Apply Broadcast BucketedMean Clock Gradient Peer Program Receive Send",
+    "strategies.parameter_server": "ParameterServer",
+}
 
 
 def __getattr__(name: str) -> Any:
-    if name not in EXPORTS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(EXPORTS[name]), name)
+    for module, names in _NAMES.items():
+        if name in names.split():
+            return getattr(import_module(f"paceline.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -25,7 +25,7 @@ class RunFailed(RuntimeError):
 
 
 class Diverged(RunFailed):
-    """A loss or a parameter that is no finite number: training on would only spoil what is saved."""
+    """A loss or a parameter that is not finite: more training would only spoil what is saved."""
 
     def __init__(self, what: str, step: int, rate: float) -> None:
         """``what`` was found in a step, counted from 1, at a learning rate."""
@@ -36,7 +36,7 @@ class Diverged(RunFailed):
 
 
 def unknown(kind: str, name: str, choices: Iterable[str], see: str = "", meant: str = "") -> UsageError:
-    """Say that ``name`` is no ``kind``, what was probably meant (what is nearest to ``meant``) and what there is."""
+    """Say that ``name`` is no ``kind``, which choice is nearest to it (or to ``meant``), and all choices."""
     known = {choice.lower(): choice for choice in sorted(choices)}
     near = get_close_matches((meant or name).lower(), known, n=1, cutoff=0.5)
     there = f"{', '.join(known.values())}{f'; see {see!r}' if see else ''}"
@@ -48,12 +48,9 @@ def unknown(kind: str, name: str, choices: Iterable[str], see: str = "", meant: 
 def describe(error: BaseException) -> str:
     """An exception in one line: its type and the first line of its message."""
     lines = str(error).strip().splitlines()
-    if _is_from_loader(
-        error
-    ):  # the text of a traceback: its first line that is not indented is the exception
+    if _is_from_loader(error):  # of a traceback's text, the first line that is not indented is the exception
         return next((line for line in lines[2:] if line[:1].strip()), lines[0])
-    message = lines[0] if lines else ""
-    return f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 
 def users_line(error: BaseException) -> str:
@@ -73,9 +70,7 @@ def users_line(error: BaseException) -> str:
 
 def _is_from_loader(error: BaseException) -> bool:
     """Whether torch's loader has raised it anew, with the traceback of one of its processes as the message."""
-    return (
-        re.match(r"Caught \S+ in DataLoader worker process \d+\.\nOriginal Traceback", str(error)) is not None
-    )
+    return bool(re.match(r"Caught \S+ in DataLoader worker process \d+\.\nOriginal Traceback", str(error)))
 
 
 def is_users(file: str) -> bool:
@@ -86,13 +81,12 @@ def is_users(file: str) -> bool:
 
 
 def printable(text: str, longest: int, *, lines: bool = False) -> str:
-    """A text that a terminal takes for nothing but text: no control characters, at most so many characters."""
+    """Text without control characters, which a terminal could obey, cut at ``longest`` characters."""
     kept = "\n\t" if lines else ""
     return "".join(each if each.isprintable() or each in kept else " " for each in text[:longest])
 
 
 def say_on_stderr(sentence: str) -> None:
-    """Tell the user something that is not a result; a closed stream changes nothing."""
-    with suppress(OSError):
+    with suppress(OSError):  # a closed stream
         sys.stderr.write(f"paceline: {sentence}\n")
         sys.stderr.flush()

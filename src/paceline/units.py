@@ -7,69 +7,62 @@ from paceline.errors import ParseError, UsageError
 
 _SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9, "min": 60.0, "h": 3600.0}
 _DECIMAL = {"": 1.0, "k": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
-_PREFIXES = {**_DECIMAL, "Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
-_BYTES = {f"{prefix}B": scale for prefix, scale in _PREFIXES.items()}
+_BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40}
+_BYTES = {f"{prefix}B": scale for prefix, scale in (_DECIMAL | _BINARY).items()}
 _RATES = {
     f"{prefix}{unit}": scale * size
-    for prefix, scale in _PREFIXES.items()
+    for prefix, scale in (_DECIMAL | _BINARY).items()
     for unit, size in (("bit/s", 1 / 8), ("bps", 1 / 8), ("B/s", 1.0))
 }
 _FLOPS = {f"{prefix}{unit}": scale for prefix, scale in _DECIMAL.items() for unit in ("FLOP/s", "FLOPS")}
-_BINARY = ("Ki", "Mi", "Gi", "Ti")
 _QUANTITY = re.compile(r"\s*([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?)\s*(\S*)\s*$")
 _BITS_OR_BYTES = re.compile(r"([\d.]+)\s*([kKmMgGtT])(?:b(?:/s)?|B)$")
+_BITS = re.compile(r"\s*([kmgt]?)(i?)bit(/s)?$", re.IGNORECASE)
 
 
 def parse_seconds(text: str) -> float:
     """Read a time such as "50 us"; zero is allowed."""
-    return _parse(text, _SECONDS, "a time", "50 us")
+    return _parse(text, text, _SECONDS, "a time", "50 us")
 
 
 def parse_bytes(text: str) -> float:
-    """Read a size such as "25 MiB"."""
-    return _parse(text, _BYTES, "a size", "25 MiB")
+    return _parse(text, text, _BYTES, "a size", "25 MiB")
 
 
 def parse_flops(text: str) -> float:
     """Read a peak such as "1.87 TFLOP/s" into operations a second."""
-    flops = _parse(text, _FLOPS, "a rate of operations", "1.87 TFLOP/s")
-    if flops == 0:
-        raise UsageError(f"{text!r} is not a peak: it must be more than zero, for example '1.87 TFLOP/s'")
-    return flops
+    return _parse(text, text, _FLOPS, "a rate of operations", "1.87 TFLOP/s", positive=True)
 
 
 def parse_rate(text: str) -> float:
     """Read a bandwidth such as "10 Gbit/s" into bytes a second."""
     if match := _BITS_OR_BYTES.match(text.strip()):
-        number, prefix = match[1], _case(match[2])
+        number, prefix = match[1], _prefix(match[2])
         raise UsageError(
             f"{text!r} may be bits or bytes: write '{number} {prefix}bit/s' or '{number} {prefix}B/s'"
         )
-    folded = re.sub(r"(?i)\s*([kmgt]i?)?(bit)(/s)?$", lambda m: f" {(m[1] or '')}bit/s", text.strip())
-    folded = re.sub(r"\s([KMGTkmgt])(i?)bit/s$", lambda m: f" {_case(m[1])}{m[2]}bit/s", folded)
-    rate = _parse(folded, _RATES, "a bandwidth", "10 Gbit/s", shown=text)
-    if rate == 0:
-        raise UsageError(f"{text!r} is not a bandwidth: it must be more than zero, for example '10 Gbit/s'")
-    return rate
+    plain = _BITS.sub(lambda found: f" {_prefix(found[1])}{found[2]}bit/s", text.strip())
+    return _parse(text, plain, _RATES, "a bandwidth", "10 Gbit/s", positive=True)
 
 
-def _case(prefix: str) -> str:
-    return "k" if prefix in "kK" else prefix.upper()
+def _prefix(letter: str) -> str:
+    return "k" if letter in ("k", "K") else letter.upper()
 
 
-def _parse(text: str, units: dict[str, float], what: str, example: str, shown: str | None = None) -> float:
-    match = _QUANTITY.match(text)
-    shown = text if shown is None else shown
+def _parse(
+    text: str, plain: str, units: dict[str, float], what: str, example: str, *, positive: bool = False
+) -> float:
+    """Read ``plain``, which is ``text`` in the usual spelling of its unit."""
+    match = _QUANTITY.match(plain)
     if not match or match[2] not in units:
-        usual = ", ".join(unit for unit in units if not unit.startswith(_BINARY) and "bps" not in unit)
+        usual = ", ".join(unit for unit in units if unit[:2] not in _BINARY and "bps" not in unit)
         raise ParseError(
-            f"{shown!r} is not {what}: write a number and one of {usual}, for example {example!r}"
+            f"{text!r} is not {what}: write a number and one of {usual}, for example {example!r}"
         )
     value = float(match[1]) * units[match[2]]
-    if value < 0 or value == float("inf"):
-        raise UsageError(
-            f"{shown!r} is not {what}: it must be finite and not negative, for example {example!r}"
-        )
+    if not 0 <= value < float("inf") or (positive and not value):
+        rule = "finite and more than zero" if positive else "finite and not negative"
+        raise UsageError(f"{text!r} is not {what}: it must be {rule}, for example {example!r}")
     return value
 
 
@@ -89,30 +82,27 @@ class Size(float):
 
 def show_seconds(seconds: float) -> str:
     """A time with three figures and the unit that fits: "2.15 ms"."""
-    size = abs(seconds)
-    if size >= 600:
-        return f"{seconds / 60:.1f} min" if size < 7200 else f"{seconds / 3600:.1f} h"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("us", 1e-6)):
-        if size >= scale or unit == "us":
-            return f"{_three(seconds / scale)} {unit}"
-    raise AssertionError("unreachable")
+    if abs(seconds) >= 600:
+        return f"{seconds / 60:.1f} min" if abs(seconds) < 7200 else f"{seconds / 3600:.1f} h"
+    unit, scale = next(one for one in (("s", 1.0), ("ms", 1e-3), ("us", 0.0)) if abs(seconds) >= one[1])
+    return f"{_three(seconds / (scale or 1e-6))} {unit}"
 
 
 def show_bytes(size: float) -> str:
     """A size with three figures and the decimal unit that fits: "82.1 kB"."""
-    for unit, scale in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
-        if abs(size) >= scale:
-            return f"{_three(size / scale)} {unit}"
-    return f"{size:.0f} B"
+    return _show(size, "B")
 
 
 def show_rate(rate: float) -> str:
     """A bandwidth as networks are sold: "10 Gbit/s"."""
-    bits = rate * 8
-    for unit, scale in (("Tbit/s", 1e12), ("Gbit/s", 1e9), ("Mbit/s", 1e6), ("kbit/s", 1e3)):
-        if bits >= scale:
-            return f"{_three(bits / scale)} {unit}"
-    return f"{bits:.0f} bit/s"
+    return _show(rate * 8, "bit/s")
+
+
+def _show(value: float, unit: str) -> str:
+    for prefix, scale in (("T", 1e12), ("G", 1e9), ("M", 1e6), ("k", 1e3)):
+        if abs(value) >= scale:
+            return f"{_three(value / scale)} {prefix}{unit}"
+    return f"{value:.0f} {unit}"
 
 
 def _three(value: float) -> str:

@@ -149,7 +149,7 @@ def test_every_column_is_in_view_or_is_said_to_be_elsewhere(browser, tmp_path, s
 
 def test_no_text_can_end_the_data(ring, monkeypatch):
     hostile = "</script><script>alert(1)</script><!-- $style"
-    monkeypatch.setattr("paceline.reports.explain.sentences.about", lambda name: hostile)
+    monkeypatch.setattr("paceline.reports.explain.sentences.about", lambda name: (hostile, "how"))
     text = page(ring)
     assert hostile not in text
     data = text.split('id="story">')[1].split("</script>")[0]

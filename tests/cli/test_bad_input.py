@@ -9,18 +9,17 @@ from dataclasses import fields, replace
 import pytest
 
 from command import run_json
-from paceline.cli import resuming
 from paceline.cli.main import main
-from paceline.cli.options import RunOptions
-from paceline.cli.place import WhereOptions
-from paceline.cli.resuming import CHANGEABLE, resumed_settings
+from paceline.cli.options import RunOptions, given
+from paceline.cli.train import WhereOptions
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
 from paceline.runtimes.config import write_config
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import resumed_settings
 from paceline.runtimes.live.secret import Secret
-from paceline.runtimes.live.worker.process import join_address
+from paceline.runtimes.live.worker.join import join_address
 from paceline.runtimes.settings import Settings
 from refusals import check_refused
 
@@ -49,7 +48,7 @@ MISTAKES = {
     "train --nodes 2": "2 nodes needs an address",
     "train --nodes 2 --address 127.0.0.1 --node-rank 2": "node rank 2 lies outside 2 nodes",
     "train --port 99999": "99999 is not a port",
-    "train --silence 1": "a silence of 1 s is too short",
+    "train --silence 1": "a silence of 1 s is out of range: it must lie between 2 s",
     "train --silence nan": "a silence of nan s is out of range",
     "train --silence inf": "a silence of inf s is out of range",
     "train --timeout inf": "a timeout of inf s is out of range",
@@ -108,8 +107,8 @@ MISTAKES = {
     "train --seed -1": "seed -1 is out of range",
     "train --seed 99999999999999999999": "out of range",
     "train extra": "'extra' is not expected",
-    "train --runs /dev/null/x": "/dev/null is not a folder",
-    "simulate --runs /dev/null/x": "/dev/null is not a folder",
+    "train --runs /dev/null/x": "/dev/null: it is not a folder",
+    "simulate --runs /dev/null/x": "/dev/null: it is not a folder",
     "trian": "unknown command 'trian'; did you mean 'train'?",
     "simulate --workers 0": "--workers 0 is too small",
     "simulate --cluster hosts=0": "hosts",
@@ -119,7 +118,7 @@ MISTAKES = {
     "simulate --cluster hosts=2": "forward",
     "simulate --cluster nowhere.toml": "nowhere.toml",
     "simulate --cluster hosts=4 --workers 2": "contradict the cluster",
-    "simulate --no-gradients --target-accuracy 0.9": "without gradients",
+    "simulate --no-gradients --target-accuracy 0.9": "needs gradients",
     "simulate --target-accuracy 0.9 --evaluate-every never": "contradict each other",
     "simulate --slow 5=2": "there is no rank 5",
     "simulate --times nowhere": "nowhere",
@@ -214,8 +213,8 @@ def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):
     write_config(RunFolder(tmp_path), settings, "live", {})
     Secret.new().write(tmp_path / "s")
     for words, told in {
-        "--seed 3": "--seed cannot change when a run resumes: this run has 1 and you gave 3; leave it out",
-        "--strategy local-sgd": "--strategy cannot change when a run resumes: this run has all-reduce:",
+        "--seed 3": "the seed cannot change when a run resumes: this run has 1 and you gave 3; leave it out",
+        "--strategy local-sgd": "the strategy cannot change when a run resumes: this run has all-reduce:",
         "--collective ring": "this run has native and you gave ring",
         "--slow 1=2": "this run has none and you gave 1=2",
         "--workers 3": "no checkpoint that is whole for all 2 workers, which another number of workers needs",
@@ -225,10 +224,8 @@ def test_a_run_resumes_as_it_was(tmp_path, monkeypatch, capsys):
         assert told in capsys.readouterr().err
 
 
-def test_options_that_repeat_what_a_run_was_may_stay_when_it_resumes(tmp_path):
+def test_options_that_repeat_what_a_run_was_may_stay_when_it_resumes():
     settings = Settings(job=JobSpec(optimizer="sgd:lr=0.1"), batch_sizes=(8, 8), epochs=2, collective="ring")
-    folder = RunFolder(tmp_path)
-    write_config(folder, settings, "live", {})
     same = RunOptions(
         lr=0.1,
         model="cnn",
@@ -239,12 +236,13 @@ def test_options_that_repeat_what_a_run_was_may_stay_when_it_resumes(tmp_path):
         keep=3,
         epochs=4,
     )
-    assert resumed_settings(same, 2, folder) == replace(resumed_settings(RunOptions(), 2, folder), epochs=4)
+    assert resumed_settings(settings, same.settings(2), given(same)) == replace(settings, epochs=4)
 
 
-def test_every_option_is_known_to_a_run_that_resumes():
-    options = {f"--{field.name.replace('_', '-')}" for field in fields(RunOptions)}
-    assert options == {*CHANGEABLE, *resuming._PARTS}
+@pytest.mark.parametrize("option", [field.name for field in fields(RunOptions)])
+def test_every_option_is_known_to_a_run_that_resumes(option):
+    settings = Settings(job=JobSpec(), epochs=2)
+    assert resumed_settings(settings, settings, {option: 1})
 
 
 def test_a_simulated_run_is_not_resumed(tmp_path, monkeypatch, capsys):

@@ -81,6 +81,19 @@ def test_under_another_launcher_every_worker_says_that_a_result_is_wrong(tmp_pat
     assert told[1][1] == ""
 
 
+def test_a_schedule_of_ones_own_comes_by_import_path(tmp_path):
+    text = "from paceline.collectives.algorithms import ring\n\n\ndef mine(hosts):\n    return ring(hosts)\n"
+    (tmp_path / "own.py").write_text(text)
+    words = ("--only", "own.py:mine,gloo", "--sizes", "4kB", *QUICK)
+    found = run_json("bench", "collectives", *words, cwd=tmp_path)
+    assert [(cell["what"], cell["right"]) for cell in found["cells"]] == [
+        ("gloo", True),
+        ("own.py:mine", True),
+    ]
+    assert found["fastest"][0]["schedule"] == "own.py:mine"
+    assert all(cell["predicted"] > 0 for cell in found["cells"])
+
+
 def test_an_interrupted_benchmark_keeps_its_rows_and_leaves_nothing_behind(tmp_path):
     words = ["bench", "collectives", "--only", "shm,shm-elsewhere", "--sizes", "1kB,2kB,4kB,8kB,10MB"]
     words += ["--cell-seconds", "0.2"]
@@ -129,6 +142,7 @@ MISTAKES = {
     "--sizes -1kB": "'-1kB' is not a size: it must be finite and not negative",
     "--repeat 2": "(see 'paceline bench collectives --help')",
     "--sizes 1": "one element takes 4 B",
+    "--only nowhere.py:mine": "there is no file",
     "--sizes 1kB,,2kB": "'' is not a size",
     "--op summ": "unknown operation 'summ'; did you mean 'sum'?",
     "--dtype float3": "unknown dtype 'float3'; did you mean 'float32'?",

@@ -90,7 +90,7 @@ def check_unmeasured_is_told(path, capsys):
         ("device --seconds 0.1", "0.1 seconds are out of range"),
         ("device --seconds nan", "out of range"),
         ("device --threads 0", "threads=0 does not fit this machine"),
-        ("device --out nowhere/here.json", "no folder"),
+        ("device --out nowhere/here.json", "is a folder, or lies in none"),
         ("record runs/none", "runs/none"),
         ("record runs/none --profile none.json", "none.json"),
         ("links --workers 1", "paceline-profile.json"),
@@ -106,24 +106,12 @@ def test_bad_words_are_refused_at_once(tmp_path, monkeypatch, capsys, arguments,
 
 
 @pytest.mark.parametrize(
-    ("arguments", "meant"),
-    [
-        ("", None),
-        ("--seconds 60", "device"),
-        ("--workers 2", "links"),
-        ("--workers 2 --profile p.json --out x.json", "links"),
-        ("-n 2 -nr 0 -a host", "links"),
-        ("--record runs/some --profile p.json", "record"),
-        ("--table t.toml --from 4x128", "table"),
-        ("--table=t.toml", "table"),
-    ],
+    "arguments", ["", "--seconds 60", "-n 2 -nr 0 -a host", "--record runs/some", "--table=t.toml"]
 )
-def test_without_a_task_the_sentence_says_which_there_are(capsys, arguments, meant):
+def test_without_a_task_the_sentence_says_which_there_are(capsys, arguments):
     told = refused(capsys, *arguments.split())
     assert told.startswith("paceline: say what to calibrate")
     assert all(f"'{task}'" in told for task in ("device", "links", "record", "table"))
-    assert ("did you mean" in told) == (meant is not None)
-    assert meant is None or f"did you mean 'paceline calibrate {meant}'?" in told
 
 
 @pytest.mark.parametrize(
@@ -162,7 +150,7 @@ def test_links_are_added_only_where_they_can_be_written_and_to_one_thread(tmp_pa
     write_profile(PROFILE, tmp_path / "one.json")
     write_profile(replace(PROFILE, machine={"threads": 2}), tmp_path / "two.json")
     add = ("links", "--workers", "2", "--profile")
-    assert "nowhere/x lies in nowhere" in refused(capsys, *add, "one.json", "--out", "nowhere/x")
+    assert "nowhere/x is a folder, or lies in none" in refused(capsys, *add, "one.json", "--out", "nowhere/x")
     assert "two.json is of workers with 2 threads" in refused(capsys, *add, "two.json")
 
 

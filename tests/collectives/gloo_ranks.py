@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from paceline.collectives import SCHEDULES, build_schedule
-from paceline.collectives.over_torch import all_reduce
+from paceline.collectives.execute import all_reduce
 from paceline.errors import UsageError
 
 TYPES = (torch.float32, torch.float64, torch.int32, torch.int64, torch.uint8, torch.float16, torch.bfloat16)

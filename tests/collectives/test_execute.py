@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.collectives import SCHEDULES, build_schedule
-from paceline.collectives.execute import Execution, PendingMessage, Reducer, plan_rank
+from paceline.collectives.execute import Execution, Reducer, plan_rank
 from paceline.collectives.schedule import MESSAGE, MOST_SEGMENTS, Schedule, pipelined
 from paceline.errors import UsageError
 from paceline.shm.operations import OPERATIONS
@@ -64,7 +64,7 @@ class Post:
         self.open: dict[tuple[int, int, str], deque[Meeting]] = {}
         self.sent: dict[int, int] = {}
 
-    def offer(self, source: int, target: int, end: str, tensor: Tensor) -> PendingMessage:
+    def offer(self, source: int, target: int, end: str, tensor: Tensor) -> End:
         other = "receive" if end == "send" else "send"
         with self.lock:
             waiting = self.open.setdefault((source, target, other), deque())
@@ -87,11 +87,11 @@ class InMemory:
     post: Post
     rank: int
 
-    def send(self, tensor: Tensor, to: int) -> PendingMessage:
+    def send(self, tensor: Tensor, to: int) -> End:
         assert tensor.is_contiguous(), "a wire takes whole tensors"
         return self.post.offer(self.rank, to, "send", tensor)
 
-    def receive(self, tensor: Tensor, source: int) -> PendingMessage:
+    def receive(self, tensor: Tensor, source: int) -> End:
         return self.post.offer(source, self.rank, "receive", tensor)
 
 

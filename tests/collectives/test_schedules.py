@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.collectives import SCHEDULES, build_schedule
-from paceline.collectives.over_torch import find_operation
+from paceline.collectives.execute import find_operation
 from paceline.collectives.schedule import Schedule, chunk_bounds
 from paceline.errors import UsageError
 from paceline.shm.operations import OPERATIONS, Operation

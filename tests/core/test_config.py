@@ -10,7 +10,7 @@ from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import write_sealed
 from paceline.records.folder import RunFolder
-from paceline.runtimes.config import new_identity, read_config, read_machinery, read_settings, write_config
+from paceline.runtimes.config import new_identity, read_config, read_live, write_config
 from paceline.runtimes.settings import Settings
 
 SETTINGS = Settings(job=JobSpec(), batch_sizes=(3, 4), slow={1: 2.5}, iterations=7, target_accuracy=0.9)
@@ -21,30 +21,30 @@ def test_of_a_thousand_flipped_bits_none_gives_other_settings_and_none_a_traceba
     """If this failed, a bad sector would train something else, or end in a traceback."""
     folder = RunFolder(tmp_path)
     write_config(folder, SETTINGS, "live", MACHINERY)
-    good, settings, rng = folder.config.read_bytes(), read_settings(folder), random.Random(11)
+    good, settings, rng = folder.config.read_bytes(), read_live(folder).settings, random.Random(11)
     refused = []
     for _ in range(1000):
         data = bytearray(good)
         data[rng.randrange(len(data))] ^= 1 << rng.randrange(8)
         folder.config.write_bytes(data)
         try:
-            assert read_settings(folder) == settings
-            assert read_machinery(folder) == MACHINERY
+            assert read_live(folder).settings == settings
+            assert read_live(folder).machinery == MACHINERY
         except UsageError as mistake:
             refused.append(str(mistake))
     assert len(refused) > 800, "a flipped bit between the words may change nothing"
-    assert all("start a new one with 'paceline train'" in sentence for sentence in refused)
+    assert all("start a new run with 'paceline train'" in sentence for sentence in refused)
 
 
 def test_a_run_of_an_older_paceline_is_named(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"schema": 1, "runtime": "live", "settings": {}}))
     with pytest.raises(
-        UsageError, match=r"an older paceline, up to 0\.1, wrote it.*start a new run with 'paceline train'"
+        UsageError, match=r"paceline 0\.1 or older made it; start a new run with 'paceline train'"
     ):
-        read_settings(RunFolder(tmp_path))
+        read_live(RunFolder(tmp_path))
     write_sealed(tmp_path / "config.json", {"schema": 5})
-    with pytest.raises(UsageError, match="is of schema 5, which another paceline wrote"):
-        read_settings(RunFolder(tmp_path))
+    with pytest.raises(UsageError, match="is of schema 5, made by another version of paceline"):
+        read_live(RunFolder(tmp_path))
 
 
 @pytest.mark.parametrize(

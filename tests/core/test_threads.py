@@ -114,4 +114,4 @@ def test_a_run_keeps_its_threads_and_predictions_mind_them(tmp_path: Path) -> No
     refused = run_paceline("simulate", *cluster, "--times", run, "-i", "3", cwd=tmp_path, check=2)
     assert f"2 workers x {threads} threads do not fit" in refused.stderr
     refused = run_paceline("calibrate", "record", run, "--profile", "p.json", cwd=tmp_path, check=2)
-    assert f"was run with {threads} threads and p.json is of workers with 1" in refused.stderr
+    assert f"was run with {threads} threads a worker, and 1 are in the profile p.json" in refused.stderr

@@ -13,8 +13,7 @@ from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
-from paceline.studies.calibrate.layers import LAYERS, SingleLayer, layer_subject
-from paceline.studies.calibrate.networks import draw_layer
+from paceline.studies.calibrate.layers import LAYERS, SingleLayer, draw_layer, layer_subject
 from timed_operators import time_operators
 
 NO_LAYERS = {

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from paceline import specs
-from paceline.records.lines import encode_line
+from paceline.records.files import encode_line
 from paceline.records.servers import read_server_log
 from paceline.strategies import STRATEGIES
 

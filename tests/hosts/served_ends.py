@@ -10,7 +10,7 @@ from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire.messages import Hello, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
-from paceline.runtimes.live.worker.server_client import ServerClient, ServerLost
+from paceline.runtimes.live.worker.server_comm import ServerClient, ServerLost
 from paceline.strategies.messages import Model, Push
 
 SECRET, LENGTH = Secret(b"a secret of the tests"), 100_000
@@ -33,7 +33,7 @@ def serve(address: str) -> None:
                 return
             if parcel is not None and isinstance(parcel.message, Hello):
                 known = True
-                server.bind(parcel, 0)
+                server.bind(parcel)
                 server.send(0, Welcome(0, False, ""))
             elif parcel is not None:
                 server.send(0, Model(parcel.message.grad + 1, 0, 0, 0, 0.0))

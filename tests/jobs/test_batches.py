@@ -15,7 +15,7 @@ from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.jobs.batches import batch_like, batch_loss, map_tensors, targets_of
 from paceline.jobs.build import checked_job
-from paceline.jobs.data.tensors import DatasetData
+from paceline.jobs.data import DatasetData
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 
@@ -150,8 +150,8 @@ def test_a_job_that_cannot_work_is_refused_before_it_starts(parts: Any, says: st
         ({"accumulate": 0}, "accumulate=0 is out of range"),
         ({"loader_workers": 1.5}, "loader_workers=1.5 is out of range"),
         ({"clip_norm": 0.0}, "clip_norm=0 is out of range"),
-        ({"precision": "fp16"}, "needs loss scaling, which is not supported; choose bf16"),
-        ({"precision": "half"}, "precision='half' is not known; choose fp32 or bf16"),
+        ({"precision": "fp16"}, "is not supported .fp16 needs loss scaling.; choose fp32 or bf16"),
+        ({"precision": "half"}, "precision='half' is not supported; choose fp32 or bf16"),
         ({"metrics": {"accuracy": max}}, "the metric 'accuracy' is computed on test data, and there is none"),
     ],
 )

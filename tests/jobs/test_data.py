@@ -7,9 +7,8 @@ from torch.utils.data import Dataset, IterableDataset, Subset, TensorDataset
 from paceline import specs
 from paceline.errors import UsageError
 from paceline.jobs import DATA
-from paceline.jobs.data.images import Images
-from paceline.jobs.data.synthetic import Synthetic
-from paceline.jobs.data.tensors import DatasetData, TensorData, as_data
+from paceline.jobs.data import DatasetData, TensorData, as_data
+from paceline.jobs.datasets import Images, Synthetic
 
 
 class Squares(Dataset[tuple[torch.Tensor, int]]):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from paceline.errors import UsageError
-from paceline.jobs.data.idx import FILES, Digits
+from paceline.jobs.datasets import FILES, Digits
 
 
 def test_the_split_is_1437_and_360_with_every_digit_in_proportion() -> None:

@@ -7,9 +7,7 @@ import torch
 from scipy.io import savemat
 
 from paceline.errors import UsageError
-from paceline.jobs.data.cifar10 import Cifar10
-from paceline.jobs.data.idx import FashionMnist, Mnist
-from paceline.jobs.data.svhn import Svhn
+from paceline.jobs.datasets import Cifar10, FashionMnist, Mnist, Svhn
 
 
 def idx(values: torch.Tensor) -> bytes:

@@ -105,7 +105,7 @@ def test_a_schedule_is_shown_as_the_spec_that_makes_it(name: str) -> None:
     [
         ("step:at=60+30", "'60\\+30' is not a list of epochs: they must be more than 0 and rise"),
         ("step:at=0", "more than 0"),
-        ("step:at=a", "'a' is not a list of epochs: write them as in 30\\+60\\+80"),
+        ("step:at=a", "'a' is not a list of epochs: they must be more than 0 and rise, as in 30\\+60\\+80"),
         ("step:gamma=0", "gamma=0 is out of range"),
         ("cosine:epochs=0", "epochs=0 is out of range"),
         ("cosine:epochs=5,warmup=5", "warmup=5 is too long; it must be less than epochs=5"),

@@ -16,7 +16,7 @@ from paceline.runtimes.config import read_config, write_config
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.wire.messages import Welcome
-from paceline.runtimes.live.worker import start
+from paceline.runtimes.live.worker import join as joining
 from paceline.runtimes.settings import Settings
 from paceline.specs.source import fingerprints, source_files
 
@@ -56,9 +56,9 @@ def test_code_in_a_run_folder_is_not_run(job, tmp_path, marker, monkeypatch, cap
     assert main(["train", "--resume", run]) == 2
     told = capsys.readouterr().err
     assert not marker.exists(), "it was run"
-    assert f"--resume {run} would run " in told
+    assert f"resuming {run} would run " in told
     assert "call build()" in told
-    assert "lies in the run folder itself; read it, then add --trust to run it all the same" in told
+    assert "lies in the run folder itself; read it, then trust the run to execute it all the same" in told
     for other in (["simulate", "--replay", run], ["predict", "--times", run, "--network", "1gbit"]):
         assert main(other) == 2
         assert "lies in the run folder itself; read it, then record a run" in capsys.readouterr().err
@@ -125,19 +125,10 @@ def test_joining_runs_no_code_that_the_user_did_not_name(tmp_path, marker, monke
     write_code(tmp_path / "mine.py", marker)
     settings = Settings(job=JobSpec(path="mine.py:build"), epochs=1, strategy="async")
     document = json.dumps({"settings": to_document(settings), "name": "x", "run": "0" * 16, "endpoints": []})
-    monkeypatch.setattr(start, "_request_rank", lambda *_: Welcome(2, False, document))
+    monkeypatch.setattr(joining, "_request_rank", lambda *_: Welcome(2, False, document))
 
     def join(**more):
-        start.join_run(
-            "tcp://x:1",
-            Secret.new(),
-            LiveOptions(),
-            tmp_path,
-            heartbeat=None,
-            stop_requested=lambda: False,
-            say=lambda _: None,
-            **more,
-        )
+        joining.join_run("tcp://x:1", Secret.new(), LiveOptions(), tmp_path, None, lambda: False, **more)
 
     with pytest.raises(UsageError, match=r"this host would import and call mine.py:build, from .*/mine.py"):
         join()

@@ -4,7 +4,7 @@ import torch
 from torch import nn, optim
 from torch.nn.functional import cross_entropy
 
-from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.data import TensorData
 from paceline.jobs.job import Job
 
 

@@ -22,12 +22,11 @@ from paceline.jobs.spec import JobSpec
 from paceline.records.events import MetricsRow
 from paceline.records.files import write_json
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import join_group
 from paceline.runtimes.live.worker.guard import leave
 from paceline.runtimes.live.worker.start import run_worker
@@ -148,7 +147,7 @@ class Process:
             ProcessTask(
                 settings=settings or SETTINGS[name],
                 options=LiveOptions(backend=backend),
-                place=self.place(),
+                info=self.place(),
                 runs=self.out / name,
                 heartbeat=pulse,
                 stop_requested=stop,

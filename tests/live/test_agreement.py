@@ -11,7 +11,7 @@ import torch
 from paceline.runtimes.live.run_store import RunStore
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
-from paceline.runtimes.live.worker.stopping import StopAtOnce, StopAtStep, StopByVote
+from paceline.runtimes.live.worker.stopping import AT_STEP, StopAtStep, StopByVote
 from paceline.strategies.base import Worker
 
 EMPTY = torch.zeros(0)
@@ -94,7 +94,7 @@ def test_votes_stop_all_at_once_and_until_then_the_user_hears_what_is_waited_for
 
 def test_one_worker_stops_at_once() -> None:
     asked = [False]
-    agreement = StopAtOnce(lambda: asked[0], lambda _: None)
+    agreement = StopByVote(lambda: asked[0], lambda _: None, AT_STEP, decided=lambda: asked[0])
     assert not agreement.reached(1)
     asked[0] = True
     assert agreement.reached(2)

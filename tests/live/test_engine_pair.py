@@ -18,13 +18,12 @@ from paceline.jobs.sharding import Shards
 from paceline.records.events import read_events
 from paceline.records.files import from_document
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import Totals
+from paceline.records.spans import TimeLedger, Totals
 from paceline.records.tensors import read_tensors
-from paceline.runtimes.config import read_settings
+from paceline.runtimes.config import read_live
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.start import run_worker
 from ports import free_ports
 from run_folders import checkpoints_of
@@ -81,7 +80,7 @@ def one_worker(tmp_path: Path, name: str) -> RunFolder:
         ProcessTask(
             settings=alone,
             options=LiveOptions(threads=1),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=tmp_path,
             heartbeat=pulse,
             stop_requested=lambda: False,
@@ -180,7 +179,9 @@ def test_training_by_a_schedule_is_training_by_the_backend(out: Path, name: str)
     )
     assert torch.equal(*ranks), "replicas are equal to the last bit"
     assert (ranks[0] - native).abs().max() <= 1e-6
-    assert read_settings(run_of(out, f"cnn-{name}")).collective == name, "so that it goes on with --resume"
+    assert read_live(run_of(out, f"cnn-{name}")).settings.collective == name, (
+        "so that it goes on with --resume"
+    )
 
 
 @pytest.mark.parametrize("name", SCHEDULES)

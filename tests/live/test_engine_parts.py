@@ -16,15 +16,14 @@ from torch import Tensor, nn
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.observer import Observer, Started
-from paceline.records.spans import StepRecord, Totals
-from paceline.runtimes.config import read_settings, resolved, write_config
+from paceline.records.spans import StepRecord, TimeLedger, Totals
+from paceline.records.summary import Observer, Started
+from paceline.runtimes.config import read_live, resolved, write_config
 from paceline.runtimes.flat import CONTROL, flatten_parameters
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.run_store import check_equal
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker import recorder as recorder_module
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.live.worker.recorder import StepRecorder
@@ -35,11 +34,6 @@ from paceline.runtimes.replica import stream_seed
 from paceline.runtimes.session import Position, Save
 from paceline.runtimes.settings import Every, Settings
 from paceline.strategies.effects import BucketedMean
-
-
-class Done:
-    def wait(self) -> None:
-        pass
 
 
 class ScriptedGroup:
@@ -55,10 +49,10 @@ class ScriptedGroup:
     def sum(self, tensor: Tensor) -> None:
         self.sums.append(tensor.numel())
 
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Done:
+    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> Callable[[], None]:
         self.sums.append(tensor.numel())
         done()
-        return Done()
+        return lambda: None
 
     def traffic(self, tensor: Tensor) -> tuple[int, int]:
         return tensor.nbytes, tensor.nbytes
@@ -235,7 +229,7 @@ def alike(
         ProcessTask(
             settings=settings,
             options=LiveOptions(),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=Path("runs"),
             heartbeat=None,
             stop_requested=lambda: False,
@@ -250,9 +244,9 @@ def alike(
 def test_settings_come_back_from_the_folder(tmp_path) -> None:
     settings = Settings(job=JobSpec(model="mlp"), iterations=7, batch_sizes=(3, 4), slow={1: 2.5})
     write_config(RunFolder(tmp_path), settings, "live", {})
-    assert read_settings(RunFolder(tmp_path)) == resolved(settings)
+    assert read_live(RunFolder(tmp_path)).settings == resolved(settings)
     with pytest.raises(UsageError, match="not the folder of a run"):
-        read_settings(RunFolder(tmp_path / "nowhere"))
+        read_live(RunFolder(tmp_path / "nowhere"))
 
 
 @pytest.mark.parametrize(
@@ -276,7 +270,7 @@ def test_what_cannot_run_is_refused_before_anything_is_written(
             ProcessTask(
                 settings=settings,
                 options=LiveOptions(),
-                place=ProcessInfo(),
+                info=ProcessInfo(),
                 runs=tmp_path,
                 heartbeat=None,
                 stop_requested=lambda: False,
@@ -315,7 +309,7 @@ def run_alone(tmp_path: Path, iterations: int, resume: RunFolder | None = None) 
         ProcessTask(
             settings=settings,
             options=LiveOptions(threads=1),
-            place=ProcessInfo(),
+            info=ProcessInfo(),
             runs=tmp_path,
             heartbeat=witness,
             stop_requested=lambda: False,
@@ -336,9 +330,9 @@ def test_a_refused_resume_changes_nothing(tmp_path: Path) -> None:
     """If this failed, the settings of a run would be lost by asking for too little."""
     folder = run_alone(tmp_path, 6).folder
     before = files_of(folder)
-    with pytest.raises(UsageError, match=r"^4 iterations end at step 4, and .* is at step 6; ask for more$"):
+    with pytest.raises(UsageError, match=r"is at step 6, and these settings end at step 4; ask for more"):
         run_alone(tmp_path, 4, folder)
-    with pytest.raises(UsageError, match="is complete: it ended at step 6; ask for more"):
+    with pytest.raises(UsageError, match="is at step 6, and these settings end at step 6; ask for more"):
         run_alone(tmp_path, 6, folder)
     assert files_of(folder) == before
 
@@ -398,7 +392,6 @@ def test_a_worker_that_has_saved_waits_for_the_others_and_does_not_stand_still(c
     run.comm, run.me, run.position = Waiting(), SimpleNamespace(rank=0, clock=1), Position()  # type: ignore[assignment]
     run.held = SimpleNamespace(commit=lambda *_: phases.append(f"{phases[-1]}: commits"))  # type: ignore[assignment]
     run._write_checkpoint = lambda: phases.append(f"{phases[-1]}: saves")  # type: ignore[method-assign]
-    run._checkpoints = None  # type: ignore[assignment]
     run.heartbeat = SimpleNamespace(enter=phases.append)  # type: ignore[assignment]
     run.recorder = StepRecorder(ScriptedGroup(), lambda _: None, TimeLedger())
     run._save(Save())

@@ -13,7 +13,7 @@ from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config, write_config
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.run_folder import agree_on_folder
 from paceline.runtimes.settings import Settings
 
@@ -41,7 +41,7 @@ def agree(runs: Path, name: Any, identity: RunIdentity) -> RunFolder:
     task = ProcessTask(
         settings=SETTINGS,
         options=LiveOptions(),
-        place=place,
+        info=place,
         runs=runs,
         heartbeat=None,
         stop_requested=lambda: False,

@@ -14,9 +14,9 @@ import torch
 from command import run_paceline
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import read_tensors
-from paceline.runtimes.live.launcher import forking, processes, start
+from paceline.runtimes.live.launcher import forking, launch, processes
 from paceline.runtimes.live.launcher.forking import ForkServer
-from paceline.runtimes.live.launcher.start import starting
+from paceline.runtimes.live.launcher.launch import starting
 
 JOB = """
 import json, os, random, sys
@@ -64,7 +64,7 @@ def trained(home, first=lambda: None):
 
 
 def never_fork():
-    start.may_fork = lambda: False
+    launch.may_fork = lambda: False
 
 
 def test_forked_workers_train_what_new_interpreters_train(tmp_path):
@@ -100,8 +100,13 @@ def ended(server, command, count=1):
     """The exit codes of so many processes of a fork server."""
     with server:
         children = list(server.start(command, [dict(os.environ)] * count))
-        assert {psutil.Process(child.pid).ppid() for child in children} <= {os.getpid()}
-        return [child.wait() for child in children]
+        assert {psutil.Process(child).ppid() for child in children} <= {os.getpid()}
+        return [code_of(child) for child in children]
+
+
+def code_of(child):
+    """The exit code of a child, once it has ended."""
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
 def be(command):
@@ -133,7 +138,7 @@ def test_a_fork_server_that_is_killed_leaves_nobody_behind(when):
             os.kill(server._pid, signal.SIGKILL)
         program = [sys.executable, "-c", "raise SystemExit(7)"]
         children = list(server.start(program, [dict(os.environ)] * 2))
-        assert [child.wait() for child in children] == [7, 7], "new interpreters take their place"
+        assert [code_of(child) for child in children] == [7, 7], "new interpreters take their place"
     end = time.monotonic() + 20
     while any(
         child.status() != psutil.STATUS_ZOMBIE for child in psutil.Process().children() if child not in before

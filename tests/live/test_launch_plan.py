@@ -7,13 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from paceline.cli.resuming import ResumeOptions
-from paceline.cli.train import train
+from paceline.cli.train import ResumeOptions, train
 from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launcher.launch import environments, paceline_command
+from paceline.runtimes.live.launcher.peers import Rendezvous
 from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.rendezvous import Rendezvous
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret
 from ports import free_ports
@@ -176,7 +175,7 @@ def test_a_trusted_run_is_told_how_it_goes_on_with_trust(
     """If this failed, the Resume line of a job in its run folder would be refused when it is typed."""
     folder, plans = saved_run(tmp_path / "run", 4), []
     monkeypatch.setattr(
-        "paceline.runtimes.live.launcher.start.launch", lambda _, plan, **__: plans.append(plan) or 0
+        "paceline.runtimes.live.launcher.launch.launch", lambda _, plan, **__: plans.append(plan) or 0
     )
     monkeypatch.delenv("RANK", raising=False)
     for trust in (False, True):

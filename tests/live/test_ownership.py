@@ -96,8 +96,8 @@ def test_damaged_lines_do_not_keep_a_run_from_going_on(run):
         lines[number - 1] = b"\x00" * 40 + b"\n"
         file.write_bytes(b"".join(lines))
     done = resume(run, "-i", "35")
-    assert "events/rank-1.jsonl: line 5 is damaged" in done.stderr
-    assert "metrics.jsonl: line 2 is damaged" in done.stderr
+    assert "events/rank-1.jsonl: damaged lines, the first of 1 is line 5" in done.stderr
+    assert "metrics.jsonl: damaged lines, the first of 1 is line 2" in done.stderr
     totals = json.loads((run / "summary.json").read_text())["totals"]
     assert [part["damaged"] for part in totals] == [0, 1]
     assert len((run / "metrics.jsonl").read_text().splitlines()) == 3

@@ -1,16 +1,18 @@
 """Replicas are compared by their bits."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from paceline.errors import RunFailed
 from paceline.runtimes.live.worker.drift import (
     DriftCheck,
-    describe_drift,
-    equal_when_saved,
     exact_hash,
+    find_drift,
     parameter_hash,
 )
+from paceline.runtimes.live.worker.run_folder import load_shared
 from paceline.strategies.base import Worker
 
 
@@ -32,25 +34,29 @@ def test_a_hash_knows_every_bit_but_those_of_what_is_no_number(dtype):
     assert 0 <= parameter_hash(params) < 2**53
 
 
+class Script:
+    """The hashes that all workers have exchanged."""
+
+    def __init__(self, hashes: str) -> None:
+        self.hashes = hashes
+
+    def exchange(self, _):
+        return list(self.hashes)
+
+
 def test_those_who_differ_from_most_are_named():
-    assert describe_drift(["a", "b", "a"]) == "the parameters of rank 1 are not those of ranks 0 and 2"
-    assert describe_drift(["a", "b"]) == "the parameters of ranks 0 and 1 differ"
-    assert describe_drift(["a", "b", "b", "a"]) == "the parameters of ranks 0, 1, 2 and 3 differ"
+    def told(hashes: str) -> str:
+        return find_drift(Script(hashes), torch.ones(3))
 
-
-class Pair:
-    """One of two workers; the other one's documents are played from a script."""
-
-    def __init__(self, other: str) -> None:
-        self.other = other
-
-    def exchange(self, document):
-        return [document, self.other]
+    assert told("aba") == "the parameters of rank 1 are not those of ranks 0 and 2"
+    assert told("ab") == "the parameters of ranks 0 and 1 differ"
+    assert told("abba") == "the parameters of ranks 0, 1, 2 and 3 differ"
+    assert told("aaa") == ""
 
 
 def test_a_difference_is_told_with_the_last_step_at_which_there_was_none():
     me = Worker(0, 2, torch.ones(4), torch.zeros(4), torch.zeros(0))
-    alike = DriftCheck(Pair("other"), me)
+    alike = DriftCheck(Script("ab"), me)
     me.clock = 64
     alike.compare(alike.numbers())
     me.clock = 128
@@ -63,9 +69,22 @@ def test_a_difference_is_told_with_the_last_step_at_which_there_was_none():
 
 def test_replicas_that_differ_in_a_checkpoint_are_named_and_it_is_not_used():
     notes: list[str] = []
-    params = torch.ones(3)
-    assert equal_when_saved(Pair(exact_hash(params)), params, 20, notes.append)
-    assert not equal_when_saved(Pair("other"), params, 20, notes.append)
+
+    class Pair:
+        """One of two workers; the other one has other parameters in the newer checkpoint."""
+
+        rank, workers = 0, 2
+        exchanged = 0
+
+        def exchange(self, document):
+            self.exchanged += 1
+            return [document, "other" if self.exchanged == 2 else document]
+
+    checkpoints = SimpleNamespace(
+        valid_steps=lambda _: ([20, 10], []), load=lambda *_: {"replica": {"params": torch.ones(3)}}
+    )
+    prepared = SimpleNamespace(servers=0, strategy=SimpleNamespace(replicated=True))
+    assert load_shared(checkpoints, Pair(), prepared, notes.append)[0] == 10
     assert notes == [
         "in the checkpoint of step 20 the parameters of ranks 0 and 1 differ; this checkpoint is not used"
     ]

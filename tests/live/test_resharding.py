@@ -8,15 +8,18 @@ import pytest
 import torch
 
 from command import run_json, run_paceline
-from paceline.cli.options import RunOptions
-from paceline.cli.reshard import make_folder
-from paceline.cli.resuming import name_folder, repeated_settings
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.folder import RunFolder, check_writable
+from paceline.records.summary import Observer
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_config, write_config
-from paceline.runtimes.live.launcher.resharding import with_workers
+from paceline.runtimes.live.launcher.launch import environments
+from paceline.runtimes.live.launcher.plan import LaunchPlan
+from paceline.runtimes.live.launcher.resharding import reshard_beside, with_workers
+from paceline.runtimes.live.options import LiveOptions
+from paceline.runtimes.live.process_info import ProcessInfo
+from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.settings import Settings
 
 TRAIN = (
@@ -105,7 +108,7 @@ def test_resuming_is_refused_at_once_and_in_a_sentence(tmp_path):
     train(*TRAIN, "-i", "10", home=tmp_path)
     done = run_paceline("train", "--resume", "latest", cwd=tmp_path, check=2)
     assert done.stderr.endswith(
-        "is complete: it ended at step 10; ask for more epochs or iterations to go on\n"
+        "is at step 10, and these settings end at step 10; ask for more epochs or iterations\n"
     )
     told = run_paceline("train", "--resume", "nowhere", cwd=tmp_path, check=2).stderr
     assert "nowhere is not the folder of a run: there is no such folder" in told
@@ -132,19 +135,27 @@ def test_a_place_where_no_folder_can_be_made_is_refused_with_the_command_that_ma
     with pytest.raises(
         UsageError, match=r"make it elsewhere with 'paceline reshard .*it --workers 1 --runs FOLDER'"
     ):
-        make_folder(folder, 1, trust=False)
+        reshard_beside(folder, 1, trust=False)
 
 
-def test_the_command_that_resumes_a_resumed_run_repeats_how_long():
-    assert repeated_settings(RunOptions(epochs=40, target_accuracy=0.97), trust=True) == {
-        "trust": True,
-        "epochs": 40,
-        "target_accuracy": 0.97,
-    }
-    folder = RunFolder(Path("runs/it"))
-    assert name_folder(["train", "--resume", "latest", "-i", "3"], folder) == [
-        *("train", "--resume", "runs/it", "-i", "3")
-    ]
-    assert name_folder(["train", "--resume=latest"], folder) == ["train", "--resume", "runs/it"]
-    for runs in (["--runs", "runs"], ["--runs=runs"]):  # or every worker would refuse it beside a folder
-        assert name_folder(["train", *runs, "--resume", "latest"], folder) == ["train", "--resume", "runs/it"]
+def test_the_command_that_resumes_a_resumed_run_repeats_how_long(tmp_path):
+    settings = Settings(job=JobSpec(), epochs=40)
+    request = TrainRequest(
+        asked=lambda _: settings,
+        given={"epochs": 40, "target_accuracy": 0.97, "seed": 1},
+        options=LiveOptions(),
+        observe=lambda _: Observer(),
+        runs=tmp_path,
+        resume=RunFolder(tmp_path),
+        trust=True,
+    )
+    assert request.repeated() == {"trust": True, "epochs": 40, "target_accuracy": 0.97}
+
+
+def test_workers_go_on_in_the_folder_that_their_launcher_found(tmp_path):
+    """If this failed, a worker would look for the latest run itself, and might find another one."""
+    plan = LaunchPlan(resume=tmp_path / "it")
+    found = environments(plan, 29500, tmp_path, tmp_path / "secret", {})[1]
+    assert ProcessInfo.from_environment(found).resume == tmp_path / "it"
+    found = environments(LaunchPlan(), 29500, tmp_path, tmp_path / "secret", {})[1]
+    assert ProcessInfo.from_environment(found).resume is None

@@ -25,8 +25,8 @@ from paceline.errors import RunFailed, UsageError
 from paceline.runtimes.live import store_server
 from paceline.runtimes.live.failures import Failure, read_failure
 from paceline.runtimes.live.launcher import peers
+from paceline.runtimes.live.launcher.peers import Rendezvous
 from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.rendezvous import Rendezvous
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import RunStore, port_number
 from paceline.runtimes.live.secret import Secret, agree, agreed_folder, enter, run_secret, store_key
@@ -102,7 +102,7 @@ def test_a_key_is_waited_for_and_a_wait_ends(store: RunStore) -> None:
     assert lost_peer(raised.value)
     assert store.check(["late"]), "an answer that comes late is not taken for another's"
     other.set("never", "")
-    assert store.peek(["late", "never"]) == [b"here", b""]
+    assert store.peek(["late", "never"]) == (b"here", b"")
 
 
 def test_torch_forms_a_group_over_it(server: StoreServer) -> None:
@@ -246,7 +246,7 @@ def test_a_failure_from_another_host_is_text_and_nothing_else() -> None:
     failure = Failure(
         rank=1, host="b", kind="error", message="bad\x1b[31m\x9b label\u202e", traceback="a\nb\x07", at=1.0
     )
-    read = read_failure(failure.to_json().encode())
+    read = read_failure(failure.to_json())
     assert read is not None
     assert (read.message, read.traceback) == ("bad [31m  label ", "a\nb ")
     good = json.loads(failure.to_json())

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from paceline.records.checkpoints import Checkpoints, Commits
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunLock
 from paceline.runtimes.config import read_config
 from paceline.runtimes.live.safe_checkpoints import CompleteSteps, complete_steps, newest_safe, safe
 from run_folders import checkpoints_of, saved_run

@@ -7,10 +7,10 @@ import pytest
 
 from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, frames_of, users_frame
 from paceline.runtimes.live.launcher import hangs, peers
-from paceline.runtimes.live.launcher.hangs import Hang, HangLimits, HangWatch, Stall, StallDetector
+from paceline.runtimes.live.launcher.hangs import Hang, HangWatch, Stall, StallDetector
 from paceline.runtimes.live.launcher.processes import Activity, Process
 from paceline.runtimes.live.process_info import ProcessInfo
-from paceline.runtimes.live.timeouts import AFTER_END
+from paceline.runtimes.live.timeouts import AFTER_END, HANG
 
 RUNNING = Activity(stopped=False, ticks=1)
 
@@ -21,7 +21,7 @@ def pulse(phase: Phase, since: float, step: int = 5) -> Progress:
 
 def trained(longest: float) -> StallDetector:
     """One that has seen a process be in forward for so long."""
-    detector = StallDetector(HangLimits())
+    detector = StallDetector()
     assert detector.look(pulse("forward", 100.0), RUNNING, 100.1) is None
     assert detector.look(pulse("exchange", 100.0 + longest), RUNNING, 100.2 + longest) is None
     return detector
@@ -44,7 +44,7 @@ def test_waiting_for_others_is_no_stall_and_neither_is_a_long_start() -> None:
     waits = pulse("exchange", 200.0)
     assert detector.look(waits, RUNNING, 10_000.0) is None
     assert detector.look(waits, RUNNING, 10_000.0, alone=True) is not None, "there is nobody to wait for"
-    fresh = StallDetector(HangLimits())
+    fresh = StallDetector()
     assert fresh.look(pulse("forward", 200.0, step=0), RUNNING, 300.0) is None
     told = fresh.look(pulse("starting", 200.0, step=0), RUNNING, 330.0)
     assert told is not None
@@ -95,7 +95,7 @@ def test_a_first_evaluation_is_not_ended_while_it_computes() -> None:
 @pytest.mark.parametrize("phase", ["starting", "data", "forward", "backward", "apply"])
 def test_nobody_is_ended_before_its_first_step(phase: Phase) -> None:
     """If this failed, a model that takes three minutes to compile would be killed the moment it is mentioned."""
-    detector = StallDetector(HangLimits())
+    detector = StallDetector()
     assert detector.look(pulse(phase, 200.0, step=0), RUNNING, 310.0) is None
     found = detector.look(pulse(phase, 200.0, step=0), RUNNING, 330.0)
     assert found == Stall(200.0, float("inf"), phase, stopped=False)
@@ -145,7 +145,7 @@ def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_wor
     tmp_path: Path,
 ) -> None:
     """If this failed, a stopped worker would hold a finished run for ever, or a long trace would be cut off."""
-    watch = HangWatch([], tmp_path, HangLimits(), say=lambda _: None)
+    watch = HangWatch([], tmp_path, say=lambda _: None)
     worker, server = Process("worker", 1), Process("server", 0)
 
     def ends(process: Process, stopped: bool, over_at: float | None) -> float:
@@ -155,7 +155,7 @@ def test_once_the_run_is_over_a_stopped_process_has_ten_seconds_and_one_that_wor
     assert ends(worker, True, None) == 320.0
     assert ends(worker, True, 210.0) == 210.0 + AFTER_END
     assert ends(server, False, 210.0) == 210.0 + AFTER_END
-    assert ends(worker, False, 210.0) == 210.0 + HangLimits().hang
+    assert ends(worker, False, 210.0) == 210.0 + HANG
 
 
 def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,10 +164,10 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
     places = [ProcessInfo(rank=rank, workers=2, launch=tmp_path) for rank in (0, 1)]
     processes = [Process("worker", rank) for rank in (0, 1)]
     for process in processes:
-        process.child = type("Child", (), {"pid": 1})()  # type: ignore[assignment]
+        process.pid = 1
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(hangs, "HANG_LOOK", 0.0)
-    watch = HangWatch(processes, tmp_path, HangLimits(notice=0.0, first_time=0.0), say=told.append)
+    watch = HangWatch(processes, tmp_path, 0.0, say=told.append)
     with Heartbeat(places[0]) as one, Heartbeat(places[1]) as other:
         for heartbeat in (one, other):
             heartbeat.beat(3)
@@ -185,14 +185,14 @@ def test_only_the_first_to_stand_still_is_accused(tmp_path: Path, monkeypatch: p
 def watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator["Watched"]:
     """One process in forward, and the clock of its launcher."""
     process = Process("worker", 0)
-    process.child = type("Child", (), {"pid": 1})()  # type: ignore[assignment]
+    process.pid = 1
     monkeypatch.setattr(hangs, "activity", lambda pid: RUNNING)
     monkeypatch.setattr(hangs, "ask_for_stack", lambda *_: [])
     with Heartbeat(ProcessInfo(rank=0, workers=1, launch=tmp_path)) as heartbeat:
         heartbeat.beat(3)
         heartbeat.enter("forward")
         made = Watched(heartbeat.progress().since)
-        made.watch = HangWatch([process], tmp_path, HangLimits(), say=made.told.append)
+        made.watch = HangWatch([process], tmp_path, say=made.told.append)
         monkeypatch.setattr(hangs.time, "monotonic", lambda: made.now)
         yield made
 

@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import KINDS, Span, StepRecord, Totals
+from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger, Totals
 
 
 def record(*parts: tuple[str, float], sent: int = 0, **changes: object) -> StepRecord:

@@ -8,14 +8,13 @@ from pathlib import Path
 import pytest
 
 from paceline.errors import RunFailed, UsageError
-from paceline.records.folder import RunFolder
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock
 
 HOLD = """
 import sys
 from pathlib import Path
 from paceline.records.folder import RunFolder
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunLock
 lock = RunLock.{how}(RunFolder(Path(sys.argv[1])), 0)
 print("held", flush=True)
 sys.stdin.read()

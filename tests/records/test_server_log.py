@@ -96,7 +96,7 @@ def test_a_damaged_entry_keeps_its_place_so_that_a_run_can_resume_twice(tmp_path
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join([lines[0], b"{]\n", *lines[2:]]))
     (told,) = keep_entries(path, 3)
-    assert f"{path}: line 2 is damaged" in told
+    assert f"{path}: damaged lines, the first of 1 is line 2" in told
     assert keep_entries(path, 3) == []
     assert list(read_server_log(path)) == [Ticked(1.0), Damaged(1.0), Ticked(3.0)]
     assert totals_of(list(read_server_log(path))).damaged == 1
@@ -168,5 +168,5 @@ def test_a_summary_is_read_back_and_that_of_another_version_is_refused(tmp_path)
     write_json(folder.summary, summary.to_json())
     assert read_summary(folder) == summary
     write_json(folder.summary, {**summary.to_json(), "schema": 1})
-    with pytest.raises(UsageError, match="of schema 1, made by an older version of paceline"):
+    with pytest.raises(UsageError, match="of schema 1, made by another version of paceline"):
         read_summary(folder)

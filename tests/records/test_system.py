@@ -5,7 +5,7 @@ import sys
 import threading
 import time
 
-from paceline.records.system import SystemSampler
+from paceline.records.load import SystemSampler
 
 
 def busy(seconds: float) -> None:

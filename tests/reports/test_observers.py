@@ -8,10 +8,9 @@ import pytest
 
 from paceline.records.events import MetricsRow, Scores
 from paceline.records.files import from_document
-from paceline.records.observer import Observer, Started
 from paceline.records.spans import StepBreakdown, Totals
-from paceline.records.summary import SCHEMA, Summary
-from paceline.reports import meters
+from paceline.records.summary import SCHEMA, Observer, Started, Summary
+from paceline.reports import progress
 from paceline.reports.progress import ConsoleObserver, JsonObserver, Tee, header
 
 RUN = Started(
@@ -58,8 +57,8 @@ def _a_plain_terminal(monkeypatch):
 
 
 def play(observer, monkeypatch, interval: float = 0.0) -> None:
-    monkeypatch.setattr(meters.ProgressBar, "interval", interval)
-    monkeypatch.setattr(meters.ProgressLines, "interval", interval)
+    monkeypatch.setattr(progress, "BAR_EVERY", interval)
+    monkeypatch.setattr(progress, "LINE_EVERY", interval)
     observer.started(RUN)
     for row in ROWS:
         observer.stepped(row.step, 64, 0.25, row.seconds)
@@ -154,7 +153,7 @@ def test_an_encoding_without_blocks_gets_ascii_bars(monkeypatch):
 
 
 def test_a_run_that_never_finishes_leaves_the_terminal_tidy(monkeypatch):
-    monkeypatch.setattr(meters.ProgressBar, "interval", 0.0)
+    monkeypatch.setattr(progress, "BAR_EVERY", 0.0)
     terminal = Terminal()
     observer = ConsoleObserver(terminal, terminal)
     observer.started(RUN)
@@ -232,7 +231,7 @@ def test_the_header_tells_batches_where_they_differ_and_where_a_run_goes_on():
 
 
 def test_a_run_of_steps_counts_steps_and_simulated_seconds_are_called_so(monkeypatch):
-    monkeypatch.setattr(meters.ProgressLines, "interval", 0.0)
+    monkeypatch.setattr(progress, "LINE_EVERY", 0.0)
     out, err = io.StringIO(), io.StringIO()
     observer = ConsoleObserver(out, err, clock="simulated")
     observer.started(replace(RUN, last_step=14500))

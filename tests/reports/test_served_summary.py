@@ -6,12 +6,10 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.records.ledger import TimeLedger
 from paceline.records.servers import MembershipChange, ServerTotals
-from paceline.records.spans import KINDS, Totals
+from paceline.records.spans import KINDS, TimeLedger, Totals
 from paceline.records.summary import Summary
-from paceline.reports.staleness import ROWS, histogram
-from paceline.reports.summary import summary_text
+from paceline.reports.summary import ROWS, histogram, summary_text
 
 SUMMARY = Summary(
     name="digits",
@@ -132,7 +130,7 @@ def test_of_many_workers_the_fastest_the_slowest_and_the_one_that_waited_longest
 def test_a_crowd_that_comes_and_goes_is_counted_and_not_listed():
     many = [MembershipChange(rank, 1.0 + rank, "joined", 0, 2 + rank) for rank in range(20)]
     lines = served([worker(50, 1.0)] * 2, server({0: 100}, changes=many))
-    assert lines[-1] == "and 12 more who joined, left or died"
+    assert lines[-1] == "and 12 more that joined, left or died"
     assert sum("joined after" in line for line in lines) == 8
 
 

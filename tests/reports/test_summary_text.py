@@ -4,8 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import KINDS, Span, StepRecord, Totals
+from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger, Totals
 from paceline.records.summary import Summary
 from paceline.reports.summary import summary_text
 from paceline.reports.text import bar, figure, percent, rounded_to_add_up, time_left

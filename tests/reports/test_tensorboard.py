@@ -5,9 +5,8 @@ import pytest
 
 from paceline.errors import UsageError
 from paceline.records.events import MetricsRow, Scores
-from paceline.records.observer import Started
 from paceline.records.spans import StepBreakdown, Totals
-from paceline.records.summary import Summary
+from paceline.records.summary import Started, Summary
 from paceline.reports.tensorboard import TensorBoardObserver
 
 STARTED = Started(

@@ -11,7 +11,7 @@ from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
 from paceline.runtimes.live.wire.messages import Hello, Welcome
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
-from paceline.runtimes.live.worker.server_client import ServerClient
+from paceline.runtimes.live.worker.server_comm import ServerClient
 from paceline.strategies.base import server_slices
 
 SECRET = Secret(b"a secret of the tests")
@@ -43,8 +43,7 @@ def a_worker(
                 sockets.send(number, memory.hello(rank) if shared else Hello(rank))
                 parcel = server.receive(5)
                 assert parcel is not None
-                server.bind(parcel, rank)
-                assert server.attach(rank, parcel.message) is shared
+                assert server.bind(parcel) is shared
                 server.send(rank, Welcome(rank, shared, ""))
                 assert sockets.receive(5).message == Welcome(rank, shared, "")
             yield sockets, params, grad

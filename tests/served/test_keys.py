@@ -41,7 +41,9 @@ def test_a_secret_does_not_show() -> None:
 def test_a_short_secret_is_refused(text: bytes, tmp_path: Path) -> None:
     path = tmp_path / "secret"
     path.write_bytes(text)
-    with pytest.raises(UsageError, match=r"holds \d+ bytes and needs at least 16") as mistake:
+    with pytest.raises(
+        UsageError, match=r"a secret of \d+ bytes can be guessed: it needs at least 16"
+    ) as mistake:
         Secret.read(path)
     assert "\n" not in str(mistake.value)
 

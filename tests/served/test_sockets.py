@@ -11,11 +11,12 @@ from served_transport import LENGTH, SECRET, a_server, a_worker, flat_memory
 from paceline.errors import UsageError
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import MAX_WAITING, ServerSocket
-from paceline.runtimes.live.wire.messages import Contribution, Document, Hello, Refusal, Result, ShardSaved
+from paceline.runtimes.live.wire.messages import Contribution, Hello, Refusal, Reply, RequestRank, Result
 from paceline.runtimes.live.wire.shared_flat import SharedFlat
 from paceline.runtimes.live.worker.guard import lost_peer
-from paceline.runtimes.live.worker.server_client import ServerClient, ServerLost
+from paceline.runtimes.live.worker.server_comm import ServerClient, ServerLost
 from paceline.strategies.base import server_slices
+from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Join, Model, Pause, Pull, Push
 
 
@@ -27,14 +28,14 @@ def test_gradients_and_models_arrive_the_same_through_memory_and_network(shared:
             worker.send(0, Push(grad, step, step, 32))
             parcel = server.receive(5)
             assert parcel is not None
-            assert (parcel.sender, parcel.stop, parcel.depth) == (0, False, 1)
+            assert (parcel.sender, parcel.stop, parcel.depth) == (Peer("worker", 0), False, 1)
             assert torch.equal(parcel.message.grad, grad)
             model = torch.arange(LENGTH) * 0.25 - step
             assert server.send(0, Model(model, step, 1, 2, 0.5))
             kept = model.clone()
             model.zero_()  # a server may change what it has sent at once
             arrival = worker.receive(5)
-            assert (arrival.sender, arrival.stop) == (0, False)
+            assert (arrival.sender, arrival.stop) == (Peer("server", 0), False)
             assert arrival.message.params.data_ptr() == params.data_ptr(), "received by way of a copy"
             assert torch.equal(params, kept)
 
@@ -51,7 +52,7 @@ def test_each_server_has_its_part() -> None:
                     assert parcel is not None
                     assert torch.equal(parcel.message.grad, server_slices(grad, 2)[number])
                     server.send(0, Model(parcel.message.grad + 1, 0, 0, 0, 0.0))
-                assert {worker.receive(5).sender for _ in range(2)} == {0, 1}
+                assert {worker.receive(5).sender.rank for _ in range(2)} == {0, 1}
                 assert torch.equal(params, grad + 1)
             first.forget(0)
             second.forget(0)
@@ -64,7 +65,7 @@ def test_other_messages_travel_beside() -> None:
         parcel = server.receive(5)
         assert parcel is not None
         assert torch.equal(parcel.message.tensor, buffers)
-        server.send(0, Result("0", buffers * 2), stop=True)
+        server.send(0, Result((0,), buffers * 2), stop=True)
         arrival = worker.receive(5)
         assert arrival.stop
         assert torch.equal(arrival.message.tensor, buffers * 2)
@@ -75,7 +76,7 @@ def test_the_depth_counts_what_waits() -> None:
     with a_server() as server, a_worker(server) as (one, _, grad), a_worker(server, rank=1) as (other, *_):
         one.send(0, Push(grad, 0, 0, 1))
         other.send(0, Pause())
-        other.send(0, Document("x"))
+        other.send(0, Contribution("gather", document="x"))
         assert server.receive(5) is not None
         time.sleep(0.3)
         parcels = [server.receive(1), server.receive(1)]
@@ -104,9 +105,8 @@ def test_a_worker_that_was_given_up_is_not_known_any_more() -> None:
         server.heard(0)
         server.forget(0)
         assert server.receive(0.2) is None, "what it had said before was kept"
-        assert not server.send(0, ShardSaved(1))
-        with pytest.raises(KeyError):
-            server.heard(0)
+        assert not server.send(0, Reply("1"))
+        assert server.heard(0) is None
 
 
 def test_a_flood_is_bounded_and_the_others_are_served() -> None:
@@ -118,7 +118,7 @@ def test_a_flood_is_bounded_and_the_others_are_served() -> None:
         parcels = []
         while len(parcels) < 2 * MAX_WAITING and (parcel := server.receive(0.5)) is not None:
             parcels.append(parcel)
-        assert any(parcel.sender == 1 for parcel in parcels)
+        assert any(parcel.sender.rank == 1 for parcel in parcels)
         assert max(parcel.depth for parcel in parcels) <= MAX_WAITING + 1
         assert server.refused["too many"] > 0
 
@@ -144,15 +144,15 @@ def test_a_worker_is_heard_while_it_lives() -> None:
         server.heard(0)
         time.sleep(1.2)
         assert time.monotonic() - server.heard(0) > 1
-        assert not server.send(0, ShardSaved(1)), "its connection is gone"
+        assert not server.send(0, Reply("1")), "its connection is gone"
 
 
 def test_a_server_that_ends_is_lost_after_its_last_words() -> None:
     server = a_server()
     with a_worker(server) as (worker, *_):
-        server.send(0, ShardSaved(7))
+        server.send(0, Reply("7"))
         server.close()
-        assert worker.receive(5).message == ShardSaved(7)
+        assert worker.receive(5).message == Reply("7")
         began = time.monotonic()
         with pytest.raises(ServerLost, match=r"server 0 at tcp://127.0.0.1:\d+ is lost") as lost:
             worker.receive(30)
@@ -216,9 +216,9 @@ def test_a_server_listens_on_other_addresses_too() -> None:
     with ServerSocket(SECRET, "::1", torch.empty(1), 0, 1) as server:
         assert server.endpoint.startswith("tcp://[::1]:")
         with ServerClient(SECRET, [server.endpoint], SharedFlat("test")) as worker:
-            worker.send(0, Hello(-1))
+            worker.send(0, RequestRank())
             parcel = server.receive(5)
             assert parcel is not None
-            assert (parcel.sender, parcel.message.rank) == (-1, -1)
-            server.reply(parcel, Refusal("full"))
+            assert (parcel.sender.rank, parcel.message) == (-1, RequestRank())
+            server.reply(parcel.connection, Refusal("full"))
             assert worker.receive(5).message == Refusal("full")

@@ -32,7 +32,7 @@ from paceline.runtimes.live.wire.encoding import pack
 from paceline.runtimes.live.wire.listener import MOST_UNPROVEN
 from paceline.runtimes.live.wire.messages import Hello
 from paceline.runtimes.live.wire.noise import MESSAGE, Handshake
-from paceline.runtimes.live.worker.server_client import ServerConnection
+from paceline.runtimes.live.worker.server_comm import ServerConnection
 from paceline.strategies.messages import Join, Model, Push
 
 
@@ -46,7 +46,7 @@ def working(server: ServerSocket) -> Any:
             worker.send(0, Push(grad, 1, 1, 1))
             parcel = server.receive(5)
             assert parcel is not None
-            assert parcel.sender == 0
+            assert parcel.sender.rank == 0
             assert torch.equal(parcel.message.grad, grad)
             server.send(0, Model(grad * 2, 1, 1, 1, 0.0))
             worker.receive(5)
@@ -106,7 +106,7 @@ def test_what_speaks_another_protocol_is_a_stranger(data: bytes) -> None:
 
 def test_a_client_with_another_secret_hears_so_and_gets_nothing_through() -> None:
     with a_server() as server, working(server) as work, reach(server) as stranger:
-        stranger.sendall(PROLOGUE + Handshake(bytes(32), PROLOGUE).write_first())
+        stranger.sendall(PROLOGUE + Handshake(bytes(32), PROLOGUE).write())
         assert stranger.recv(1000) == REFUSED
         assert stranger.recv(1000) == b""
         until(lambda: server.refused["wrong key"] > 0, work)
@@ -131,7 +131,7 @@ def test_a_worker_of_another_version_hears_so() -> None:
         with pytest.raises(
             UsageError, match=r"server 3 at .* runs another version of paceline; install the same"
         ):
-            ServerConnection(3, endpoint).connect(bytes(32), drop_all, NOTHING)
+            ServerConnection(3, endpoint, bytes(32), drop_all, NOTHING)
         thread.join()
 
 
@@ -139,10 +139,10 @@ def test_what_was_recorded_from_a_member_opens_nothing() -> None:
     """If this failed, whoever reads the network could push a gradient again, or end a worker with an old Goodbye."""
     with a_server() as server, working(server) as work:
         handshake = Handshake(wire_key(SECRET), PROLOGUE)
-        first = PROLOGUE + handshake.write_first()
+        first = PROLOGUE + handshake.write()
         with reach(server) as member:
             member.sendall(first)
-            handshake.read_second(member.recv(MESSAGE))
+            handshake.read(member.recv(MESSAGE))
             sealing, _ = handshake.split()
             recorded = b"".join(map(sealing.seal, (b"", struct.pack("<IQ", 5, 0), b"\6\0lo!")))
             member.sendall(recorded)
@@ -159,8 +159,8 @@ def test_what_was_recorded_from_a_member_opens_nothing() -> None:
 def test_records_cannot_be_tampered_with(how: str) -> None:
     with a_server() as server, working(server) as work, reach(server) as member:
         handshake = Handshake(wire_key(SECRET), PROLOGUE)
-        member.sendall(PROLOGUE + handshake.write_first())
-        handshake.read_second(member.recv(MESSAGE))
+        member.sendall(PROLOGUE + handshake.write())
+        handshake.read(member.recv(MESSAGE))
         sealing, _ = handshake.split()
         proof = sealing.seal(b"")
         records = [sealing.seal(part) for _ in "12" for part in (struct.pack("<IQ", 5, 0), b"\6\0lo!")]
@@ -209,8 +209,8 @@ def test_strangers_do_not_shut_a_member_out_between_its_two_messages() -> None:
     """If this failed, a flood of connections would end the run of whoever is about to prove itself."""
     with a_server() as server, reach(server) as member:
         handshake = Handshake(wire_key(SECRET), PROLOGUE)
-        member.sendall(PROLOGUE + handshake.write_first())
-        handshake.read_second(member.recv(MESSAGE))
+        member.sendall(PROLOGUE + handshake.write())
+        handshake.read(member.recv(MESSAGE))
         strangers = [reach(server) for _ in range(MOST_UNPROVEN + 20)]
         try:
             until(lambda: server.refused["stranger"] >= 20, lambda: time.sleep(0.05))
@@ -231,7 +231,7 @@ def member_of(server: ServerSocket) -> Channel:
     channel.send(pack(Hello(7)), most=1)
     parcel = server.receive(5)
     assert parcel is not None
-    server.bind(parcel, 7)
+    server.bind(parcel)
     return channel
 
 
@@ -263,7 +263,7 @@ def test_messages_that_do_not_fit_are_refused_even_from_a_member(packet: Any, re
         member.send(pack(Join()), most=1)
         parcel = server.receive(5)
         assert parcel is not None
-        assert (parcel.sender, parcel.message) == (7, Join()), "it may still do better"
+        assert (parcel.sender.rank, parcel.message) == (7, Join()), "it may still do better"
         member.close()
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from paceline.cli.main import main
 from paceline.reports.scenarios import RENDERERS
-from paceline.studies.scenarios import ASKS
+from paceline.studies.scenarios.scenario import ASKS
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 PAGE = EXAMPLES.parent / "docs" / "scenarios.md"

@@ -86,7 +86,7 @@ def test_ranks_fill_hosts_in_order_and_servers_go_where_they_are_offered_a_place
         ("hosts=1000000000000", ["hosts is too large", "at most 1,000,000"]),
         ("workers=1000000000000", ["workers is too large", "at most 1,000,000"]),
         ("bandwidth=1 Gs", ["cluster", "bandwidth", "'1 Gs'", "Gbit/s"]),
-        ("bandwidth=-1 Gbit/s", ["bandwidth", "'-1 Gbit/s'", "not negative"]),
+        ("bandwidth=-1 Gbit/s", ["bandwidth", "'-1 Gbit/s'", "more than zero"]),
         ("bandwidth=0 Gbit/s", ["more than zero"]),
         ("latency=5 MB", ["latency", "'5 MB'", "50 us"]),
         ("bandwith=1 Gbit/s", ["'bandwith'", "did you mean 'bandwidth'"]),

@@ -69,7 +69,7 @@ def repeated(recording: Recording) -> KeptRecords:
         servers=settings.servers,
     )
     told, kept = Kept(), KeptRecords()
-    replay(recording, observer=told, recorder=kept, prepared=prepared)
+    replay(recording, prepared, observer=told, recorder=kept)
     kept.rows = told.rows
     return kept
 
@@ -128,7 +128,7 @@ def test_a_forged_log_is_noticed_at_the_first_update_that_differs(spec: str) -> 
         else entry
         for entry in recording.logs[0]
     ]
-    with pytest.raises(RunFailed, match=r"a Push of worker . at clock 99 on version 0 next .*does not come"):
+    with pytest.raises(RunFailed, match=r"a Push of worker . at clock 99 on version 0 .*does not come"):
         repeated(replace(recording, logs={0: forged}))
 
 

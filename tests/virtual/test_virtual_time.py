@@ -11,9 +11,8 @@ from virtual_helpers import SHAPE, TIMES, Every, make_cluster, make_job, setting
 from paceline.clusters.cluster import StepTimes
 from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
-from paceline.records.ledger import TimeLedger
-from paceline.records.lines import encode_line
-from paceline.records.spans import StepBreakdown
+from paceline.records.files import encode_line
+from paceline.records.spans import StepBreakdown, TimeLedger
 from paceline.runtimes.flat import CONTROL
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
@@ -233,9 +232,9 @@ def test_shape_of_a_job_is_that_of_its_model() -> None:
 
 
 def test_what_cannot_be_simulated_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"a target accuracy of 0\.9 cannot be met without gradients"):
+    with pytest.raises(UsageError, match=r"a target accuracy of 0\.9 needs gradients"):
         time_only(make_cluster(2), target_accuracy=0.9)
-    with pytest.raises(UsageError, match="nothing to evaluate without gradients"):
+    with pytest.raises(UsageError, match="an evaluation every 1 epochs needs gradients"):
         time_only(make_cluster(2), evaluate=Every(1))
     with pytest.raises(UsageError, match="2 workers contradict the cluster, which has 3"):
         time_only(make_cluster(3), batch_sizes=(8, 8))

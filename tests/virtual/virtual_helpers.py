@@ -12,10 +12,9 @@ from paceline.costs.stated import stated_costs
 from paceline.jobs.job import Job
 from paceline.jobs.spec import JobSpec
 from paceline.records.events import MetricsRow
-from paceline.records.observer import Observer
 from paceline.records.servers import Entry
 from paceline.records.spans import StepBreakdown, StepRecord
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate

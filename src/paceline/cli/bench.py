@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import DEFAULT_WORKERS, whole
-from paceline.cli.place import PlaceOptions, run_workers
+from paceline.cli.options import DEFAULT_WORKERS, PlaceOptions, run_workers, whole
 
 if TYPE_CHECKING:
     from paceline.runtimes.live.heartbeat import Heartbeat

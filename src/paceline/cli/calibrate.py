@@ -5,26 +5,23 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from cyclopts import App, Group, Parameter
 
-from paceline.cli.options import whole
-from paceline.cli.place import PlaceOptions, be_worker, start_workers
-from paceline.clusters.profile import DEFAULT_PATH
-from paceline.errors import UsageError
+from paceline.cli.options import PlaceOptions, be_worker, start_workers, whole
+from paceline.clusters.profile import DEFAULT_PATH, Profile, made_before, write_profile
+from paceline.errors import RunFailed, UsageError
+from paceline.records.folder import RunFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from paceline.clusters.profile import Profile
-    from paceline.records.folder import RunFolder
     from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.signals import StopRequest
     from paceline.studies.calibrate.link_fit import ContentionFit
 
@@ -47,29 +44,14 @@ app = App(
     result_action="return_value",
 )
 
-_TASKS = {
-    "device": ("measures how fast this machine computes", ("--seconds", "--threads", "--name", "--busy")),
-    "links": (
-        "adds its links to that profile",
-        ("--workers", "-np", "--nodes", "-n", "--node-rank", "-nr", "--address", "-a", "--port", "-p"),
-    ),
-    "record": ("corrects a profile by a recorded run", ("--record",)),
-    "table": ("completes a table of measured epochs", ("--table", "--from", "--collective", "--predict")),
-}
-"""What each task does, and options by which a task is recognised that was not named."""
-
 
 @app.default
-def choose(
-    *words: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)],
-) -> int:
+def choose(*_: Annotated[str, Parameter(allow_leading_hyphen=True, show=False)]) -> int:
     """Name a task; each has its own --help."""
-    tasks = ", ".join(f"'{task}' {does}" for task, (does, _) in _TASKS.items())
-    given = {word.partition("=")[0] for word in words}
-    for task in ("table", "record", "links", "device"):
-        if given.intersection(_TASKS[task][1]):
-            raise UsageError(f"say what to calibrate; did you mean 'paceline calibrate {task}'? ({tasks})")
-    raise UsageError(f"say what to calibrate: {tasks}")
+    raise UsageError(
+        "say what to calibrate: 'device' measures how fast this machine computes, 'links' adds its links to that "
+        "profile, 'record' corrects a profile by a recorded run, 'table' completes a table of measured epochs"
+    )
 
 
 @app.command
@@ -110,7 +92,11 @@ def device(
     check_out(out)
     with closing(ShownCalibration()) as observer:
         profile, found = calibrate_device(seconds, threads, name, observer=observer, busy=busy)
-    return _write(profile, out, {"device": asdict(found)}, render_device(found), as_json=as_json)
+    return _write(profile, out, {"device": asdict(found)}, render_device(found), as_json)
+
+
+class _Outcome(NamedTuple):
+    ending: str
 
 
 @app.command
@@ -142,22 +128,21 @@ def links(
     """
     from paceline.reports.calibrate import render_links
     from paceline.runtimes.live.process_info import ProcessInfo
-    from paceline.studies.calibrate.links import LinksOutcome, add_links_here, check_profile
+    from paceline.studies.calibrate.links import add_links_here, check_profile
     from paceline.studies.calibrate.messages import add_messages
 
     where, out = where or PlaceOptions(), out or profile
 
     def show(found: "ContentionFit") -> None:
-        document = {"profile": str(out), **asdict(found)}
-        _print(document, [*render_links(found, out), _next(out)], as_json=as_json)
+        _print({"profile": str(out), **asdict(found)}, [*render_links(found, out), _next(out)], as_json)
 
-    def work(place: ProcessInfo, heartbeat: "Heartbeat", stopping: "StopRequest") -> LinksOutcome:
+    def work(place: "ProcessInfo", heartbeat: "Heartbeat", stopping: "StopRequest") -> _Outcome:
         if place.rank == 0:
             sys.stderr.write(f"measuring with {place.workers} workers: about half a minute\n")
         found = add_links_here(place, profile, out, beat=heartbeat.beat, stopping=stopping, busy=busy)
         if found and place.rank == 0 and (place.launch is None or place.nodes > 1):
             show(found)  # else the launcher measures more, and shows it all
-        return LinksOutcome("done" if found else "interrupted")
+        return _Outcome("done" if found else "interrupted")
 
     if (place := ProcessInfo.from_environment()) is not None:
         return be_worker(where, place, work)
@@ -181,9 +166,7 @@ def _refuse_launcher(task: str) -> None:
         )
 
 
-def _train(runs: str, settings: Mapping[str, str]) -> "RunFolder":
-    from paceline.errors import RunFailed
-    from paceline.records.folder import RunFolder
+def _train(runs: str, settings: Mapping[str, str]) -> RunFolder:
     from paceline.runtimes.live.launcher.launch import paceline_command
 
     options = [word for key, value in settings.items() for word in (f"--{key.replace('_', '-')}", value)]
@@ -222,7 +205,6 @@ def record(
     as_json
         One JSON document instead of text.
     """
-    from paceline.records.folder import RunFolder
     from paceline.reports.calibrate import render_record
     from paceline.studies.calibrate.device import check_out
     from paceline.studies.calibrate.record import calibrate_by_record
@@ -230,7 +212,7 @@ def record(
     _refuse_launcher("record")
     check_out(out)
     made, found = calibrate_by_record(RunFolder(run), profile, threads, name)
-    return _write(made, out, {"record": found.to_json()}, render_record(found), as_json=as_json)
+    return _write(made, out, {"record": found.to_json()}, render_record(found), as_json)
 
 
 @app.command
@@ -269,22 +251,21 @@ def table(
         predict=[TablePoint.parse(text) for text in forecast.split(",")] if forecast else (),
     )
     document = {"model": measured.model, "fits": [fit.to_json() for fit in fits]}
-    return _print(document, render_fits(fits, measured.model), as_json=as_json)
+    return _print(document, render_fits(fits, measured.model), as_json)
 
 
 def _write(
-    profile: "Profile", out: Path, document: Mapping[str, Any], lines: "Iterable[str]", *, as_json: bool
+    profile: Profile, out: Path, document: Mapping[str, Any], lines: Iterable[str], as_json: bool
 ) -> int:
-    from paceline.clusters.profile import made_before, write_profile
     from paceline.reports.calibrate import render_profile
 
     replaced = made_before(out)
     write_profile(profile, out)
     document = {"profile": str(out), "replaced": replaced, **document}
-    return _print(document, [*lines, render_profile(out, replaced), _next(out)], as_json=as_json)
+    return _print(document, [*lines, render_profile(out, replaced), _next(out)], as_json)
 
 
-def _print(document: Mapping[str, Any], lines: "Iterable[str]", *, as_json: bool) -> int:
+def _print(document: Mapping[str, Any], lines: Iterable[str], as_json: bool) -> int:
     text = json.dumps({"schema": SCHEMA, **document}, indent=2) if as_json else "\n".join(lines)
     sys.stdout.write(f"{text}\n")
     return 0

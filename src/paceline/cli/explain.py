@@ -3,13 +3,14 @@
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from cyclopts import Group, Parameter
 from rich.console import Console
 from rich.table import Table
 
 from paceline.cli.options import whole
+from paceline.collectives import SCHEDULES
 from paceline.errors import UsageError
 from paceline.reports.explain.request import DRAWN, WRITTEN, ExplainRequest
 
@@ -61,20 +62,17 @@ def explain(
     as_json
         One JSON document instead of text.
     """
-    options = (workers, hosts, op, values, length, seed, segments, html)
+    asked: dict[str, Any] = {"workers": workers, "hosts": hosts, "op": op, "values": values, "length": length}
+    asked |= {"seed": seed, "segments": segments}
+    given = {name: value for name, value in asked.items() if value is not None}
     if schedule is None:
-        return _list(as_json, asked=any(option is not None for option in options))
-    request = ExplainRequest(
-        schedule=schedule,
-        op="sum" if op is None else op,
-        workers=workers,
-        hosts=hosts,
-        values=values,
-        length=length,
-        seed=seed,
-        segments=1 if segments is None else segments,
-    )
-    return _show(request, html, as_json)
+        if given or html is not None:
+            raise UsageError(
+                f"which schedule? name one of {', '.join(SCHEDULES)}, as in 'paceline explain ring'"
+            )
+        _list(as_json)
+    else:
+        _show(ExplainRequest(schedule=schedule, **given), html, as_json)
 
 
 def _show(request: ExplainRequest, html: Path | None, as_json: bool) -> None:
@@ -92,17 +90,16 @@ def _show(request: ExplainRequest, html: Path | None, as_json: bool) -> None:
         print_explanation(explanation, Console(highlight=False))
 
 
-def _list(as_json: bool, asked: bool) -> None:
-    from paceline.reports.explain.sentences import entries
+def _list(as_json: bool) -> None:
+    from paceline.reports.explain.sentences import about
 
-    if asked:
-        raise UsageError(f"which schedule? name one of {', '.join(entries())}, as in 'paceline explain ring'")
     if as_json:
-        print(json.dumps({"schema": 1, "entries": entries()}, indent=2))  # noqa: T201
+        entries = {name: dict(zip(("help", "how"), about(name), strict=True)) for name in SCHEDULES}
+        print(json.dumps({"schema": 1, "entries": entries}, indent=2))  # noqa: T201
         return
     console = Console(highlight=False)
     grid = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
-    for name, entry in entries().items():
-        grid.add_row(f"[bold]{name}[/bold]", entry["help"])
+    for name in SCHEDULES:
+        grid.add_row(f"[bold]{name}[/bold]", about(name)[0])
     console.print(grid)
     console.print("\nfor example: paceline explain ring --workers 4 --op max", soft_wrap=True)

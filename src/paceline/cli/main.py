@@ -19,36 +19,21 @@ HELP, VERSION = ("--help", "-h"), "--version"
 FLAGS = (*HELP, VERSION)
 
 COMMANDS = {
-    "train": ("paceline.cli.train:train", "Train for real: on this machine, or on several."),
-    "reshard": (
-        "paceline.cli.reshard:reshard",
-        "Make a stopped run ready for another number of workers.",
-    ),
-    "simulate": (
-        "paceline.cli.simulate:simulate",
-        "Run the same training in virtual time, on a cluster that nobody owns.",
-    ),
-    "predict": (
-        "paceline.cli.predict:predict",
-        "Predict how fast a training will go, on hardware that nobody has bought yet.",
-    ),
-    "calibrate": ("paceline.cli.calibrate:app", "Measure this machine, so that predictions know it."),
-    "explain": ("paceline.cli.explain:explain", "Show what a collective does, round by round."),
-    "bench": ("paceline.cli.bench:app", "Measure how fast things are here, beside what was predicted."),
-    "strategies": ("paceline.cli.lists:strategies", "List how workers can agree, with each one's settings."),
-    "codecs": ("paceline.cli.lists:codecs", "List what can go on a wire instead of whole gradients."),
-    "models": ("paceline.cli.lists:models", "List the models that ship."),
-    "devices": (
-        "paceline.cli.lists:devices",
-        "List the devices that predictions know, with their sources.",
-    ),
-    "networks": (
-        "paceline.cli.lists:networks",
-        "List the networks that predictions know, with their sources.",
-    ),
-    "data": ("paceline.cli.lists:data", "List the data sets that ship or are found in a folder."),
-    "optimizers": ("paceline.cli.lists:optimizers", "List the optimizers."),
-    "schedules": ("paceline.cli.lists:schedules", "List the learning-rate schedules."),
+    "train": ("train:train", "Train for real: on this machine, or on several."),
+    "reshard": ("train:reshard", "Make a stopped run ready for another number of workers."),
+    "simulate": ("simulate:simulate", "Run the same training in virtual time, on a simulated cluster."),
+    "predict": ("predict:predict", "Predict how fast a training will go, on hardware that you do not have."),
+    "calibrate": ("calibrate:app", "Measure this machine, so that predictions know it."),
+    "explain": ("explain:explain", "Show what a collective does, round by round."),
+    "bench": ("bench:app", "Measure how fast things are here, beside what was predicted."),
+    "strategies": ("lists:strategies", "List how workers can agree, with each one's settings."),
+    "codecs": ("lists:codecs", "List what can be sent instead of whole gradients."),
+    "models": ("lists:models", "List the models that ship."),
+    "devices": ("lists:devices", "List the devices that predictions know, with their sources."),
+    "networks": ("lists:networks", "List the networks that predictions know, with their sources."),
+    "data": ("lists:data", "List the data sets that ship or are found in a folder."),
+    "optimizers": ("lists:optimizers", "List the optimizers."),
+    "schedules": ("lists:schedules", "List the learning-rate schedules."),
 }
 
 
@@ -65,7 +50,7 @@ def make_app() -> App:
         result_action="return_value",
     )
     for name, (path, help_line) in COMMANDS.items():
-        app.command(path, name=name, help=help_line)
+        app.command(f"paceline.cli.{path}", name=name, help=help_line)
     return app
 
 

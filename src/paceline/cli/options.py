@@ -1,7 +1,9 @@
-"""The options that training and simulating share, and how they become settings."""
+"""The options that several commands share: what is trained, where workers run, what is kept."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -9,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 from cyclopts import Group, Parameter, Token
 
 from paceline import jobs, specs
-from paceline.collectives import NATIVE, SCHEDULES, check_collective
-from paceline.errors import UsageError
+from paceline.collectives import SCHEDULES, check_collective
+from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import to_document
 from paceline.runtimes.settings import Every, Settings
@@ -19,7 +21,14 @@ from paceline.strategies import STRATEGIES
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-    from paceline.records.observer import Observer
+    from paceline.records.summary import Observer
+    from paceline.runtimes.live.heartbeat import Heartbeat
+    from paceline.runtimes.live.launcher.plan import LaunchPlan
+    from paceline.runtimes.live.process_info import ProcessInfo
+    from paceline.runtimes.live.signals import StopRequest
+    from paceline.runtimes.live.worker.guard import HasEnding
+
+WorkerTask = Callable[["ProcessInfo", "Heartbeat", "StopRequest"], "HasEnding"]
 
 JOB = Group("What is trained", sort_key=1)
 AGREE = Group("How the workers agree", sort_key=2)
@@ -47,13 +56,15 @@ def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
         raise ValueError(f"{tokens[0].value!r} is not a whole number") from None
 
 
+def given(options: "DataclassInstance") -> dict[str, object]:
+    """The options that were given, by name; those that were not are None."""
+    values = {field.name: getattr(options, field.name) for field in fields(options)}
+    return {name: value for name, value in values.items() if value is not None}
+
+
 def given_options(options: "DataclassInstance") -> list[str]:
-    """The options that were given, as the user writes them; those that were not are None."""
-    return [
-        f"--{field.name.replace('_', '-')}"
-        for field in fields(options)
-        if getattr(options, field.name) is not None
-    ]
+    """The options that were given, as the user writes them."""
+    return [f"--{name.replace('_', '-')}" for name in given(options)]
 
 
 @Parameter(name="*")
@@ -119,29 +130,26 @@ class RunOptions:
         for name, table in _TABLES.items():
             if (spec := getattr(self, name)) is not None:
                 specs.check(spec, table, name)
-        check_collective(_given(self.collective, NATIVE))
+        if self.collective is not None:
+            check_collective(self.collective)
 
-    def settings(self, workers: int) -> Settings:
-        """Resolve the options for so many workers."""
-        epochs = self.epochs
-        if epochs is None and self.iterations is None:
-            epochs = DEFAULT_EPOCHS
+    def settings(self, workers: int | None) -> Settings:
+        """Resolve the options for so many workers; for None, without what is asked of single ranks."""
+        if workers is None:
+            return replace(self, batch_size=None, slow=None, slow_turns=None).settings(1)
+        same = ("strategy", "iterations", "target_accuracy", "seed", "slow_turns", "keep", "buffers")
+        known = given(self)
+        asked = {name: known[name] for name in (*same, "collective", "servers") if name in known}
+        if self.evaluate_every is not None:
+            asked["evaluate"] = Every.parse(self.evaluate_every, "--evaluate-every")
+        if self.checkpoint_every is not None:
+            asked["checkpoint"] = Every.parse(self.checkpoint_every, "--checkpoint-every")
         return Settings(
             job=self._job(),
-            strategy=_given(self.strategy, "all-reduce"),
-            batch_sizes=parse_batch_sizes(_given(self.batch_size, DEFAULT_BATCH), workers),
-            epochs=epochs,
-            iterations=self.iterations,
-            target_accuracy=self.target_accuracy,
-            seed=1 if self.seed is None else self.seed,
+            batch_sizes=parse_batch_sizes(self.batch_size, workers),
+            epochs=DEFAULT_EPOCHS if self.epochs is None and self.iterations is None else self.epochs,
             slow=parse_slow(self.slow or []),
-            slow_turns=self.slow_turns or 0,
-            evaluate=Every.parse(_given(self.evaluate_every, "1 epoch"), "--evaluate-every"),
-            checkpoint=Every.parse(_given(self.checkpoint_every, "1 epoch"), "--checkpoint-every"),
-            keep=3 if self.keep is None else self.keep,
-            buffers=self.buffers or "average",
-            collective=_given(self.collective, NATIVE),
-            servers=1 if self.servers is None else self.servers,
+            **asked,  # type: ignore[arg-type]
         )
 
     def _job(self) -> JobSpec:
@@ -152,7 +160,7 @@ class RunOptions:
         }
         if self.lr is not None:
             parts["optimizer"] = specs.with_setting(
-                _given(self.optimizer, "sgd"), jobs.OPTIMIZERS, "lr", repr(self.lr)
+                parts.get("optimizer", "sgd"), jobs.OPTIMIZERS, "lr", repr(self.lr)
             )
         step = {name: getattr(self, name) for name in ("accumulate", "clip_norm", "precision")}
         if self.job is None:
@@ -192,11 +200,10 @@ class KeepOptions:
 
     @property
     def parent(self) -> Path:
-        """Where run folders are made."""
         return self.runs or Path("runs")
 
     def observers(self, settings: Settings, clock: str) -> "list[Observer]":
-        """Who is told of the run; ``clock`` says whose seconds it counts."""
+        """``clock`` says whose seconds the run counts."""
         from paceline.reports.progress import ConsoleObserver, JsonObserver
         from paceline.reports.tensorboard import TensorBoardObserver
 
@@ -204,13 +211,98 @@ class KeepOptions:
         return [TensorBoardObserver(), shown] if self.tensorboard else [shown]
 
 
-def _given(value: str | None, usual: str) -> str:
-    """Nothing between quotes was given too, and is not the usual."""
-    return usual if value is None else value
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class PlaceOptions:
+    """Where workers run; None means that an option was not given."""
+
+    workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
+    """Worker processes on this host (default 2)."""
+    nodes: Annotated[int | None, Parameter(converter=whole, name=["--nodes", "-n"], group=WHERE)] = None
+    """Hosts that take part (default 1); start the command on each."""
+    node_rank: Annotated[int | None, Parameter(converter=whole, name=["--node-rank", "-nr"], group=WHERE)] = (
+        None
+    )
+    """Which of the hosts this is, from 0."""
+    address: Annotated[str | None, Parameter(name=["--address", "-a"], group=WHERE)] = None
+    """The host of node rank 0, as the others reach it."""
+    port: Annotated[int | None, Parameter(converter=whole, name=["--port", "-p"], group=WHERE)] = None
+    """A free port on that host (default 29500)."""
+    secret_file: Annotated[Path | None, Parameter(group=WHERE)] = None
+    """What only the run's processes know, the same file on every host (made for you on one host)."""
+
+    def plan(self, workers: int) -> "LaunchPlan":
+        """The launch of so many workers on this host."""
+        from paceline.runtimes.live.launcher.plan import LaunchPlan
+        from paceline.runtimes.live.secret import Secret
+
+        if self.secret_file is not None:
+            Secret.read(self.secret_file, say_on_stderr)
+        return LaunchPlan(
+            nodes=1 if self.nodes is None else self.nodes,
+            workers=workers,
+            address=self.address,
+            port=self.port,
+            node_rank=self.node_rank or 0,
+            secret_file=self.secret_file,
+        )
+
+    def under_launcher(self, info: "ProcessInfo") -> "ProcessInfo":
+        """A process that another launcher started, with the secret that the user gave."""
+        from paceline.runtimes.live.secret import NEEDED, Secret
+
+        self.refuse(info)
+        if self.secret_file is not None:
+            first = info.role == "worker" and info.local_rank == 0  # one warning a host
+            Secret.read(self.secret_file, say_on_stderr if first else lambda _: None)
+            return replace(info, secret_file=self.secret_file.absolute())
+        if info.nodes > 1:
+            raise UsageError(f"a run on {info.nodes} hosts {NEEDED}")
+        return info
+
+    def refuse(self, info: "ProcessInfo") -> None:
+        """Refuse what another launcher has decided."""
+        for name in ("nodes", "node_rank", "address", "port"):
+            if (value := getattr(self, name)) is not None:
+                raise UsageError(
+                    f"--{name.replace('_', '-')} {value} contradicts the launcher, which set RANK={info.rank}; "
+                    "leave the option out, or unset RANK"
+                )
+        if info.role == "worker" and self.workers is not None and self.workers != info.local_workers:
+            raise UsageError(
+                f"--workers {self.workers} differs from the {info.local_workers} that the launcher started "
+                "on this host; leave the option out"
+            )
 
 
-def parse_batch_sizes(text: str, workers: int) -> tuple[int, ...]:
+def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
+    """Be one worker where a launcher has set its variables, else start ``workers`` on this host."""
+    from paceline.runtimes.live.process_info import ProcessInfo
+
+    info = ProcessInfo.from_environment()
+    return start_workers(where, workers) if info is None else be_worker(where, info, task)
+
+
+def start_workers(where: PlaceOptions, workers: int) -> int:
+    from paceline.cli.main import main
+    from paceline.runtimes.live.launcher.launch import launch_workers
+    from paceline.studies.collectives.request import check_workers
+
+    check_workers(workers * max(where.nodes or 1, 1))
+    return launch_workers(where.plan(workers), main, sys.argv[1:])
+
+
+def be_worker(where: PlaceOptions, info: "ProcessInfo", task: WorkerTask) -> int:
+    from paceline.runtimes.live.worker.guard import run_guarded
+
+    if info.launch is None:
+        info = where.under_launcher(info)
+    return run_guarded(info, partial(task, info))
+
+
+def parse_batch_sizes(text: str | None, workers: int) -> tuple[int, ...]:
     """Read "32", for all workers alike, or "48,16", one a worker."""
+    text = DEFAULT_BATCH if text is None else text
     try:
         sizes = tuple(int(piece) for piece in text.split(","))
     except ValueError:

@@ -1,11 +1,12 @@
 """``paceline simulate``: the same training in virtual time."""
 
 import json
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import Parameter
 
@@ -26,11 +27,11 @@ from paceline.runtimes.settings import Settings
 from paceline.units import parse_seconds
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from paceline.clusters.cluster import Cluster
     from paceline.costs.stated import StatedCosts
-    from paceline.records.summary import Summary
+    from paceline.reports.progress import Tee
+    from paceline.runtimes.prepare import Prepared
+    from paceline.runtimes.virtual.recording import FolderRecorder
 
 MISSED = 3
 """The exit code of a run that did not reach its target, and of a replay that ends with other parameters."""
@@ -47,40 +48,29 @@ class ClusterOptions:
     cluster: Annotated[str | None, Parameter(group=WHERE)] = None
     """A .toml file, or inline: 'hosts=4,workers=2,bandwidth=1 Gbit/s,latency=50 us,forward=1 ms,backward=2 ms'."""
     workers: Annotated[int | None, Parameter(converter=whole, name=["--workers", "-np"], group=WHERE)] = None
-    """Without --cluster: so many hosts with one worker each (default 2)."""
+    """Without --cluster: this many hosts with one worker each (default 2)."""
     times: Annotated[Path | None, Parameter(group=WHERE)] = None
     """A run folder: a step takes as long here as its typical step took there, communication apart."""
     gradients: Annotated[bool, Parameter(group=WHERE)] = True
-    """True mathematics and simulated time, or time only."""
+    """Compute real gradients in simulated time, or simulate time only."""
     horizon: Annotated[str | None, Parameter(group=LENGTH)] = None
     """End a run with servers at this time, such as '0.6 s'; what is unfinished then does not count."""
 
     def given(self) -> list[str]:
         """The options that were given, as the user writes them."""
         names = ("cluster", "workers", "times", "horizon")
-        return [f"--{name}" for name in names if getattr(self, name) is not None] + (
-            [] if self.gradients else ["--no-gradients"]
-        )
-
-    @property
-    def note(self) -> str:
-        """What a person should know who has not said how long a step takes."""
-        if self.cluster or self.times:
-            return ""
-        return f"nobody said how long a step takes, so this is made up: {TIMES}; see --cluster and --times"
+        given = [f"--{name}" for name in names if getattr(self, name) is not None]
+        return given if self.gradients else [*given, "--no-gradients"]
 
     @property
     def end(self) -> float:
         """The horizon in seconds."""
-        if self.horizon is None:
-            return inf
         try:
-            return parse_seconds(self.horizon)
+            return inf if self.horizon is None else parse_seconds(self.horizon)
         except UsageError as mistake:
             raise UsageError(f"--horizon: {mistake}") from mistake
 
     def read(self) -> "Cluster":
-        """The described cluster."""
         from paceline.clusters.cluster import StepTimes
         from paceline.clusters.description import read_cluster
 
@@ -104,19 +94,16 @@ class ClusterOptions:
         from paceline.runtimes.config import check_same_job
         from paceline.runtimes.threads import HostRoom
 
-        if not self.times:
-            return stated_costs(
-                cluster, settings.batch_sizes, settings.slow, settings.seed, settings.slow_turns
-            )
-        recorded = RunFolder(self.times)
-        typical = typical_step(recorded)
-        check_same_job(recorded, settings)
-        if room := HostRoom.of_run(recorded):
-            room.check_hosts(cluster, f"--times {self.times}")
-        stated = replace(cluster, times=StepTimes(step=typical.step, checkpoint=typical.checkpoint))
-        return stated_costs(
-            stated, (typical.samples,) * cluster.workers, settings.slow, settings.seed, settings.slow_turns
-        )
+        sizes = settings.batch_sizes
+        if self.times:
+            recorded = RunFolder(self.times)
+            step, samples, checkpoint = typical_step(recorded)
+            check_same_job(recorded, settings)
+            if room := HostRoom.of_run(recorded):
+                room.check_hosts(cluster, f"--times {self.times}")
+            cluster = replace(cluster, times=StepTimes(step=step, checkpoint=checkpoint))
+            sizes = (samples,) * cluster.workers
+        return stated_costs(cluster, sizes, settings.slow, settings.seed, settings.slow_turns)
 
 
 def simulate(
@@ -128,7 +115,7 @@ def simulate(
     where: ClusterOptions | None = None,
     keep: KeepOptions | None = None,
 ) -> int:
-    """Run the same training in virtual time, on a cluster that nobody owns.
+    """Run the same training in virtual time, on a cluster that you describe.
 
     The strategy's program is the one that 'paceline train' runs. Time comes from the cluster's description:
     links by latency, bandwidth and fair sharing, steps by the times that it states. Same seed, same record,
@@ -137,18 +124,60 @@ def simulate(
     Parameters
     ----------
     scenario
-        A .toml file that says what is given and what is asked, instead of all the rest; see docs/scenarios.md.
+        A .toml file that says what is given and what is asked, instead of all options; see docs/scenarios.md.
     replay
-        The folder of a run with servers, live or simulated: repeat it message by message, instead of all the rest.
+        The folder of a run with servers, live or simulated: repeat it message by message.
     """
+    options, where, keep = options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
+    given = [*given_options(options), *where.given()]
     if scenario is not None:
-        return _answer(
-            scenario, replay, options or RunOptions(), where or ClusterOptions(), keep or KeepOptions()
-        )
-    options, where = options or RunOptions(), where or ClusterOptions()
+        return _answer(scenario, [*(["--replay"] if replay else []), *given, *keep.given()], keep.as_json)
     if replay is not None:
-        return _repeat(replay, options, where, keep or KeepOptions())
+        return _repeat(replay, given, keep)
+    return _run(options, where, keep)
+
+
+def _refuse(given: list[str], what: str) -> None:
+    if given:
+        raise UsageError(f"{what} says all that is run, so {given[0]} has no place; leave one of them out")
+
+
+def _answer(path: Path, given: list[str], as_json: bool) -> int:
+    """Answer what a scenario asks."""
+    from paceline.reports.scenarios import RENDERERS
+    from paceline.studies.scenarios.scenario import read_scenario
+
+    _refuse(given, str(path))
+    scenario = read_scenario(path)
+    try:
+        rendered = RENDERERS[scenario.ask](scenario.answer())
+    except UsageError as mistake:
+        raise mistake if str(path) in str(mistake) else UsageError(f"{path}: {mistake}") from mistake
+    if as_json:
+        document = {
+            "schema": SCENARIO_SCHEMA,
+            "scenario": str(path),
+            "about": scenario.about,
+            "ask": scenario.ask,
+            "answer": rendered.answer,
+            "result": rendered.document,
+        }
+        print(json.dumps(document))  # noqa: T201
+    else:
+        blank = [""] if rendered.lines else []
+        print("\n".join([rendered.answer, f"({scenario.about})", *blank, *rendered.lines]))  # noqa: T201
+    return 0
+
+
+def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
     import torch
+
+    from paceline.records.servers import read_server_log
+    from paceline.reports.timeline import is_short, sequential_updates, timeline_text
+    from paceline.reports.trace import write_trace
+    from paceline.runtimes.prepare import prepare
+    from paceline.runtimes.virtual.simulate import simulate
+    from paceline.runtimes.virtual.simulation import check
 
     spare_compiler()
     torch.set_num_threads(1)  # as a live worker's, so that sums come out alike to the last bit
@@ -157,35 +186,15 @@ def simulate(
         options.evaluate_every = "never"
     settings = options.settings(cluster.workers)
     costs = where.costs(cluster, settings)
-    return MISSED if _run(settings, cluster, costs, keep or KeepOptions(), where).missed else 0
-
-
-def _answer(
-    scenario: Path, replay: Path | None, options: RunOptions, where: ClusterOptions, keep: KeepOptions
-) -> int:
-    given = [*(["--replay"] if replay else []), *given_options(options), *where.given(), *keep.given()]
-    return _answer_scenario(scenario, given, keep.as_json)
-
-
-def _run(
-    settings: Settings, cluster: "Cluster", costs: "StatedCosts", keep: KeepOptions, where: ClusterOptions
-) -> "Summary":
-    from paceline.reports.progress import Tee
-    from paceline.reports.trace import write_trace
-    from paceline.runtimes.prepare import prepare
-    from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
-    from paceline.runtimes.virtual.simulate import check, simulate
-
     prepared = prepare(settings)
     check(settings, prepared.job, cluster, prepared.strategy, where.gradients, where.end)
+    machinery = {"cluster": asdict(cluster), "gradients": where.gradients}
     name = keep.name or prepared.job.name
-    folder = new_folder(
-        keep.parent, name, settings, {"cluster": asdict(cluster), "gradients": where.gradients}
-    )
-    observer = Tee([FolderObserver(folder), *keep.observers(settings, "simulated")])
-    with FolderRecorder(folder, settings.workers, prepared.triggers.last) as recorder, closing(observer):
-        if where.note:
-            observer.noted(where.note)
+    with _recording(keep, name, prepared, machinery, settings.workers, "simulated") as (recorder, observer):
+        if not where.cluster and not where.times:
+            observer.noted(
+                f"no step times were given, so this assumes {TIMES}; state them with --cluster or --times"
+            )
         if not recorder.detailed:
             observer.noted("too many workers or steps to keep every step: only totals are recorded")
         summary = simulate(
@@ -197,112 +206,56 @@ def _run(
             observer=observer,
             recorder=recorder,
             name=name,
-            folder=str(folder.path),
+            folder=str(recorder.folder.path),
             horizon=where.end,
         )
     if recorder.detailed:
-        write_trace(folder)
-        if not keep.as_json:
+        write_trace(recorder.folder)
+        if not keep.as_json and is_short(summary):
             alone = sum(costs.gradient(0, prepared.shards.batch_size(0), 0))
-            _tell_updates(folder, summary, alone, where.end)
-    return summary
+            sequential = sequential_updates(alone, where.end) if where.end < inf else None
+            entries = list(read_server_log(recorder.folder.server_events(0)))
+            print(f"\n{timeline_text(entries, sequential)}")  # noqa: T201
+    return MISSED if summary.missed else 0
 
 
-def _tell_updates(folder: RunFolder, summary: "Summary", gradient: float, horizon: float) -> None:
-    """A short run with one server is told update by update, against one worker that trains alone as long."""
-    from paceline.records.servers import read_server_log
-    from paceline.reports.timeline import is_short, sequential_updates, timeline_text
+@contextmanager
+def _recording(
+    keep: KeepOptions, name: str, prepared: "Prepared", machinery: dict[str, Any], workers: int, clock: str
+) -> Iterator[tuple["FolderRecorder", "Tee"]]:
+    """A new run folder, and whoever else is told of the run."""
+    from paceline.reports.progress import Tee
+    from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
 
-    if is_short(summary):
-        sequential = sequential_updates(gradient, horizon) if horizon < inf else None
-        entries = list(read_server_log(folder.server_events(0)))
-        print(f"\n{timeline_text(entries, sequential)}")  # noqa: T201
-
-
-def _answer_scenario(path: Path, given: list[str], as_json: bool) -> int:
-    """Answer what the file asks; ``given`` are other options, which have no place beside it."""
-    from paceline import specs
-    from paceline.reports.scenarios import RENDERERS
-    from paceline.studies.scenarios.scenario import read_scenario
-
-    if given:
-        raise UsageError(f"{path} says all that is run, so {given[0]} has no place; leave one of them out")
-    scenario = read_scenario(path)
-    try:
-        rendered = specs.find(RENDERERS[scenario.ask])(scenario.answer())
-    except UsageError as mistake:
-        raise scenario.placed(mistake) from mistake
-    if as_json:
-        head = {
-            "schema": SCENARIO_SCHEMA,
-            "scenario": str(path),
-            "about": scenario.about,
-            "ask": scenario.ask,
-        }
-        print(json.dumps({**head, "answer": rendered.answer, "result": rendered.document}))  # noqa: T201
-    else:
-        blank = [""] if rendered.lines else []
-        lines = [rendered.answer, f"({scenario.about})", *blank, *rendered.lines]
-        print("\n".join(lines))  # noqa: T201
-    return 0
+    folder = new_folder(keep.parent, name, prepared.settings, machinery)
+    observer = Tee([FolderObserver(folder), *keep.observers(prepared.settings, clock)])
+    with FolderRecorder(folder, workers, prepared.triggers.last) as recorder, closing(observer):
+        yield recorder, observer
 
 
-def _repeat(run: Path, options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
+def _repeat(run: Path, given: list[str], keep: KeepOptions) -> int:
     """Repeat a run and say whether it ends with the same parameters; 3 where it does not."""
     import torch
 
-    from paceline.reports.progress import Tee
     from paceline.runtimes.prepare import prepare
-    from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
-    from paceline.runtimes.virtual.replay import read_recording, replay
+    from paceline.runtimes.virtual.replay import model_difference, read_recording, replay
 
-    if given := [*given_options(options), *where.given()]:
-        raise UsageError(
-            f"--replay {run} says all that is run, so {given[0]} has no place; leave one of them out"
-        )
+    _refuse(given, f"--replay {run}")
     recording = read_recording(RunFolder(run))
     torch.set_num_threads(recording.threads)
     prepared = prepare(recording.settings)
     name = keep.name or f"{prepared.job.name}-replay"
     machinery = {"replay": str(recording.folder.path), "gradients": recording.gradients}
-    folder = new_folder(keep.parent, name, recording.settings, machinery)
-    observer = Tee([FolderObserver(folder), *keep.observers(recording.settings, "recorded")])
-    with FolderRecorder(folder, recording.workers, prepared.triggers.last) as recorder, closing(observer):
-        replay(
-            recording,
-            observer=observer,
-            recorder=recorder,
-            prepared=prepared,
-            name=name,
-            folder=str(folder.path),
-        )
-    return _compare(recording.folder, folder, keep.as_json)
-
-
-def _compare(recorded: RunFolder, repeated: RunFolder, silent: bool) -> int:
-    """Tell how far the two models are apart, where there are two."""
-    from paceline.records.tensors import read_tensors
-
-    if not recorded.model.exists() or not repeated.model.exists():
-        _say("every update is the recorded one; there is no model to compare", silent)
-        return 0
-    one, other = read_tensors(recorded.model), read_tensors(repeated.model)
-    apart = {key: _distance(one[key], other[key]) for key in one}
-    worst = max(apart, key=lambda key: apart[key])
-    if not apart[worst]:
-        _say("every update is the recorded one, and the parameters are equal to the last bit", silent)
-        return 0
-    _say(
-        f"every update is the recorded one, and the parameters differ: by {apart[worst]:.3g} at most, in {worst}",
-        silent,
-    )
-    return MISSED
-
-
-def _distance(one: "Tensor", other: "Tensor") -> float:
-    return float((one.double() - other.double()).abs().max()) if one.numel() else 0.0
-
-
-def _say(sentence: str, silent: bool) -> None:
-    if not silent:
-        print(sentence)  # noqa: T201
+    with _recording(keep, name, prepared, machinery, recording.workers, "recorded") as (recorder, observer):
+        folder = str(recorder.folder.path)
+        replay(recording, prepared, observer=observer, recorder=recorder, name=name, folder=folder)
+    difference, worst = model_difference(recording.folder, recorder.folder)
+    if not worst:
+        ending = "; there is no model to compare"
+    elif difference:
+        ending = f", and the parameters differ: by {difference:.3g} at most, in {worst}"
+    else:
+        ending = ", and the parameters are equal to the last bit"
+    if not keep.as_json:
+        print(f"every update is the recorded one{ending}")  # noqa: T201
+    return MISSED if difference else 0

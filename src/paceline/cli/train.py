@@ -1,23 +1,106 @@
-"""``paceline train``: start the workers, or be one of them."""
+"""``paceline train``: start the workers, or be one of them; ``paceline reshard``."""
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+from cyclopts import Parameter
 
 from paceline.cli.importing import spare_compiler
-from paceline.cli.options import DEFAULT_WORKERS, KeepOptions, RunOptions, given_options
-from paceline.cli.place import WhereOptions, rerun
-from paceline.cli.resuming import ResumeOptions, asked_settings, name_folder, repeated_settings
+from paceline.cli.options import (
+    DEFAULT_WORKERS,
+    RECORD,
+    WHERE,
+    KeepOptions,
+    PlaceOptions,
+    RunOptions,
+    given,
+    given_options,
+    whole,
+)
 from paceline.errors import BEFORE_FIRST_STEP, UsageError, say_on_stderr
+from paceline.records.folder import RunFolder
 from paceline.runtimes.settings import Settings
 
 if TYPE_CHECKING:
-    from paceline.records.observer import Observer
+    from paceline.records.summary import Observer
+    from paceline.runtimes.live.options import LiveOptions
+    from paceline.runtimes.live.process_info import ProcessInfo
     from paceline.runtimes.live.request import TrainRequest
 
+_LATEST = Path("latest")
 _OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file", "--join")
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class WhereOptions(PlaceOptions):
+    """None means that an option was not given."""
+
+    device: Annotated[Literal["cpu", "cuda"] | None, Parameter(group=WHERE)] = None
+    """What computes (default cpu)."""
+    backend: Annotated[str | None, Parameter(group=WHERE)] = None
+    """What workers talk over: shm, gloo or nccl (default shm on one host, nccl on cuda, gloo across or by schedule)."""
+    threads: Annotated[int | None, Parameter(converter=whole, group=WHERE)] = None
+    """Threads a worker computes with (default 1, or as OMP_NUM_THREADS says), however many workers there are."""
+    timeout: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds that a worker waits in an exchange before it gives the others up (default 300)."""
+    hang_timeout: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds that a process may stand still before it is ended (default 120); it is named after about 8."""
+    silence: Annotated[float | None, Parameter(group=WHERE)] = None
+    """Seconds without a sign of life after which a worker of a server, or a host, counts as lost (default 20)."""
+    join: Annotated[str | None, Parameter(group=WHERE)] = None
+    """Be one more worker of a run with servers: its folder on this host, or HOST:PORT with --secret-file."""
+
+    def refuse(self, info: "ProcessInfo") -> None:
+        """Another launcher than ours watches neither progress nor, without servers, signs of life."""
+        super().refuse(info)
+        watched = {"--hang-timeout": self.hang_timeout, "--silence": None if info.servers else self.silence}
+        for option, seconds in watched.items():
+            if seconds is not None:
+                raise UsageError(
+                    f"{option} {seconds:g} has no effect under the launcher that set RANK={info.rank}, which does "
+                    "not watch for it; leave the option out, or unset RANK to start with 'paceline train'"
+                )
+
+    def live(self, resume: RunFolder | None) -> "LiveOptions":
+        """As asked for, else as an earlier run had it, else as usual."""
+        from paceline.runtimes.config import read_live
+        from paceline.runtimes.live.options import LiveOptions
+
+        names = ("device", "backend", "threads", "timeout", "hang_timeout", "silence")
+        asked = {name: value for name, value in given(self).items() if name in names}
+        return LiveOptions(**(read_live(resume).machinery if resume else {}) | asked)
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class ResumeOptions:
+    """Whether this is a run of its own."""
+
+    resume: Annotated[Path | None, Parameter(group=RECORD)] = None
+    """The folder of a run that stopped, or 'latest': go on from its last whole checkpoint."""
+    trust: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False
+    """With --resume or --join: run code that the run names, also where it has changed or lies in the run folder."""
+
+    def folder(self, keep: KeepOptions) -> RunFolder | None:
+        """The earlier run's folder, in which the run goes on; the latest is looked for in ``--runs``."""
+        from paceline.runtimes.live.request import latest_run
+
+        if self.resume is None:
+            return None
+        for option, value in (
+            ("--name", keep.name),
+            ("--runs", None if self.resume == _LATEST else keep.runs),
+        ):
+            if value is not None:
+                raise UsageError(
+                    f"{option} {value} has no place beside --resume: a run keeps its folder; leave it out"
+                )
+        return latest_run(keep.parent) if self.resume == _LATEST else RunFolder(self.resume)
 
 
 def train(
@@ -38,65 +121,38 @@ def train(
 
     options, where = options or RunOptions(), where or WhereOptions()
     resume, keep = resume or ResumeOptions(), keep or KeepOptions()
-    folder = resume.folder(keep)
-    if resume.trust and resume.resume is None and where.join is None:
+    if where.join is not None:
+        return _join(where.join, options, where, resume, keep)
+    if resume.trust and resume.resume is None:
         raise UsageError(
             "--trust has no place without --resume or --join: the code of a new run is your own; leave it out"
         )
-    if where.join is not None:
-        return _join(where.join, options, where, resume, keep)
     info = ProcessInfo.from_environment()
-    if info is None:
-        # torch reads it when it is imported, before workers are forked: what goes wrong there is told by paceline.
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if info is not None:
+        return _run_process(options, where, resume, keep, info)
+    # torch reads it when it is imported, before workers are forked: paceline itself reports what goes wrong there.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        from paceline.runtimes.live.request import TrainRequest
-
-        request = TrainRequest(
-            settings=partial(asked_settings, options, trust=resume.trust),
-            options=where.live(folder),
-            observe=partial(_observe, keep),
-            runs=keep.parent,
-            resume=folder,
-            name=keep.name or "",
-            trust=resume.trust,
-        )
-        if info is None:
-            return _launch(request, options, where)
-    except KeyboardInterrupt:  # once workers run, their launcher hears it
-        if info is None:
-            sys.stderr.write(f"paceline: {BEFORE_FIRST_STEP}\n")
+        return _launch(_request(options, where, resume.folder(keep), resume.trust, keep), where)
+    except KeyboardInterrupt:  # once workers run, their launcher handles it
+        say_on_stderr(BEFORE_FIRST_STEP)
         raise
-    from paceline.runtimes.live.worker.process import run_process
-
-    spare_compiler()
-    if info.launch is None:
-        info = where.under_launcher(info.with_servers(request.servers()))
-    return run_process(request, info)
 
 
-def _launch(request: "TrainRequest", options: RunOptions, where: WhereOptions) -> int:
-    from paceline.cli.reshard import make_folder
-    from paceline.runtimes.config import read_settings
-    from paceline.runtimes.live.launcher.start import launch_training
-    from paceline.runtimes.threads import VARIABLE, usual_threads
+def _request(
+    options: RunOptions, where: WhereOptions, folder: RunFolder | None, trust: bool, keep: KeepOptions
+) -> "TrainRequest":
+    from paceline.runtimes.live.request import TrainRequest
 
-    folder, threads = request.resume, request.options.threads
-    if folder and where.threads is None and VARIABLE in os.environ and usual_threads() != threads:
-        say_on_stderr(
-            f"{VARIABLE}={os.environ[VARIABLE]} is not used: the run goes on with --threads {threads}, as it "
-            "began; --threads says otherwise"
-        )
-    workers = where.workers
-    if workers is None:
-        workers = read_settings(folder).workers // (where.nodes or 1) if folder else DEFAULT_WORKERS
-    again = repeated_settings(options, trust=request.trust) if folder else {}
-    return launch_training(
-        request,
-        replace(where.plan(workers), again=again),
-        rerun,
-        lambda folder: name_folder(sys.argv[1:], folder) if folder else sys.argv[1:],
-        partial(make_folder, trust=request.trust),
+    return TrainRequest(
+        asked=options.settings,
+        given=given(options),
+        options=where.live(folder),
+        observe=partial(_observe, keep),
+        runs=keep.parent,
+        resume=folder,
+        name=keep.name or "",
+        trust=trust,
     )
 
 
@@ -107,23 +163,81 @@ def _observe(keep: KeepOptions, settings: Settings) -> "Observer":
     return Tee([*keep.observers(settings, "wall"), TraceObserver()])
 
 
+def _launch(request: "TrainRequest", where: WhereOptions) -> int:
+    from paceline.cli.main import main
+    from paceline.runtimes.config import read_live
+    from paceline.runtimes.live.launcher.launch import launch_training
+    from paceline.runtimes.threads import VARIABLE, usual_threads
+
+    folder, threads = request.resume, request.options.threads
+    if folder and where.threads is None and VARIABLE in os.environ and usual_threads() != threads:
+        say_on_stderr(
+            f"{VARIABLE}={os.environ[VARIABLE]} is not used: the run goes on with --threads {threads}, as it "
+            "began; --threads says otherwise"
+        )
+    workers = where.workers
+    if workers is None:
+        workers = read_live(folder).settings.workers // (where.nodes or 1) if folder else DEFAULT_WORKERS
+    return launch_training(request, where.plan(workers), main, sys.argv[1:])
+
+
+def _run_process(
+    options: RunOptions, where: WhereOptions, resume: ResumeOptions, keep: KeepOptions, info: "ProcessInfo"
+) -> int:
+    from paceline.runtimes.live.worker.start import run_process
+
+    spare_compiler()
+    folder = RunFolder(info.resume) if info.resume else resume.folder(keep)
+    request = _request(options, where, folder, resume.trust, keep)
+    if info.launch is None:
+        info = where.under_launcher(info.with_servers(request.servers()))
+    return run_process(request, info)
+
+
 def _join(
     run: str, options: RunOptions, where: WhereOptions, resume: ResumeOptions, keep: KeepOptions
 ) -> int:
-    kept = {
-        "--resume": resume.resume,
-        "--name": keep.name,
-        "--json": keep.as_json,
-        "--tensorboard": keep.tensorboard,
-    }
-    given = [option for option in given_options(where) if option not in _OWN_OF_A_JOINER]
-    given += [option for option, value in kept.items() if value]
-    given += [option for option in given_options(options) if option != "--job"]
-    for option in given:
+    refused = [option for option in given_options(where) if option not in _OWN_OF_A_JOINER]
+    refused += ["--resume"] if resume.resume else []
+    refused += [
+        option for option in (*keep.given(), "--json" if keep.as_json else "") if option not in ("--runs", "")
+    ]
+    refused += [option for option in given_options(options) if option != "--job"]
+    for option in refused:
         raise UsageError(
             f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
         )
-    from paceline.runtimes.live.worker.process import join
+    from paceline.runtimes.live.worker.join import join
 
     spare_compiler()
     return join(run, where.secret_file, where.live(None), keep.runs, job=options.job, trust=resume.trust)
+
+
+def reshard(
+    run: Path,
+    *,
+    workers: Annotated[int, Parameter(converter=whole, name=["--workers", "-np"])],
+    runs: Annotated[Path | None, Parameter(group=RECORD)] = None,
+    trust: Annotated[bool, Parameter(group=RECORD, negative=(), show_default=False)] = False,
+) -> None:
+    """Make a run folder that resumes a stopped run with another number of workers.
+
+    On one host 'paceline train --resume RUN --workers N' does so by itself. For several hosts, make the folder where
+    the checkpoints of all ranks are, see that every host has it, and resume it there.
+
+    Parameters
+    ----------
+    run
+        The folder of the run that stopped; it stays as it is.
+    workers
+        Workers of all hosts together, who share the run's global batch.
+    runs
+        Make the new folder in this one (default: beside the old one).
+    trust
+        Run the job's code, also where it has changed or lies in the run folder.
+    """
+    from paceline.runtimes.live.failures import command
+    from paceline.runtimes.live.launcher.resharding import reshard_beside
+
+    new = reshard_beside(RunFolder(run), workers, trust=trust, runs=runs)
+    sys.stderr.write(f"Resume: {command('train', resume=new.path)}\n")

@@ -12,14 +12,14 @@ if TYPE_CHECKING:
 
 CODECS: Mapping[str, str] = MappingProxyType(
     {
-        "half": "paceline.codecs.base:Half",
+        "half": "paceline.codecs.lossy:Half",
         "identity": "paceline.codecs.base:Identity",
-        "int8": "paceline.codecs.quantized:Int8",
-        "powersgd": "paceline.codecs.powersgd:PowerSGD",
-        "random-k": "paceline.codecs.sparse:RandomK",
-        "sign": "paceline.codecs.quantized:Sign",
-        "threshold": "paceline.codecs.sparse:Threshold",
-        "top-k": "paceline.codecs.sparse:TopK",
+        "int8": "paceline.codecs.lossy:Int8",
+        "powersgd": "paceline.codecs.lossy:PowerSGD",
+        "random-k": "paceline.codecs.lossy:RandomK",
+        "sign": "paceline.codecs.lossy:Sign",
+        "threshold": "paceline.codecs.lossy:Threshold",
+        "top-k": "paceline.codecs.lossy:TopK",
     }
 )
 

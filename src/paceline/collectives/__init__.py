@@ -5,7 +5,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from paceline.errors import UsageError, unknown
-from paceline.specs import find
+from paceline.specs import find, load
 
 if TYPE_CHECKING:
     from paceline.collectives.schedule import Ranks, Schedule
@@ -23,20 +23,19 @@ SCHEDULES: Mapping[str, str] = MappingProxyType(
         "hierarchical": "paceline.collectives.algorithms:hierarchical",
     }
 )
-"""Each name leads to a function from the hosts of all ranks to a ``Schedule``."""
+"""Each name leads to a function from the hosts of all ranks to a ``Schedule``; a user's own goes by import path."""
 
 
 def check_collective(name: str) -> None:
-    """Raise a UsageError where there is no such way to all-reduce."""
-    if name != NATIVE and name not in SCHEDULES:
+    if name != NATIVE and name not in SCHEDULES and ":" not in name:
         raise unknown("collective", name, (NATIVE, *SCHEDULES))
 
 
 def find_schedule(name: str) -> "Callable[[Ranks], Schedule]":
-    """The function of that name, from the host of each rank to a schedule."""
-    if name not in SCHEDULES:
+    if name not in SCHEDULES and ":" not in name:
         raise unknown("schedule", name, SCHEDULES)
-    return cast("Callable[[Ranks], Schedule]", find(SCHEDULES[name]))
+    found = find(SCHEDULES[name]) if name in SCHEDULES else load(name, "collective")
+    return cast("Callable[[Ranks], Schedule]", found)
 
 
 def build_schedule(name: str, hosts: Sequence[int]) -> "Schedule":

@@ -63,8 +63,7 @@ def hierarchical(hosts: Ranks) -> Schedule:
 def _trees(hosts: Ranks, chunks: int, upwards: str, downwards: str) -> tuple[list[Round], list[Round]]:
     """A tree on every host at the same time: at distance 1, 2, 4, ... the right one of a pair sends left, and back."""
     ranks, place = _by_host(hosts)
-    up: list[Round] = []
-    down: list[Round] = []
+    up, down = list[Round](), list[Round]()
     for far in _distances(int(place.max()) + 1):
         sends = np.flatnonzero(place % (2 * far) == far)
         right, left = ranks[sends], ranks[sends - far]
@@ -74,7 +73,7 @@ def _trees(hosts: Ranks, chunks: int, upwards: str, downwards: str) -> tuple[lis
 
 
 def _by_host(hosts: Ranks) -> tuple[Ranks, Ranks]:
-    """The ranks host by host, hosts in the order of their first ranks; and the place of each on its host."""
+    """The ranks host by host, hosts in the order of their first ranks; and each one's place on its host."""
     _, first, number = np.unique(hosts, return_index=True, return_inverse=True)
     ranks = np.argsort(first[number], kind="stable")
     first_of = first[number][ranks]
@@ -102,10 +101,9 @@ def halving_doubling(hosts: Ranks) -> Schedule:
     """
     power = _power_of_two(len(hosts))
     ranks = np.arange(power)
-    rounds = []
-    for far in _distances(power):
-        partner = ranks ^ far
-        rounds.append(reducing("halving", ranks, partner, *_share(power, partner, far)))
+    rounds = [
+        reducing("halving", ranks, ranks ^ far, *_share(power, ranks ^ far, far)) for far in _distances(power)
+    ]
     for far in reversed(_distances(power)):
         rounds.append(replacing("doubling", ranks, ranks ^ far, *_share(power, ranks, far)))
     return Schedule("halving-doubling", len(hosts), power, _folded(len(hosts), power, rounds))
@@ -145,7 +143,6 @@ def one_to_all(hosts: Ranks) -> Schedule:
 
 
 def _power_of_two(workers: int) -> int:
-    """The largest power of two that is not more than ``workers``."""
     return 1 << (workers.bit_length() - 1)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 import numpy.typing as npt
@@ -43,38 +43,24 @@ class Round:
         return self.stops - self.starts
 
 
-def reducing(
-    phase: str, sources: Ranks, targets: Ranks, starts: Ranks | int, stops: Ranks | int, times: int = 1
-) -> Round:
-    """A round in which the targets combine what they receive with what they hold."""
-    return _round(phase, sources, targets, starts, stops, True, times)
-
-
-def replacing(
-    phase: str, sources: Ranks, targets: Ranks, starts: Ranks | int, stops: Ranks | int, times: int = 1
-) -> Round:
-    """A round in which the targets put what they receive in the place of what they hold."""
-    return _round(phase, sources, targets, starts, stops, False, times)
-
-
 def _round(
+    reduces: bool,
     phase: str,
     sources: Ranks,
     targets: Ranks,
     starts: Ranks | int,
     stops: Ranks | int,
-    reduces: bool,
-    times: int,
+    times: int = 1,
 ) -> Round:
     shape = np.broadcast(sources, targets).shape
+    columns = [np.broadcast_to(np.asarray(one, np.int64), shape) for one in (sources, targets, starts, stops)]
+    return Round(phase, columns[0], columns[1], columns[2], columns[3], np.full(shape, reduces), times)
 
-    def each(value: Ranks | int) -> Ranks:
-        array = np.asarray(value, np.int64)
-        return array if array.shape == shape else np.broadcast_to(array, shape)
 
-    return Round(
-        phase, each(sources), each(targets), each(starts), each(stops), np.full(shape, reduces), times
-    )
+reducing = partial(_round, True)
+"""A round in which the targets combine what they receive with what they hold."""
+replacing = partial(_round, False)
+"""A round in which the targets put what they receive in the place of what they hold."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,6 +76,10 @@ class Schedule:
     @property
     def round_count(self) -> int:
         return sum(turn.times for turn in self.rounds)
+
+    @property
+    def description(self) -> str:
+        return f"{self.name} ({self.workers} workers, {self.chunks} chunks, {self.round_count} rounds)"
 
     def each_round(self) -> Iterator[Round]:
         for turn in self.rounds:

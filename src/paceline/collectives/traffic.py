@@ -45,7 +45,7 @@ def swaps(workers: int, size: int) -> bool:
 
 
 def ring_bytes(size: int, workers: int) -> int:
-    """What each worker sends, and receives, in a ring all-reduce of ``size`` bytes: 2 (n - 1) / n of it."""
+    """What each worker sends, and receives, in a ring all-reduce of ``size`` bytes."""
     return 2 * (workers - 1) * size // workers
 
 

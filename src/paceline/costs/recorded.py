@@ -8,8 +8,7 @@ from typing import NamedTuple
 from paceline.errors import UsageError
 from paceline.records.events import read_events
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import StepBreakdown, StepRecord
+from paceline.records.spans import StepBreakdown, StepRecord, TimeLedger
 
 MIDDLE = 1.349
 """Standard deviations between the first and the third quartile of a normal distribution."""

@@ -5,12 +5,12 @@ from types import MappingProxyType
 
 DATA: Mapping[str, str] = MappingProxyType(
     {
-        "cifar10": "paceline.jobs.data.cifar10:Cifar10",
-        "digits": "paceline.jobs.data.idx:Digits",
-        "fashion-mnist": "paceline.jobs.data.idx:FashionMnist",
-        "mnist": "paceline.jobs.data.idx:Mnist",
-        "svhn": "paceline.jobs.data.svhn:Svhn",
-        "synthetic": "paceline.jobs.data.synthetic:Synthetic",
+        "cifar10": "paceline.jobs.datasets:Cifar10",
+        "digits": "paceline.jobs.datasets:Digits",
+        "fashion-mnist": "paceline.jobs.datasets:FashionMnist",
+        "mnist": "paceline.jobs.datasets:Mnist",
+        "svhn": "paceline.jobs.datasets:Svhn",
+        "synthetic": "paceline.jobs.datasets:Synthetic",
     }
 )
 
@@ -44,8 +44,8 @@ OPTIMIZERS: Mapping[str, str] = MappingProxyType(
 
 SCHEDULES: Mapping[str, str] = MappingProxyType(
     {
-        "constant": "paceline.jobs.schedules:Constant",
-        "cosine": "paceline.jobs.schedules:Cosine",
-        "step": "paceline.jobs.schedules:StepDecay",
+        "constant": "paceline.jobs.optimizers:Constant",
+        "cosine": "paceline.jobs.optimizers:Cosine",
+        "step": "paceline.jobs.optimizers:StepDecay",
     }
 )

@@ -84,15 +84,17 @@ def map_tensors(
         return function(batch)
     if isinstance(batch, Mapping):
         values = {key: map_tensors(function, value, is_leaf) for key, value in batch.items()}
-        return values if type(batch) is dict or not hasattr(batch, "update") else _updated(batch, values)
+        if type(batch) is dict or not hasattr(batch, "update"):
+            return values
+        made = copy.copy(batch)  # of its own type, as torch's loader makes one to pin its memory
+        made.update(values)
+        return made
     if isinstance(batch, tuple | list):
         parts = [map_tensors(function, part, is_leaf) for part in batch]
         return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
     if is_dataclass(batch) and not isinstance(batch, type):
-        names = [field.name for field in fields(batch) if field.init]
-        return replace(
-            batch, **{name: map_tensors(function, getattr(batch, name), is_leaf) for name in names}
-        )
+        values = {field.name: getattr(batch, field.name) for field in fields(batch) if field.init}
+        return replace(batch, **map_tensors(function, values, is_leaf))
     return batch
 
 
@@ -122,7 +124,6 @@ def batch_like(take: Callable[[Tensor], Batch], samples: int) -> Batch:
 
 
 def describe(thing: Any) -> str:
-    """What something is, for a sentence."""
     if isinstance(thing, Tensor):
         return f"a tensor of shape {list(thing.shape)}"
     if isinstance(thing, Mapping):
@@ -140,7 +141,7 @@ def _call(job: "StepDefinition", model: nn.Module, inputs: Any) -> Any:
     """Elements of a tuple are the model's positional arguments, entries of a mapping its keywords."""
     spread = isinstance(inputs, tuple | list)
     args = tuple(inputs) if spread else () if isinstance(inputs, Mapping) else (inputs,)
-    keywords = dict(inputs) if isinstance(inputs, Mapping) else {}
+    keywords = {str(key): value for key, value in inputs.items()} if isinstance(inputs, Mapping) else {}
     try:
         return model(*args, **keywords)
     except TypeError as error:
@@ -148,20 +149,14 @@ def _call(job: "StepDefinition", model: nn.Module, inputs: Any) -> Any:
         try:
             signature.bind(*args, **keywords)
         except TypeError:
-            raise UsageError(_uncallable(job, model, signature, inputs)) from error
+            given = f"the keys {', '.join(keywords)}" if keywords else f"{len(args)} inputs"
+            rest = " and a target" if job.loss is not None else ""
+            raise UsageError(
+                f"job {job.name!r}: a batch has {given}{rest}, and {type(model).__name__}.forward takes "
+                f"({', '.join(signature.parameters)}); change the samples or collate, or write "
+                "compute_loss=lambda model, batch: ..."
+            ) from error
         raise
-
-
-def _uncallable(job: "StepDefinition", model: nn.Module, signature: inspect.Signature, inputs: Any) -> str:
-    given = (
-        f"the keys {', '.join(map(str, inputs))}" if isinstance(inputs, Mapping) else f"{len(inputs)} inputs"
-    )
-    rest = " and a target" if job.loss is not None else ""
-    return (
-        f"job {job.name!r}: a batch has {given}{rest}, and {type(model).__name__}.forward takes "
-        f"({', '.join(signature.parameters)}); change the samples or collate, or write "
-        "compute_loss=lambda model, batch: ..."
-    )
 
 
 def _own_loss(job: "StepDefinition", outputs: Any) -> Tensor:
@@ -172,13 +167,6 @@ def _own_loss(job: "StepDefinition", outputs: Any) -> Tensor:
         f"job {job.name!r}: the model returned {describe(outputs)}, which holds no loss; give loss=..., such as "
         "nn.functional.cross_entropy for (inputs, targets), or compute_loss=lambda model, batch: ..."
     )
-
-
-def _updated(batch: Any, values: dict[Any, Any]) -> Any:
-    """A copy of a mapping of its own type, as torch's loader makes one to pin its memory."""
-    made = copy.copy(batch)
-    made.update(values)
-    return made
 
 
 def _first(take: Callable[[Tensor], Batch], samples: int) -> Batch:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Protocol, Self
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -10,24 +10,6 @@ from torch.nn.functional import cross_entropy
 
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch
-
-
-class InputSpec(Protocol):
-    """What one sample looks like. A frozen dataclass."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def classes(self) -> int: ...
-
-    def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
-        """The same with another shape or number of classes; a UsageError where ``model`` cannot take it."""
-
-    def batch(self, samples: int) -> Batch:
-        """So many made-up samples, on the device that is the default now."""
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +23,7 @@ class ImageInput:
     """Pixels that the shorter side must have, for the model to have something left at its end."""
 
     def with_shape(self, model: str, shape: tuple[int, ...] | None, classes: int | None) -> Self:
+        """The same with another shape or number of classes; a UsageError where ``model`` cannot take it."""
         shape = _positive(model, self.shape if shape is None else shape)
         if len(shape) != 3:
             raise UsageError(
@@ -52,9 +35,10 @@ class ImageInput:
                 f"model {model!r} needs images of at least {self.smallest}x{self.smallest} pixels and these have "
                 f"{shape[1]}x{shape[2]}; take larger images, or a model for small ones: cnn, mlp or resnet18"
             )
-        return replace(self, shape=shape, classes=_classes(classes, self.classes))
+        return replace(self, shape=shape, classes=check_classes(classes, self.classes))
 
     def batch(self, samples: int) -> Batch:
+        """Made-up samples, on the device that is the default now."""
         return noise(samples, *self.shape), choices(self.classes, samples)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -122,7 +106,7 @@ def _positive(model: str, shape: tuple[int, ...]) -> tuple[int, ...]:
     return shape
 
 
-def _classes(asked: int | None, usual: int) -> int:
+def check_classes(asked: int | None, usual: int) -> int:
     if asked is not None and asked < 1:
         raise UsageError(f"{asked} classes are too few; a model needs at least 1")
     return usual if asked is None else asked

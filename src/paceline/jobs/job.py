@@ -8,6 +8,7 @@ from torch import Tensor, nn, optim
 
 from paceline.errors import UsageError
 from paceline.jobs.batches import Batch, batch_like
+from paceline.jobs.optimizers import Constant
 
 PRECISIONS = ("fp32", "bf16")
 
@@ -18,10 +19,6 @@ class Data(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, indices: Tensor) -> Batch: ...
-
-
-def constant(epoch: float) -> float:  # noqa: ARG001
-    return 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,7 +65,7 @@ class Job(StepDefinition):
     """Samples to a batch, as torch's loader has it; None is its ``default_collate``."""
     loader_workers: int = 0
     """Processes of each worker that prepare batches ahead of time; they change no result."""
-    schedule: Callable[[float], float] = constant
+    schedule: Callable[[float], float] = Constant()
     """Epoch, with its fraction, to a factor on the learning rate."""
     metrics: Mapping[str, Callable[[Any, Any], Tensor]] = field(default_factory=dict)
     """Name to a function (outputs, targets) to the sum over the batch; a target refers to "accuracy".
@@ -77,7 +74,6 @@ class Job(StepDefinition):
     """
 
     def batch(self, samples: int) -> Batch:
-        """A batch of copies of the first sample, for a trace."""
         return batch_like(self.train.take, samples)
 
     @property
@@ -92,10 +88,8 @@ class Job(StepDefinition):
         return times + clipped + (f", {self.precision}" if self.precision != "fp32" else "")
 
     def __post_init__(self) -> None:
-        for name, value, least in (
-            ("accumulate", self.accumulate, 1),
-            ("loader_workers", self.loader_workers, 0),
-        ):
+        for name, least in (("accumulate", 1), ("loader_workers", 0)):
+            value = getattr(self, name)
             if type(value) is not int or value < least:
                 raise UsageError(
                     f"{name}={value!r} is out of range: it must be a whole number of at least {least}"
@@ -104,10 +98,11 @@ class Job(StepDefinition):
             raise UsageError(
                 f"clip_norm={self.clip_norm:g} is out of range: it must be more than 0, for example 1.0"
             )
-        if self.precision == "fp16":
-            raise UsageError("precision='fp16' needs loss scaling, which is not supported; choose bf16")
         if self.precision not in PRECISIONS:
-            raise UsageError(f"precision={self.precision!r} is not known; choose {' or '.join(PRECISIONS)}")
+            fp16 = " (fp16 needs loss scaling)" if self.precision == "fp16" else ""
+            raise UsageError(
+                f"precision={self.precision!r} is not supported{fp16}; choose {' or '.join(PRECISIONS)}"
+            )
         if self.test is None and self.metrics:
             raise UsageError(
                 f"the metric {next(iter(self.metrics))!r} is computed on test data, and there is none; add test=..., "

@@ -1,15 +1,18 @@
-"""The optimizers that ship; each is called with a model's parameters and makes torch's own.
+"""The optimizers and learning-rate schedules that ship.
 
-They are torch's fused kind: one pass over the memory, which on a CPU takes about half the time.
+An optimizer is called with a model's parameters and makes torch's own, of its fused kind: one pass over the memory,
+which on a CPU takes about half the time. A schedule is a pure function of the fractional epoch to a factor on the
+learning rate.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import cos, pi
 from typing import ClassVar
 
 from torch import Tensor, nn, optim
 
-from paceline.jobs.spec import at_least, fraction, more_than
+from paceline.jobs.spec import Epochs, at_least, fraction, more_than
 
 ELEMENTWISE: frozenset[type[optim.Optimizer]] = frozenset(
     {optim.SGD, optim.Adam, optim.AdamW, optim.NAdam, optim.RAdam, optim.RMSprop, optim.Adagrad, optim.Adamax}
@@ -29,13 +32,10 @@ class Sgd:
 
     lr: float = 0.05
     """The learning rate, before the schedule's factor; higher is faster until it diverges."""
-
     momentum: float = 0.9
     """How much of the last update goes on; 0 is plain SGD."""
-
     nesterov: bool = False
     """Look ahead along the momentum."""
-
     weight_decay: float = 0.001
     """Pull of the weights towards zero; more means smaller weights."""
 
@@ -49,14 +49,7 @@ class Sgd:
             )
 
     def __call__(self, parameters: Iterable[nn.Parameter]) -> optim.Optimizer:
-        return optim.SGD(
-            parameters,
-            lr=self.lr,
-            momentum=self.momentum,
-            nesterov=self.nesterov,
-            weight_decay=self.weight_decay,
-            fused=True,
-        )
+        return optim.SGD(parameters, **vars(self), fused=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,19 +58,14 @@ class Adam:
 
     lr: float = 0.001
     """The learning rate, before the schedule's factor; higher is faster until it diverges."""
-
     beta1: float = 0.9
     """Memory of the mean gradient; closer to 1 is longer."""
-
     beta2: float = 0.999
     """Memory of the squared gradient; closer to 1 is longer."""
-
     eps: float = 1e-8
     """Keeps the division finite; more makes it more like SGD."""
-
     weight_decay: float = 0.0
     """Pull of the weights towards zero, as part of the gradient."""
-
     kind: ClassVar[type[optim.Adam]] = optim.Adam
 
     def __post_init__(self) -> None:
@@ -98,5 +86,72 @@ class AdamW(Adam):
 
     weight_decay: float = 0.01
     """Pull of the weights towards zero, times the learning rate."""
-
     kind: ClassVar[type[optim.Adam]] = optim.AdamW
+
+
+@dataclass(frozen=True, kw_only=True)
+class Warmup:
+    """Every schedule may begin with a gradual warm-up (Goyal et al., 2017), a straight line to 1."""
+
+    warmup: float = 0.0
+    """Epochs of gradual warm-up; more is safer for large batches."""
+    warmup_from: float = 0.1
+    """The factor at the start of the warm-up; 1/k when the rate was scaled by k."""
+
+    def __post_init__(self) -> None:
+        at_least(0, warmup=self.warmup)
+        fraction(warmup_from=self.warmup_from)
+
+    def __call__(self, epoch: float) -> float:
+        if epoch >= self.warmup:
+            return self.after(epoch)
+        return self.after(epoch) * (self.warmup_from + (1 - self.warmup_from) * epoch / self.warmup)
+
+    def after(self, epoch: float) -> float:  # noqa: ARG002
+        """The factor without the warm-up."""
+        return 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Constant(Warmup):
+    """The learning rate stays as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cosine(Warmup):
+    """Half a cosine from 1 to 0 (Loshchilov and Hutter, 2017)."""
+
+    epochs: float = 30.0
+    """Epochs until the end; the factor stays there afterwards, so give as many as you train."""
+    floor: float = 0.0
+    """The factor at the end."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        more_than(0, epochs=self.epochs)
+        fraction(floor=self.floor)
+        if self.warmup >= self.epochs:
+            raise ValueError(
+                f"warmup={self.warmup:g} is too long; it must be less than epochs={self.epochs:g}"
+            )
+
+    def after(self, epoch: float) -> float:
+        done = min(epoch / self.epochs, 1.0)
+        return self.floor + (1 - self.floor) * (1 + cos(pi * done)) / 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepDecay(Warmup):
+    """Drop by a factor at each of some epochs."""
+
+    at: Epochs = Epochs((30, 60, 80))
+    """The epochs, joined by "+"."""
+    gamma: float = 0.1
+    """The factor of each drop; less drops more."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        more_than(0, gamma=self.gamma)
+
+    def after(self, epoch: float) -> float:
+        return self.gamma ** sum(epoch >= date for date in self.at)

@@ -1,8 +1,8 @@
 """Which samples each worker sees in each step; pure arithmetic on the seed."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import torch
@@ -19,8 +19,8 @@ class Shards:
     B sees. Steps count from 0 and run on through the epochs. An epoch's last global batch may be smaller;
     it is split in proportion to the batch sizes, so a worker may get nothing in it.
 
-    A worker that joins late has a number beyond these. It goes through all samples in an order of its own, which
-    depends on the seed, its number and how often it has done so, in batches as large as those of one who was there.
+    A worker that joins late has a higher rank than these. It goes through all samples in an order of its own, which
+    depends on the seed, its rank and its epoch, in batches of the size of one of these workers.
     """
 
     samples: int
@@ -40,20 +40,16 @@ class Shards:
 
     @cached_property
     def global_batch(self) -> int:
-        """Samples of all workers in one full step."""
         return sum(self.batch_sizes)
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """Steps until every sample was seen once."""
         return -(-self.samples // self.global_batch)
 
     def batch_size(self, worker: int) -> int:
-        """Samples of one worker in a full step; one that joins late has those of a worker who was there."""
         return self.batch_sizes[worker % len(self.batch_sizes)]
 
     def size(self, worker: int, step: int) -> int:
-        """Samples of one worker in a step."""
         if worker >= len(self.batch_sizes):
             return len(self._own_range(worker, step)[1])
         if (step + 1) % self.steps_per_epoch:
@@ -61,7 +57,6 @@ class Shards:
         return self._last_cuts[worker + 1] - self._last_cuts[worker]
 
     def total(self, step: int) -> int:
-        """Samples of all workers in a step."""
         return self.global_batch if (step + 1) % self.steps_per_epoch else self._last_cuts[-1]
 
     def steps_through(self, seen: int) -> int:
@@ -73,11 +68,13 @@ class Shards:
         """The samples of one worker in a step; a view that must not be written to."""
         if worker >= len(self.batch_sizes):
             epoch, batch_range = self._own_range(worker, step)
-            return self._own_permutation(worker, epoch)[batch_range.start : batch_range.stop]
+            order = permutation(self.samples, _mix(self.seed, -1 - worker), epoch)
+            return order[batch_range.start : batch_range.stop]
         epoch, batch = divmod(step, self.steps_per_epoch)
         cuts = self._cuts if batch + 1 < self.steps_per_epoch else self._last_cuts
         start = batch * self.global_batch
-        return self._permutation(epoch)[start + cuts[worker] : start + cuts[worker + 1]]
+        order = permutation(self.samples, self.seed, epoch)
+        return order[start + cuts[worker] : start + cuts[worker + 1]]
 
     def _own_range(self, worker: int, step: int) -> tuple[int, range]:
         """How often a late worker has been through all samples, and the places of a step in its order."""
@@ -94,28 +91,17 @@ class Shards:
         last = self.samples - (self.steps_per_epoch - 1) * self.global_batch
         return tuple(last * cut // self.global_batch for cut in self._cuts)
 
-    @cached_property
-    def _permutation(self) -> Callable[[int], Tensor]:
-        # Workers that train apart may be in different epochs; a few orders serve all but the most uneven.
-        return lru_cache(maxsize=4)(partial(permutation, self.samples, self.seed))
 
-    @cached_property
-    def _own_permutation(self) -> Callable[[int, int], Tensor]:
-        return lru_cache(maxsize=4)(partial(_late_permutation, self.samples, self.seed))
-
-
+# Workers may be in different epochs; a few orders serve all but the most uneven.
+@lru_cache(maxsize=4)
 def permutation(samples: int, seed: int, epoch: int) -> Tensor:
     """The order of one epoch; it leaves the global random stream alone."""
     generator = torch.Generator().manual_seed(_mix(seed, epoch))
     return torch.randperm(samples, generator=generator)
 
 
-def _late_permutation(samples: int, seed: int, worker: int, epoch: int) -> Tensor:
-    return permutation(samples, _mix(seed, -1 - worker), epoch)
-
-
 def _mix(seed: int, epoch: int) -> int:
-    """32 bits, which is all that torch's CPU generator takes: no two epochs of a seed share them."""
+    """32 bits, which is all that torch's CPU generator uses; no two epochs of a seed share them."""
     high, low = divmod(seed % 2**64, 2**32)
     return _scramble(_scramble(epoch + _scramble(low)) ^ _scramble(high ^ 0x9E3779B9) ^ low)
 
@@ -133,9 +119,6 @@ TEST_BATCH = 256
 
 
 def scoring_batches(samples: int, worker: int, workers: int) -> list[range]:
-    """The batches of the test data that a worker scores: whole ones, so that their number changes no score.
-
-    A small set has fewer batches than there are workers; then some have nothing to do.
-    """
+    """The batches of the test data that a worker scores: whole ones, so that the number of workers changes no score."""
     batches = [range(start, min(start + TEST_BATCH, samples)) for start in range(0, samples, TEST_BATCH)]
     return batches[len(batches) * worker // workers : len(batches) * (worker + 1) // workers]

@@ -1,4 +1,4 @@
-"""What names a job, before anything is loaded, and checks of settings that are numbers."""
+"""What names a job, before anything is loaded, and settings that read themselves or check their range."""
 
 from dataclasses import dataclass
 from typing import Any, Self
@@ -20,11 +20,9 @@ class JobSpec:
     optimizer: str = "sgd"
     schedule: str = "constant"
     accumulate: int | None = None
-    """Mini-batches whose gradients are added up before a step; None, here and below, is as the job says."""
+    """As in ``Job``; None, here and below, is as the job says."""
     clip_norm: float | None = None
-    """The norm to which gradients are clipped."""
     precision: str | None = None
-    """In which forward is computed."""
 
     @property
     def changes(self) -> dict[str, Any]:
@@ -50,22 +48,44 @@ class ImageShape(tuple[int, int, int]):
         return "x".join(map(str, self))
 
 
+class Epochs(tuple[float, ...]):
+    """Epochs at which something happens; "30+60+80" as text."""
+
+    __slots__ = ()
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        try:
+            epochs = cls(float(part) for part in text.split("+"))
+        except ValueError:
+            epochs = cls()
+        if (
+            not epochs
+            or list(epochs) != sorted(set(epochs))
+            or not 0 < epochs[0] <= epochs[-1] < float("inf")
+        ):
+            raise UsageError(
+                f"{text!r} is not a list of epochs: they must be more than 0 and rise, as in 30+60+80"
+            )
+        return epochs
+
+    def __str__(self) -> str:
+        return "+".join(f"{epoch:g}" for epoch in self)
+
+
 def at_least(least: float, **settings: float) -> None:
-    """Refuse a setting that is not a finite number of at least ``least``."""
     for name, value in settings.items():
         if not least <= value < float("inf"):
             raise ValueError(f"{name}={value:g} is out of range; it must be at least {least:g}")
 
 
 def more_than(bound: float, **settings: float) -> None:
-    """Refuse a setting that is not a finite number above ``bound``."""
     for name, value in settings.items():
         if not bound < value < float("inf"):
             raise ValueError(f"{name}={value:g} is out of range; it must be more than {bound:g}")
 
 
 def fraction(**settings: float) -> None:
-    """Refuse a setting that is not at least 0 and less than 1."""
     for name, value in settings.items():
         if not 0 <= value < 1:
             raise ValueError(f"{name}={value:g} is out of range; it must be at least 0 and less than 1")

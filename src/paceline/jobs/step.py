@@ -17,7 +17,7 @@ class StepHooks:
     """Called at the phases of each mini-batch; this one does nothing."""
 
     def begin(self, phase: StepPhase) -> None:
-        """A phase begins."""
+        pass
 
     def end(self, phase: StepPhase) -> None:
         """A phase has ended; the end of "backward" follows ``read``."""

@@ -1,10 +1,18 @@
-"""Checkpoints: one file a worker or server and saved step, the last few kept."""
+"""Checkpoints: one file for each worker or server and saved step, the last few kept."""
 
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 
-from paceline.records.files import DamagedFile, leftovers, listing, read_sealed, sync_folder, write_sealed
+from paceline.records.files import (
+    DamagedFile,
+    from_document,
+    leftovers,
+    listing,
+    read_sealed,
+    sync_folder,
+    write_sealed,
+)
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import (
     FileIdentity,
@@ -18,22 +26,19 @@ from paceline.records.tensors import (
 
 
 class Checkpoints:
-    """The checkpoints of one run; every worker, or server, saves, loads and removes its own files.
-
-    Of workers that have gone, others remove what is not kept any more.
-    """
+    """The checkpoints of one run; every worker, or server, saves, loads and removes its own files."""
 
     def __init__(self, folder: RunFolder, identity: RunIdentity, keep: int, role: Role = "rank") -> None:
         assert keep >= 1
-        self.folder = folder
-        self.keep = keep
+        self.folder, self.keep, self._identity = folder, keep, identity
         self.role: Role = role
-        self._identity = identity
 
     def save(self, step: int, rank: int, tree: Tree) -> Path:
         """Write a worker's part of the checkpoint of a step; it is on the disk when this returns."""
-        path, identity = self._path(step, rank), self._of(step, rank)
-        self.folder.checkpoints.mkdir(exist_ok=True)  # and no more: a run folder that is gone stays gone
+        path, identity = self._file(step, rank)
+        self.folder.checkpoints.mkdir(
+            exist_ok=True
+        )  # and no more: a run folder that was deleted stays deleted
         path.parent.mkdir(exist_ok=True)
         try:
             write_tensors(path, tree, identity)
@@ -41,16 +46,16 @@ class Checkpoints:
             # A worker that is ahead has pruned the folder while it was empty; it does so once.
             path.parent.mkdir(exist_ok=True)
             write_tensors(path, tree, identity)
-        sync_folder(path.parent.parent)
+        sync_folder(self.folder.checkpoints)
         return path
 
     def load(self, step: int, rank: int) -> Tree:
-        return read_tensors(self._path(step, rank), self._of(step, rank))
+        return read_tensors(*self._file(step, rank))
 
     def is_whole(self, step: int, rank: int) -> bool:
-        """Whether this worker's part is there, unaltered and this run's own."""
+        """Whether this worker's part exists, unaltered and written by this run."""
         try:
-            check_tensors(self._path(step, rank), self._of(step, rank))
+            check_tensors(*self._file(step, rank))
         except (DamagedFile, OSError):
             return False
         return True
@@ -58,9 +63,9 @@ class Checkpoints:
     def valid_steps(self, rank: int) -> tuple[list[int], list[str]]:
         """The steps, newest first, whose file here is whole; and a sentence for each that is not."""
         whole, refused = [], []
-        for step in self._steps(rank):
+        for step in self._saved(rank):
             try:
-                check_tensors(self._path(step, rank), self._of(step, rank))
+                check_tensors(*self._file(step, rank))
                 whole.append(step)
             except DamagedFile as damage:
                 refused.append(f"{damage}; this checkpoint is not used")
@@ -77,70 +82,62 @@ class Checkpoints:
         """
         self._keep_last(rank, self.keep)
 
+    def make_room(self, rank: int) -> None:
+        """Prune before a file is written: for a server, which does not know when the others have written theirs."""
+        self._keep_last(rank, max(1, self.keep - 1))
+
     def prune_gone(self, rank: int, members: Collection[int]) -> None:
-        """Remove files of workers that are not there any more, from before the first step that this worker keeps."""
-        first = min(self._steps(rank), default=0)
+        """Remove files of workers that have left, from before the first step that this worker keeps."""
+        first = min(self._saved(rank), default=0)
         for step, folder in self._step_folders().items():
             for file in listing(folder, f"{self.role}-*.safetensors") if step < first else ():
                 number = file.stem.removeprefix(f"{self.role}-")
                 if number.isdecimal() and int(number) not in members:
-                    file.unlink(missing_ok=True)
-                    _remove_if_empty(folder)
-
-    def make_room(self, rank: int) -> None:
-        """Prune before a file is written: for those who do not know when all others have written theirs."""
-        self._keep_last(rank, max(1, self.keep - 1))
-
-    def _keep_last(self, rank: int, count: int) -> None:
-        surplus = self._steps(rank)[count:]
-        for step in surplus:
-            self._path(step, rank).unlink(missing_ok=True)
-        for folder in self._step_folders().values():
-            for file in leftovers(folder, self._path(0, rank).name):
-                file.unlink(missing_ok=True)
-        for step in surplus:
-            _remove_if_empty(self._path(step, rank).parent)
+                    _remove(file)
 
     def forget_after(self, step: int, rank: int) -> None:
-        """Remove this worker's files beyond a step, whole or not, for a run that goes on from there.
+        """Remove this worker's files beyond a step, whole or not, for a run that resumes from there.
 
         A later crash could otherwise leave a step whose files are of two different runs.
         """
-        for newer in self._steps(rank):
+        for newer in self._saved(rank):
             if newer > step:
-                path = self._path(newer, rank)
-                path.unlink(missing_ok=True)
-                _remove_if_empty(path.parent)
+                _remove(self._file(newer, rank)[0])
 
     def steps(self) -> list[int]:
-        """The steps of which anything was saved here, newest first, whole or not."""
+        """The steps of which any file was saved here, newest first, whole or not."""
         return sorted(self._step_folders(), reverse=True)
 
     def is_there(self, step: int, rank: int) -> bool:
-        return self._path(step, rank).exists()
+        return self._file(step, rank)[0].exists()
 
-    def _of(self, step: int, rank: int) -> FileIdentity:
-        return self._identity.of(self.role, rank, step)
+    def _keep_last(self, rank: int, count: int) -> None:
+        for folder in self._step_folders().values():
+            for file in leftovers(folder, self._file(0, rank)[0].name):
+                file.unlink(missing_ok=True)
+        for step in self._saved(rank)[count:]:
+            _remove(self._file(step, rank)[0])
 
-    def _path(self, step: int, rank: int) -> Path:
-        return self.folder.checkpoint(step, rank, self.role)
+    def _file(self, step: int, rank: int) -> tuple[Path, FileIdentity]:
+        identity = FileIdentity(
+            run=self._identity.run, settings=self._identity.settings, role=self.role, rank=rank, step=step
+        )
+        return self.folder.checkpoint(step, rank, self.role), identity
 
     def _step_folders(self) -> dict[int, Path]:
-        return {
-            int(path.name.removeprefix("step-")): path
-            for path in self.folder.checkpoints.glob("step-*")
-            if path.name.removeprefix("step-").isdecimal()
-        }
+        numbers = {path.name.removeprefix("step-"): path for path in self.folder.checkpoints.glob("step-*")}
+        return {int(number): path for number, path in numbers.items() if number.isdecimal()}
 
-    def _steps(self, rank: int) -> list[int]:
+    def _saved(self, rank: int) -> list[int]:
         """The steps that this worker has saved, newest first, whole or not."""
-        steps = (step for step in self._step_folders() if self._path(step, rank).exists())
-        return sorted(steps, reverse=True)
+        return [step for step in self.steps() if self.is_there(step, rank)]
 
 
-def _remove_if_empty(folder: Path) -> None:
+def _remove(file: Path) -> None:
+    """Remove a file, and its folder where nothing else is in it."""
+    file.unlink(missing_ok=True)
     with suppress(OSError):  # another worker's file is in it, or another worker has just removed it
-        folder.rmdir()
+        file.parent.rmdir()
 
 
 _KEPT = 64
@@ -159,18 +156,16 @@ class Commits:
     def steps(self) -> list[int]:
         try:
             document = read_sealed(self._path)
-        except (DamagedFile, OSError):
+            steps = from_document(document.get("steps"), list[int])
+        except (DamagedFile, OSError, ValueError):
             return []
-        steps = document.get("steps")
-        if document.get("run") != self._run or not isinstance(steps, list):
-            return []
-        return sorted(step for step in steps if type(step) is int)
+        return sorted(steps) if document.get("run") == self._run else []
 
     def add(self, step: int) -> None:
         self._write({*self.steps(), step})
 
     def forget_after(self, step: int) -> None:
-        """The run goes on from a step: what comes after it is to be saved anew."""
+        """The run resumes from a step: later ones are to be saved anew."""
         known = self.steps()
         if any(one > step for one in known):
             self._write({one for one in known if one <= step})

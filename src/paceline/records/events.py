@@ -1,23 +1,21 @@
-"""``events/rank-N.jsonl`` and ``metrics.jsonl``: a line a step or what lies between two, a line an evaluation."""
+"""``events/rank-N.jsonl``, a line for each step and each pause, and ``metrics.jsonl``, one for each evaluation."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from paceline.records.files import DamagedFile
-from paceline.records.lines import LineWriter, read_lines, repair
+from paceline.records.files import DamagedFile, LineWriter, read_lines, repair
 from paceline.records.spans import StepRecord
 
 _AT_ONCE = 4096
-"""Records that are kept before they are written: some 5 MB, and 10 ms of writing now and then."""
+"""Records that are written together: some 5 MB, which takes 10 ms."""
 
 _Line = dict[str, float | None]
 """A row of metrics as it is written; null stands for a number that is not finite."""
 
-
 TEST_LOSS = 2
-"""Where a vector of sums has that of the test loss; 0 where nothing was tested."""
+"""The place of the test loss in a vector of sums; 0 where nothing was tested."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +40,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class MetricsRow:
-    """One evaluation: when, and how good the model that counts was."""
+    """One evaluation of the central model."""
 
     step: int
     epoch: float
@@ -79,18 +77,16 @@ class EventWriter(LineWriter[StepRecord]):
 
 
 def append_metrics(path: Path, row: MetricsRow) -> None:
-    """Add a row, at once, so that others can follow a run."""
+    """Add a row at once, so that other programs can follow a run."""
     with LineWriter[dict[str, float]](path, at_once=1) as lines:
         lines.append(row.to_json())
 
 
 def read_events(path: Path) -> Iterator[StepRecord]:
-    """One worker's records in order; a line torn by a crash is skipped, a damaged one is named."""
     return read_lines(path, StepRecord, "a record of a step")
 
 
 def read_metrics(path: Path) -> Iterator[MetricsRow]:
-    """The rows in order, read as ``read_events`` reads."""
     for number, line in enumerate(read_lines(path, _Line, "a row of metrics"), start=1):
         try:
             yield MetricsRow.from_json(line)
@@ -99,9 +95,9 @@ def read_metrics(path: Path) -> Iterator[MetricsRow]:
 
 
 def truncate_events(path: Path, step: int) -> list[str]:
-    """Drop one worker's records beyond a step, for a run that goes on from there; see ``repair``.
+    """Drop one worker's records beyond a step, for a run that resumes from there; see ``repair``.
 
-    A damaged line is replaced by a record that says so, so that every later total knows of it.
+    A damaged line becomes a record that says so, so that later totals know of it.
     """
     last = 0
 
@@ -117,5 +113,4 @@ def truncate_events(path: Path, step: int) -> list[str]:
 
 
 def truncate_metrics(path: Path, step: int) -> list[str]:
-    """Drop the rows beyond a step, and damaged ones, for a run that goes on from there; see ``repair``."""
     return repair(path, _Line, lambda _, line: MetricsRow.from_json(line).step <= step, lambda _: None)

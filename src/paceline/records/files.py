@@ -1,18 +1,16 @@
-"""Files that are either whole or not there: written beside their place, then moved into it."""
+"""Files that are either whole or not there, JSON documents, and files of one JSON document a line."""
 
 import hashlib
 import json
-import math
 import os
 import secrets
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, Generic, Self, TypeVar
 
 import msgspec
-
-from paceline.errors import UsageError
 
 T = TypeVar("T")
 
@@ -22,13 +20,11 @@ class DamagedFile(Exception):
 
     def __init__(self, path: Path, wrong: str) -> None:
         super().__init__(f"{path} {wrong}")
-        self.path = path
-        self.wrong = wrong
 
 
 @contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """Write a file that takes the place of ``path`` when the block ends; an error leaves ``path`` as it was.
+    """Write a file that replaces ``path`` when the block ends; an error leaves ``path`` as it was.
 
     When the block has ended, the file survives a loss of power. A crash may leave what ``leftovers`` finds.
     """
@@ -46,15 +42,14 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def leftovers(folder: Path, name: str) -> list[Path]:
-    """What crashed attempts to write ``folder / name`` have left; nobody reads them."""
+    """Temporary files of crashed attempts to write ``folder / name``."""
     return listing(folder, f".{name}.*.tmp")
 
 
 def listing(folder: Path, pattern: str) -> list[Path]:
-    """The files of a folder that match; none where somebody else has just removed the folder."""
     try:
         return list(folder.glob(pattern))
-    except FileNotFoundError:  # glob checks that the folder is there and then opens it
+    except FileNotFoundError:  # another process has removed the folder after glob checked that it exists
         return []
 
 
@@ -68,19 +63,26 @@ def sync_folder(folder: Path) -> None:
 
 
 def write_json(path: Path, document: Any) -> None:
-    """Write a JSON document that people can read; numbers that are not finite become null."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(finite(document), indent=2, allow_nan=False)
     with replacing(path) as file:
-        file.write(f"{text}\n".encode())
+        file.write(f"{json_text(document)}\n".encode())
 
 
 def read_json(path: Path) -> Any:
-    """Read what ``write_json`` wrote, or say which file is damaged."""
     try:
         return json.loads(path.read_bytes())
     except (ValueError, RecursionError) as error:
         raise DamagedFile(path, f"is not a JSON document: {error}") from error
+
+
+def json_text(document: Any) -> str:
+    """Indented JSON; numbers that are not finite become null."""
+    return json.dumps(_plain(document), indent=2)
+
+
+def _plain(document: Any) -> Any:
+    """The document as it is read back: finite numbers, lists, and keys that are strings."""
+    return msgspec.json.decode(msgspec.json.encode(document, enc_hook=float))  # numpy's numbers too
 
 
 def to_document(value: Any) -> Any:
@@ -93,58 +95,115 @@ def from_document(document: Any, kind: type[T]) -> T:
     return msgspec.convert(document, kind, str_keys=True)
 
 
-def write_document(path: Path, value: Any, *, schema: int) -> None:
-    write_json(path, {"schema": schema, **to_document(value)})
-
-
-def read_document(path: Path, kind: type[T], *, what: str, schema: int) -> T:
-    """Read what ``write_document`` wrote, every field checked; ``what`` names it in messages: "a profile".
-
-    DamagedFile for what it never wrote, UsageError for what another version of paceline did.
-    """
-    document = read_json(path)
-    found = document.pop("schema", None) if isinstance(document, dict) else None
-    if type(found) is not int:
-        raise DamagedFile(path, f"is not {what} of paceline")
-    if found != schema:
-        version = "an older" if found < schema else "a newer"
-        raise UsageError(
-            f"{path} is {what} of schema {found}, made by {version} version of paceline; this one reads schema "
-            f"{schema}: use that version, or make it again"
-        )
-    try:
-        return from_document(document, kind)
-    except msgspec.ValidationError as error:
-        raise DamagedFile(path, f"is not {what}: {error}") from error
-
-
 def write_sealed(path: Path, document: dict[str, Any]) -> None:
-    """Write a JSON document with its own SHA-256 in it, so that no altered one is taken for it."""
+    """Write a JSON document with its own SHA-256 in it, so that an altered one is noticed."""
     write_json(path, {**document, "digest": digest_of(document)})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """Read what ``write_sealed`` wrote, without the digest, or say which file is damaged."""
+    """Read what ``write_sealed`` wrote, without the digest; else raise DamagedFile."""
     document = read_json(path)
     if not isinstance(document, dict):
         raise DamagedFile(path, "is not a document")
-    digest = document.pop("digest", None)
-    if digest != digest_of(document):
+    if document.pop("digest", None) != digest_of(document):
         raise DamagedFile(path, "was altered since it was written")
     return document
 
 
 def digest_of(document: Any) -> str:
     """SHA-256 of a JSON document, whatever the order of its keys and the space between them."""
-    plain = json.loads(json.dumps(finite(document)))
-    return hashlib.sha256(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
+    text = json.dumps(_plain(document), sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
-def finite(document: Any) -> Any:
-    if isinstance(document, float):
-        return document if math.isfinite(document) else None
-    if isinstance(document, dict):
-        return {key: finite(value) for key, value in document.items()}
-    if isinstance(document, list | tuple):
-        return [finite(value) for value in document]
-    return document
+class LineWriter(Generic[T]):
+    """Adds lines to a file. Things are kept until ``flush``: do not change them after ``append``.
+
+    One thread appends; any may flush, so that a process can be ended while that one is stuck. Numbers that are not
+    finite become null.
+    """
+
+    def __init__(self, path: Path, at_once: int) -> None:
+        path.parent.mkdir(exist_ok=True)  # and no more: a run folder that was deleted stays deleted
+        self._file = path.open("ab")
+        self._at_once = at_once
+        self._kept: list[T] = []
+        self._writing = threading.Lock()
+
+    def append(self, thing: T) -> None:
+        """Add a line; about a microsecond, until ``at_once`` of them are written together."""
+        self._kept.append(thing)
+        if len(self._kept) >= self._at_once:
+            self.flush()
+
+    def flush(self) -> None:
+        with self._writing:
+            kept, self._kept = self._kept, []
+            if kept and not self._file.closed:
+                self._file.write(b"".join([encode_line(thing) for thing in kept]))
+                self._file.flush()
+
+    def close(self) -> None:
+        if not self._file.closed:
+            self.flush()
+            self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def encode_line(thing: Any) -> bytes:
+    return msgspec.json.encode(thing) + b"\n"
+
+
+def read_lines(path: Path, kind: type[T], what: str) -> Iterator[T]:
+    """Every whole line as a ``kind``; a line torn by a crash is skipped, a damaged one raises DamagedFile."""
+    for number, _, thing in _whole_lines(path, kind):
+        if thing is None:
+            raise DamagedFile(path, f"is damaged: line {number} is not {what}")
+        yield thing
+
+
+def repair(
+    path: Path, kind: type[T], keep: Callable[[int, T], bool], stand_in: Callable[[int], T | None]
+) -> list[str]:
+    """Rewrite a file for a run that resumes; return a sentence if any of its lines was damaged.
+
+    ``keep`` is given each line's number, from 1, and its content; a LookupError says that it is damaged. A damaged line
+    becomes the ``stand_in`` of its number, or goes where that is None. A torn last line goes as well. The file may be
+    missing. It is replaced in one go: close its writer first.
+    """
+    if not path.exists():
+        return []
+    damaged: list[int] = []
+    with replacing(path) as file:
+        for number, line, thing in _whole_lines(path, kind):
+            try:
+                if thing is None:
+                    raise LookupError("not of its kind")
+                file.write(line if keep(number, thing) else b"")
+            except LookupError:
+                damaged.append(number)
+                other = stand_in(number)
+                file.write(b"" if other is None else encode_line(other))
+    if not damaged:
+        return []
+    # One sentence, however many lines: it is sent to the other workers.
+    return [f"{path}: damaged lines, the first of {len(damaged)} is line {damaged[0]}; they are in no total"]
+
+
+def _whole_lines(path: Path, kind: type[T]) -> Iterator[tuple[int, bytes, T | None]]:
+    """Each line's number, bytes and content; None where it is damaged."""
+    decoder = msgspec.json.Decoder(kind)
+    with path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
+                return
+            try:
+                thing = decoder.decode(line)
+            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                thing = None
+            yield number, line, thing

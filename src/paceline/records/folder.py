@@ -1,22 +1,28 @@
-"""The run folder: the one class that knows the names of its files."""
+"""The run folder: the one class that knows the names of its files, and the lock of its owner."""
 
+import errno
+import fcntl
+import json
 import os
 import platform
 import re
 import secrets
+import shlex
 import shutil
 import socket
+import sys
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
-from datetime import datetime
-from errno import EEXIST, ENOTEMPTY
+from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 
-from paceline.errors import UsageError
+from paceline.errors import RunFailed, UsageError, printable
 from paceline.records.files import sync_folder
 from paceline.records.load import usable_cores
 
@@ -29,15 +35,11 @@ class RunFolder:
 
     def __post_init__(self) -> None:
         self.config = self.path / "config.json"
-        """The resolved settings."""
         self.env = self.path / "env.json"
-        """Versions and the machine."""
         self.metrics = self.path / "metrics.jsonl"
         self.system = self.path / "system.jsonl"
-        """CPU, memory and network, about once a second."""
         self.summary = self.path / "summary.json"
         self.model = self.path / "model.safetensors"
-        """The central model, exported at the end."""
         self.checkpoints = self.path / "checkpoints"
         self.tensorboard = self.path / "tensorboard"
         self.trace = self.path / "trace.json.gz"
@@ -48,13 +50,13 @@ class RunFolder:
         """What a worker that joins must have; only its user may read it."""
 
     def event_files(self) -> dict[int, Path]:
-        return _numbered(self.path / "events", "rank-")
+        return _numbered(self.path / "events", "rank-", ".jsonl")
 
     def events(self, rank: int) -> Path:
         return self.path / "events" / f"rank-{rank}.jsonl"
 
     def server_event_files(self) -> dict[int, Path]:
-        return _numbered(self.path / "events", "server-")
+        return _numbered(self.path / "events", "server-", ".jsonl")
 
     def server_events(self, rank: int) -> Path:
         return self.path / "events" / f"server-{rank}.jsonl"
@@ -69,8 +71,7 @@ class RunFolder:
 
     def lock_nodes(self) -> list[int]:
         """The nodes whose processes have used this very folder, on this host or over a shared file system."""
-        names = (path.name.removeprefix("lock-") for path in self.path.glob("lock-*"))
-        return sorted(int(name) for name in names if name.isdecimal())
+        return list(_numbered(self.path, "lock-"))
 
     def commits(self, node: int) -> Path:
         """The steps that every worker and server has saved, as one node knows it."""
@@ -81,13 +82,15 @@ class RunFolder:
         return self.checkpoints / f"step-{step:08d}" / f"{role}-{rank}.safetensors"
 
 
-def _numbered(folder: Path, prefix: str) -> dict[int, Path]:
-    """The files ``<prefix>N.jsonl`` of a folder by N, in order."""
-    names = {path.stem.removeprefix(prefix): path for path in folder.glob(f"{prefix}*.jsonl")}
-    return {rank: names[str(rank)] for rank in sorted(int(name) for name in names if name.isdecimal())}
+def _numbered(folder: Path, prefix: str, suffix: str = "") -> dict[int, Path]:
+    """The files ``<prefix>N<suffix>`` of a folder by N, in order."""
+    found = {
+        path.name.removeprefix(prefix).removesuffix(suffix): path
+        for path in folder.glob(f"{prefix}*{suffix}")
+    }
+    return {rank: found[str(rank)] for rank in sorted(int(name) for name in found if name.isdecimal())}
 
 
-_LETTERS = "abcdefghjkmnpqrstuvwxyz23456789"
 _NAME = re.compile(r"\d{8}-\d{6}-[A-Za-z0-9_][A-Za-z0-9._-]{0,39}-[a-z0-9]{4}")
 
 Fill = Callable[[RunFolder], None]
@@ -95,9 +98,9 @@ Fill = Callable[[RunFolder], None]
 
 
 def new_folder_name(name: str, utc: datetime) -> str:
-    """Sorts by time, says what ran and is like no other: ``20261115-184207-digits-x7k2``."""
+    """A name that sorts by time and is unique: ``20261115-184207-digits-x7k2``."""
     plain = re.sub(r"[^A-Za-z0-9._]+", "-", name).strip("-.")[:40].rstrip("-.")
-    tail = "".join(secrets.choice(_LETTERS) for _ in range(4))
+    tail = "".join(secrets.choice("abcdefghjkmnpqrstuvwxyz23456789") for _ in range(4))
     return f"{utc:%Y%m%d-%H%M%S}-{plain or 'run'}-{tail}"
 
 
@@ -107,7 +110,7 @@ def name_of_run(folder: str) -> str:
 
 
 def check_folder_name(name: object) -> str:
-    """The name of a run folder that another process has told; anything else is a UsageError."""
+    """The name of a run folder that another process has sent; anything else is a UsageError."""
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise UsageError(
             f"{str(name)[:80]!r} is not the name of a run folder; start every host with this paceline"
@@ -116,10 +119,7 @@ def check_folder_name(name: object) -> str:
 
 
 def create(parent: Path, name: str, fill: Fill) -> RunFolder:
-    """Make a folder of this name, which is there with all that ``fill`` writes or not at all.
-
-    Raises FileExistsError where there is one already: it stays as it is.
-    """
+    """Make a folder of this name with all that ``fill`` writes, or none; raise FileExistsError where there is one."""
     check_parent(parent)
     draft = parent / f".{name}.{secrets.token_hex(4)}.tmp"
     try:
@@ -132,7 +132,7 @@ def create(parent: Path, name: str, fill: Fill) -> RunFolder:
         fill(RunFolder(draft))
         draft.rename(parent / name)
     except OSError as error:
-        if error.errno in (EEXIST, ENOTEMPTY):
+        if error.errno in (errno.EEXIST, errno.ENOTEMPTY):
             raise FileExistsError(error.errno, error.strerror, str(parent / name)) from error
         raise
     finally:
@@ -152,16 +152,13 @@ def create_new(parent: Path, name: str, utc: datetime, fill: Fill) -> RunFolder:
 def check_parent(parent: Path) -> None:
     """Raise a UsageError where no run folder can be made; nothing is written."""
     there = next(path for path in (parent.absolute(), *parent.absolute().parents) if path.exists())
-    if not there.is_dir():
-        raise UsageError(f"runs cannot be kept in {parent}: {there} is not a folder; choose another place")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UsageError(
-            f"runs cannot be kept in {parent}: nothing can be written to {there}; choose another place"
-        )
+    if not there.is_dir() or not os.access(there, os.W_OK | os.X_OK):
+        wrong = "cannot be written to" if there.is_dir() else "is not a folder"
+        raise UsageError(f"runs cannot be kept in {parent}: {there} {wrong}; choose another place")
 
 
 def check_writable(folder: RunFolder) -> None:
-    """Raise a UsageError where a run cannot go on in its folder; nothing is written."""
+    """Raise a UsageError where a run cannot resume in its folder; nothing is written."""
     places = (folder.path, folder.checkpoints, folder.events(0).parent, folder.metrics)
     for path in (path for path in places if path.exists()):
         if not os.access(path, os.W_OK | (os.X_OK if path.is_dir() else 0)):
@@ -173,6 +170,8 @@ def check_writable(folder: RunFolder) -> None:
 
 def environment() -> dict[str, Any]:
     """Versions and the machine, for ``env.json``; nothing secret, and no environment variable."""
+    file = Path("/proc/cpuinfo")
+    cpu = re.search(r"^model name\s*: (.+)$", file.read_text() if file.exists() else "", re.MULTILINE)
     return {
         "paceline": _version("paceline"),
         "python": platform.python_version(),
@@ -180,7 +179,7 @@ def environment() -> dict[str, Any]:
         "numpy": _version("numpy"),
         "platform": platform.platform(),
         "host": socket.gethostname(),
-        "cpu": _cpu_model(),
+        "cpu": cpu[1] if cpu else platform.processor() or platform.machine(),
         "cores": os.cpu_count(),
         "usable_cores": usable_cores(),
         "memory_bytes": psutil.virtual_memory().total,
@@ -194,10 +193,112 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _cpu_model() -> str:
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.EINVAL, errno.ENOSYS)
+"""What a file system that has no locks answers: there the folder is used without one."""
+
+_LOCK_TIMEOUT, _LOCK_INTERVAL = 1.0, 0.05
+"""Seconds to wait for the last process of a run that has just ended, and between two attempts."""
+
+_LONGEST_COMMAND = 300
+
+
+class RunLock:
+    """A share in the lock of one node; a context that gives it back.
+
+    The first process of a node takes the lock alone, signs it, and then shares it with the other processes of its run.
+    So the lock is held for as long as any of them lives, and ends with the last, however it ends.
+    """
+
+    def __init__(self, folder: RunFolder, node: int, *, only_read: bool = False) -> None:
+        self._folder, self._path = folder, folder.lock(node)
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        try:
+            self._descriptor = os.open(self._path, flags, 0o644)
+        except OSError as error:
+            if only_read and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+                # A lock needs no right to write; without a lock file no process can be training here.
+                path = self._path if self._path.exists() else folder.path
+                self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                return
+            raise UsageError(
+                f"{self._path} cannot be opened ({error.strerror}); see who may write there"
+            ) from error
+
+    @classmethod
+    def own(cls, folder: RunFolder, node: int, *, only_read: bool = False) -> Self:
+        """Become the owner of a folder that no process uses, or raise a UsageError that names the owner.
+
+        One that is ``only_read`` need not be writable.
+        """
+        lock = cls(folder, node, only_read=only_read)
+        lock._take(fcntl.LOCK_EX, timeout=_LOCK_TIMEOUT)
+        lock._sign()
+        # Another process may take it in between, and then this one is refused.
+        lock._take(fcntl.LOCK_SH)
+        return lock
+
+    @classmethod
+    def share(cls, folder: RunFolder, node: int) -> Self:
+        lock = cls(folder, node)
+        lock._take(fcntl.LOCK_SH)
+        return lock
+
+    def check(self) -> None:
+        """Raise RunFailed if the folder was deleted or replaced since."""
+        with suppress(OSError):
+            if os.path.samestat(os.fstat(self._descriptor), self._path.stat()):
+                return
+        raise RunFailed(
+            f"the run folder {self._folder.path} was deleted or replaced while the run was using it"
+        )
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _take(self, how: int, timeout: float = 0.0) -> None:
+        deadline = time.monotonic() + timeout
+        while True:
+            try:
+                return fcntl.flock(self._descriptor, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    self.close()
+                    used = f"{self._folder.path} is in use: {_holder(self._path)}"
+                    raise UsageError(f"{used}; wait until that run has ended, or stop it") from None
+            except OSError as error:
+                if error.errno in _NO_LOCKS:
+                    return None
+                self.close()
+                raise
+            time.sleep(_LOCK_INTERVAL)
+
+    def _sign(self) -> None:
+        """Write who holds it; it is held on a full disk too."""
+        who = {
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "since": f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC",
+            "command": shlex.join(["paceline", *sys.argv[1:]])[:_LONGEST_COMMAND],
+        }
+        with suppress(OSError):
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, json.dumps(who).encode(), 0)
+
+
+def _holder(path: Path) -> str:
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    models = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(models, platform.processor() or platform.machine())
+        who = json.loads(path.read_bytes()[:4096])
+        pid, host, since, command = (
+            printable(str(who[key]), _LONGEST_COMMAND) for key in ("pid", "host", "since", "command")
+        )
+    except (OSError, ValueError, LookupError, TypeError):
+        return "another process holds its lock"
+    return f"process {pid} on {host} has held it since {since} ({command})"

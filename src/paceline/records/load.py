@@ -1,18 +1,23 @@
-"""How many cores this process may use, and how much of them other processes use meanwhile."""
+"""The machine during a run: usable cores, the load of other processes, and samples of CPU, memory and network."""
 
 import os
 import socket
+import threading
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any, NamedTuple, Self
 
 import psutil
+
+from paceline.records.files import LineWriter
 
 LEAST = 0.15
 """Cores: what every machine does beside a job, and what the clocks of the system miss."""
 OF_FREE_CORES = 0.05
-"""The part of the cores that a job leaves free which others may use and not count as a disturbance."""
+"""The part of a job's free cores that other processes may use without being a disturbance."""
 
 
 def usable_cores() -> int:
@@ -40,8 +45,8 @@ def _quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgr
 def _limit(file: Path) -> float:
     try:
         quota, period = file.read_text().split()
-        return float("inf") if quota == "max" else int(quota) / int(period)
-    except (OSError, ValueError, ZeroDivisionError):
+        return int(quota) / int(period)
+    except (OSError, ValueError, ZeroDivisionError):  # "max 100000" is no limit
         return float("inf")
 
 
@@ -51,31 +56,26 @@ class HostLoad:
 
     host: str
     cores: int
-    """Those that the job may use."""
+    """Usable cores."""
     wanted: int
-    """Threads that the job computes with there."""
+    """Threads that the job computes with."""
     others: float
-    """Cores that processes of others used, of those that the job may use."""
+    """Usable cores that other processes used."""
 
     @property
     def disturbed(self) -> bool:
-        """Whether the job's times are longer for it."""
         return self.others > max(LEAST, OF_FREE_CORES * (self.cores - self.wanted))
+
+    @property
+    def words(self) -> str:
+        return f"{self.others:.1f} of {self.cores} core{'s' if self.cores > 1 else ''} on {self.host}"
 
     def with_others(self, others: float) -> "HostLoad":
         return replace(self, others=round(others, 3))
 
-    @property
-    def words(self) -> str:
-        """The amount, as part of a sentence."""
-        return f"{self.others:.1f} of {self.cores} core{'s' if self.cores > 1 else ''} on {self.host}"
-
 
 class LoadMeter:
-    """Compares the CPU time of the whole host with that of a job's processes.
-
-    A job is a set of processes and all their descendants; what those use that have ended is in their parents' sums.
-    """
+    """Compares the CPU time of the whole host with that of a job: its processes and all their descendants."""
 
     def __init__(self, roots: Collection[int] = (), wanted: int = 1) -> None:
         """``roots`` are process ids; without any, it is this process."""
@@ -103,34 +103,23 @@ class LoadMeter:
 def _host_seconds() -> float:
     """CPU seconds of all processes on the cores that this one may use; time stolen by other virtual machines too."""
     ours = _affinity()
-    each = psutil.cpu_times(percpu=True)
-    used = (times for cpu, times in enumerate(each) if cpu in ours)
-    return float(
-        sum(
-            getattr(times, kind, 0.0)
-            for times in used
-            for kind in ("user", "nice", "system", "irq", "softirq", "steal")
-        )
-    )
+    kinds = ("user", "nice", "system", "irq", "softirq", "steal")
+    cores = (times for cpu, times in enumerate(psutil.cpu_times(percpu=True)) if cpu in ours)
+    return float(sum(getattr(times, kind, 0.0) for times in cores for kind in kinds))
 
 
 def _job_seconds(roots: Collection[int]) -> float:
     """CPU seconds of these processes and all below them, those that have ended included."""
-    found: dict[int, psutil.Process] = {}
+    found: set[psutil.Process] = set()
     for root in roots:
-        try:
+        with suppress(psutil.Error):
             process = psutil.Process(root)
-            found |= {one.pid: one for one in (process, *process.children(recursive=True))}
-        except psutil.Error:
-            continue
-    return sum(map(_process_seconds, found.values()))
-
-
-def _process_seconds(process: psutil.Process) -> float:
-    try:
-        return float(sum(process.cpu_times()[:4]))  # its own and those of children that it has waited for
-    except psutil.Error:
-        return 0.0
+            found |= {process, *process.children(recursive=True)}
+    seconds = 0.0
+    for process in found:
+        with suppress(psutil.Error):
+            seconds += sum(process.cpu_times()[:4])  # its own and those of children that it has waited for
+    return seconds
 
 
 def disturbance(loads: Collection[HostLoad], during: str = "the run") -> str:
@@ -143,3 +132,107 @@ def disturbance(loads: Collection[HostLoad], during: str = "the run") -> str:
         f"Other processes used {' and '.join(load.words for load in disturbed)} during {during}: "
         f"times {'are' if short else 'may be'} longer than on an idle machine."
     )
+
+
+class _Usage(NamedTuple):
+    """One process at one moment."""
+
+    time: float
+    cpu: float
+    """Seconds of CPU used since it began."""
+    memory: int
+
+    def share_since(self, before: "_Usage") -> float:
+        return (self.cpu - before.cpu) / max(self.time - before.time, 1e-6)
+
+
+class SystemSampler:
+    """Writes ``system.jsonl`` while a block runs, at least one line however short it is.
+
+    ``pids`` are workers; a worker that has ended is left out of later lines. The job is these and ``roots`` with all
+    that they start, and ``wanted`` its threads. ``since`` is the run's time so far, where a run resumes. A full disk
+    ends the sampling and not the run.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        pids: Sequence[int],
+        interval: float = 1.0,
+        *,
+        since: float = 0.0,
+        roots: Sequence[int] = (),
+        wanted: int = 1,
+    ) -> None:
+        self.path, self.pids, self.interval, self._since = path, tuple(pids), interval, since
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="system-sampler", daemon=True)
+        self._meter = LoadMeter((*self.pids, *roots), wanted)
+        self.memory_bytes: float | None = None
+        """The largest resident memory of any worker."""
+        self.load: HostLoad | None = None
+        """What other processes used; known at the end."""
+
+    def __enter__(self) -> Self:
+        self._begun = time.monotonic()
+        self._first = self._last = self._usages()
+        self._network = (self._begun, *_traffic())
+        self._meter.restart()
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+        self.load = self._meter.load()
+
+    @property
+    def cpu_percent(self) -> float | None:
+        """Mean CPU use of a worker over the whole time, of one core."""
+        pairs = [(self._last[pid], first) for pid, first in self._first.items()]
+        shares = [last.share_since(first) for last, first in pairs if last is not first]
+        return 100 * sum(shares) / len(shares) if shares else None
+
+    def _run(self) -> None:
+        psutil.cpu_percent()  # psutil measures from the last call of the same thread
+        with suppress(OSError), LineWriter[dict[str, Any]](self.path, at_once=1) as lines:
+            over = False
+            while not over:
+                over = self._over.wait(self.interval)
+                lines.append(self._sample())
+
+    def _sample(self) -> dict[str, Any]:
+        before = self._last
+        usages = {pid: usage for pid, usage in self._usages().items() if pid in self._first}
+        now, sent, received = time.monotonic(), *_traffic()
+        then, sent_then, received_then = self._network
+        self._last, self._network = {**before, **usages}, (now, sent, received)
+        passed = max(now - then, 1e-6)
+        shares = {pid: round(100 * usage.share_since(before[pid]), 1) for pid, usage in usages.items()}
+        return {
+            "time": round(self._since + now - self._begun, 3),
+            "cpu_percent": psutil.cpu_percent(),
+            "workers": [
+                {"pid": pid, "cpu_percent": shares[pid], "memory_bytes": usage.memory}
+                for pid, usage in usages.items()
+            ],
+            "sent_per_second": round((sent - sent_then) / passed),
+            "received_per_second": round((received - received_then) / passed),
+        }
+
+    def _usages(self) -> dict[int, _Usage]:
+        found = {}
+        for pid in self.pids:
+            with suppress(psutil.Error, OSError):
+                process = psutil.Process(pid)
+                with process.oneshot():
+                    times, memory = process.cpu_times(), process.memory_info().rss
+                found[pid] = _Usage(time.monotonic(), times.user + times.system, memory)
+                self.memory_bytes = max(self.memory_bytes or 0.0, float(memory))
+        return found
+
+
+def _traffic() -> tuple[int, int]:
+    """Bytes sent and received by all interfaces since the machine began, the loopback included."""
+    counters = psutil.net_io_counters()
+    return (counters.bytes_sent, counters.bytes_recv) if counters else (0, 0)

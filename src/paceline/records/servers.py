@@ -7,11 +7,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from paceline.records.lines import LineWriter, read_lines, repair
+from paceline.records.files import LineWriter, read_lines, repair
 from paceline.units import show_seconds
-
-_AT_ONCE = 1024
-"""Entries that are kept before they are written."""
 
 
 class AppliedGradient(NamedTuple):
@@ -33,8 +30,6 @@ class _Entry(msgspec.Struct, frozen=True, omit_defaults=True, tag_field="entry",
 
 
 class Received(_Entry, frozen=True):
-    """A message was taken in."""
-
     worker: int
     kind: str
     """The message's name: Join, Push, Pause, Pull or Leave."""
@@ -47,12 +42,10 @@ class Received(_Entry, frozen=True):
 
 
 class Ticked(_Entry, frozen=True):
-    """A time for which the server had waited came before a message did."""
+    """The time until which the server had waited came before a message did."""
 
 
 class Updated(_Entry, frozen=True):
-    """The parameters were changed."""
-
     version: int
     """Updates so far, this one included."""
     used: tuple[AppliedGradient, ...]
@@ -70,16 +63,15 @@ class ServerLog(LineWriter[Entry]):
     """Writes ``events/server-N.jsonl``; ``keep_entries`` cuts it where a run resumes."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path, _AT_ONCE)
+        super().__init__(path, at_once=1024)
 
 
 def read_server_log(path: Path) -> Iterator[Entry]:
-    """One server's entries in order; a line torn by a crash is skipped, a damaged one is named."""
     return read_lines(path, _AnyEntry, "an entry of a server")
 
 
 def keep_entries(path: Path, count: int) -> list[str]:
-    """Keep the first ``count`` entries, for a run that goes on from there; see ``repair``."""
+    """Keep the first ``count`` entries, for a run that resumes from there; see ``repair``."""
     at = 0.0
 
     def keep(number: int, entry: Entry) -> bool:
@@ -94,7 +86,7 @@ def keep_entries(path: Path, count: int) -> list[str]:
 
 
 class MembershipChange(NamedTuple):
-    """A worker joined after the first update, or was there no more."""
+    """A worker joined after the first update, or left."""
 
     worker: int
     at: float
@@ -107,11 +99,10 @@ class MembershipChange(NamedTuple):
     """Workers from then on."""
 
     def __str__(self) -> str:
-        when = f"after {show_seconds(self.at)}" + (
-            f", at step {self.clock:,}" if self.how != "joined" else ""
-        )
-        workers = f"the run went on with {self.present:,} worker{'s' if self.present > 1 else ''}"
-        return f"rank {self.worker} {self.how} {when}; {workers if self.present else 'no worker was left'}"
+        step = f", at step {self.clock:,}" if self.how != "joined" else ""
+        left = f"the run went on with {self.present:,} worker{'s' if self.present > 1 else ''}"
+        rest = left if self.present else "no worker was left"
+        return f"rank {self.worker} {self.how} after {show_seconds(self.at)}{step}; {rest}"
 
 
 @dataclass(slots=True)
@@ -120,9 +111,8 @@ class ServerTotals:
 
     updates: int = 0
     pushes: int = 0
-    """Gradients that came."""
     used: int = 0
-    """Gradients that went into an update; the others were dropped, or came when nobody was left to answer."""
+    """Gradients that went into an update; the others were dropped."""
     staleness: dict[int, int] = field(default_factory=dict)
     """Staleness to how many gradients had it."""
     depth_sum: int = 0
@@ -131,9 +121,8 @@ class ServerTotals:
     messages: int = 0
     changes: list[MembershipChange] = field(default_factory=list)
     present: list[int] = field(default_factory=list)
-    """The workers that are there."""
     refused: dict[str, int] = field(default_factory=dict)
-    """Why something at the server's socket was refused, to how often."""
+    """Why connections or messages were refused, to how often."""
     damaged: int = 0
     """Lines of the log that could not be read when the run resumed; what they said is in no count."""
 
@@ -154,7 +143,7 @@ class ServerTotals:
                 self.damaged += 1
 
     def _attend(self, entry: Received) -> None:
-        """Keep the list of workers; one that was given up comes back with whatever it sends next."""
+        """Keep the list of workers; one that was given up is back with the next message that it sends."""
         how = ""
         if entry.kind == "Leave" and entry.worker in self.present:
             self.present.remove(entry.worker)

@@ -1,6 +1,8 @@
-"""Where a worker's time went: named spans that add up, step by step."""
+"""Where a worker's time went: named spans that add up, step by step, and their totals over a run."""
 
-from dataclasses import astuple, dataclass, field
+from collections.abc import Sequence
+from dataclasses import astuple, dataclass, field, replace
+from math import floor, log2
 from typing import Literal, NamedTuple, get_args
 
 import msgspec
@@ -80,18 +82,12 @@ class StepRecord(msgspec.Struct, omit_defaults=True):
     """Lines for which this record stands, which could not be read when the run resumed."""
 
 
-def _no_time() -> dict[str, float]:
-    return dict.fromkeys(KINDS, 0.0)
-
-
 @dataclass(slots=True)
 class Totals:
-    """One worker's time by kind, its traffic and its work, over a whole run; ``TimeLedger`` adds them up.
+    """One worker's time by kind, its traffic and its work, over a whole run."""
 
-    ``seconds`` is all of its time: that of its steps, of the first step of each of its processes, and outside of steps.
-    """
-
-    seconds: dict[str, float] = field(default_factory=_no_time)
+    seconds: dict[str, float] = field(default_factory=lambda: dict.fromkeys(KINDS, 0.0))
+    """All of its time: in steps, in the first step of each of its processes, and outside of steps."""
     sent: int = 0
     received: int = 0
     steps: int = 0
@@ -99,7 +95,7 @@ class Totals:
     samples: int = 0
     """Of finished steps."""
     damaged: int = 0
-    """Lines of the record that could not be read when the run resumed; what they said is in no sum."""
+    """Lines of the record that could not be read when the run resumed; they are in no sum."""
     in_steps: StepBreakdown = StepBreakdown()
     """The sum over all steps but the first of each process."""
     step_sent: int = 0
@@ -111,4 +107,130 @@ class Totals:
     outside: dict[str, float] = field(default_factory=dict)
     """Seconds outside of steps, by kind; "start" is all before the first step, "unfinished" steps that were cut off."""
     typical: StepBreakdown = StepBreakdown()
-    """The mean over the middle half of the steps by length; see ``TimeLedger``."""
+    """The mean over the middle half of the steps by length."""
+
+
+PLACE = {kind: place for place, kind in enumerate(KINDS)}
+COMPUTING = slice(PLACE["data"], PLACE["backward"] + 1)
+WIDTH = len(KINDS)
+
+_CLASSES_PER_OCTAVE = 16
+"""Steps whose lengths differ by less than 4 % may be in one class."""
+
+_StepClass = list[float]
+"""A number of steps, then their seconds by kind and their hidden communication in sum."""
+
+
+class TimeLedger:
+    """Adds one worker's records up, recorded or simulated.
+
+    Its memory does not grow with the run: steps of about the same length that exchanged about as much are one class.
+    """
+
+    __slots__ = ("_classes", "_outside", "_sums", "_totals", "_warm_up", "starting")
+
+    def __init__(self) -> None:
+        self.starting = True
+        """Whether records before the next step belong to the start; set again where a run resumes."""
+        self._classes: dict[int, dict[int, _StepClass]] = {}
+        self._warm_up = [0.0] * (WIDTH + 1)
+        self._sums = [0.0] * WIDTH
+        self._outside: dict[str, float] = {}
+        self._totals = Totals()
+
+    def add(self, record: StepRecord) -> None:
+        seconds = [0.0] * WIDTH
+        for kind, _, length in record.spans:
+            seconds[PLACE[kind]] += length
+        self._totals.damaged += record.damaged
+        if record.is_step:
+            hidden = sum([span.length for span in record.hidden])
+            self.add_step(
+                seconds, hidden, record.sent, record.received, record.samples, warm_up=record.warm_up
+            )
+        else:
+            self.add_outside(seconds, record.sent, record.received)
+
+    def add_step(
+        self,
+        seconds: Sequence[float],
+        hidden: float,
+        sent: int,
+        received: int,
+        samples: int,
+        *,
+        warm_up: bool = False,
+    ) -> None:
+        """Count a step by its seconds of each kind, in the order of KINDS."""
+        totals = self._totals
+        totals.steps += 1
+        totals.samples += samples
+        totals.step_sent += sent
+        totals.sent += sent
+        totals.received += received
+        self.starting = False
+        if warm_up:
+            totals.warm_up_steps += 1
+            totals.warm_up_samples += samples
+            self._warm_up = [one + more for one, more in zip(self._warm_up, [*seconds, hidden], strict=True)]
+            return
+        classes = self._classes.setdefault((sent + received).bit_length(), {})
+        length = sum(seconds)
+        key = floor(_CLASSES_PER_OCTAVE * log2(length)) if length > 0 else -(10**6)
+        if key not in classes:
+            classes[key] = [1.0, *seconds, hidden]
+            return
+        found = classes[key]
+        found[0] += 1
+        for place, more in enumerate(seconds, start=1):
+            found[place] += more
+        found[-1] += hidden
+
+    def add_outside(self, seconds: Sequence[float], sent: int, received: int) -> None:
+        """Count what is no step: the start, an evaluation, a checkpoint, a step that was never finished."""
+        self._totals.sent += sent
+        self._totals.received += received
+        whole = "unfinished" if any(seconds[COMPUTING]) else "start" if self.starting else None
+        for place, length in enumerate(seconds):
+            if length:
+                cause = whole or KINDS[place]
+                self._outside[cause] = self._outside.get(cause, 0.0) + length
+                self._sums[place] += length
+
+    def totals(self) -> Totals:
+        every = [one for classes in self._classes.values() for one in classes.values()]
+        many, *steps = [sum(column) for column in zip(*every, strict=True)] or [0.0] * (WIDTH + 2)
+        typical = self._typical() if many else [one / max(1, self._totals.steps) for one in self._warm_up]
+        sums = zip(steps[:WIDTH], self._warm_up[:WIDTH], self._sums, strict=True)
+        return replace(
+            self._totals,
+            seconds=dict(zip(KINDS, map(sum, sums), strict=True)),
+            in_steps=_breakdown(steps),
+            in_warm_up=_breakdown(self._warm_up),
+            outside=dict(self._outside),
+            typical=_breakdown(typical),
+        )
+
+    def _typical(self) -> list[float]:
+        """The mean over the middle half by length of the steps that exchange as much, weighted by how many these are.
+
+        All parts are means over the same steps, so they add up; local SGD keeps the share of the steps that exchange.
+        """
+        found, many = [0.0] * (WIDTH + 1), 0.0
+        for classes in self._classes.values():
+            ordered = [classes[key] for key in sorted(classes)]
+            count = sum(one[0] for one in ordered)
+            many += count
+            before = 0.0
+            for number, *sums in ordered:
+                inside = max(0.0, min(before + number, 0.75 * count) - max(before, 0.25 * count))
+                before += number
+                # The middle half, count / 2 steps, stands for all count steps.
+                weight = 2 * inside / number
+                found = [one + weight * more for one, more in zip(found, sums, strict=True)]
+        return [one / many for one in found]
+
+
+def _breakdown(seconds: Sequence[float]) -> StepBreakdown:
+    data, forward, backward, communicate, wait, apply, *others, hidden = seconds
+    return StepBreakdown(data, forward, backward, communicate, wait, apply, sum(others), hidden)

@@ -1,10 +1,11 @@
-"""A whole run in one small document."""
+"""A whole run in one small document, and the interface that observes a run while it goes on."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from paceline.errors import UsageError
-from paceline.records.files import DamagedFile, read_document, to_document
+from paceline.records.events import MetricsRow
+from paceline.records.files import DamagedFile, from_document, read_json, to_document
 from paceline.records.folder import RunFolder
 from paceline.records.load import HostLoad, disturbance
 from paceline.records.servers import ServerTotals
@@ -36,9 +37,9 @@ class Summary:
     final: dict[str, float] = field(default_factory=dict)
     """The last row of metrics, empty where nothing was evaluated."""
     totals: list[Totals] = field(default_factory=list)
-    """One a worker, by rank."""
+    """By rank of the worker."""
     servers: list[ServerTotals] = field(default_factory=list)
-    """One a server, by rank; empty where workers agree among themselves."""
+    """By rank; empty for strategies without servers."""
     cpu_percent: float | None = None
     """Mean CPU use a worker, of one core; None where nothing was sampled."""
     memory_bytes: float | None = None
@@ -48,34 +49,95 @@ class Summary:
 
     @property
     def missed(self) -> bool:
-        """Whether the run was to reach a target, and ended without."""
+        """Whether the run had a target accuracy and ended without reaching it."""
         return self.target is not None and self.target_seconds is None and self.ending == "budget"
 
     @property
     def notes(self) -> list[str]:
-        """What somebody who uses the figures or the model must know, a sentence each."""
+        """Warnings about the figures or the model, a sentence each."""
+        reached = f"it was {self.final['accuracy']:.4f} " if "accuracy" in self.final else ""
         missed = (
-            f"The target accuracy of {self.target} was not reached: {self._reached}." if self.missed else ""
+            f"The target accuracy of {self.target} was not reached: {reached}after epoch {self.epochs:.4g}; "
+            "train for longer, or with another learning rate."
         )
-        return [note for note in (disturbance(self.loads), missed) if note]
-
-    @property
-    def _reached(self) -> str:
-        came = f"it was {self.final['accuracy']:.4f} " if "accuracy" in self.final else ""
-        return f"{came}after epoch {self.epochs:.4g}; train for longer, or with another learning rate"
+        return [note for note in (disturbance(self.loads), missed if self.missed else "") if note]
 
     def to_json(self) -> dict[str, Any]:
         return {"schema": SCHEMA, **to_document(self), "notes": self.notes}
 
 
 def read_summary(folder: RunFolder) -> Summary:
-    """What ``to_json`` gave; DamagedFile or UsageError where it is something else."""
-    return read_document(folder.summary, Summary, what="the summary of a run", schema=SCHEMA)
+    """Read what ``to_json`` gave; raise DamagedFile for anything else, UsageError for another version's."""
+    document = read_json(folder.summary)
+    schema = document.get("schema") if isinstance(document, dict) else None
+    if type(schema) is not int:
+        raise DamagedFile(folder.summary, "is not the summary of a run")
+    if schema != SCHEMA:
+        raise UsageError(
+            f"{folder.summary} is the summary of a run of schema {schema}, made by another version of paceline; this "
+            f"one reads schema {SCHEMA}: use that version, or run it again"
+        )
+    try:
+        return from_document(document, Summary)
+    except ValueError as error:
+        raise DamagedFile(folder.summary, f"is not the summary of a run: {error}") from error
 
 
 def recorded_loads(folder: RunFolder) -> list[HostLoad]:
-    """What else computed during a run; nothing where its summary is not there, or another version wrote it."""
+    """What else computed during a run; empty where its summary is missing or cannot be read."""
     try:
         return read_summary(folder).loads
     except (OSError, DamagedFile, UsageError):
         return []
+
+
+@dataclass(frozen=True, kw_only=True)
+class Started:
+    """What is about to run."""
+
+    name: str
+    job: str
+    parameters: int
+    strategy: str
+    batch_sizes: tuple[int, ...]
+    transport: str
+    """"gloo", "shm", or the simulated cluster in a few words; empty where there is one worker."""
+    last_step: int
+    steps_per_epoch: int
+    first_step: int = 0
+    """More than 0 where a run resumes."""
+    seconds: float = 0.0
+    """How long a resumed run has taken so far."""
+    target: float | None = None
+    folder: str | None = None
+    threads: int | None = None
+    """Of each worker; None where nothing is computed for real."""
+    cores: int | None = None
+    """Usable cores of the first worker's host."""
+    step: str = ""
+    """What a step is made of, after the batch: " x 4 accumulated, bf16"; empty for one plain mini-batch."""
+
+
+class Observer:
+    """Called by rank 0 while a run goes on; this one shows nothing."""
+
+    def started(self, run: Started) -> None:
+        """Before the first step."""
+
+    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
+        """After every step of rank 0: progress in steps, samples of all workers in it, its loss, time so far.
+
+        Called in the training loop: must return within microseconds.
+        """
+
+    def evaluated(self, row: MetricsRow) -> None:
+        """After every evaluation."""
+
+    def noted(self, sentence: str) -> None:
+        """A sentence for the user: a refused checkpoint, a request to stop."""
+
+    def finished(self, summary: Summary) -> None:
+        """After the last step, or when the run was interrupted."""
+
+    def close(self) -> None:
+        """The run is over, however it ended; may be called twice."""

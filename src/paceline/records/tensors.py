@@ -25,11 +25,9 @@ from paceline.records.files import DamagedFile, from_document, replacing, to_doc
 Tree = Any
 """Dicts and lists of tensors, int, float, bool, str and None, in each other to any depth."""
 
-SUFFIX = ".safetensors"
 _VERSION = "3"
 _LENGTH = struct.Struct("<Q")
-_NO_DIGEST = "0" * 64
-_CHUNK = 1 << 20
+_NO_DIGEST = b"0" * 64
 _NONSENSE = (
     ValueError,
     LookupError,
@@ -57,11 +55,7 @@ _TYPES = {
     torch.complex64: "C64",
 }
 
-
 Role = Literal["rank", "server"]
-
-_RUN_ID = re.compile(r"[0-9a-f]{16}")
-_DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,13 +68,8 @@ class RunIdentity:
     """SHA-256 of the settings that may not change when the run resumes."""
 
     def __post_init__(self) -> None:
-        if not _RUN_ID.fullmatch(self.run):
-            raise ValueError(f"{self.run!r} is not the id of a run")
-        if not _DIGEST.fullmatch(self.settings):
-            raise ValueError(f"{self.settings!r} is not a digest")
-
-    def of(self, role: Role, rank: int, step: int) -> "FileIdentity":
-        return FileIdentity(run=self.run, settings=self.settings, role=role, rank=rank, step=step)
+        if not re.fullmatch(r"[0-9a-f]{16} [0-9a-f]{64}", f"{self.run} {self.settings}"):
+            raise ValueError(f"{self.run!r} is not the id of a run, or {self.settings!r} not a digest")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -110,7 +99,7 @@ def write_tensors(path: Path, tree: Tree, identity: FileIdentity | None = None) 
     metadata = {
         "format": "pt",
         "paceline": _VERSION,
-        "sha256": _NO_DIGEST,
+        "sha256": _NO_DIGEST.decode(),
         "identity": json.dumps(to_document(identity)),
         "tree": json.dumps(_encode(tree, "", tensors)),
     }
@@ -122,8 +111,20 @@ def write_tensors(path: Path, tree: Tree, identity: FileIdentity | None = None) 
             data = memoryview(tensor.reshape(-1).view(torch.uint8).numpy())  # type: ignore[arg-type]
             digest.update(data)
             file.write(data)
-        file.seek(header.index(_NO_DIGEST.encode()))
+        file.seek(header.index(_NO_DIGEST))
         file.write(digest.hexdigest().encode())
+
+
+def _header(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bytes:
+    described: dict[str, Any] = {"__metadata__": metadata}
+    end = 0
+    for name, tensor in tensors.items():
+        begin, end = end, end + tensor.nbytes
+        kind, shape = _TYPES[tensor.dtype], list(tensor.shape)
+        described[name] = {"dtype": kind, "shape": shape, "data_offsets": [begin, end]}
+    text = json.dumps(described, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)  # so that tensors begin at a multiple of their width
+    return _LENGTH.pack(len(text)) + text
 
 
 def read_tensors(path: Path, identity: FileIdentity | None = None) -> Tree:
@@ -138,40 +139,19 @@ def read_tensors(path: Path, identity: FileIdentity | None = None) -> Tree:
 
 
 def check_tensors(path: Path, identity: FileIdentity | None = None) -> None:
-    """Raise DamagedFile unless every byte is as it was written, by the one who has this identity.
-
-    Nothing is kept in memory.
-    """
+    """Raise DamagedFile unless every byte is as this ``identity`` wrote it; nothing is kept in memory."""
     try:
         metadata = _check_bytes(path)
         found = from_document(json.loads(metadata["identity"]), FileIdentity | None)  # type: ignore[arg-type]
     except _NONSENSE as error:
         raise DamagedFile(path, f"has a header that makes no sense ({error})") from error
-    if identity is None or found == identity:
-        return
-    if found is None:
-        raise DamagedFile(path, f"says not to whom it belongs, and is not of {identity}")
-    other = "other settings" if str(found) == str(identity) else str(found)
-    raise DamagedFile(path, f"belongs to {other}, not to {identity}")
-
-
-def _header(metadata: Mapping[str, str], tensors: Mapping[str, Tensor]) -> bytes:
-    described: dict[str, Any] = {"__metadata__": metadata}
-    end = 0
-    for name, tensor in tensors.items():
-        begin, end = end, end + tensor.nbytes
-        described[name] = {
-            "dtype": _TYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [begin, end],
-        }
-    text = json.dumps(described, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)  # so that tensors begin at a multiple of their width
-    return _LENGTH.pack(len(text)) + text
+    if identity is not None and found != identity:
+        other = "other settings" if str(found) == str(identity) else str(found or "no run")
+        raise DamagedFile(path, f"belongs to {other}, not to {identity}")
 
 
 def _check_bytes(path: Path) -> dict[str, str]:
-    """The metadata of a file that is as it was written."""
+    """The metadata of a file whose bytes are as they were written."""
     actual = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(_LENGTH.size)
@@ -179,29 +159,26 @@ def _check_bytes(path: Path) -> dict[str, str]:
             raise DamagedFile(
                 path, "is a tensor file of an older paceline (up to 0.1), which this one does not read"
             )
-        if len(start) < _LENGTH.size or _LENGTH.unpack(start)[0] > actual - _LENGTH.size:
-            raise DamagedFile(path, f"is cut short, or its first bytes were altered: it holds {actual} bytes")
-        text = file.read(_LENGTH.unpack(start)[0])
+        length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else actual
+        if _LENGTH.size + length > actual:
+            raise DamagedFile(path, f"is cut short, or was altered: it holds {actual} bytes")
+        text = file.read(length)
         header = json.loads(text)
-        metadata: dict[str, str] = header["__metadata__"]
+        metadata: dict[str, str] = header.pop("__metadata__")
         if metadata["paceline"] != _VERSION:
             raise DamagedFile(
                 path,
                 f"is a tensor file of version {metadata['paceline']}, which another paceline wrote; "
                 f"this one reads version {_VERSION}",
             )
-        size = (
-            _LENGTH.size
-            + len(text)
-            + max((one["data_offsets"][1] for one in header.values() if "shape" in one), default=0)
-        )
+        size = _LENGTH.size + length + max((one["data_offsets"][1] for one in header.values()), default=0)
         if actual < size:
             raise DamagedFile(path, f"is cut short, or was altered: it holds {actual} of {size} bytes")
-        written = metadata["sha256"]
-        digest = hashlib.sha256(start + text.replace(written.encode(), _NO_DIGEST.encode(), 1))
-        while chunk := file.read(_CHUNK):
+        written = metadata["sha256"].encode()
+        digest = hashlib.sha256(start + text.replace(written, _NO_DIGEST, 1))
+        while chunk := file.read(1 << 20):
             digest.update(chunk)
-    if digest.hexdigest() != written or actual != size:
+    if digest.hexdigest().encode() != written or actual != size:
         raise DamagedFile(path, "was altered: its checksum does not match")
     return metadata
 
@@ -224,15 +201,11 @@ def _encode(tree: Tree, name: str, tensors: dict[str, Tensor]) -> Any:
 
 
 def _add(tensor: Tensor, name: str, tensors: dict[str, Tensor]) -> dict[str, str]:
+    dense = tensor.layout == torch.strided and not tensor.is_meta
     kind = "tensor"
-    if tensor.layout == torch.strided and tensor.dtype == torch.complex128:
-        kind, tensor = "complex", torch.view_as_real(tensor.resolve_conj())  # which the format does not know
-    if (
-        tensor.dtype not in _TYPES
-        or tensor.layout != torch.strided
-        or tensor.is_meta
-        or name == "__metadata__"
-    ):
+    if dense and tensor.dtype == torch.complex128:  # which the format does not know
+        kind, tensor = "complex", torch.view_as_real(tensor.resolve_conj())
+    if not dense or tensor.dtype not in _TYPES or name == "__metadata__":
         raise TypeError(
             f"a file of tensors cannot hold {name!r}, a {tensor.layout} tensor of {tensor.dtype} on {tensor.device}"
         )
@@ -246,10 +219,10 @@ def _below(name: str, key: str) -> str:
 
 
 def _key(key: object, tree: Mapping[Any, Any]) -> str:
-    if isinstance(key, bool) or not isinstance(key, str | int):
-        raise TypeError(f"a file of tensors cannot hold the key {key!r}: keys are strings or whole numbers")
-    if isinstance(key, int) and str(key) in tree:
-        raise TypeError(f"the keys {key} and '{key}' would become one in a file of tensors")
+    if isinstance(key, bool) or not isinstance(key, str | int) or (isinstance(key, int) and str(key) in tree):
+        raise TypeError(
+            f"a file of tensors cannot hold the key {key!r}: keys are strings or whole numbers, each once"
+        )
     return str(key)
 
 

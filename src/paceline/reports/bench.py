@@ -1,21 +1,20 @@
 """A benchmark as people and programs read it: the settings, what was predicted, a row a cell, the fastest by size."""
 
-import json
-import os
-import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from itertools import groupby
 from operator import attrgetter
-from pathlib import Path
+from statistics import median
 from typing import TextIO
 
-from paceline.collectives import SCHEDULES
-from paceline.records.files import finite
-from paceline.reports.meters import Countdown, ProgressBar, ProgressLines, meter_for
+from paceline.records.files import json_text
+from paceline.reports.progress import Screen
+from paceline.reports.text import counted
 from paceline.studies.collectives.request import (
+    ELSEWHERE,
     GLOO,
     SCHEMA,
+    SHM,
     BenchEvent,
     BenchPrediction,
     BenchProgress,
@@ -36,15 +35,13 @@ class BenchReport:
     """Rows on stdout as sizes are done, or one JSON document at the end; progress on stderr."""
 
     def __init__(self, *, as_json: bool, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self._as_json, self._out, err = as_json, out or sys.stdout, err or sys.stderr
-        self._meter = ProgressLines(err) if as_json else meter_for(self._out, err)
-        self._countdown = Countdown(self._meter)
-        self.close = self._meter.stop
+        self._as_json, self._screen = as_json, Screen(out, err, bar=not as_json)
+        self.close = self._screen.close
 
     def show(self, found: BenchEvent) -> None:
         match found:
             case BenchProgress():
-                self._countdown.show(*found)
+                self._screen.count_down(*found)
             case _ if self._as_json:
                 pass
             case BenchSettings():
@@ -57,51 +54,40 @@ class BenchReport:
     def finish(self, result: BenchResult) -> None:
         self.close()
         for note in result.notes:
-            self._meter.say(note)
+            self._screen.note(note)
         fastest = winners(result.cells)
         if self._as_json:
             document = {"schema": SCHEMA, **asdict(result), "fastest": [asdict(found) for found in fastest]}
             document["settings"]["workers"] = result.settings.workers
             document["cells"] = [cell.to_json() for cell in result.cells]
-            self._print(json.dumps(finite(document), indent=2, allow_nan=False))
+            self._print(json_text(document))
         else:
             answers = (str(found) for found in fastest if found.compared)
             self._print(*answers, conclusion(result.cells, result.ending))
 
     def _print(self, *lines: str) -> None:
-        text = "\n".join(lines)
-        if isinstance(self._meter, ProgressBar) and self._meter.console.file is self._out:
-            self._meter.say(text)
-            return
-        try:
-            self._out.write(f"{text}\n")
-            self._out.flush()
-        except BrokenPipeError:
-            # The reader has seen enough, as `head` does; the other workers still measure.
-            self._out = Path(os.devnull).open("w")  # noqa: SIM115
+        self._screen.print("\n".join(lines))
 
 
 def header(settings: BenchSettings) -> list[str]:
     """What is measured, in two lines."""
     request, hosts = settings.request, len(settings.hosts)
-    calls = (
-        f"{request.repeats} timed calls a cell"
-        if request.repeats
-        else f"as many timed calls as fit {show_seconds(request.cell_seconds)} a cell"
-    )
+    fit = f"as many timed calls as fit {show_seconds(request.cell_seconds)} a cell"
+    calls = f"{request.repeats} timed calls a cell" if request.repeats else fit
     return [
         f"all-reduce ({request.op}) of {request.dtype}, {settings.workers} workers on "
         f"{'one host' if hosts == 1 else f'{hosts} hosts'}; "
-        f"torch {settings.torch}, {settings.threads} thread{'s' if settings.threads > 1 else ''} a worker",
+        f"torch {settings.torch}, {counted(settings.threads, 'thread')} a worker",
         f"{calls}, all sides in turn; time is the slowest worker's: the median, and the quartiles (low .. high)",
     ]
 
 
 def row(cell: Cell) -> str:
     spread = f"{show_seconds(cell.low)} .. {show_seconds(cell.high)}"
+    algbw, busbw = (f"{show_bytes(rate)}/s" for rate in (cell.algbw, cell.busbw))
     return (
         f"{show_bytes(cell.size):>8}  {cell.what:16}  {show_seconds(cell.median):>8}  {spread:>20}  "
-        f"{_rate(cell.algbw):>9}  {_rate(cell.busbw):>9}  {show_seconds(cell.predicted):>9}  "
+        f"{algbw:>9}  {busbw:>9}  {show_seconds(cell.predicted):>9}  "
         f"{100 * cell.error:>+4.0f} %  {'ok' if cell.right else 'WRONG'}"
     )
 
@@ -110,14 +96,10 @@ def conclusion(cells: Sequence[Cell], ending: Ending) -> str:
     """The last sentence."""
     if ending == "interrupted":
         return f"interrupted after {len(cells)} rows"
-    wrong = [f"{cell.what} at {show_bytes(cell.size)}" for cell in cells if not cell.right]
-    if wrong:
+    if wrong := [f"{cell.what} at {show_bytes(cell.size)}" for cell in cells if not cell.right]:
         return f"WRONG results: {', '.join(wrong)}"
-    if len(cells) < 3:
-        return "all results are right" if len(cells) > 1 else "the result is right"
-    errors = sorted(abs(cell.error) for cell in cells)
-    middle = (errors[(len(errors) - 1) // 2] + errors[len(errors) // 2]) / 2
-    return f"all results are right; median error of the predictions {100 * middle:.0f} %"
+    error = median(abs(cell.error) for cell in cells)
+    return f"all results are right; median error of the predictions {100 * error:.0f} %"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,8 +120,9 @@ class Winner:
 
     def __str__(self) -> str:
         text = f"{show_bytes(self.size)}: {self.what} {show_seconds(self.seconds)}"
-        if self.times_gloo is not None:
-            text += f", {_times(self.times_gloo)} times as fast as gloo"
+        if (ratio := self.times_gloo) is not None:
+            times = f"{ratio:.2f}" if ratio < 1.1 else f"{ratio:.2g}" if ratio < 100 else f"{ratio:.0f}"
+            text += f", {times} times as fast as gloo"
         if self.schedule_seconds is not None and self.schedule != self.what:
             text += f"; best schedule {self.schedule} {show_seconds(self.schedule_seconds)}"
         return text
@@ -155,7 +138,8 @@ def _winner(cells: list[Cell]) -> Winner:
     seconds = attrgetter("median")
     best = min(cells, key=seconds)
     gloo = next((cell for cell in cells if cell.what == GLOO and cell is not best), None)
-    schedule = min((cell for cell in cells if cell.what in SCHEDULES), key=seconds, default=None)
+    schedules = (cell for cell in cells if cell.what not in (GLOO, SHM, ELSEWHERE))
+    schedule = min(schedules, key=seconds, default=None)
     return Winner(
         size=best.size,
         what=best.what,
@@ -165,11 +149,3 @@ def _winner(cells: list[Cell]) -> Winner:
         schedule=schedule.what if schedule else None,
         schedule_seconds=schedule.median if schedule else None,
     )
-
-
-def _times(ratio: float) -> str:
-    return f"{ratio:.2f}" if ratio < 1.1 else f"{ratio:.2g}" if ratio < 100 else f"{ratio:.0f}"
-
-
-def _rate(rate: float) -> str:
-    return f"{show_bytes(rate)}/s"

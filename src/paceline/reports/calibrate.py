@@ -4,11 +4,10 @@ import sys
 from collections.abc import Iterator, Sequence
 from math import exp
 from pathlib import Path
-from typing import TextIO
 
-from paceline.reports.meters import Countdown, meter_for
-from paceline.reports.scenarios.render import exact_seconds
-from paceline.reports.scenarios.render import table as aligned
+from paceline.reports.progress import Screen
+from paceline.reports.scenarios import exact_seconds
+from paceline.reports.scenarios import table as aligned
 from paceline.reports.text import counted
 from paceline.studies.calibrate.device_fit import DeviceFit
 from paceline.studies.calibrate.link_fit import ContentionFit
@@ -21,12 +20,11 @@ from paceline.units import show_bytes, show_rate, show_seconds
 class ShownCalibration(CalibrationObserver):
     """Progress on stderr: a bar on a terminal, a line at intervals elsewhere."""
 
-    def __init__(self, err: TextIO | None = None) -> None:
-        stream = err or sys.stderr
-        meter = meter_for(stream, stream)
-        self.progressed = Countdown(meter).show  # type: ignore[method-assign]
-        self.noted = meter.say  # type: ignore[method-assign]
-        self.close = meter.stop
+    def __init__(self) -> None:
+        screen = Screen(sys.stderr, sys.stderr)
+        self.progressed = screen.count_down  # type: ignore[method-assign]
+        self.noted = screen.note  # type: ignore[method-assign]
+        self.close = screen.close
 
 
 def render_profile(path: Path, replaced: str | None) -> str:
@@ -38,24 +36,25 @@ def render_profile(path: Path, replaced: str | None) -> str:
 def render_device(found: DeviceFit) -> Iterator[str]:
     middle, most = found.steps
     yield (
-        f"Steps of networks that the fit has not seen: median error {_share(middle)}, "
-        f"90th percentile {_share(most)}."
+        f"Steps of networks that the fit has not seen: median error {100 * middle:.0f} %, "
+        f"90th percentile {100 * most:.0f} %."
     )
     yield (
         f"measured: {counted(found.operators, 'operator')} of {counted(found.networks, 'random network')} "
         f"and {counted(found.layers, 'single layer')}, {counted(found.threads, 'thread')} a worker; at best "
-        f"{_rate(found.flops)} and {show_bytes(found.bandwidth)}/s of memory"
+        f"{found.flops / 1e9:.3g} GFLOP/s and {show_bytes(found.bandwidth)}/s of memory"
     )
     if found.disturbed:
         yield found.disturbed
     if found.dropped:
         yield f"left out: {counted(found.dropped, 'impossible measurement')} (faster than the peak)"
     yield ""
-    yield f"{'operators':12}  {'median':>7}  {'90th':>7}  rates, by shape"
+    rows = []
     for kind, (half, nine) in found.residuals.items():
         rates = found.rates.get(kind)
-        span = f"{rates[0] / 1e9:.3g} to {_rate(rates[1])}" if rates else ""
-        yield f"{kind:12}  {_share(half):>7}  {_share(nine):>7}  {span}".rstrip()
+        span = f"{rates[0] / 1e9:.3g} to {rates[1] / 1e9:.3g} GFLOP/s" if rates else ""
+        rows.append([kind, f"{100 * half:.0f} %", f"{100 * nine:.0f} %", span])
+    yield from aligned(["operators", "median", "90th", "rates, by shape"], rows)
     yield ""
 
 
@@ -94,8 +93,8 @@ def render_fits(fits: Sequence[TableFit], model: str) -> Iterator[str]:
         for place, one in enumerate(best.points)
     ]
     if best.errors:
-        rows.append(["median error", "", *(_percent(fit.median, sign=False) for fit in shown.values())])
-        rows.append(["worst error", "", *(_percent(fit.worst) for fit in shown.values())])
+        rows.append(["median error", "", *(f"{100 * (fit.median or 0):.0f} %" for fit in shown.values())])
+        rows.append(["worst error", "", *(f"{100 * (fit.worst or 0):+.0f} %" for fit in shown.values())])
     yield _sentence(fits, model)
     yield ""
     yield from aligned(["point", "measured s", *shown], rows)
@@ -117,13 +116,11 @@ def render_fits(fits: Sequence[TableFit], model: str) -> Iterator[str]:
 def _sentence(fits: Sequence[TableFit], model: str) -> str:
     best = fits[0]
     start = f"{model}, from one worker's times and {best.start}"
-    if not best.points:
-        return f"{start}: the table has no other point, so there is nothing to predict."
-    if not best.errors:
+    if best.median is None or best.worst is None:
         return f"{start}: nothing else was measured, so the error of these predictions is unknown."
     return (
         f"{start}: {best.collective} predicts {'' if len(fits) == 1 else 'best '}the {len(best.errors)} other points "
-        f"that were measured, median error {_percent(best.median, sign=False)}, worst {_percent(best.worst)}."
+        f"that were measured, median error {100 * best.median:.0f} %, worst {100 * best.worst:+.0f} %."
     )
 
 
@@ -136,17 +133,4 @@ def _merged(fits: Sequence[TableFit]) -> dict[str, TableFit]:
 
 
 def _cell(one: Forecast) -> str:
-    seconds = f"{one.seconds:.2f}"
-    return seconds if one.error is None else f"{seconds} ({_percent(one.error)})"
-
-
-def _percent(share: float | None, sign: bool = True) -> str:
-    return "-" if share is None else f"{100 * share:{'+' if sign else ''}.0f} %"
-
-
-def _share(share: float) -> str:
-    return f"{100 * share:.0f} %"
-
-
-def _rate(flops: float) -> str:
-    return f"{flops / 1e9:.3g} GFLOP/s"
+    return f"{one.seconds:.2f}" + ("" if one.error is None else f" ({100 * one.error:+.0f} %)")

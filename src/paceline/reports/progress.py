@@ -1,152 +1,234 @@
-"""Who tells people and programs of a run: the console, one JSON document, or several at once."""
+"""A run while it goes on: results on stdout, progress and notes on stderr, or one JSON document at the end."""
 
-import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
+
 from paceline.records.events import MetricsRow
-from paceline.records.files import finite
-from paceline.records.observer import Observer, Started
-from paceline.records.summary import Summary
-from paceline.reports.meters import ProgressBar, ProgressLines, StepProgress, meter_for
+from paceline.records.files import json_text
+from paceline.records.summary import Observer, Started, Summary
 from paceline.reports.summary import summary_text
-from paceline.reports.text import can_draw, counted, figure
+from paceline.reports.text import can_draw, counted, figure, time_left
 
 SCHEMA = 2
+BAR_EVERY, LINE_EVERY = 0.25, 10.0
+"""Seconds between two looks at the progress: as a bar on a terminal, as a line in a file or a pipe."""
 
 
-class ConsoleObserver(Observer):
-    """Results on stdout: what runs, a row an evaluation, the summary. Progress and notes on stderr.
+class Screen:
+    """Results on one stream, progress and notes on the other; where both are one terminal, they share it."""
 
-    Where both are one terminal, the bar and the rows share it and do not break each other.
-    """
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, *, bar: bool = True) -> None:
+        self.out, self._err = out or sys.stdout, err or sys.stderr
+        console = Console(file=self.out if self.out.isatty() else self._err, force_terminal=True)
+        draws = bar and self._err.isatty() and not console.is_dumb_terminal
+        self.bar = _bar(console) if draws else None
+        self.begin()
 
-    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, clock: str = "wall") -> None:
-        self._out = out or sys.stdout
-        self._meter = meter_for(self._out, err or sys.stderr)
-        self._table = RowTable(clock)
-        self._timed = clock != "recorded"
-        self._pace: StepProgress | None = None
-        self._folder: str | None = None
+    def begin(self) -> None:
+        """What takes time begins now."""
+        self.begun = time.monotonic()
+        self.due = self.begun + self._every
+        """When the progress is to be shown next, by the monotonic clock."""
+
+    @property
+    def _every(self) -> float:
+        return BAR_EVERY if self.bar else LINE_EVERY
+
+    def show(self, done: float, words: str) -> None:
+        """The share that is done, and the rest in words."""
+        if self.bar is None:
+            self.note(f"{100 * done:.0f} %  {words}")
+        else:
+            if not self.bar.live.is_started:
+                self.bar.add_task("", total=1.0, words=words)
+                self.bar.start()
+                self.bar.console.show_cursor()  # a worker that is killed could not give it back
+            self.bar.update(self.bar.task_ids[0], completed=done, words=words)
+            self.bar.refresh()
+        self.due = time.monotonic() + self._every
+
+    def count_down(self, done: float, words: str) -> None:
+        """Show it, when it is due, with about how long the rest takes."""
+        now = time.monotonic()
+        if now >= self.due:
+            left = (now - self.begun) * (1 - done) / done if done else 0.0
+            self.show(done, f"{words}  about {time_left(left)} left" if left else words)
+
+    def note(self, sentence: str) -> None:
+        if self.bar is None:
+            self._err.write(f"{sentence}\n")
+            self._err.flush()
+        else:
+            self.bar.console.print(sentence, markup=False, highlight=False, emoji=False, soft_wrap=True)
+
+    def print(self, text: str) -> None:
+        if self.bar and self.bar.console.file is self.out:
+            self.note(text)
+            return
+        try:
+            self.out.write(f"{text}\n")
+            self.out.flush()
+        except BrokenPipeError:
+            # The reader has seen enough, as `head` does; the run is worth more than its rows.
+            self.out = Path(os.devnull).open("w")  # noqa: SIM115
+
+    def close(self) -> None:
+        """Leave the last state on the screen; may be called twice."""
+        if self.bar and self.bar.live.is_started:
+            self.bar.stop()
+
+
+def _bar(console: Console) -> Progress:
+    """Drawn when it is told to and by no thread of its own, which would take time from the training."""
+    words = Column(no_wrap=True, overflow="crop")
+    return Progress(
+        TextColumn("{task.percentage:>4.0f} %"),
+        BarColumn(max(6, min(20, console.width - 66)), complete_style="cyan", finished_style="green"),
+        TextColumn("{task.fields[words]}", markup=False, table_column=words),
+        console=console,
+        auto_refresh=False,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    )
+
+
+class ProgressObserver(Observer):
+    """Shows how far a run has come, with its rate and its loss."""
+
+    _run: Started
+
+    def __init__(self, screen: Screen) -> None:
+        self.screen = screen
 
     def started(self, run: Started) -> None:
-        self._folder = run.folder
-        self._pace = StepProgress(self._meter, run)
-        for line in header(run):
-            self._print(line)
+        self.screen.begin()
+        self._run, self._progress = run, run.first_step
+        self._seconds = self._since = run.seconds
+        self._samples = self._steps = 0
+        self._loss = 0.0
+        self._measured: list[str] = []
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        assert self._pace
-        self._pace.count(progress, samples, loss, seconds)
+        self._samples += samples
+        self._steps += 1
+        self._loss += loss
+        self._progress, self._seconds = progress, seconds
+        if time.monotonic() >= self.screen.due:
+            self.show()
 
-    def evaluated(self, row: MetricsRow) -> None:
-        for line in self._table.lines(row):
-            self._print(line)
+    def show(self) -> None:
+        run, progress = self._run, self._progress
+        if self._steps and self._seconds > self._since:
+            rate = self._samples / (self._seconds - self._since)
+            self._measured = [f"{rate:,.0f} samples/s", f"loss {figure(self._loss / self._steps)}"]
+            self._samples = self._steps = 0
+            self._loss, self._since = 0.0, self._seconds
+        epochs, rest = divmod(run.last_step, run.steps_per_epoch)
+        at = f"{progress / run.steps_per_epoch:.{0 if progress == run.last_step else 1}f}/{epochs} epochs"
+        words = [f"{progress:,}/{run.last_step:,} steps" if rest else at, *self._measured]
+        done, left = progress - run.first_step, run.last_step - progress
+        if done and left > 0:
+            words.append(f"{time_left((time.monotonic() - self.screen.begun) / done * left)} left")
+        self.screen.show(min(1.0, progress / run.last_step), "  ".join(words))
 
     def noted(self, sentence: str) -> None:
-        self._meter.say(sentence)
+        self.screen.note(sentence)
 
     def finished(self, summary: Summary) -> None:
-        if self._pace and isinstance(self._meter, ProgressBar):
-            self._pace.show()
-        self.close()
-        text = summary_text(summary, self._folder, blocks=can_draw(self._out), timed=self._timed)
-        self._print(f"\n{text}")
         for sentence in summary.notes:
             self.noted(sentence)
 
     def close(self) -> None:
-        """Leave the terminal tidy, also when the run never finishes; may be called twice."""
-        self._meter.stop()
-
-    def _print(self, text: str) -> None:
-        if isinstance(self._meter, ProgressBar) and self._meter.console.file is self._out:
-            self._meter.say(text)
-        else:
-            self._write(text)
-
-    def _write(self, text: str) -> None:
-        try:
-            self._out.write(f"{text}\n")
-            self._out.flush()
-        except BrokenPipeError:
-            # Whoever read along has seen enough, as `head` does; the run is worth more than its rows.
-            self._out = Path(os.devnull).open("w")  # noqa: SIM115
+        self.screen.close()
 
 
-class JsonObserver(Observer):
-    """One JSON document on stdout when the run is over; a line of progress on stderr now and then."""
+class ConsoleObserver(ProgressObserver):
+    """What runs, a row an evaluation, the summary."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None, clock: str = "wall") -> None:
+        """``clock`` says whose seconds a run counts: "wall", "simulated" or "recorded"."""
+        super().__init__(Screen(out, err))
+        self._clock = clock
+        self._titled = False
+
+    def started(self, run: Started) -> None:
+        super().started(run)
+        self.screen.print("\n".join(header(run)))
+
+    def evaluated(self, row: MetricsRow) -> None:
+        """Right-aligned cells below their titles, each column at least as wide as a loss."""
+        scores = row.scores
+        cells = {
+            "epoch": f"{row.epoch:.6g}" if round(row.epoch, 2) == row.epoch else f"{row.epoch:.2f}",
+            "train loss": figure(scores.train_loss),
+            **({} if scores.test_loss is None else {"test loss": figure(scores.test_loss)}),
+            **{name: figure(value) for name, value in scores.metrics.items()},
+            "lr": figure(row.learning_rate),
+            f"{self._clock} s": f"{row.seconds:.{1 if self._clock == 'wall' else 3}f}",
+        }
+        lines = [list(cells.values())] if self._titled else [list(cells), list(cells.values())]
+        if not self._titled:
+            self.screen.print("")
+        self._titled = True
+        for line in lines:
+            widths = [max(len(title), 6) + 2 for title in cells]
+            self.screen.print(" ".join(map(str.rjust, line, widths)))
+
+    def finished(self, summary: Summary) -> None:
+        if self.screen.bar:
+            self.show()
+        self.close()
+        blocks, timed = can_draw(self.screen.out), self._clock != "recorded"
+        self.screen.print(f"\n{summary_text(summary, self._run.folder, blocks=blocks, timed=timed)}")
+        super().finished(summary)
+
+
+class JsonObserver(ProgressObserver):
+    """One JSON document when the run is over; progress in lines."""
 
     def __init__(
         self, settings: Mapping[str, Any], out: TextIO | None = None, err: TextIO | None = None
     ) -> None:
+        super().__init__(Screen(out, err, bar=False))
         self._settings = dict(settings)
-        self._out = out or sys.stdout
-        self._meter = ProgressLines(err or sys.stderr)
         self._rows: list[MetricsRow] = []
-        self._run: Started | None = None
-        self._pace: StepProgress | None = None
-
-    def started(self, run: Started) -> None:
-        self._run, self._pace = run, StepProgress(self._meter, run)
-
-    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        assert self._pace
-        self._pace.count(progress, samples, loss, seconds)
 
     def evaluated(self, row: MetricsRow) -> None:
         self._rows.append(row)
 
-    def noted(self, sentence: str) -> None:
-        self._meter.say(sentence)
-
     def finished(self, summary: Summary) -> None:
-        for sentence in summary.notes:
-            self.noted(sentence)
+        super().finished(summary)
         document = {
             "schema": SCHEMA,
             "settings": self._settings,
-            "run": asdict(self._run) if self._run else None,
+            "run": asdict(self._run),
             "rows": [row.to_json() for row in self._rows],
             "summary": summary.to_json(),
         }
-        self._out.write(json.dumps(finite(document), indent=2, allow_nan=False) + "\n")
-        self._out.flush()
+        self.screen.print(json_text(document))
 
 
 class Tee(Observer):
     """Tells several observers, in order."""
 
     def __init__(self, observers: Sequence[Observer]) -> None:
-        self._observers = tuple(observers)
+        for name in ("started", "stepped", "evaluated", "noted", "finished", "close"):
+            setattr(self, name, partial(_call_each, [getattr(one, name) for one in observers]))
 
-    def started(self, run: Started) -> None:
-        for observer in self._observers:
-            observer.started(run)
 
-    def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        for observer in self._observers:
-            observer.stepped(progress, samples, loss, seconds)
-
-    def evaluated(self, row: MetricsRow) -> None:
-        for observer in self._observers:
-            observer.evaluated(row)
-
-    def noted(self, sentence: str) -> None:
-        for observer in self._observers:
-            observer.noted(sentence)
-
-    def finished(self, summary: Summary) -> None:
-        for observer in self._observers:
-            observer.finished(summary)
-
-    def close(self) -> None:
-        for observer in self._observers:
-            observer.close()
+def _call_each(functions: Sequence[Callable[..., None]], *arguments: Any) -> None:
+    for function in functions:
+        function(*arguments)
 
 
 _TRANSPORTS = {"shm": "shared memory"}
@@ -170,41 +252,8 @@ def header(run: Started) -> list[str]:
 
 
 def _workers(sizes: Sequence[int]) -> str:
-    count = "1 worker" if len(sizes) == 1 else f"{len(sizes)} workers"
+    count = counted(len(sizes), "worker")
     if len(set(sizes)) == 1:
         return f"{count} x batch {sizes[0]}"
-    shown = (
-        [str(size) for size in sizes] if len(sizes) <= 8 else [*map(str, sizes[:7]), "...", str(sizes[-1])]
-    )
+    shown = [*map(str, sizes)] if len(sizes) <= 8 else [*map(str, sizes[:7]), "...", str(sizes[-1])]
     return f"{count} with batches {','.join(shown)}"
-
-
-class RowTable:
-    """Lines that stand below each other; the columns are set by the first row."""
-
-    def __init__(self, clock: str = "wall") -> None:
-        self._clock = clock
-        """Whose seconds they are: "wall" or "simulated"."""
-        self._titles: list[str] = []
-
-    def lines(self, row: MetricsRow) -> list[str]:
-        """The row's line, below the header if it is the first."""
-        scores = row.scores
-        cells = {
-            "epoch": f"{row.epoch:.6g}" if round(row.epoch, 2) == row.epoch else f"{row.epoch:.2f}",
-            "train loss": figure(scores.train_loss),
-            **({} if scores.test_loss is None else {"test loss": figure(scores.test_loss)}),
-            **{name: figure(value) for name, value in scores.metrics.items()},
-            "lr": figure(row.learning_rate),
-            f"{self._clock} s": f"{row.seconds:.{1 if self._clock == 'wall' else 3}f}",
-        }
-        line = _cells(list(cells.items()))
-        if self._titles:
-            return [line]
-        self._titles = list(cells)
-        return ["", _cells([(title, title) for title in cells]), line]
-
-
-def _cells(cells: list[tuple[str, str]]) -> str:
-    """Right-aligned cells, three spaces apart, each column at least as wide as its title and as a loss."""
-    return " ".join(cell.rjust(max(len(title), 6) + 2) for title, cell in cells)

@@ -1,11 +1,14 @@
-"""The end of a run in a few lines: the answer, where a typical step's time went, what else it took."""
+"""The end of a run in a few lines: the answer, where a typical step's time went, what else it took, and its servers."""
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count, pairwise
 from textwrap import wrap
 
+from paceline.records.servers import ServerTotals
 from paceline.records.spans import StepBreakdown, Totals
 from paceline.records.summary import Summary
-from paceline.reports.staleness import served_lines
 from paceline.reports.text import bar, counted, percent, rounded_to_add_up
 from paceline.units import show_bytes, show_seconds
 
@@ -19,15 +22,13 @@ PARTS = {
     "other": "rest",
 }
 """The kinds of time that a step is made of; evaluations and checkpoints lie between steps."""
-
 EXCHANGE = ("communicate", "wait")
 UNEVEN = 1.3
 """How much longer the slowest worker computes than the fastest before both are shown."""
 ATYPICAL = 1.05
 """How much longer the mean step is than the typical one before its parts are shown as well."""
 LONGER = 1.2
-"""How much longer than the typical step the first one is before it is told."""
-
+"""How much longer than the typical step the first one is before it is shown."""
 OUTSIDE = {
     "start": "start",
     "evaluate": "evaluation",
@@ -39,6 +40,17 @@ OUTSIDE = {
 """What a worker's time goes to outside of steps; what is not named, or is less than MENTIONED, is the rest."""
 MENTIONED = 0.001
 
+ROWS = 12
+"""Rows of a histogram, at most."""
+TAIL = 0.05
+"""The share of gradients at each end that may stand in one row."""
+WORKERS = 8
+"""Workers that are all shown; of more, the fastest, the slowest and the one that waited longest."""
+ALIKE = 0.05
+"""How little the workers' shares of waiting, and their steps, differ that they need no table."""
+CHANGES = 8
+"""Changes of the membership that are shown one by one."""
+
 
 def summary_text(summary: Summary, folder: str | None = None, blocks: bool = True, timed: bool = True) -> str:
     """The whole text, without a last line break; ``blocks`` says whether the bars may be more than ASCII.
@@ -48,10 +60,12 @@ def summary_text(summary: Summary, folder: str | None = None, blocks: bool = Tru
     workers = [WorkerSteps.of(rank, totals) for rank, totals in enumerate(summary.totals) if totals.steps]
     lines = [_answer(summary, workers) + (f"; {folder}" if folder else "")]
     if workers and timed:
-        lines += ["", *_table(workers, blocks), *_amounts(summary, workers)]
+        lines += ["", *_step_table(workers, blocks), *_amounts(summary, workers)]
     elif workers:
         lines.append(_work(summary))
-    lines += served_lines(summary, blocks)
+    if summary.servers:
+        told = (_staleness(summary.servers, blocks), _waiting(summary.totals), _served(summary.servers))
+        lines += [line for paragraph in told if paragraph for line in ("", *paragraph)]
     damaged = sum(one.damaged for one in summary.totals) + sum(one.damaged for one in summary.servers)
     if damaged:
         lines.append(
@@ -68,80 +82,63 @@ class WorkerSteps:
     typical: StepBreakdown
     mean: StepBreakdown
     """The first step of a process is not in it unless there is no other."""
+    rate: float
+    """Samples a second while it trains, likewise."""
     totals: Totals
 
     @classmethod
     def of(cls, rank: int, totals: Totals) -> "WorkerSteps":
-        """Read the totals of a worker that has finished a step."""
-        later = totals.steps - totals.warm_up_steps
-        mean = totals.in_steps * (1 / later) if later else totals.in_warm_up * (1 / totals.steps)
-        return cls(rank, totals.typical, mean, totals)
-
-    @property
-    def exchanges(self) -> bool:
-        return any(getattr(one, kind) for one in (self.typical, self.mean) for kind in EXCHANGE)
-
-    @property
-    def samples_per_second(self) -> float:
-        """While it trains: neither the first step of a process nor what lies outside of steps counts."""
-        totals = self.totals
-        if totals.in_steps.total:
-            return (totals.samples - totals.warm_up_samples) / totals.in_steps.total
-        return totals.samples / totals.in_warm_up.total if totals.in_warm_up.total else 0.0
+        steps, whole = totals.steps - totals.warm_up_steps, totals.in_steps
+        samples = totals.samples - totals.warm_up_samples
+        if not whole.total:
+            steps, whole, samples = steps or totals.steps, whole + totals.in_warm_up, totals.samples
+        rate = samples / whole.total if whole.total else 0.0
+        return cls(rank, totals.typical, whole * (1 / steps), rate, totals)
 
 
 def _answer(summary: Summary, workers: list[WorkerSteps]) -> str:
     simulated = "simulated: " if summary.runtime == "virtual" else ""
-    took = show_seconds(summary.seconds)
+    took, final = show_seconds(summary.seconds), summary.final
     if summary.ending in ("interrupted", "failed"):
         return (
             f"{simulated}{summary.ending} at step {summary.steps:,} (epoch {summary.epochs:.2f}) after {took}"
         )
-    if "accuracy" in summary.final:
-        return f"{simulated}{_accuracy(summary, took)}"
+    if "accuracy" in final and summary.target_seconds is not None and summary.target is not None:
+        when = f"{percent(summary.target)} after {show_seconds(summary.target_seconds)}"
+        return f"{simulated}reached {final['accuracy']:.4f} in {took} ({when})"
+    if "accuracy" in final:
+        missed = "" if summary.target is None else f" ({percent(summary.target)} not reached)"
+        return f"{simulated}ended at {final['accuracy']:.4f} after {took}{missed}"
     for loss in ("test_loss", "train_loss"):
-        if loss in summary.final:
-            what = loss.replace("_", " ")
-            return f"{simulated}ended at a {what} of {summary.final[loss]:.4f} after {took}"
-    steps = f"{simulated}{counted(summary.steps, 'step')} in {took}"
-    if not workers:
-        return steps
-    return f"{steps}, {show_seconds(_mean([worker.typical for worker in workers]).total)} a step"
+        if loss in final:
+            return f"{simulated}ended at a {loss.replace('_', ' ')} of {final[loss]:.4f} after {took}"
+    each = f", {show_seconds(_mean([one.typical for one in workers]).total)} a step" if workers else ""
+    return f"{simulated}{counted(summary.steps, 'step')} in {took}{each}"
 
 
-def _accuracy(summary: Summary, took: str) -> str:
-    accuracy = f"{summary.final['accuracy']:.4f}"
-    if summary.target is None:
-        return f"ended at {accuracy} after {took}"
-    if summary.target_seconds is None:
-        return f"ended at {accuracy} after {took} ({percent(summary.target)} not reached)"
-    return f"reached {accuracy} in {took} ({percent(summary.target)} after {show_seconds(summary.target_seconds)})"
-
-
-def _table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
+def _step_table(workers: list[WorkerSteps], blocks: bool) -> list[str]:
     """The typical step in parts that add up; the mean one, the fastest and the slowest worker where they differ."""
     typical, mean = (_mean([getattr(worker, which) for worker in workers]) for which in ("typical", "mean"))
-    digits = _digits(1e3 * typical.total)
-    columns = [_milliseconds(typical, digits), _percents(typical)]
-    titles = ["ms", "%"]
+    # Decimals that give a step of any length three to five figures.
+    limits = ((4, 1e-4), (3, 1e-3), (2, 0.1), (1, 1.0))
+    digits = next((digits for digits, limit in limits if typical.total < limit), 0)
+    columns = {"ms": _milliseconds(typical, digits), "%": _percents(typical)}
     if mean.total > ATYPICAL * typical.total:
-        columns.append(_milliseconds(mean, digits))
-        titles.append("mean ms")
+        columns["mean ms"] = _milliseconds(mean, digits)
     fast, slow = (pick(workers, key=lambda worker: worker.typical.compute) for pick in (min, max))
     ratio = slow.typical.compute / fast.typical.compute if fast.typical.compute else 1.0
     for worker in (fast, slow) if ratio > UNEVEN else ():
-        columns.append(_milliseconds(worker.typical, digits))
-        titles.append(f"rank {worker.rank}")
-    width = {2: 24, 3: 18, 4: 12}.get(len(titles), 6)
+        columns[f"rank {worker.rank}"] = _milliseconds(worker.typical, digits)
+    width = {2: 24, 3: 18, 4: 12}.get(len(columns), 6)
     drawn = [bar(part / typical.total if typical.total else 0.0, width, blocks) for part in _parts(typical)]
     if typical.hidden:
         place = list(PARTS).index("communicate")
         drawn[place] = f"{drawn[place]} ({1e3 * typical.hidden:.{digits}f} hidden)".lstrip()
-    lines = [_line("where a step went", titles, "")]
-    left_out = () if any(worker.exchanges for worker in workers) else EXCHANGE
-    for kind, *cells, picture in zip([*PARTS, "step"], *columns, [*drawn, ""], strict=True):
-        if kind not in left_out:
-            lines.append(_line(f"  {PARTS.get(kind, 'typical step')}", cells, picture))
+    exchanged = any(getattr(one, kind) for w in workers for one in (w.typical, w.mean) for kind in EXCHANGE)
+    lines = [_step_line("where a step went", list(columns), "")]
+    for kind, *cells, picture in zip([*PARTS, "step"], *columns.values(), [*drawn, ""], strict=True):
+        if exchanged or kind not in EXCHANGE:
+            lines.append(_step_line(f"  {PARTS.get(kind, 'typical step')}", cells, picture))
     if ratio > UNEVEN:
         lines.append(f"rank {slow.rank} computes {ratio:.3g} times as long as rank {fast.rank}")
     return lines
@@ -155,17 +152,9 @@ def _parts(step: StepBreakdown) -> list[float]:
     return [getattr(step, kind) for kind in PARTS]
 
 
-def _line(name: str, cells: list[str], picture: str) -> str:
-    widths = (9, 7, 9, 9, 9)
-    numbers = "".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=False))
+def _step_line(name: str, cells: list[str], picture: str) -> str:
+    numbers = "".join(cell.rjust(width) for cell, width in zip(cells, (9, 7, 9, 9, 9), strict=False))
     return f"{name:<17}{numbers}  {picture}".rstrip()
-
-
-def _digits(milliseconds: float) -> int:
-    """Decimals that give a step of any length three to five figures."""
-    return next(
-        (digits for digits, limit in ((4, 0.1), (3, 1), (2, 100), (1, 1000)) if milliseconds < limit), 0
-    )
 
 
 def _milliseconds(step: StepBreakdown, digits: int) -> list[str]:
@@ -180,28 +169,29 @@ def _percents(step: StepBreakdown) -> list[str]:
 
 def _amounts(summary: Summary, workers: list[WorkerSteps]) -> list[str]:
     """Work, where a worker's whole time went, traffic, CPU and memory: a line each where there is something to say."""
-    rate = sum(worker.samples_per_second for worker in workers)
-    lines = [f"{_work(summary)}, {rate:,.0f} samples/s"]
-    lines += [*_first(workers), *_whole_time(_present(summary))]
+    rate = sum(worker.rate for worker in workers)
+    lines = [f"{_work(summary)}, {rate:,.0f} samples/s", *_first(workers), *_whole_time(_present(summary))]
     sent = sum(worker.totals.step_sent for worker in workers) / sum(worker.totals.steps for worker in workers)
-    used = [f"sent {show_bytes(sent)} a step and worker" if sent else "sent nothing"]
+    used = f"sent {show_bytes(sent)} a step and worker" if sent else "sent nothing"
     if summary.cpu_percent is not None and summary.memory_bytes is not None:
         memory = show_bytes(summary.memory_bytes)
-        used.append(f"a worker used {summary.cpu_percent:.0f} % of a core and {memory}")
-    return [*lines, "; ".join(used)]
+        used += f"; a worker used {summary.cpu_percent:.0f} % of a core and {memory}"
+    return [*lines, used]
 
 
 def _present(summary: Summary) -> list[Totals]:
-    """Of all who were there, also of one that finished no step."""
+    """Of all that took part, also of one that finished no step."""
     return [one for one in summary.totals if one.steps or any(one.seconds.values())]
 
 
 def _work(summary: Summary) -> str:
-    fewest, most = (pick(one.steps for one in _present(summary)) for pick in (min, max))
-    steps = (
-        f"{counted(most, 'step')} a worker" if fewest == most else f"{fewest:,} to {most:,} steps a worker"
-    )
-    return f"{steps}, {counted(summary.epochs, 'epoch')}"
+    steps = _range([one.steps for one in _present(summary)], "step")
+    return f"{steps} a worker, {counted(summary.epochs, 'epoch')}"
+
+
+def _range(numbers: Sequence[int], what: str) -> str:
+    fewest, most = min(numbers), max(numbers)
+    return counted(most, what) if fewest == most else f"{fewest:,} to {most:,} {what}s"
 
 
 def _first(workers: list[WorkerSteps]) -> list[str]:
@@ -220,19 +210,118 @@ def _first(workers: list[WorkerSteps]) -> list[str]:
 
 
 def _whole_time(present: list[Totals]) -> list[str]:
-    """All of a worker's time, in the mean of those who were there: it adds up."""
-    sums: dict[str, float] = {"steps": 0.0}
-    for one in present:
-        sums["steps"] += one.in_steps.total + one.in_warm_up.total
-        for kind, seconds in one.outside.items():
-            name = OUTSIDE.get(kind, "rest")
-            sums[name] = sums.get(name, 0.0) + seconds
-    whole = sum(sums.values())
-    if whole <= sums["steps"]:
+    """All of a worker's time, in the mean of those that took part: it adds up."""
+    steps = sum(one.in_steps.total + one.in_warm_up.total for one in present)
+    whole = steps + sum(sum(one.outside.values()) for one in present)
+    if whole <= steps:
         return []
-    named = [name for name in ("steps", *OUTSIDE.values()) if sums.get(name, 0.0) >= MENTIONED * whole]
-    told = {name: sums[name] for name in named}
-    if (rest := whole - sum(told.values())) >= MENTIONED * whole:
-        told["rest"] = rest
-    shown = ", ".join(f"{name} {show_seconds(seconds / len(present))}" for name, seconds in told.items())
-    return wrap(f"a worker's {show_seconds(whole / len(present))}: {shown}", 80, subsequent_indent="  ")
+    sums = {"steps": steps}
+    for kind, name in OUTSIDE.items():
+        sums[name] = sum(one.outside.get(kind, 0.0) for one in present)
+    shown = {name: seconds for name, seconds in sums.items() if seconds >= MENTIONED * whole}
+    if (rest := whole - sum(shown.values())) >= MENTIONED * whole:
+        shown["rest"] = rest
+    parts = ", ".join(f"{name} {show_seconds(seconds / len(present))}" for name, seconds in shown.items())
+    return wrap(f"a worker's {show_seconds(whole / len(present))}: {parts}", 80, subsequent_indent="  ")
+
+
+def _staleness(servers: Sequence[ServerTotals], blocks: bool) -> list[str]:
+    """The answer in a sentence; the histogram where some gradients were staler than others."""
+    counts = servers[0].staleness
+    gradients = sum(counts.values())
+    if not gradients:
+        return []
+    if set(counts) == {0}:
+        return ["no gradient was stale: each was computed on the newest parameters"]
+    where = f" (server 0 of {len(servers)})" if len(servers) > 1 else ""
+    if len(counts) == 1:
+        return [f"every gradient missed {counted(max(counts), 'update')}{where}"]
+    mean = sum(staleness * number for staleness, number in counts.items()) / gradients
+    missed = counted(float(f"{mean:.3g}"), "update")
+    lines = [f"a gradient missed {missed} on average, {max(counts):,} at most{where}"]
+    lines.append(_server_line("updates missed", "gradients", "%"))
+    rows = histogram(counts)
+    percents = rounded_to_add_up([100 * number / gradients for number in rows.values()], 0)
+    for (title, number), share in zip(rows.items(), percents, strict=True):
+        shown = "<1 %" if number and not share else f"{share:.0f} %"
+        picture = bar(number / max(rows.values()), 24, blocks)
+        lines.append(f"{_server_line(f'  {title}', f'{number:,}', shown)}  {picture}".rstrip())
+    return lines
+
+
+def histogram(counts: Mapping[int, int]) -> dict[str, int]:
+    """A row a value; where that is more than ROWS, equal ranges for the bulk and one row for each far tail."""
+    low, high, width = min(counts), max(counts), 1
+    if high - low >= ROWS:
+        low, high = _quantile(counts, TAIL), _quantile(counts, 1 - TAIL)
+        widths = (step * 10**power for power in count() for step in (1, 2, 5))
+        width = next(width for width in widths if high // width - low // width < ROWS - 2)
+    edges = [*range(low // width * width, high + 1, width), (high // width + 1) * width]
+    edges = [min(counts), *edges, max(counts) + 1]
+    return {
+        f"{start:,}" if start == end - 1 else f"{start:,} to {end - 1:,}": sum(
+            number for value, number in counts.items() if start <= value < end
+        )
+        for start, end in pairwise(edges)
+        if start < end
+    }
+
+
+def _quantile(counts: Mapping[int, int], share: float) -> int:
+    """The least staleness that so large a share of the gradients does not exceed."""
+    below, wanted = 0, share * sum(counts.values())
+    for staleness in sorted(counts):
+        below += counts[staleness]
+        if below >= wanted:
+            return staleness
+    return max(counts)
+
+
+def _waiting(totals: Sequence[Totals]) -> list[str]:
+    """Which worker waited longest for others, and a row a worker; a sentence where all are alike."""
+    trained = {f"rank {rank}": one for rank, one in enumerate(totals) if one.steps}
+    waited = {name: one.seconds["wait"] / (sum(one.seconds.values()) or 1.0) for name, one in trained.items()}
+    if len(trained) < 2 or max(waited.values()) < 0.005:
+        return []
+    most, steps = max(waited, key=lambda name: waited[name]), [one.steps for one in trained.values()]
+    alike = waited[most] - min(waited.values()) < ALIKE
+    if alike and max(steps) - min(steps) < ALIKE * max(steps):
+        return [f"each worker waited about {100 * waited[most]:.0f} % of its time for others"]
+    titles = {name: name for name in trained}
+    if len(trained) > WORKERS:
+        compute = {name: one.typical.compute - one.typical.apply for name, one in trained.items()}
+        fast, slow = (pick(compute, key=lambda name: compute[name]) for pick in (min, max))
+        titles = {most: most, fast: f"{fast}, fastest", slow: f"{slow}, slowest"}
+    lines = [f"{most} waited longest for others, {100 * waited[most]:.0f} % of its time"]
+    lines.append(_server_line("worker", "steps", "waited", "%"))
+    for name, title in titles.items():
+        seconds = trained[name].seconds["wait"]
+        cells = (f"{trained[name].steps:,}", show_seconds(seconds) if seconds else "-")
+        lines.append(_server_line(f"  {title}", *cells, f"{100 * waited[name]:.0f} %"))
+    return lines
+
+
+def _server_line(name: str, *cells: str) -> str:
+    return f"{name:<18}" + "".join(cell.rjust(width) for cell, width in zip(cells, (11, 9, 7), strict=False))
+
+
+def _served(servers: Sequence[ServerTotals]) -> list[str]:
+    """Updates and gradients, the queue, what was refused, and changes of the membership."""
+    first = servers[0]
+    updates = [server.updates for server in servers]
+    several = " a server" if len(set(updates)) > 1 else ""
+    dropped = f"; {first.pushes - first.used:,} more dropped" if first.pushes > first.used else ""
+    lines = [f"{_range(updates, 'update')}{several} from {counted(first.used, 'gradient')}{dropped}"]
+    deepest = max(server.depth_max for server in servers)
+    if deepest > 1:
+        mean = sum(server.depth_sum for server in servers) / sum(server.messages for server in servers)
+        whose = "a server's" if len(servers) > 1 else "the server's"
+        lines.append(f"{whose} queue: {mean:.3g} messages on average, {deepest:,} at most")
+    refused: Counter[str] = sum((Counter(server.refused) for server in servers), Counter())
+    if refused:
+        reasons = ", ".join(f"{why} {number:,}" for why, number in sorted(refused.items()))
+        lines.append(f"refused at the socket: {reasons}")
+    changes = [str(one) for one in first.changes if one.how != "finished"]
+    if len(changes) > CHANGES:
+        changes[CHANGES:] = [f"and {len(changes) - CHANGES:,} more that joined, left or died"]
+    return lines + changes

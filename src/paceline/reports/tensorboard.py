@@ -9,11 +9,11 @@ from typing import Any
 from paceline.errors import UsageError
 from paceline.records.events import MetricsRow
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer, Started
 from paceline.records.spans import StepBreakdown
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Started, Summary
 
 POINTS = 200
+"""Of the training loss, at least, in a run of so many steps."""
 
 
 class TensorBoardObserver(Observer):
@@ -22,17 +22,13 @@ class TensorBoardObserver(Observer):
     The time of each point is the run's own, so simulated runs show simulated time on the relative axis.
     """
 
+    _writer: Any = None
+    _progress = _steps = _samples = 0
+    _loss = 0.0
+
     def __init__(self, every: float = 0.5) -> None:
-        self._writer: Any = None
+        """``every`` is the most seconds between two points of the training loss."""
         self._every = every
-        """Seconds between two points of the training loss; there are at least ``POINTS`` in a run of so many steps."""
-        self._begun = time.time()
-        self._due = 0.0
-        self._since = 0.0
-        self._loss = 0.0
-        self._steps = self._samples = self._progress = self._next = 0
-        self._stride = 1
-        self._last: tuple[int, float] | None = None
         self._lengths: list[float] = []
 
     def started(self, run: Started) -> None:
@@ -43,19 +39,19 @@ class TensorBoardObserver(Observer):
         self._due = time.monotonic() + self._every
         self._stride = max(1, (run.last_step - run.first_step) // POINTS)
         self._next = run.first_step + self._stride
-        self._last = (run.first_step, run.seconds)
+        self._last: tuple[int, float] | None = (run.first_step, run.seconds)
         text = f"{run.job}, {run.parameters:,} parameters, {run.strategy}, {len(run.batch_sizes)} workers"
         self._writer.add_text("run", text, run.first_step)
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
-        """Count; now and then write the mean loss since the last point, and the rate."""
+        """Count; at intervals write the mean loss since the last point, and the rate."""
         self._loss += loss
         self._samples += samples
         self._steps += 1
         self._progress = progress
-        if self._last and progress > self._last[0]:
-            self._lengths.append((seconds - self._last[1]) / (progress - self._last[0]))
-        if not self._last or progress > self._last[0]:
+        if self._last is None or progress > self._last[0]:
+            if self._last:
+                self._lengths.append((seconds - self._last[1]) / (progress - self._last[0]))
             self._last = (progress, seconds)
         if progress >= self._next or time.monotonic() >= self._due:
             self._point(seconds)
@@ -64,12 +60,12 @@ class TensorBoardObserver(Observer):
         """Write the row's scores; the time that it took is in no rate and in no step."""
         if self._last:
             self._point(self._last[1])
-        self._scalar("train/mean_loss", row.scores.train_loss, row.step, row.seconds)
+        scores = {"train/mean_loss": row.scores.train_loss, "train/learning_rate": row.learning_rate}
         if row.scores.test_loss is not None:
-            self._scalar("test/loss", row.scores.test_loss, row.step, row.seconds)
-        for name, value in row.scores.metrics.items():
-            self._scalar(f"test/{name}", value, row.step, row.seconds)
-        self._scalar("train/learning_rate", row.learning_rate, row.step, row.seconds)
+            scores["test/loss"] = row.scores.test_loss
+        scores |= {f"test/{name}": value for name, value in row.scores.metrics.items()}
+        for name, value in scores.items():
+            self._scalar(name, value, row.step, row.seconds)
         self._last, self._since = None, row.seconds
 
     def noted(self, sentence: str) -> None:
@@ -92,9 +88,9 @@ class TensorBoardObserver(Observer):
     def _point(self, seconds: float) -> None:
         if self._steps:
             self._scalar("train/loss", self._loss / self._steps, self._progress, seconds)
-        if seconds > self._since and self._steps:
-            rate = self._samples / (seconds - self._since)
-            self._scalar("train/samples_per_second", rate, self._progress, seconds)
+            if seconds > self._since:
+                rate = self._samples / (seconds - self._since)
+                self._scalar("train/samples_per_second", rate, self._progress, seconds)
         if self._lengths:
             self._scalar("step_ms/step", 1e3 * median(self._lengths), self._progress, seconds)
             self._lengths.clear()

@@ -2,18 +2,17 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from paceline.records.servers import Entry, Received, Updated
 from paceline.records.summary import Summary
 from paceline.reports.text import counted
 
 MOST = 24
-"""Updates up to which a run is told one by one."""
+"""Updates up to which a run is shown one by one."""
 
 
 def is_short(summary: Summary) -> bool:
-    """Whether a run is small enough to be told update by update: one server, few updates."""
+    """Whether a run is small enough to be shown update by update: one server, few updates."""
     return len(summary.servers) == 1 and 0 < summary.servers[0].updates <= MOST
 
 
@@ -38,7 +37,7 @@ class Distance:
 
 
 def distance_to_sequential(staleness: Sequence[int], sequential: int | None = None) -> Distance:
-    """Compare updates, by the staleness of each, with a sequential run; as many updates of it unless told.
+    """Compare updates, by the staleness of each, with a sequential run, by default of as many updates.
 
     Until the first stale update both runs are at the same place; from there on no gradient need be the same, also
     where it is not stale itself.
@@ -55,9 +54,10 @@ def timeline_text(entries: Sequence[Entry], sequential: int | None = None) -> st
     ``sequential`` is how many updates one worker alone makes in the same time, where that is known.
     """
     rows = list(_rows(entries))
-    unit, scale = _unit(max((row.at for row in rows), default=0.0))
+    longest = max((at for at, _, _ in rows), default=0.0)
+    unit, scale = ("s", 1.0) if longest >= 0.1 else ("ms", 1e-3) if longest >= 1e-4 else ("us", 1e-6)
     lines = [f"{f'at {unit}':>9}   worker   what it did"]
-    lines += [f"{row.at / scale:9.3f}   {row.worker:>6}   {row.what}" for row in rows]
+    lines += [f"{at / scale:9.3f}   {worker:>6}   {what}" for at, worker, what in rows]
     updates = [entry for entry in entries if isinstance(entry, Updated)]
     stale = [max((one.staleness for one in update.used), default=0) for update in updates]
     return "\n".join([*lines, "", distance_text(distance_to_sequential(stale, sequential))])
@@ -67,38 +67,29 @@ def distance_text(distance: Distance) -> str:
     if not distance.bound:
         return "as many updates of sequential SGD lead to the same place: none of these is stale"
     more = distance.updates - distance.sequential
-    other = (
-        f"sequential SGD, which makes {distance.sequential} updates in the same time"
-        if more
-        else "as many updates of sequential SGD"
-    )
+    other = "as many updates of sequential SGD"
+    if more:
+        other = f"sequential SGD, which makes {distance.sequential} updates in the same time"
     reasons = [
-        _reason(distance.astray, "may differ from its own", 2),
-        _reason(more, "it does not make", 1),
-        _reason(-more, "only it makes", 1),
+        f"{counted(updates, 'update')} that {which} {f'counts {weight}' if updates == 1 else f'count {weight} each'}"
+        for updates, which, weight in (
+            (distance.astray, "may differ from its own", 2),
+            (more, "it does not make", 1),
+            (-more, "only it makes", 1),
+        )
+        if updates > 0
     ]
     return (
-        f"at most {distance.bound} eta Delta from {other}: {', '.join(filter(None, reasons))} "
+        f"at most {distance.bound} eta Delta from {other}: {', '.join(reasons)} "
         "(for plain SGD; eta is the learning rate, Delta the largest gradient norm)"
     )
 
 
-def _reason(updates: int, which: str, weight: int) -> str:
-    if updates < 1:
-        return ""
-    return f"{counted(updates, 'update')} that {which} {f'counts {weight}' if updates == 1 else f'count {weight} each'}"
+def _rows(entries: Sequence[Entry]) -> Iterator[tuple[float, int, str]]:
+    """When, which worker, what it did, in the log's order.
 
-
-class TimelineRow(NamedTuple):
-    """A line of the table."""
-
-    at: float
-    worker: int
-    what: str
-
-
-def _rows(entries: Sequence[Entry]) -> Iterator[TimelineRow]:
-    """What happened, in the log's order. A read is known by the version that the next gradient was computed on."""
+    A read is known by the version that the worker's next gradient was computed on.
+    """
     used = {
         (one.worker, one.clock): place
         for place, entry in enumerate(entries)
@@ -108,66 +99,56 @@ def _rows(entries: Sequence[Entry]) -> Iterator[TimelineRow]:
     reads = _reads(entries)
     version = 0
     awaited: dict[int, int] = {}
+
+    def read(worker: int) -> list[str]:
+        """The words for a read that can have happened by now; it is then awaited no more."""
+        happened = awaited.get(worker, version + 1) <= version
+        return [f"reads version {awaited.pop(worker)}"] if happened else []
+
     for place, entry in enumerate(entries):
-        match entry:
-            case Updated():
-                version = entry.version
-                for one in entry.used:
-                    what = f"update {version}, computed on version {one.version}, staleness {one.staleness}"
-                    yield TimelineRow(entry.at, one.worker, what + _read(awaited, one.worker, version, "; "))
-                for worker in sorted(awaited):
-                    if what := _read(awaited, worker, version):
-                        yield TimelineRow(entry.at, worker, what)
-            case Received():
-                if place in reads:
-                    awaited[entry.worker] = reads[place]
-                said = _message(entry, place, used.get((entry.worker, entry.clock)))
-                if said is not None:
-                    said += _read(awaited, entry.worker, version, "; " if said else "")
-                if entry.kind == "Join" and place not in reads:
-                    said = f"reads version {version}, and hands nothing in before the end"
-                if said:
-                    yield TimelineRow(entry.at, entry.worker, said)
+        if isinstance(entry, Updated):
+            version = entry.version
+            for one in entry.used:
+                what = f"update {version}, computed on version {one.version}, staleness {one.staleness}"
+                yield entry.at, one.worker, "; ".join([what, *read(one.worker)])
+            for worker in sorted(awaited):
+                for what in read(worker):
+                    yield entry.at, worker, what
+        elif isinstance(entry, Received):
+            if place in reads:
+                awaited[entry.worker] = reads[place]
+            update = used.get((entry.worker, entry.clock))
+            told = _message(entry, at_once=update == place + 1, used=update is not None)
+            if told is not None:
+                told = [*told, *read(entry.worker)]
+            if entry.kind == "Join" and place not in reads:
+                told = [f"reads version {version}, and hands nothing in before the end"]
+            if told:
+                yield entry.at, entry.worker, "; ".join(told)
 
 
 def _reads(entries: Sequence[Entry]) -> dict[int, int]:
     """The place of a message to the version that its worker read next, where a later gradient tells it."""
     found: dict[int, int] = {}
     pushed: dict[int, int] = {}
-    for place in reversed(range(len(entries))):
-        entry = entries[place]
-        if not isinstance(entry, Received) or entry.kind not in ("Join", "Push", "Pull"):
-            continue
-        if entry.worker in pushed:
-            found[place] = pushed.pop(entry.worker)
-        if entry.kind == "Push":
-            pushed[entry.worker] = entry.version
+    for place, entry in reversed(list(enumerate(entries))):
+        if isinstance(entry, Received) and entry.kind in ("Join", "Push", "Pull"):
+            if entry.worker in pushed:
+                found[place] = pushed.pop(entry.worker)
+            if entry.kind == "Push":
+                pushed[entry.worker] = entry.version
     return found
 
 
-def _read(awaited: dict[int, int], worker: int, version: int, before: str = "") -> str:
-    """The words for a read that can have happened by now; it is then awaited no more."""
-    if worker not in awaited or awaited[worker] > version:
-        return ""
-    return f"{before}reads version {awaited.pop(worker)}"
-
-
-def _message(entry: Received, place: int, used: int | None) -> str | None:
-    """The words for a message, empty for a mere read; None for one whose update says it all, or that says nothing."""
+def _message(entry: Received, *, at_once: bool, used: bool) -> list[str] | None:
+    """The words for a message, none for a mere read; None for one whose update says it all, or that says nothing."""
     match entry.kind:
         case "Join" | "Pull":
-            return ""
-        case "Push" if used is None:
-            return f"a gradient computed on version {entry.version}, not used"
-        case "Push" if used != place + 1:
-            return f"hands in a gradient computed on version {entry.version}"
+            return []
+        case "Push" if not used:
+            return [f"a gradient computed on version {entry.version}, not used"]
+        case "Push" if not at_once:
+            return [f"hands in a gradient computed on version {entry.version}"]
         case "Leave" if entry.how != "finished":
-            return {"died": "dies", "left": "leaves"}.get(entry.how, "leaves")
+            return ["dies" if entry.how == "died" else "leaves"]
     return None
-
-
-def _unit(longest: float) -> tuple[str, float]:
-    """The unit in which all times of a table are told."""
-    return next(
-        ((unit, scale) for unit, scale in (("s", 1.0), ("ms", 1e-3)) if longest >= 0.1 * scale), ("us", 1e-6)
-    )

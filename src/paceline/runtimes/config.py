@@ -1,4 +1,4 @@
-"""``config.json``: what a run was asked to do, for people and for a run that goes on."""
+"""``config.json``: the settings of a run, for people and for a run that resumes."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,7 +11,6 @@ from paceline.records.files import (
     DamagedFile,
     digest_of,
     from_document,
-    read_json,
     read_sealed,
     to_document,
     write_sealed,
@@ -19,7 +18,7 @@ from paceline.records.files import (
 from paceline.records.folder import RunFolder
 from paceline.records.summary import read_summary
 from paceline.records.tensors import RunIdentity, new_run_id
-from paceline.runtimes.settings import Settings
+from paceline.runtimes.settings import Settings, read_exactly
 from paceline.specs.source import check_trusted, fingerprints
 from paceline.strategies import STRATEGIES
 
@@ -28,7 +27,7 @@ SCHEMA = 4
 _CHANGEABLE = ("epochs", "iterations", "target_accuracy", "evaluate", "checkpoint", "keep")
 """Settings that decide how long a run goes on and what is kept of it, and not what it computes."""
 
-_NEW_RUN = "a run goes on as it began: start a new one with 'paceline train' and the options that you want"
+_NEW_RUN = "start a new run with 'paceline train'"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,10 +65,7 @@ def write_config(
     placement: Placement | None = None,
     origin: str = "",
 ) -> None:
-    """Write the resolved settings, and beside them who the run is and what it ran on.
-
-    Without an ``identity`` it is a new run; without a ``placement`` it is on one host and has no servers.
-    """
+    """Without an ``identity`` it is a new run; without a ``placement`` it is on one host and has no servers."""
     config = Config(
         runtime=runtime,
         identity=identity or new_identity(settings),
@@ -83,64 +79,44 @@ def write_config(
 
 
 def new_identity(settings: Settings, run: str | None = None) -> RunIdentity:
-    """The identity of a run that begins, with an id of its own unless it has one; the same on every host."""
-    return RunIdentity(run=run or new_run_id(), settings=digest_of(_fixed(settings)))
+    """The identity of a run, with a new id unless it has one.
 
-
-def _fixed(settings: Settings) -> dict[str, Any]:
-    """What may not change when the run resumes; where its data lies may."""
+    It covers what may not change when the run resumes; where its data lies may.
+    """
     document = to_document(resolved(settings))
     document["job"].pop("data_dir")
-    return {name: value for name, value in document.items() if name not in _CHANGEABLE}
+    fixed = {name: value for name, value in document.items() if name not in _CHANGEABLE}
+    return RunIdentity(run=run or new_run_id(), settings=digest_of(fixed))
 
 
 def read_config(folder: RunFolder) -> Config:
-    """All that an earlier run wrote, every field of its type; else a UsageError that says why it cannot be had."""
-    document = _read(folder)
-    try:
-        config = from_document(document, Config)
-        if digest_of(to_document(config)) != digest_of(document):
-            raise UsageError("it has other fields")
-        if config.runtime == "live":
-            _check_machinery(config.machinery)
-    except ValueError as error:
-        raise UsageError(f"{folder.config} cannot be read ({error}); {_NEW_RUN}") from error
-    return config
-
-
-def _read(folder: RunFolder) -> dict[str, Any]:
+    """Read what an earlier run wrote, every field checked; a UsageError says why it cannot be read."""
     try:
         document = read_sealed(folder.config)
+        schema = document.pop("schema", None)
+        if schema != SCHEMA:
+            raise UsageError(
+                f"{folder.config} is of schema {schema}, made by another version of paceline; this one reads schema "
+                f"{SCHEMA}: use that version, or {_NEW_RUN}"
+            )
     except FileNotFoundError:
         why = "it holds no config.json" if folder.path.is_dir() else "there is no such folder"
         raise UsageError(
             f"{folder.path} is not the folder of a run: {why}; see what 'ls runs' shows"
         ) from None
     except OSError as error:
-        raise UsageError(f"{folder.config} cannot be read ({error.strerror}); see who may read it") from error
-    except DamagedFile as damage:
-        raise UsageError(f"{damage}, {_made_by(folder)}") from damage
-    schema = document.pop("schema", None)
-    if schema != SCHEMA:
         raise UsageError(
-            f"{folder.config} is of schema {schema}, which another paceline wrote, and this one "
-            f"reads schema {SCHEMA}; use that paceline, or start a new run with 'paceline train'"
-        )
-    return document
-
-
-def _made_by(folder: RunFolder) -> str:
-    """Why a document without a right digest is refused: an older paceline wrote none."""
+            f"{folder.config} cannot be read ({error.strerror}); check its permissions"
+        ) from error
+    except DamagedFile as damage:
+        raise UsageError(f"{damage}, or paceline 0.1 or older made it; {_NEW_RUN}") from damage
     try:
-        document = read_json(folder.config)
-    except (DamagedFile, OSError):
-        return f"and {_NEW_RUN}"
-    if isinstance(document, dict) and document.get("schema") == 1 and "digest" not in document:
-        return (
-            "or an older paceline, up to 0.1, wrote it, whose runs this one does not read: use that paceline, "
-            "or start a new run with 'paceline train'"
-        )
-    return f"and {_NEW_RUN}"
+        config = read_exactly(document, Config)
+        if config.runtime == "live":
+            _check_machinery(config.machinery)
+    except ValueError as error:
+        raise UsageError(f"{folder.config} cannot be read ({error}); {_NEW_RUN}") from error
+    return config
 
 
 def _check_machinery(machinery: dict[str, Any]) -> None:
@@ -154,9 +130,18 @@ def _check_machinery(machinery: dict[str, Any]) -> None:
             raise UsageError(f"machinery.{name} is {value!r}") from error
 
 
-def read_settings(folder: RunFolder) -> Settings:
-    """The settings of an earlier live run, or a UsageError that says why they cannot be had."""
-    return read_live(folder).settings
+def read_live(folder: RunFolder) -> Config:
+    config = read_config(folder)
+    if config.runtime != "live":
+        raise UsageError(f"{folder.path} is a simulated run, which cannot be resumed; simulate it again")
+    return config
+
+
+def read_run(folder: RunFolder) -> Config:
+    """The config of a live or simulated run whose job may be built; refuses one whose code has changed."""
+    config = read_config(folder)
+    check_code(config, folder, str(folder.path), "record a run of the code as it is")
+    return config
 
 
 def check_unfinished(folder: RunFolder, settings: Settings) -> None:
@@ -171,29 +156,14 @@ def check_unfinished(folder: RunFolder, settings: Settings) -> None:
     if last is None:
         last = round((settings.epochs or 0) * summary.steps / summary.epochs)
     if last <= summary.steps:
-        raise already_complete(folder, settings, last, summary.steps)
+        raise already_complete(folder, last, summary.steps)
 
 
-def already_complete(folder: RunFolder, settings: Settings, last: int, step: int) -> UsageError:
-    """Nothing is left to resume: these settings end at step ``last``, and the run has done ``step``."""
-    if last == step:
-        return UsageError(
-            f"{folder.path} is complete: it ended at step {step}; ask for more epochs or iterations to go on"
-        )
-    asked = f"{settings.epochs} epochs end" if settings.iterations is None else f"{last} iterations end"
-    return UsageError(f"{asked} at step {last}, and {folder.path} is at step {step}; ask for more")
-
-
-def read_machinery(folder: RunFolder) -> dict[str, Any]:
-    """What an earlier run ran on, or a UsageError that says why it cannot be had."""
-    return read_live(folder).machinery
-
-
-def read_run(folder: RunFolder) -> tuple[Settings, dict[str, Any]]:
-    """The settings and the machinery of an earlier run, live or simulated, whose job may be built; or a UsageError."""
-    config = read_config(folder)
-    check_code(config, folder, str(folder.path), "record a run of the code as it is")
-    return config.settings, config.machinery
+def already_complete(folder: RunFolder, last: int, step: int) -> UsageError:
+    """Nothing is left to resume: the settings end at step ``last``, and the run has done ``step``."""
+    return UsageError(
+        f"{folder.path} is at step {step}, and these settings end at step {last}; ask for more epochs or iterations"
+    )
 
 
 def import_paths(settings: Settings) -> list[str]:
@@ -201,21 +171,15 @@ def import_paths(settings: Settings) -> list[str]:
     job = settings.job
     parts = [(job.data, DATA), (job.model, MODELS), (job.optimizer, OPTIMIZERS), (job.schedule, SCHEDULES)]
     own = [job.path] if job.path else [specs.import_path(spec, table) for spec, table in parts]
-    return [path for path in (*own, specs.import_path(settings.strategy, STRATEGIES)) if path is not None]
+    own += [specs.import_path(settings.strategy, STRATEGIES)]
+    own += [settings.collective if ":" in settings.collective else None]
+    return [path for path in own if path is not None]
 
 
 def check_code(config: Config, folder: RunFolder, where: str, fix: str) -> None:
     """Refuse to import code that is not what the run last ran with; see ``check_trusted``."""
     for path in import_paths(config.settings):
         check_trusted(path, config.code, folder.path, where, fix)
-
-
-def read_live(folder: RunFolder) -> Config:
-    """All that an earlier live run wrote, or a UsageError."""
-    config = read_config(folder)
-    if config.runtime != "live":
-        raise UsageError(f"{folder.path} is a simulated run, which has nothing to resume; simulate it anew")
-    return config
 
 
 def resolved(settings: Settings) -> Settings:
@@ -235,7 +199,7 @@ def resolved(settings: Settings) -> Settings:
 
 
 def _written_out(spec: str, table: specs.Table, kind: str) -> str:
-    # A strategy that was handed over as an object may be in no table.
+    # A strategy that was given as an object may be in no table.
     name = specs.split(spec, table)[0]
     return specs.show(name, specs.build(spec, table, kind)) if name in table else spec
 

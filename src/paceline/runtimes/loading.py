@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from paceline.jobs.batches import Batch
-from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.data import TensorData
 from paceline.jobs.job import Data
 from paceline.runtimes.prctl import die_with_parent
 from paceline.runtimes.randomness import AllStreams, undisturbed

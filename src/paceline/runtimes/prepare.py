@@ -30,28 +30,17 @@ def prepare(settings: Settings) -> Prepared:
     """Build the strategy, the job and the shards, or raise a UsageError."""
     strategy = check_settings(settings)
     job = build_job(settings.job)
-    if settings.target_accuracy is not None and job.test is None:
+    if settings.target_accuracy is not None and (job.test is None or "accuracy" not in job.metrics):
         raise UsageError(
-            f"a target accuracy of {settings.target_accuracy:g} is measured on test data, and job {job.name!r} has "
-            "none; add test=... to the job, or leave the target out"
-        )
-    if settings.target_accuracy is not None and "accuracy" not in job.metrics:
-        raise UsageError(
-            f"a target accuracy of {settings.target_accuracy:g} needs a metric named 'accuracy', "
-            f"and job {job.name!r} has none; add one to its metrics"
+            f"a target accuracy of {settings.target_accuracy:g} needs test data and a metric named 'accuracy', and "
+            f"job {job.name!r} lacks one of them; add test=... and the metric to the job, or leave the target out"
         )
     servers = server_count(settings, strategy)
     check_divisible(job, servers)
-    shards = Shards(
-        samples=len(job.train), batch_sizes=settings.step_sizes(job.accumulate), seed=settings.seed
-    )
+    shards = Shards(len(job.train), settings.step_sizes(job.accumulate), settings.seed)
+    triggers = Triggers(settings, shards.steps_per_epoch)
     return Prepared(
-        settings=settings,
-        job=job,
-        strategy=strategy,
-        shards=shards,
-        triggers=Triggers(settings, shards.steps_per_epoch),
-        servers=servers,
+        settings=settings, job=job, strategy=strategy, shards=shards, triggers=triggers, servers=servers
     )
 
 
@@ -69,7 +58,6 @@ def check_settings(settings: Settings) -> Strategy:
 
 
 def server_count(settings: Settings, strategy: Strategy) -> int:
-    """How many servers a run has: as many as it was asked to have, where its strategy has servers at all."""
     return settings.servers if strategy.served else 0
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from paceline.errors import Diverged, UsageError
 from paceline.jobs.batches import Batch, kept_outputs, targets_of, to_device
-from paceline.jobs.data.tensors import TensorData
+from paceline.jobs.data import TensorData
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards, scoring_batches
 from paceline.jobs.step import NO_HOOKS, StepHooks

@@ -2,13 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, Literal, NamedTuple, Self, TypeVar
 
 from paceline.collectives import NATIVE, check_collective
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.files import digest_of, from_document, to_document
 
+T = TypeVar("T")
 MOST_SERVERS = 64
 """Servers of one run: each is a process, and every worker sends to all of them at every step."""
 
@@ -119,16 +120,16 @@ class Settings:
         """Samples of each worker in a step that is made of so many mini-batches."""
         return tuple(size * accumulate for size in self.batch_sizes)
 
-    @classmethod
-    def from_json(cls, document: Any) -> Self:
-        """Read what ``to_document`` made of settings; a UsageError says what is not of its kind."""
-        try:
-            settings = from_document(document, cls)
-        except ValueError as error:
-            raise UsageError(f"these are not the settings of a run: {error}") from error
-        if digest_of(to_document(settings)) != digest_of(document):
-            raise UsageError("these are not the settings of a run: they have other fields")
-        return settings
+
+def read_exactly(document: Any, kind: type[T]) -> T:
+    """The value that ``to_document`` gave; a UsageError names a field of another type or says that there are more."""
+    try:
+        value = from_document(document, kind)
+        if digest_of(to_document(value)) != digest_of(document):
+            raise ValueError("there are other fields")
+    except ValueError as error:
+        raise UsageError(f"{kind.__name__} of another version of paceline: {error}") from error
+    return value
 
 
 class DueActions(NamedTuple):

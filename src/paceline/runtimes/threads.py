@@ -1,4 +1,4 @@
-"""With how many threads a worker computes, and how many such workers a host has cores for."""
+"""With how many threads a worker computes, and how many such workers fit on a host."""
 
 import os
 from collections import Counter
@@ -19,10 +19,8 @@ VARIABLE = "OMP_NUM_THREADS"
 
 
 def usual_threads(environ: Mapping[str, str] = os.environ) -> int:
-    """What a worker computes with where no option says so: as the user's OMP_NUM_THREADS has it, else 1."""
-    text = (
-        environ.get(VARIABLE, "").partition(",")[0].strip()
-    )  # OpenMP takes a list, one number a nested level
+    """The threads of a worker unless an option sets them: the user's OMP_NUM_THREADS, else 1."""
+    text = environ.get(VARIABLE, "").partition(",")[0].strip()  # OpenMP takes a list, one a nested level
     if not text:
         return USUAL
     if not text.isdecimal() or not int(text):
@@ -33,41 +31,38 @@ def usual_threads(environ: Mapping[str, str] = os.environ) -> int:
 
 
 def too_many(workers: int, threads: int, cores: int) -> str:
-    """That so many workers do not fit a host, as part of a sentence; empty where they do."""
+    """Part of a sentence: these workers do not fit on a host. Empty where they do."""
     if workers * threads <= cores:
         return ""
-    names = (_counted(workers, "worker"), _counted(threads, "thread"), _counted(cores, "core"))
+    parts = ((workers, "worker"), (threads, "thread"), (cores, "core"))
+    names = [f"{count} {what}{'s' if count > 1 else ''}" for count, what in parts]
     return "{} x {} do not fit in {}".format(*names)
-
-
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}{'s' if count > 1 else ''}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HostRoom:
-    """A host whose step times were measured: they hold for as many workers as compute side by side there."""
+    """A host whose step times were measured: they hold for as many workers as fit on its cores."""
 
     source: str
     """Where the times are from."""
     threads: int
     cores: int
     measured: int = 1
-    """Workers that were measured together, who may be more than the cores."""
+    """Workers that were measured at the same time; they may need more than the cores."""
 
     @classmethod
     def of_run(cls, folder: RunFolder) -> Self | None:
         """The host of a live run on CPUs; None where the record does not say."""
         config = read_config(folder)
-        machinery, together = config.machinery, max(Counter(config.placement.workers).values())
         try:
             cores = read_json(folder.env).get("usable_cores")
         except (DamagedFile, OSError, AttributeError):
             cores = None
-        threads = machinery.get("threads")
-        if not threads or not cores or machinery.get("device") != "cpu":
+        threads = config.machinery.get("threads")
+        if not threads or not cores or config.machinery.get("device") != "cpu":
             return None
-        return cls(source=f"the run {folder.path}", threads=threads, cores=cores, measured=together)
+        measured = max(Counter(config.placement.workers).values())
+        return cls(source=f"the run {folder.path}", threads=threads, cores=cores, measured=measured)
 
     @classmethod
     def of_profile(cls, profile: Profile) -> Self | None:
@@ -93,5 +88,4 @@ class HostRoom:
             )
 
     def check_hosts(self, cluster: Cluster, option: str) -> None:
-        """The same for every host of a cluster."""
         self.check(max(group.host.workers for group in cluster.groups), option)

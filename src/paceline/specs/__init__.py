@@ -16,7 +16,7 @@ from importlib import import_module
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from paceline.errors import ParseError, UsageError, unknown
-from paceline.specs.source import Setting, describe, is_dataclass_source, load, raised, settings_of
+from paceline.specs.source import Setting, describe, load, raised
 
 __all__ = [
     "Setting",
@@ -66,12 +66,12 @@ def split(text: str, table: Table) -> tuple[str, dict[str, str]]:
         colon = rest
     settings: dict[str, str] = {}
     for part in (piece.strip() for piece in rest.split(",") if colon):
-        key, equals, value = part.partition("=")
-        if not equals or not key.strip():
+        key, equals, value = (piece.strip() for piece in part.partition("="))
+        if not equals or not key:
             raise UsageError(f"{part!r} in {text!r} is not a setting: write {name}:key=value,key=value")
-        if key.strip() in settings:
-            raise UsageError(f"{key.strip()!r} is set twice in {text!r}; set it once")
-        settings[key.strip()] = value.strip()
+        if key in settings:
+            raise UsageError(f"{key!r} is set twice in {text!r}; set it once")
+        settings[key] = value
     return name, settings
 
 
@@ -87,7 +87,6 @@ def import_path(text: str, table: Table) -> str | None:
 
 
 def with_setting(text: str, table: Table, key: str, value: str) -> str:
-    """The spec with one setting more; a UsageError where it has it already."""
     name, settings = split(text, table)
     if key in settings:
         raise UsageError(f"{text!r} sets {key} already, so {key}={value} has no place; leave one out")
@@ -101,14 +100,10 @@ def find(path: str) -> Any:
 
 
 def check(text: str, table: Table, kind: str) -> None:
-    """Refuse a spec whose name or settings are unknown, without importing what it names."""
+    """Refuse an unknown name, or an unknown setting of what ships, without importing it."""
     name, settings = _look_up(text, table, kind)
-    if name not in table and not is_dataclass_source(name, kind):
-        return  # a function, or a class from elsewhere: its settings are known when it is built
-    known = settings_of(table.get(name, name)) if settings else ()
-    for key in settings:
-        if key.replace("-", "_") not in known:
-            raise unknown(f"setting of {kind} {name!r}", key, known)
+    if name in table and settings:
+        _check_settings(settings, [setting.name for setting in describe(table[name])[1]], name, kind)
 
 
 def build(text: str, table: Table, kind: str) -> Any:
@@ -120,7 +115,7 @@ def build(text: str, table: Table, kind: str) -> Any:
     except ValueError as error:
         raise UsageError(f"{kind} {text!r}: {error}") from error
     except Exception as error:
-        if split(text, table)[0] in table:
+        if import_path(text, table) is None:
             raise
         raise UsageError(f"{kind} {text!r} raised {raised(error)}") from error
 
@@ -131,14 +126,31 @@ def factory(text: str, table: Table, kind: str) -> Callable[[], Any]:
     target = find(table[name]) if name in table else _checked(load(name, kind), name, kind)
     if not settings:
         return target if callable(target) else lambda: target
-    types_of = _parameters(target)
-    values = {}
-    for key, value in settings.items():
-        field = key.replace("-", "_")
-        if field not in types_of:
-            raise unknown(f"setting of {kind} {name!r}", key, types_of)
-        values[field] = _convert(value, types_of[field], f"{key} of {name!r}")
+    known = _parameters(target)
+    _check_settings(settings, known, name, kind)
+    fields = {key: key.replace("-", "_") for key in settings}
+    values = {
+        fields[key]: _convert(text, known[fields[key]], f"{key} of {name!r}")
+        for key, text in settings.items()
+    }
     return partial(target, **values)
+
+
+def _look_up(text: str, table: Table, kind: str) -> tuple[str, dict[str, str]]:
+    name, settings = split(text, table)
+    if name.endswith(".py"):
+        raise UsageError(f"{kind} {text!r} names a file and no class in it; write {name}:Class")
+    if name not in table and ":" not in name:
+        raise unknown(kind, name, table, see=f"paceline {list_command(kind)}")
+    return name, settings
+
+
+def _check_settings(
+    settings: Mapping[str, str], known: Mapping[str, Any] | list[str], name: str, kind: str
+) -> None:
+    for key in settings:
+        if key.replace("-", "_") not in known:
+            raise unknown(f"setting of {kind} {name!r}", key, known)
 
 
 def _checked(target: Any, name: str, kind: str) -> Any:
@@ -155,15 +167,6 @@ def _checked(target: Any, name: str, kind: str) -> Any:
         base = ": inherit from paceline.Strategy and define the rest" if kind == "strategy" else "; define it"
         raise UsageError(f"{kind} {name} has no {' and no '.join(missing)}{base}")
     return target
-
-
-def _look_up(text: str, table: Table, kind: str) -> tuple[str, dict[str, str]]:
-    name, settings = split(text, table)
-    if name.endswith(".py"):
-        raise UsageError(f"{kind} {text!r} names a file and no class in it; write {name}:Class")
-    if name not in table and ":" not in name:
-        raise unknown(kind, name, table, see=f"paceline {list_command(kind)}")
-    return name, settings
 
 
 def list_command(kind: str) -> str:
@@ -193,45 +196,34 @@ def _parameters(target: Any) -> dict[str, Any]:
     """The settings of a dataclass, or of another class or function, each with its type."""
     if not callable(target):
         return {}
+    hints = get_type_hints(target)
     if dataclasses.is_dataclass(target):
-        hints = get_type_hints(target)
         return {field.name: hints[field.name] for field in dataclasses.fields(target) if field.init}
-    hints = get_type_hints(inspect.getattr_static(target, "__init__") if isinstance(target, type) else target)
+    if isinstance(target, type):
+        hints = get_type_hints(inspect.getattr_static(target, "__init__"))
     named = (one for one in inspect.signature(target).parameters.values() if one.kind not in (2, 4))
-    return {one.name: hints.get(one.name, _type_of(one.default)) for one in named}
+    usual = {one.name: str if one.default in (one.empty, None) else type(one.default) for one in named}
+    return {name: hints.get(name, kind) for name, kind in usual.items()}
 
 
-def _type_of(default: Any) -> Any:
-    return str if default is inspect.Parameter.empty or default is None else type(default)
+_BOOLEANS = {"true": True, "yes": True, "false": False, "no": False}
+_WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _convert(text: str, kind: Any, where: str) -> Any:
-    if get_origin(kind) in (Union, types.UnionType):
-        return _convert_any(text, get_args(kind), where)
-    if hasattr(kind, "parse"):
-        return kind.parse(text)
-    if kind is bool:
-        if text.lower() not in ("true", "false", "yes", "no"):
-            raise ParseError(f"{text!r} is not a value for {where}: write true or false")
-        return text.lower() in ("true", "yes")
-    if kind is str:
-        return text
-    try:
-        return kind(text)
-    except (ValueError, TypeError):
-        needed = {"int": "a whole number", "float": "a number"}.get(
-            name := getattr(kind, "__name__", str(kind)), f"a {name}"
-        )
-        raise ParseError(f"{text!r} is not a value for {where}: it must be {needed}") from None
-
-
-def _convert_any(text: str, kinds: tuple[Any, ...], where: str) -> Any:
+    """Text as the first of the types that can read it."""
+    kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     mistakes = []
-    for kind in kinds:
-        if kind is type(None):
-            continue
+    for one in kinds:
         try:
-            return _convert(text, kind, where)
+            if one is bool:
+                return _BOOLEANS[text.lower()]
+            return one.parse(text) if hasattr(one, "parse") else one(text)
         except ParseError as mistake:
             mistakes.append(str(mistake))
+        except UsageError:
+            raise
+        except (ValueError, TypeError, KeyError):
+            needed = _WORDS.get(one, f"a {getattr(one, '__name__', one)}")
+            mistakes.append(f"{text!r} is not a value for {where}: it must be {needed}")
     raise UsageError("; or ".join(mistakes))

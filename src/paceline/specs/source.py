@@ -5,7 +5,6 @@ An import path is "package.module:name" or "path/to/file.py:name".
 
 import ast
 import hashlib
-import importlib
 import importlib.util
 import inspect
 import os
@@ -13,7 +12,6 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from difflib import get_close_matches
-from importlib.machinery import ModuleSpec
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
@@ -36,72 +34,34 @@ class Setting:
 
 
 def describe(path: str) -> tuple[str, list[Setting]]:
-    """The first line of a class's docstring, and its settings with their own docstrings.
+    """The first line of a shipped class's docstring, and its settings with their own docstrings.
 
     They are read from its source, because importing it may import torch.
     """
-    line: str = ""
+    line = ""
     settings: dict[str, Setting] = {}
     for node, names in _lineage(path):
         line = (ast.get_docstring(node) or line).partition("\n")[0]
-        for field, following in _fields(node):
-            name, inherited = field.target.id, settings.get(field.target.id)  # type: ignore[union-attr]
-            text = _docstring(following) or (inherited.help if inherited else "")
-            settings[name] = Setting(name, _default(field.value, names), text)
+        for field, following in pairwise([*node.body, ast.Pass()]):
+            match field:
+                case ast.AnnAssign(target=ast.Name(id=name)) if "ClassVar" not in ast.unparse(
+                    field.annotation
+                ):
+                    inherited = settings[name].help if name in settings else ""
+                    text = _docstring(following) or inherited
+                    settings[name] = Setting(name, _default(field.value, names), text)
     return line, list(settings.values())
-
-
-def settings_of(path: str) -> list[str]:
-    """The names of a class's settings, read from its source."""
-    fields = [field for node, _ in _lineage(path) for field, _ in _fields(node)]
-    return list(dict.fromkeys(field.target.id for field in fields))  # type: ignore[union-attr]
-
-
-def is_dataclass_source(path: str, kind: str) -> bool:
-    """Whether the name in a user's file is a dataclass that it defines; a UsageError where there is no such name."""
-    source, _, name = path.rpartition(":")
-    files = source_files(path)
-    if not files:
-        _refuse_missing(f"{kind} {path}", source)
-    tree = _parse(files[-1], f"{kind} {path}")
-    stars = any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in tree.body)
-    defined = {known for node in tree.body for known in _defined(node)}
-    if name not in defined and not stars and "__getattr__" not in defined:
-        raise _unknown_name(f"{kind} {path}", str(files[-1]), name, defined)
-    classes = [node for node in tree.body if isinstance(node, ast.ClassDef) and node.name == name]
-    return any("dataclass" in ast.unparse(mark) for node in classes for mark in node.decorator_list)
-
-
-def _defined(node: ast.stmt) -> list[str]:
-    match node:
-        case ast.ClassDef(name=name) | ast.FunctionDef(name=name):
-            return [name]
-        case ast.Import(names=names) | ast.ImportFrom(names=names):
-            return [alias.asname or alias.name.partition(".")[0] for alias in names]
-    return [one.id for one in ast.walk(node) if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Store)]
-
-
-def _parse(file: Path, where: str) -> ast.Module:
-    try:
-        return ast.parse(file.read_text())
-    except SyntaxError as error:
-        raise UsageError(
-            f"{where}: {file} does not parse: {error.msg} (line {error.lineno}); correct it"
-        ) from error
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{where}: {file} cannot be read ({error}); check the file") from error
 
 
 def _lineage(path: str) -> Iterator[tuple[ast.ClassDef, Mapping[str, str]]]:
     """A class after the classes that it inherits from, each with where the names of its module come from."""
-    module, _, name = path.rpartition(":")
-    files = source_files(path)
-    assert files, f"{path} has no source"
-    tree = _parse(files[-1], path)
+    module, _, name = path.partition(":")
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    tree = ast.parse(Path(spec.origin or "").read_text())
     classes = {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
-    exports: Mapping[str, str] = importlib.import_module("paceline").EXPORTS
     names = {defined: f"{module}:{defined}" for defined in classes} | {
-        alias.name: f"{exports.get(alias.name, node.module)}:{alias.name}"
+        alias.name: f"{node.module}:{alias.name}"
         for node in tree.body
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "paceline"
         for alias in node.names
@@ -112,21 +72,11 @@ def _lineage(path: str) -> Iterator[tuple[ast.ClassDef, Mapping[str, str]]]:
     yield classes[name], names
 
 
-def _fields(node: ast.ClassDef) -> Iterator[tuple[ast.AnnAssign, ast.stmt]]:
-    """The fields of a dataclass, each with the statement that follows it."""
-    for field, following in pairwise([*node.body, ast.Pass()]):
-        match field:
-            case ast.AnnAssign(target=ast.Name()) if "ClassVar" not in ast.unparse(field.annotation):
-                yield field, following
-
-
 def _default(value: ast.expr | None, names: Mapping[str, str]) -> str:
     """A default as a spec has it: a literal, or a value of a type of ours."""
     if value is None:
         return ""
     used = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
-    if not all(names.get(name, "").startswith("paceline.") for name in used):
-        return ast.unparse(value)
     ours = {name: getattr(importlib.import_module(names[name].partition(":")[0]), name) for name in used}
     return str(eval(ast.unparse(value), ours))  # noqa: S307  our own types, called with literals
 
@@ -147,26 +97,17 @@ def source_files(path: str) -> list[Path]:
     if source.endswith(".py"):
         return [Path(source).absolute()] if Path(source).is_file() else []
     files: list[Path] = []
-    search: list[str] | None = [str(Path.cwd()), *sys.path]
+    search = [str(Path.cwd()), *sys.path]
     parts = source.split(".")
     for length in range(1, len(parts) + 1):
-        spec = _find_spec(".".join(parts[:length]), search)
-        if spec is None:
+        name = ".".join(parts[:length])
+        spec = next((found for finder in sys.meta_path if (found := finder.find_spec(name, search))), None)
+        if spec is None or (length == len(parts) and not spec.has_location):
             return []
         if spec.has_location and spec.origin:
             files.append(Path(spec.origin).absolute())
         search = list(spec.submodule_search_locations or [])
-    return files if spec is not None and spec.has_location else []
-
-
-def _find_spec(name: str, search: list[str] | None) -> ModuleSpec | None:
-    """As an import finds a module, but its packages are not imported for it."""
-    for finder in sys.meta_path:
-        find_spec = getattr(finder, "find_spec", None)
-        spec: ModuleSpec | None = find_spec(name, search) if find_spec else None
-        if spec is not None:
-            return spec
-    return None
+    return files
 
 
 def load(path: str, kind: str) -> Any:
@@ -180,50 +121,38 @@ def load(path: str, kind: str) -> Any:
     where = f"{kind} {path}"
     module = _import_file(where, Path(source)) if source.endswith(".py") else _import_module(where, source)
     if not hasattr(module, name):
-        own = {key for key, value in vars(module).items() if callable(value) and not key.startswith("_")}
-        raise _unknown_name(where, module.__file__ or module.__name__, name, own)
+        own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+        near = get_close_matches(name, own, n=3, cutoff=0.5)
+        guess = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the name after the colon"
+        raise UsageError(f"{where}: {module.__file__ or module.__name__} has no {name!r}; {guess}")
     return getattr(module, name)
-
-
-def _unknown_name(where: str, file: str, name: str, known: set[str]) -> UsageError:
-    near = get_close_matches(name, sorted(known), n=3, cutoff=0.5)
-    guess = f"did you mean {' or '.join(map(repr, near))}?" if near else "check the name after the colon"
-    return UsageError(f"{where}: {file} has no {name!r}; {guess}")
 
 
 def _import_module(where: str, name: str) -> ModuleType:
     _make_importable(Path.cwd())
     try:
         return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        if error.name is not None and f"{name}.".startswith(f"{error.name}."):
-            _refuse_missing(where, error.name)
-        raise UsageError(f"{where}: module {name!r} does not import: {raised(error)}") from error
     except CRASHES as error:
+        missing = error.name if isinstance(error, ModuleNotFoundError) else None
+        if missing and f"{name}.".startswith(f"{missing}."):
+            raise UsageError(
+                f"{where}: there is no module {missing!r} in {Path.cwd()} or among the installed ones; "
+                "run from the folder that holds it, or write file.py:name"
+            ) from error
         raise UsageError(f"{where}: module {name!r} does not import: {raised(error)}") from error
-
-
-def _refuse_missing(where: str, source: str) -> None:
-    if source.endswith(".py"):
-        raise UsageError(f"{where}: there is no file {Path(source).absolute()}; check the name")
-    raise UsageError(
-        f"{where}: there is no module {source!r} in {Path.cwd()} or among the installed ones; "
-        "run from the folder that holds it, or write file.py:name"
-    )
 
 
 def _import_file(where: str, file: Path) -> ModuleType:
     if not file.is_file():
-        _refuse_missing(where, str(file))
+        raise UsageError(f"{where}: there is no file {file.absolute()}; check the name")
     _make_importable(file.absolute().parent)
-    # A name of its own, so that the file cannot stand in for a module that happens to be called the same.
+    # A name of its own, so that the file cannot replace a module that happens to be called the same.
     code = hashlib.sha256(str(file.absolute()).encode() + file.read_bytes()).hexdigest()[:12]
     name = f"paceline_plugin_{file.stem}_{code}"
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None, "a .py file always has a loader"
-    assert spec.loader is not None, "a .py file always has a loader"
+    spec = importlib.util.spec_from_file_location(name, file.absolute())
+    assert spec is not None and spec.loader is not None, "a .py file always has a loader"  # noqa: PT018
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -236,8 +165,7 @@ def _import_file(where: str, file: Path) -> ModuleType:
 
 def _make_importable(folder: Path) -> None:
     importlib.invalidate_caches()
-    known = {str(Path(entry).absolute()) for entry in sys.path}
-    if str(folder) not in known:
+    if str(folder) not in {str(Path(entry).absolute()) for entry in sys.path}:
         sys.path.insert(0, str(folder))
 
 
@@ -266,14 +194,16 @@ def check_trusted(path: str, known: Mapping[str, str], folder: Path, where: str,
             f"installed modules; run from the folder that holds it, or {fix}"
         )
     for file, digest in found.items():
-        would = f"{where} would run {file} and call {name}()"
+        wrong = ""
         if Path(file).resolve().is_relative_to(folder.resolve()):
-            raise UsageError(f"{would}, and that file lies in the run folder itself; read it, then {fix}")
-        if Path(file).stat().st_uid not in (0, os.geteuid()):  # a folder from its owner could vouch for it
-            raise UsageError(f"{would}, and that file belongs to another user; read it, then {fix}")
-        if digest not in known.values():
-            raise UsageError(
-                f"{would}, and that file is not what the run last ran with (SHA-256 {digest[:12]}, not "
-                f"{' or '.join(one[:12] for one in known.values()) or 'known'}); "
-                f"put it back, or {fix}"
-            )
+            wrong = "lies in the run folder itself; read it, then"
+        elif Path(file).stat().st_uid not in (
+            0,
+            os.geteuid(),
+        ):  # its owner could have put its digest in the folder
+            wrong = "belongs to another user; read it, then"
+        elif digest not in known.values():
+            then = " or ".join(one[:12] for one in known.values()) or "known"
+            wrong = f"is not what the run last ran with (SHA-256 {digest[:12]}, not {then}); put it back, or"
+        if wrong:
+            raise UsageError(f"{where} would run {file} and call {name}(), and that file {wrong} {fix}")

@@ -12,10 +12,8 @@ class AllReduceSGD(Strategy):
 
     bucket: Size = Size(25 * 2**20)
     """Bytes sent at once; smaller hides more of the traffic behind backward, larger sends fewer messages."""
-
     first_bucket: Size = Size(2**20)
     """Bytes of the first bucket; smaller starts the traffic earlier."""
-
     replicated: ClassVar[bool] = True
 
     @property

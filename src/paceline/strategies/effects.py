@@ -21,7 +21,6 @@ class BucketedMean:
 
     first_bucket: int = MIB
     """Bytes of the first bucket; smaller starts the traffic earlier in backward."""
-
     bucket: int = 25 * MIB
     """Bytes of each later bucket; larger means fewer messages and less overlap."""
 
@@ -46,7 +45,6 @@ class Apply:
 
     gradients: tuple[AppliedGradient, ...] = ()
     """Whose gradients a server's update is made of; a worker's step has none."""
-
     rate: float = 1.0
     """Times the learning rate."""
 

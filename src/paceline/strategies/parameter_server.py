@@ -17,16 +17,7 @@ from paceline.errors import UsageError
 from paceline.records.servers import AppliedGradient
 from paceline.strategies.base import Server, Strategy, SyncPoint, Worker, copy_unless_shared, server_slices
 from paceline.strategies.consistency import ConsistencyRule, Gate, Quorum, StalenessBound
-from paceline.strategies.effects import (
-    AllReduce,
-    Apply,
-    Clock,
-    Gradient,
-    Peer,
-    Program,
-    Receive,
-    Send,
-)
+from paceline.strategies.effects import AllReduce, Apply, Clock, Gradient, Peer, Program, Receive, Send
 from paceline.strategies.gradient_buffer import GradientBuffer
 from paceline.strategies.messages import Join, Leave, Model, Pause, Pull, Push
 
@@ -40,10 +31,8 @@ class ParameterServer(Strategy):
 
     damped: bool = False
     """Divide a gradient by 1 + its staleness (Zhang et al., 2016): calmer where workers are uneven, else slower."""
-
     weighted: bool = True
     """Whether a gradient counts by its samples; else every worker's counts the same."""
-
     scaled: bool = True
     """Use k/n of the rate for an update from k of n workers, so that a sample moves the model as far as under ps."""
 
@@ -100,9 +89,7 @@ class ParameterServer(Strategy):
             case Push():
                 state.gate.push(worker)
                 self._collect(state, worker, message)
-            case Join() if (
-                state.me.rank == 0
-            ):  # server 0 keeps joining workers out of synchronizations, for all
+            case Join() if state.me.rank == 0:  # which keeps joining workers out of synchronizations, for all
                 state.gate.join(worker)
             case Join():
                 state.gate.enter(worker)
@@ -116,9 +103,9 @@ class ParameterServer(Strategy):
 
     def _update(self, state: "_ServerState") -> Apply:
         """One step along the mean of the pending gradients; what damping has left out makes it smaller."""
-        mean = state.pending.reduce(out=state.me.grad)
-        fraction = len(mean.gradients) / state.gate.present if self.scaled else 1.0
-        return Apply(mean.gradients, rate=mean.used * fraction)
+        gradients, used = state.pending.reduce(out=state.me.grad)
+        fraction = len(gradients) / state.gate.present if self.scaled else 1.0
+        return Apply(gradients, rate=used * fraction)
 
     def _collect(self, state: "_ServerState", worker: int, push: Push) -> None:
         state.pending.hold(push.grad, *self._credit(state.me, worker, push))

@@ -1,12 +1,15 @@
 """The older convolutional networks: AlexNet in its two usual versions, VGG-16 and network in network."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from math import prod
 from typing import ClassVar
 
 from torch import nn
 
 from paceline.jobs.inputs import ImageInput
-from paceline.jobs.models.layers import after, chain, check_dense, dense_layers, start_convolutions
+from paceline.jobs.models.layers import after, chain, check_choice, start_convolutions
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,26 +19,8 @@ class AlexNet:
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=63)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        """Five convolutions, two of them with normalisation across channels, then three dense layers.
-
-        Two pixels of padding make 224 pixels what the paper's sizes need: it says 224 and counts as for 227.
-        """
-        channels, *sides = shape
-        layers: dict[str, nn.Module] = {
-            "conv1": nn.Conv2d(channels, 96, 11, stride=4, padding=2),
-            "relu1": nn.ReLU(inplace=True),
-            "norm1": _across_channels(),
-            "pool1": nn.MaxPool2d(3, stride=2),
-            "conv2": nn.Conv2d(96, 256, 5, padding=2, groups=2),
-            "relu2": nn.ReLU(inplace=True),
-            "norm2": _across_channels(),
-            "pool2": nn.MaxPool2d(3, stride=2),
-            **_last_three((256, 384, 384, 256), groups=2),
-        }
-        sides = _pooled(after(sides, 11, 4, padding=2))
-        model = chain(layers | dense_layers("linear", 256, sides, (4096, 4096, classes)))
-        start_convolutions(model)
-        return model
+        # Two pixels of padding make 224 pixels what the paper's sizes need: it says 224 and counts as for 227.
+        return _alexnet(shape, classes, (96, 256, 384, 384, 256), padding=2, columns=2, dense="linear")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -44,52 +29,53 @@ class AlexNetV2:
 
     dense: str = "convolution"
     """The last three layers: convolution, as TF-slim and Paleo write them, or linear, which is the same."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=67)
 
     def __post_init__(self) -> None:
-        check_dense(self.dense)
+        check_choice("dense", self.dense, "linear", "convolution")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
-        channels, *sides = shape
-        layers: dict[str, nn.Module] = {
-            "conv1": nn.Conv2d(channels, 64, 11, stride=4),
-            "relu1": nn.ReLU(inplace=True),
-            "pool1": nn.MaxPool2d(3, stride=2),
-            "conv2": nn.Conv2d(64, 192, 5, padding=2),
-            "relu2": nn.ReLU(inplace=True),
-            "pool2": nn.MaxPool2d(3, stride=2),
-            **_last_three((192, 384, 384, 256), groups=1),
-        }
-        sides = _pooled(after(sides, 11, 4))
-        model = chain(layers | dense_layers(self.dense, 256, sides, (4096, 4096, classes)))
-        start_convolutions(model)
-        return model
+        return _alexnet(shape, classes, (64, 192, 384, 384, 256), padding=0, columns=1, dense=self.dense)
 
 
-def _last_three(channels: tuple[int, int, int, int], groups: int) -> dict[str, nn.Module]:
-    """Three 3x3 convolutions, of which only the first sees all channels, and pooling."""
-    return {
-        "conv3": nn.Conv2d(channels[0], channels[1], 3, padding=1),
-        "relu3": nn.ReLU(inplace=True),
-        "conv4": nn.Conv2d(channels[1], channels[2], 3, padding=1, groups=groups),
-        "relu4": nn.ReLU(inplace=True),
-        "conv5": nn.Conv2d(channels[2], channels[3], 3, padding=1, groups=groups),
-        "relu5": nn.ReLU(inplace=True),
-        "pool5": nn.MaxPool2d(3, stride=2),
-    }
+def _alexnet(
+    shape: tuple[int, ...], classes: int, widths: tuple[int, ...], *, padding: int, columns: int, dense: str
+) -> nn.Module:
+    """Five convolutions, three dense layers; with two columns, normalisation across channels after the first two."""
+    ins, *sides = shape
+    layers: dict[str, nn.Module] = {}
+    kernels = ((11, 4, padding), (5, 1, 2), (3, 1, 1), (3, 1, 1), (3, 1, 1))
+    for number, (outs, (kernel, stride, padded)) in enumerate(zip(widths, kernels, strict=True), 1):
+        groups = columns if number in (2, 4, 5) else 1  # the first and the third see all channels
+        layers[f"conv{number}"] = nn.Conv2d(ins, outs, kernel, stride, padded, groups=groups)
+        layers[f"relu{number}"] = nn.ReLU(inplace=True)
+        sides = after(sides, kernel, stride, padded)
+        if columns == 2 and number < 3:
+            # The paper's alpha of 1e-4 is a channel's; torch divides its own by the number of channels.
+            layers[f"norm{number}"] = nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2)
+        if number in (1, 2, 5):
+            layers[f"pool{number}"] = nn.MaxPool2d(3, stride=2)
+            sides = after(sides, 3, 2)
+        ins = outs
+    return start_convolutions(chain(layers | dense_layers(dense, ins, sides, (4096, 4096, classes))))
 
 
-def _pooled(sides: list[int]) -> list[int]:
-    """After the three poolings; the convolutions between them keep the size."""
-    for _ in range(3):
-        sides = after(sides, 3, 2)
-    return sides
+def dense_layers(
+    dense: str, channels: int, sides: Sequence[int], widths: Sequence[int]
+) -> dict[str, nn.Module]:
+    """Layers 6, 7 and 8, from an image to the last of the widths; dropout follows each but the last.
 
-
-def _across_channels() -> nn.LocalResponseNorm:
-    # The paper's alpha of 1e-4 is a channel's; torch divides its own by the number of channels.
-    return nn.LocalResponseNorm(5, alpha=5e-4, beta=0.75, k=2)
+    A convolution as large as its image is the same as a linear layer.
+    """
+    linear = dense == "linear"
+    ins = (channels * prod(sides) if linear else channels, *widths)
+    layers: dict[str, nn.Module] = {"flatten": nn.Flatten()} if linear else {}
+    for number, (into, outs) in enumerate(pairwise(ins), 6):
+        kernel = (sides[0], sides[1]) if number == 6 else (1, 1)
+        layers[f"fc{number}"] = nn.Linear(into, outs) if linear else nn.Conv2d(into, outs, kernel)
+        if number < 5 + len(widths):
+            layers |= {f"relu{number}": nn.ReLU(inplace=True), f"dropout{number}": nn.Dropout(0.5)}
+    return layers if linear else layers | {"flatten": nn.Flatten()}
 
 
 VGG_STAGES = ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3))
@@ -102,11 +88,10 @@ class Vgg16:
 
     dense: str = "linear"
     """The last three layers: linear, or convolution, as TF-slim and Paleo write the same thing."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(3, 224, 224), classes=1000, smallest=32)
 
     def __post_init__(self) -> None:
-        check_dense(self.dense)
+        check_choice("dense", self.dense, "linear", "convolution")
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
         ins, *sides = shape
@@ -118,9 +103,7 @@ class Vgg16:
                 ins = outs
             layers[f"pool{stage}"] = nn.MaxPool2d(2)
             sides = after(sides, 2, 2)
-        model = chain(layers | dense_layers(self.dense, ins, sides, (4096, 4096, classes)))
-        start_convolutions(model)
-        return model
+        return start_convolutions(chain(layers | dense_layers(self.dense, ins, sides, (4096, 4096, classes))))
 
 
 NIN_STAGES = ((96, 11, 4, 0), (256, 5, 1, 2), (384, 3, 1, 1))
@@ -144,9 +127,8 @@ class NiN:
             ins = outs
         layers["dropout"] = nn.Dropout(0.5)
         layers |= _stage(4, nn.Conv2d(ins, 1024, 3, padding=1), (1024, classes))
-        model = chain(layers | {"pool4": nn.AvgPool2d((sides[0], sides[1])), "flatten": nn.Flatten()})
-        start_convolutions(model)
-        return model
+        layers |= {"pool4": nn.AvgPool2d((sides[0], sides[1])), "flatten": nn.Flatten()}
+        return start_convolutions(chain(layers))
 
 
 def _stage(number: int, first: nn.Conv2d, widths: tuple[int, int]) -> dict[str, nn.Module]:

@@ -16,16 +16,12 @@ class Gpt:
 
     layers: int = 12
     """Blocks of attention and perceptron."""
-
     heads: int = 12
     """Heads of each attention; they share the width, so more are narrower."""
-
     width: int = 768
     """Numbers a token; parameters grow with its square."""
-
     context: int = 1024
     """The longest sequence, in tokens; attention grows with its square."""
-
     vocabulary: int = 50257
     """How many tokens there are."""
 

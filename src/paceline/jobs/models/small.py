@@ -17,10 +17,8 @@ class Mlp:
 
     hidden: int = 64
     """Units in each hidden layer; more learn more and send more."""
-
     layers: int = 1
     """Hidden layers; 0 is logistic regression."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
 
     def __post_init__(self) -> None:
@@ -42,13 +40,10 @@ class Cnn:
 
     first: int = 6
     """Filters of the first convolution."""
-
     second: int = 16
     """Filters of the second convolution."""
-
     hidden: int = 64
     """Units of the fully connected layer; most of the parameters are in front of it."""
-
     default_input: ClassVar[ImageInput] = ImageInput(shape=(1, 8, 8), classes=10)
 
     def __post_init__(self) -> None:

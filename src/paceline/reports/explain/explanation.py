@@ -8,8 +8,7 @@ from itertools import groupby
 from types import MappingProxyType
 
 from paceline.collectives import build_schedule
-from paceline.collectives.schedule import Round, Schedule, chunk_bounds, pipelined
-from paceline.costs.bandwidth import lower_bound_bytes
+from paceline.collectives.schedule import Schedule, chunk_bounds, pipelined
 from paceline.errors import UsageError, unknown
 from paceline.reports.explain.request import DisplayLimits, ExplainRequest, Values, first_values, host_of_each
 
@@ -81,33 +80,17 @@ class Explanation:
         return self.steps[-1].after if self.steps else self.start
 
     @property
-    def length(self) -> int:
-        """Values a rank."""
-        return self.bounds[-1]
+    def messages(self) -> list[ShownMessage]:
+        return [message for step in self.steps for message in step.messages]
 
     @property
-    def agreed(self) -> bool:
-        return len(set(self.end.values)) == 1
+    def across(self) -> int:
+        """Messages between hosts."""
+        return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
 
     def sent(self, rank: int) -> int:
         """How many values a rank sends in all."""
         return sum(len(m.values) for m in self.messages if m.source == rank)
-
-    @property
-    def messages(self) -> tuple[ShownMessage, ...]:
-        return tuple(message for step in self.steps for message in step.messages)
-
-    @property
-    def across(self) -> int:
-        return sum(self.hosts[m.source] != self.hosts[m.target] for m in self.messages)
-
-    @property
-    def least(self) -> int:
-        """Values that the busiest rank of any all-reduce must send."""
-        return lower_bound_bytes(self.length, 1, self.schedule.workers)
-
-    def chunk(self, values: Values, start: int, stop: int | None = None) -> Values:
-        return values[self.bounds[start] : self.bounds[start + 1 if stop is None else stop]]
 
 
 def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
@@ -115,12 +98,10 @@ def explain(request: ExplainRequest, limits: DisplayLimits) -> Explanation:
     if request.op not in OPERATIONS:
         raise unknown("operation", request.op, OPERATIONS)
     hosts = host_of_each(request, limits)
-    limits.check(len(hosts))
     schedule = pipelined(whole := build_schedule(request.schedule, hosts), request.segments)
     values = first_values(request, len(hosts), max(len(hosts), schedule.chunks))
     limits.check(len(hosts), len(values[0]))
-    ranks = range(len(hosts))
-    start = RankValues(values, tuple(((rank,),) * schedule.chunks for rank in ranks))
+    start = RankValues(values, tuple(((rank,),) * schedule.chunks for rank in range(len(hosts))))
     bounds = tuple(chunk_bounds(len(values[0]), schedule.chunks).tolist())
     steps = list(_steps(schedule, request.op, start, bounds))
     last = steps[-1].after if steps else start
@@ -147,21 +128,16 @@ def _steps(schedule: Schedule, op: str, start: RankValues, bounds: Sequence[int]
     for phase, group in groupby(schedule.each_round(), key=lambda turn: turn.phase):
         rounds = list(group)
         for place, turn in enumerate(rounds, start=1):
-            messages = _messages(turn, before, bounds)
+            columns = (turn.sources, turn.targets, turn.starts, turn.stops, turn.reduces)
+            messages = tuple(
+                ShownMessage(
+                    source, target, first, stop, reduces, before.values[source][bounds[first] : bounds[stop]]
+                )
+                for source, target, first, stop, reduces in zip(*(c.tolist() for c in columns), strict=True)
+            )
             after = _after(messages, before, OPERATIONS[op], bounds)
             yield ExplainedRound(phase, place, len(rounds), messages, before, after)
             before = after
-
-
-def _messages(turn: Round, before: RankValues, bounds: Sequence[int]) -> tuple[ShownMessage, ...]:
-    columns = (turn.sources, turn.targets, turn.starts, turn.stops, turn.reduces)
-    rows = zip(*(column.tolist() for column in columns), strict=True)
-    return tuple(
-        ShownMessage(
-            source, target, start, stop, reduces, before.values[source][bounds[start] : bounds[stop]]
-        )
-        for source, target, start, stop, reduces in rows
-    )
 
 
 def _after(

@@ -13,33 +13,41 @@ from paceline.reports.explain import sentences
 from paceline.reports.explain.explanation import ExplainedRound, Explanation, RankValues
 from paceline.reports.explain.request import Values
 
-SCHEMA = 2
-
 
 def document(explanation: Explanation) -> dict[str, Any]:
     """Everything there is to know, sentences included."""
-    schedule, steps = explanation.schedule, explanation.steps
+    schedule, steps, end = explanation.schedule, explanation.steps, explanation.end.values
+    about, how = sentences.about(schedule.name)
+    sent, least = (
+        [explanation.sent(rank) for rank in range(schedule.workers)],
+        sentences.least_values(explanation),
+    )
     return {
-        "schema": SCHEMA,
+        "schema": 2,
         "schedule": schedule.name,
         "op": explanation.op,
         "workers": schedule.workers,
-        "hosts": list(explanation.hosts),
+        "hosts": explanation.hosts,
         "segments": explanation.segments,
         "chunks": schedule.chunks,
-        "bounds": list(explanation.bounds),
-        "about": sentences.about(schedule.name),
-        "how": sentences.how(schedule.name),
+        "bounds": explanation.bounds,
+        "about": about,
+        "how": how,
         "opening": sentences.opening(explanation),
         "start": _state(explanation.start),
         "steps": [_step(explanation, step, number) for number, step in enumerate(steps, start=1)],
-        "result": _numbers(explanation.end.values[0]),
-        "agreed": explanation.agreed,
-        "totals": _totals(explanation),
-        "summary": [
-            f"{explanation.op}: {sentences.result(explanation)}",
-            *sentences.traffic(explanation),
-        ],
+        "result": _numbers(end[0]),
+        "agreed": len(set(end)) == 1,
+        "totals": {
+            "rounds": schedule.round_count,
+            "messages": len(explanation.messages),
+            "messages_between_hosts": explanation.across,
+            "values_sent": sent,
+            "bytes_sent": [sentences.ELEMENT * values for values in sent],
+            "lower_bound_values": least,
+            "lower_bound_bytes": sentences.ELEMENT * least,
+        },
+        "summary": [f"{explanation.op}: {sentences.result(explanation)}", *sentences.traffic(explanation)],
     }
 
 
@@ -47,7 +55,7 @@ def _step(explanation: Explanation, step: ExplainedRound, number: int) -> dict[s
     return {
         "round": number if step.messages else None,
         "phase": step.phase,
-        "title": sentences.title(step, explanation.schedule.workers),
+        "title": sentences.title(step),
         "sentence": sentences.sentence(explanation, step),
         "progress": sentences.progress(explanation, step),
         "messages": [
@@ -62,8 +70,8 @@ def _step(explanation: Explanation, step: ExplainedRound, number: int) -> dict[s
             for message in step.messages
         ],
         "received": [
-            {"target": one.target, "text": f"p{one.target} {one.words(explanation)}"}
-            for one in sentences.received(explanation, step)
+            {"target": target, "text": f"p{target} {text}"}
+            for target, text in sentences.received(explanation, step)
         ],
         **_state(step.after),
     }
@@ -71,19 +79,6 @@ def _step(explanation: Explanation, step: ExplainedRound, number: int) -> dict[s
 
 def _state(state: RankValues) -> dict[str, Any]:
     return {"values": [_numbers(row) for row in state.values], "parts": state.parts}
-
-
-def _totals(explanation: Explanation) -> dict[str, Any]:
-    sent = [explanation.sent(rank) for rank in range(explanation.schedule.workers)]
-    return {
-        "rounds": explanation.schedule.round_count,
-        "messages": len(explanation.messages),
-        "messages_between_hosts": explanation.across,
-        "values_sent": sent,
-        "bytes_sent": [sentences.ELEMENT * values for values in sent],
-        "lower_bound_values": explanation.least,
-        "lower_bound_bytes": sentences.ELEMENT * explanation.least,
-    }
 
 
 def _numbers(values: Values) -> list[float]:
@@ -94,12 +89,15 @@ def _numbers(values: Values) -> list[float]:
 def page(explanation: Explanation) -> str:
     schedule = explanation.schedule
     title = f"{schedule.name} all-reduce of {schedule.workers} by {explanation.op}"
-    states = (explanation.start, *(step.after for step in explanation.steps))
-    data = {**document(explanation), "shown": [_cells(explanation, state) for state in states]}
     # JSON that cannot end the element it stands in, whatever its texts are.
+    data = {**document(explanation), "shown": sentences.cells(explanation)}
     story = json.dumps(data, separators=(",", ":")).replace("<", "\\u003c")
-    return Template(_asset("page.html")).substitute(
-        title=html.escape(title), style=_asset("page.css"), script=_asset("page.js"), story=story
+    asset = {
+        name: files(__package__).joinpath("assets", f"page.{name}").read_text("utf-8")
+        for name in ("html", "css", "js")
+    }
+    return Template(asset["html"]).substitute(
+        title=html.escape(title), style=asset["css"], script=asset["js"], story=story
     )
 
 
@@ -112,12 +110,3 @@ def write_page(explanation: Explanation, path: Path) -> None:
             file.write(page(explanation).encode())
     except OSError as error:
         raise UsageError(f"{path} cannot be written ({error.strerror}): name another file") from error
-
-
-def _cells(explanation: Explanation, state: RankValues) -> list[list[str]]:
-    chunks = range(explanation.schedule.chunks)
-    return [[sentences.numbers(explanation.chunk(row, chunk)) for chunk in chunks] for row in state.values]
-
-
-def _asset(name: str) -> str:
-    return files(__package__).joinpath("assets", name).read_text(encoding="utf-8")

@@ -3,12 +3,12 @@
 import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
 from types import MappingProxyType
 
 from paceline.collectives import SCHEDULES
+from paceline.costs.bandwidth import lower_bound_bytes
 from paceline.reports.explain.explanation import ExplainedRound, Explanation, ShownMessage
-from paceline.reports.explain.request import Values
 from paceline.specs import find
 from paceline.units import show_bytes
 
@@ -21,31 +21,18 @@ COMBINES: Mapping[str, str] = MappingProxyType(
         "product": "multiplies what it holds by {it}",
     }
 )
-ELEMENT = 4
-"""Bytes of a float32, in which gradients usually travel."""
 SIGNS: Mapping[str, str] = MappingProxyType({"sum": " + ", "mean": " + ", "product": " x "})
 """Operations that people write between two values; the others are written as functions."""
-
+ELEMENT = 4
+"""Bytes of a float32, in which gradients usually travel."""
 SPELLED = 4
 """Values in a message up to which the arithmetic is spelled out; the cells show it anyway."""
 
 
-def about(schedule: str) -> str:
-    """What a schedule is: the first line of its documentation."""
-    return _documentation(schedule)[0]
-
-
-def how(schedule: str) -> str:
-    """How it works: the first line after that."""
-    return next(filter(None, _documentation(schedule)[1:]), "")
-
-
-def _documentation(schedule: str) -> list[str]:
-    return (inspect.getdoc(find(SCHEDULES[schedule])) or "").splitlines() or [""]
-
-
-def entries() -> dict[str, dict[str, str]]:
-    return {name: {"help": about(name), "how": how(name)} for name in SCHEDULES}
+def about(schedule: str) -> tuple[str, str]:
+    """What a schedule is and how it works: the first two lines of its documentation."""
+    what, *more = (inspect.getdoc(find(SCHEDULES[schedule])) or "").splitlines() or [""]
+    return what, next(filter(None, more), "")
 
 
 def number(value: float) -> str:
@@ -56,6 +43,13 @@ def number(value: float) -> str:
 def numbers(values: Sequence[float]) -> str:
     """Values side by side; "-" where there are none, as in a chunk that is empty."""
     return " ".join(map(number, values)) or "-"
+
+
+def cells(explanation: Explanation) -> list[list[list[str]]]:
+    """What each rank holds of each chunk at the start and after each round."""
+    states = (explanation.start, *(step.after for step in explanation.steps))
+    spans = [slice(*span) for span in pairwise(explanation.bounds)]
+    return [[[numbers(row[span]) for span in spans] for row in state.values] for state in states]
 
 
 def count(amount: int, what: str, many: str = "") -> str:
@@ -69,29 +63,28 @@ def processes(amount: int) -> str:
 
 def opening(explanation: Explanation) -> str:
     """How many processes take part, and what each has."""
-    chunks, segments = explanation.schedule.chunks, explanation.segments
+    workers, chunks, segments = (
+        explanation.schedule.workers,
+        explanation.schedule.chunks,
+        explanation.segments,
+    )
+    each = " each" if workers > 1 else ""
     cut = f" in {count(chunks, 'chunk')}" if chunks > 1 else ""
     piped = f", {segments} segments of {chunks // segments} one behind the other" if segments > 1 else ""
-    each = " each" if explanation.schedule.workers > 1 else ""
-    return (
-        f"{processes(explanation.schedule.workers)}, {count(explanation.length, 'value')}{each}{cut}{piped}."
-    )
+    return f"{processes(workers)}, {count(explanation.bounds[-1], 'value')}{each}{cut}{piped}."
 
 
 def placing(explanation: Explanation) -> str:
     """Which processes run on which host; "" where all share one."""
-    if max(explanation.hosts) == 0:
-        return ""
-    members = {
-        host: [r for r, h in enumerate(explanation.hosts) if h == host]
-        for host in dict.fromkeys(explanation.hosts)
-    }
-    return "; ".join(f"host {host}: {', '.join(f'p{r}' for r in ranks)}" for host, ranks in members.items())
+    hosts: dict[int, list[str]] = {}
+    for rank, host in enumerate(explanation.hosts):
+        hosts.setdefault(host, []).append(f"p{rank}")
+    return "; ".join(f"host {host}: {', '.join(ranks)}" for host, ranks in hosts.items() if len(hosts) > 1)
 
 
-def title(step: ExplainedRound, workers: int) -> str:
+def title(step: ExplainedRound) -> str:
     if not step.messages:
-        return f"divide by {workers}"
+        return f"divide by {len(step.after.values)}"
     return f"{step.phase.replace(', ', ' and ')}, round {step.place} of {step.of}"
 
 
@@ -99,40 +92,23 @@ def sentence(explanation: Explanation, step: ExplainedRound) -> str:
     workers = explanation.schedule.workers
     if not step.messages:
         return f"Every process divides what it holds by {workers}: the sum becomes the mean."
-    combines = COMBINES.get(explanation.op, f"combines {{it}} with what it holds by {explanation.op}")
-    does = [combines] * any(message.reduces for message in step.messages)
-    does += ["puts {it} in the place of what it held"] * (
-        not all(message.reduces for message in step.messages)
-    )
-    it = "them" if _amount(explanation, step.messages).endswith("chunks") else "it"
-    return f"{_exchange(explanation, step.messages)}; the receiver {', or '.join(does).format(it=it)}."
+    amount = _amount(explanation, step.messages)
+    reduces = {message.reduces for message in step.messages}
+    does = [COMBINES[explanation.op]] * (True in reduces)
+    does += ["puts {it} in the place of what it held"] * (False in reduces)
+    it = "them" if amount.endswith("chunks") else "it"
+    return f"{_exchange(workers, step.messages, amount)}; the receiver {', or '.join(does).format(it=it)}."
 
 
-def _exchange(explanation: Explanation, messages: Sequence[ShownMessage]) -> str:
-    """Which processes send how much to which, as briefly as possible."""
-    workers, amount = explanation.schedule.workers, _amount(explanation, messages)
-    ways = list(dict.fromkeys((message.source, message.target) for message in messages))
-    sources, targets = ({way[end] for way in ways} for end in (0, 1))
-    if all((target, source) in ways for source, target in ways):
-        if len(sources) == 2:
-            return f"{_who(sources, workers)} swap {amount}"
-        return f"{_who(sources, workers)} {'swaps' if len(sources) == workers else 'swap'} {amount} with a partner"
-    if len(ways) <= 2:
-        return " and ".join(f"p{source} sends {amount} to p{target}" for source, target in ways)
-    whom = ""
-    if len(targets) == 1:
-        whom = f" to p{min(targets)}"
-    elif len(sources) == 1:
-        whom = f" to {'each' if len(targets) == workers - 1 else f'{len(targets)}'} of the others"
-    elif len(ways) == workers and all(target == (source + 1) % workers for source, target in ways):
-        whom = " to its right neighbour"
-    return f"{_who(sources, workers)} {'sends' if len(sources) in (1, workers) else 'send'} {amount}{whom}"
-
-
-def _who(ranks: set[int], workers: int) -> str:
-    if len(ranks) <= 2:
-        return " and ".join(f"p{rank}" for rank in sorted(ranks))
-    return "Every process" if len(ranks) == workers else f"{len(ranks)} of {processes(workers)}"
+def _exchange(workers: int, messages: Sequence[ShownMessage], amount: str) -> str:
+    pairs = {(message.source, message.target) for message in messages}
+    senders = len({source for source, _ in pairs})
+    who = "Every process" if senders == workers else f"{senders} of {processes(workers)}"
+    s = "s" if senders in (1, workers) else ""
+    if all((target, source) in pairs for source, target in pairs):
+        return f"{who} swap{s} {amount} with a partner"
+    around = senders == workers and all(target == (source + 1) % workers for source, target in pairs)
+    return f"{who} send{s} {amount}{' to its right neighbour' if around else ''}"
 
 
 def _amount(explanation: Explanation, messages: Sequence[ShownMessage]) -> str:
@@ -151,120 +127,88 @@ def _amount(explanation: Explanation, messages: Sequence[ShownMessage]) -> str:
 def progress(explanation: Explanation, step: ExplainedRound) -> str:
     workers, chunks = explanation.schedule.workers, explanation.schedule.chunks
     done = sum(step.after.finished(rank, chunk) for rank in range(workers) for chunk in range(chunks))
-    if chunks == 1:
-        return f"afterwards {done} of {workers} processes {'has' if done == 1 else 'have'} the result"
-    return f"afterwards {done} of {workers * chunks} chunks {'is' if done == 1 else 'are'} finished"
+    return f"afterwards {done} of {workers * chunks} chunks are finished"
 
 
 def result(explanation: Explanation) -> str:
-    workers = explanation.schedule.workers
-    values = numbers(explanation.end.values[0])
+    workers, values = explanation.schedule.workers, numbers(explanation.end.values[0])
     if workers == 1:
         return f"{values}, held from the start: 1 process has nothing to send"
-    assert explanation.agreed
+    assert len(set(explanation.end.values)) == 1
     return f"{values}, held by all {workers} processes"
+
+
+def least_values(explanation: Explanation) -> int:
+    """Values that the busiest rank of any all-reduce must send."""
+    return lower_bound_bytes(explanation.bounds[-1], 1, explanation.schedule.workers)
 
 
 def traffic(explanation: Explanation) -> list[str]:
     """How many rounds and messages it took, and what the busiest process sent against the least possible."""
-    workers = explanation.schedule.workers
+    workers, least = explanation.schedule.workers, least_values(explanation)
     crossing = f", {explanation.across} of them between hosts" if max(explanation.hosts) else ""
     rounds, messages = explanation.schedule.round_count, len(explanation.messages)
     total = f"{count(rounds, 'round')}, {count(messages, 'message')}{crossing}"
     if workers == 1:
         return [total]
     sent = [explanation.sent(rank) for rank in range(workers)]
+    most, fewest = max(sent), min(sent)
+    who = "each process sends" if fewest == most else f"processes send {fewest} to"
     reached = (
         ", the least possible for the busiest:"
-        if max(sent) == explanation.least
+        if most == least
         else "; the least possible for the busiest is"
     )
     return [
         total,
-        f"{_busiest(sent)}{reached} ceil(2 x {workers - 1}/{workers} x {explanation.length}) = {explanation.least}",
+        f"{who} {count(most, 'value')} ({show_bytes(ELEMENT * most)} as float32){reached} "
+        f"ceil(2 x {workers - 1}/{workers} x {explanation.bounds[-1]}) = {least}",
     ]
 
 
-def _busiest(sent: Sequence[int]) -> str:
-    most = max(sent)
-    size = f"{count(most, 'value')} ({show_bytes(ELEMENT * most)} as float32)"
-    if min(sent) == most:
-        return f"each process sends {size}"
-    busy = [rank for rank, amount in enumerate(sent) if amount == most]
-    others = sorted({amount for amount in sent if amount < most})
-    rest = f"the others {others[0]}" + (f" to {others[-1]}" if len(others) > 1 else "")
-    who = f"p{busy[0]} sends" if len(busy) == 1 else f"{len(busy)} processes send"
-    return f"{who} {size}, {rest}"
+def received(explanation: Explanation, step: ExplainedRound) -> list[tuple[int, str]]:
+    """What each rank receives: "receives chunk 0 from p0: max(3, 5) = 5"; the same chunks from several are one."""
+    grouped: dict[tuple[int, int, int], list[ShownMessage]] = {}
+    for message in sorted(step.messages, key=lambda m: (m.target, m.start)):
+        grouped.setdefault((message.target, message.start, message.stop), []).append(message)
+    found = []
+    for (target, start, stop), messages in grouped.items():
+        origin = ", ".join(f"p{message.source}" for message in messages)
+        result = _arithmetic(explanation, step, messages)
+        found.append((target, f"receives {_chunks(explanation, start, stop)} from {origin}{result}"))
+    return found
 
 
-@dataclass(frozen=True, slots=True)
-class ReceivedChunks:
-    """What one rank makes of the same chunks from one or more others, in a sentence's second half."""
-
-    target: int
-    start: int
-    stop: int
-    sources: tuple[int, ...]
-    arithmetic: str
-    """Such as "max(3, 5) = 5", or nothing where it would be too long."""
-
-    def words(self, explanation: Explanation) -> str:
-        """Such as "receives chunk 0 from p0: max(3, 5) = 5"."""
-        origin = ", ".join(f"p{rank}" for rank in self.sources)
-        ending = f": {self.arithmetic}" if self.arithmetic else ""
-        return f"receives {chunk_name(explanation, self.start, self.stop)} from {origin}{ending}"
-
-
-def chunk_name(explanation: Explanation, start: int, stop: int) -> str:
+def _chunks(explanation: Explanation, start: int, stop: int) -> str:
     if stop - start == explanation.schedule.chunks:
         return "everything"
     return f"chunk {start}" if stop - start == 1 else f"chunks {start} to {stop - 1}"
 
 
-def received(explanation: Explanation, step: ExplainedRound) -> list[ReceivedChunks]:
-    """All that is received in a step, in the order of ranks; messages of the same chunks to one rank are one."""
-    grouped: dict[tuple[int, int, int], list[ShownMessage]] = {}
-    for message in sorted(step.messages, key=lambda m: (m.target, m.start)):
-        grouped.setdefault((message.target, message.start, message.stop), []).append(message)
-    return [
-        ReceivedChunks(*place, tuple(m.source for m in messages), _arithmetic(explanation, step, messages))
-        for place, messages in grouped.items()
-    ]
-
-
 def _arithmetic(explanation: Explanation, step: ExplainedRound, messages: list[ShownMessage]) -> str:
+    """Such as ": max(3, 5) = 5", or nothing where it would be too long."""
     first = messages[0]
-    before, after = (
-        explanation.chunk(moment.values[first.target], first.start, first.stop)
-        for moment in (step.before, step.after)
-    )
+    part = slice(explanation.bounds[first.start], explanation.bounds[first.stop])
+    before, after = step.before.values[first.target][part], step.after.values[first.target][part]
     if not after:
-        return "it is empty"
+        return ": it is empty"
     if len(after) > SPELLED:
         return ""
     if not first.reduces:
-        return numbers(after)
-    terms: list[Values] = [before, *(message.values for message in messages)]
+        return f": {numbers(after)}"
+    terms = [before, *(message.values for message in messages)]
     if explanation.op not in SIGNS:
-        return f"{explanation.op}({', '.join(map(numbers, terms))}) = {numbers(after)}"
-    return f"{SIGNS[explanation.op].join(map(_term, terms))} = {_term(after)}"
+        return f": {explanation.op}({', '.join(map(numbers, terms))}) = {numbers(after)}"
+    *shown, made = (
+        f"({numbers(term)})" if len(term) > 1 or term[0] < 0 else numbers(term) for term in (*terms, after)
+    )
+    return f": {SIGNS[explanation.op].join(shown)} = {made}"
 
 
-def _term(values: Values) -> str:
-    """A value between signs: several are held together, and so is a minus."""
-    return f"({numbers(values)})" if len(values) > 1 or values[0] < 0 else numbers(values)
-
-
-def sending(explanation: Explanation, step: ExplainedRound, rank: int) -> str:
-    """Such as "sends chunk 0 -> p1", or nothing."""
-    to: dict[tuple[int, int], list[int]] = {}
+def sending(explanation: Explanation, step: ExplainedRound, rank: int) -> list[str]:
+    """Such as "sends chunk 0 -> p1"."""
+    targets: dict[tuple[int, int], list[str]] = {}
     for message in step.messages:
         if message.source == rank:
-            to.setdefault((message.start, message.stop), []).append(message.target)
-    alike: dict[tuple[int, ...], list[str]] = {}
-    for chunks, targets in to.items():
-        alike.setdefault(tuple(targets), []).append(chunk_name(explanation, *chunks))
-    return ",  ".join(
-        f"sends {' and '.join(names)} -> {', '.join(f'p{target}' for target in targets)}"
-        for targets, names in alike.items()
-    )
+            targets.setdefault((message.start, message.stop), []).append(f"p{message.target}")
+    return [f"sends {_chunks(explanation, *chunks)} -> {', '.join(to)}" for chunks, to in targets.items()]

@@ -15,8 +15,6 @@ _MOST_DESCRIPTORS = 65_536
 
 
 class Endpoint(NamedTuple):
-    """A resolved address."""
-
     family: socket.AddressFamily
     address: str
     port: int
@@ -39,24 +37,19 @@ def tcp(address: str, port: int) -> str:
 
 def cannot_listen(error: OSError, address: str, port: int) -> UsageError:
     """Why this host cannot listen there, and what to do about it."""
-    if error.errno == errno.EADDRINUSE:
-        return UsageError(f"port {port} on {address} is in use; choose another port, the same on every host")
-    if error.errno == errno.EADDRNOTAVAIL:
-        return UsageError(
-            f"{address} is not an address of {socket.gethostname()}; "
-            "node rank 0 must run on the host that has the address"
-        )
-    if error.errno == errno.EACCES:
-        return UsageError(f"port {port} needs special rights; choose one above 1023, the same on every host")
-    return UsageError(
-        f"cannot listen on {address}, port {port}: {error.strerror}; choose another address and port"
-    )
+    why = {
+        errno.EADDRINUSE: f"port {port} on {address} is in use; choose another port, the same on every host",
+        errno.EADDRNOTAVAIL: f"{address} is not an address of {socket.gethostname()}; "
+        "node rank 0 must run on the host that has the address",
+    }
+    other = f"cannot listen on {address}, port {port}: {error.strerror}; choose another address or a port above 1023"
+    return UsageError(why.get(error.errno or 0, other))
 
 
 def check_reachable(address: str, port: int) -> None:
     """Refuse a host name that means loopback here, as Debian's /etc/hosts has it: others cannot reach it."""
     found = ipaddress.ip_address(resolve(address, port).address.partition("%")[0])
-    if found.is_loopback and address != "localhost" and address != str(found):
+    if found.is_loopback and address not in ("localhost", str(found)):
         raise UsageError(
             f"address {address} means {found} on this host, where no other host can reach it; "
             "give the IP address that the others use"
@@ -84,7 +77,7 @@ def interface_towards(address: str, port: int) -> str | None:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process, and whatever it starts, open as many files as the system allows it to, up to 65,536."""
+    """Let this process, and its children, open as many files as the system allows, up to 65,536."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

@@ -2,22 +2,21 @@
 
 import json
 import os
-import re
 import signal
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Literal
 
 import msgspec
 
 from paceline.errors import UsageError, printable
 from paceline.records.folder import RunFolder
-from paceline.runtimes.config import read_settings
+from paceline.runtimes.config import read_live
 from paceline.runtimes.live.process_info import Role, file_stem
-from paceline.runtimes.live.safe_checkpoints import command, short
 
 Kind = Literal[
     "killed",
@@ -34,10 +33,25 @@ Kind = Literal[
     "expelled",
     "diverged",
 ]
-
+_SENTENCES: dict[Kind, str] = {
+    "killed": "{who} died {when} ({message})",
+    "exited": "{who} died {when} ({message})",
+    "error": "{who} failed {when}: {message}{where}",
+    "mistake": "{message}",
+    "lost-host": "{message}; the workers here were ended {when}",
+    "lost-peer": "{who} lost contact with the others {when}, for an unknown reason ({message})",
+    "stopped": "{who} {message}, {when}",
+    "interrupted": "{who} was interrupted {when}",
+    "check": "{who} found a wrong result",
+    "abandoned": "{who} lost its last worker {when}",
+    "hung": "{who} {message}, {when}{where}",
+    "expelled": "{who} was given up by the servers {when}: {message}",
+    "diverged": "{message}",
+}
 _CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake", "hung", "diverged")
 _LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "run": 4096}
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+_AGAIN = "start again with the same command."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +62,7 @@ class Failure:
     fix, "lost-peer" a collective that failed because another process had ended, "lost-host" a launcher that does
     not answer. "stopped" ended hard after a signal, "interrupted" stopped in agreement with all others;
     "check" ended well, with a result that failed its check; "abandoned" is a server whose workers have all died.
-    "hung" stood still and was ended by its launcher, "expelled" was given up by the servers after a long silence.
+    "hung" made no progress and was ended by its launcher, "expelled" was given up by the servers after a long silence.
     "diverged" found a loss or a parameter that is not finite.
     """
 
@@ -66,22 +80,22 @@ class Failure:
     """The run folder, where it was known."""
     at: float = field(default_factory=time.time)
 
-    def to_json(self) -> str:
+    def to_json(self) -> bytes:
         """As ``read_failure`` reads it; a long traceback keeps its end."""
-        return json.dumps(asdict(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :])))
+        return json.dumps(asdict(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :]))).encode()
 
     def write(self, launch: Path) -> None:
         """Leave the note for the launcher; a process's first note stands."""
-        path = note_path(launch, self.rank, self.role)
+        path = _note_path(launch, self.rank, self.role)
         draft = path.with_suffix(".draft")
-        draft.write_text(self.to_json())
+        draft.write_bytes(self.to_json())
         with suppress(FileExistsError):
             os.link(draft, path)
         draft.unlink()
 
 
 def read_failure(text: bytes) -> Failure | None:
-    """What ``Failure.to_json`` wrote, safe to print; None for whatever else it is."""
+    """What ``Failure.to_json`` wrote, safe to print; None for anything else."""
     try:
         failure = msgspec.json.decode(text, type=Failure)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -92,14 +106,14 @@ def read_failure(text: bytes) -> Failure | None:
     return replace(failure, **clean)  # type: ignore[arg-type]
 
 
-def note_path(launch: Path, rank: int, role: Role = "worker") -> Path:
+def _note_path(launch: Path, rank: int, role: Role) -> Path:
     return launch / f"{file_stem(rank, role)}.failure.json"
 
 
 def read_note(launch: Path, rank: int, role: Role = "worker") -> Failure | None:
     """A worker's or server's note, or None where it left none."""
     try:
-        return read_failure(note_path(launch, rank, role).read_bytes())
+        return read_failure(_note_path(launch, rank, role).read_bytes())
     except FileNotFoundError:
         return None
 
@@ -119,40 +133,15 @@ def root_cause(failures: Iterable[Failure]) -> Failure:
 
 def sentence(failure: Failure, *, trains: bool = True) -> str:
     """What happened to which worker or server, and how far it had come if it ``trains``."""
-    who, when = _who(failure), _when(failure, trains)
-    where = f" ({failure.where})" if failure.where else ""
-    match failure.kind:
-        case "mistake" | "diverged":
-            return failure.message
-        case "killed" | "exited":
-            return f"{who} died {when} ({failure.message})"
-        case "error":
-            return f"{who} failed {when}: {failure.message}{where}"
-        case "lost-peer":
-            return f"{who} lost contact with the others {when}, for an unknown reason ({failure.message})"
-        case "lost-host":
-            return f"{failure.message}; the workers here were ended {when}"
-        case "stopped":
-            return f"{who} {failure.message}, {when}"
-        case "interrupted":
-            return f"{who} was interrupted {when}"
-        case "check":
-            return f"{who} found a wrong result"
-        case "abandoned":
-            return f"{who} lost its last worker {when}"
-        case "hung":
-            return f"{who} {failure.message}, {when}{where}"
-        case "expelled":
-            return f"{who} was given up by the servers {when}: {failure.message}"
-
-
-def _who(failure: Failure) -> str:
-    match failure.role:
-        case "worker":
-            return f"rank {failure.rank} on {failure.host}"
-        case "server":
-            return f"server {failure.rank} on {failure.host}"
-    return f"the worker on {failure.host} that joined"
+    who = f"{'server' if failure.role == 'server' else 'rank'} {failure.rank} on {failure.host}"
+    if failure.role == "joined":
+        who = f"the worker on {failure.host} that joined"
+    return _SENTENCES[failure.kind].format(
+        who=who,
+        when=_when(failure, trains),
+        message=failure.message,
+        where=f" ({failure.where})" if failure.where else "",
+    )
 
 
 def _when(failure: Failure, trains: bool) -> str:
@@ -173,13 +162,12 @@ def failure_report(
     """
     lines = [f"{sentence(failure, trains=trains)}{others}."]
     if not trains:
-        return "\n".join([*lines, what_next("Start again with the same command.", failure)])
-    if run is None:
-        nothing = "Safe: nothing was saved yet; start again with the same command."
-        return "\n".join([*lines, what_next(nothing, failure)])
-    saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
-    if failure.kind == "error" and saved.exists():
-        lines.append(f"Traceback: {short(saved)}")
+        safe = [_AGAIN.capitalize()]
+    elif run is None:
+        safe = [f"Safe: nothing was saved yet; {_AGAIN}"]
+    elif failure.kind == "error":
+        saved = RunFolder(run).failure(file_stem(failure.rank, failure.role))
+        lines += [f"Traceback: {short(saved)}"] if saved.exists() else []
     return "\n".join([*lines, *(what_next(line, failure) for line in safe)])
 
 
@@ -187,10 +175,10 @@ def what_next(line: str, failure: Failure) -> str:
     """A line on what is safe or what to type; where the same command would fail again, it says what must change."""
     if failure.kind == "diverged" and line.startswith("Resume:"):
         return "Resuming would repeat these steps; start a new run with other settings."
-    if failure.kind in ("error", "diverged") and line.lower().endswith("start again with the same command."):
-        if failure.kind == "error":
-            return f"{line.removesuffix('.')} when the error is repaired."
-        return re.sub("with the same command.$", "with other settings, such as a lower learning rate.", line)
+    if failure.kind == "diverged":
+        return line.replace("the same command.", "other settings, such as a lower learning rate.")
+    if failure.kind == "error":
+        return line.replace("the same command.", "the same command when the error is repaired.")
     return line
 
 
@@ -199,7 +187,7 @@ def join_command(
 ) -> list[str]:
     """How a worker comes back to a run that goes on: ``near`` server 0 by its folder, else at its address."""
     try:
-        path = read_settings(RunFolder(run)).job.path if run else None
+        path = read_live(RunFolder(run)).settings.job.path if run else None
     except UsageError:
         path = None
     job = {"job": path} if path else {}  # the user's own code, which runs only where the user names it
@@ -208,14 +196,29 @@ def join_command(
     if not endpoints or secret_file is None:
         return []
     where = endpoints[0].removeprefix("tcp://")
-    return [f"Join: {command('train', join=where, secret_file=str(secret_file), **job)}"]
+    return [f"Join: {command('train', join=where, secret_file=secret_file, **job)}"]
 
 
 def killed_by(code: int) -> str:
     """An exit code as subprocess reports it, in words."""
     if code >= 0:
         return f"exit code {code}"
-    try:
+    with suppress(ValueError):
         return f"killed by signal {-code}, {signal.Signals(-code).name}"
-    except ValueError:
-        return f"killed by signal {-code}"
+    return f"killed by signal {-code}"
+
+
+def short(path: Path) -> str:
+    """The path as a person at this folder would write it."""
+    near = os.path.relpath(path)
+    return str(path) if near.startswith("..") else near
+
+
+def command(name: str, *words: object, **settings: object) -> str:
+    """A command of paceline with these settings, as a user types it."""
+    typed = ["paceline", name, *(quote(str(word)) for word in words)]
+    for setting, value in settings.items():
+        typed.append(f"--{setting.replace('_', '-')}")
+        if value is not True:
+            typed.append(quote(str(value)))
+    return " ".join(typed)

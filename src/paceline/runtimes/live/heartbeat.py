@@ -1,17 +1,18 @@
 """How far a process has come and what it is doing, in a page of memory that outlives it; and its stack.
 
-A process that is killed or hangs cannot say anything any more. Its last step and its phase are in a small mapped file
-in the launch folder, which its launcher reads. The stack is written by faulthandler in C when the launcher sends a
-signal: that needs neither the GIL nor a thread that runs.
+A process that was killed or hangs can report nothing. Its last step and its phase are in a small mapped file in the
+launch folder, which its launcher reads. The stack is written by faulthandler in C when the launcher sends a signal:
+that needs neither the GIL nor a thread that runs.
 """
 
+import ctypes
 import faulthandler
 import mmap
 import os
 import re
 import signal
-import struct
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self, get_args
@@ -41,13 +42,22 @@ _LONGEST_STACK = 2**18
 _FRAME = re.compile(r'  File "(?P<file>.*)", line (?P<line>\d+) in (?P<name>.*)')
 _PHASES: tuple[Phase, ...] = get_args(Phase)
 _NUMBERS = {phase: number for number, phase in enumerate(_PHASES)}
-_PAGE = 4096
-# Native alignment: each number is written in one piece, so that a reader never sees half of one.
-_BEAT = struct.Struct("@qd")
-_PHASE = struct.Struct("@qd")
-_PATH = struct.Struct("@H")
-_PHASE_AT = _BEAT.size
-_PATH_AT = _PHASE_AT + _PHASE.size
+
+
+class _Page(ctypes.Structure):
+    """What is in the file. Numbers are aligned, so that a reader never sees half of one."""
+
+    _fields_ = (
+        ("step", ctypes.c_int64),
+        ("at", ctypes.c_double),
+        ("phase", ctypes.c_int64),
+        ("since", ctypes.c_double),
+        ("run", ctypes.c_char * 4064),
+    )
+
+    def progress(self) -> "Progress":
+        run = Path(os.fsdecode(self.run)) if self.run else None
+        return Progress(step=self.step, at=self.at, phase=_PHASES[self.phase], since=self.since, run=run)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,37 +80,37 @@ class Heartbeat:
 
     def __init__(self, info: ProcessInfo) -> None:
         """Without a launch folder, the page is memory that only this process sees."""
+        size = ctypes.sizeof(_Page)
         if info.launch is None:
-            self._map = mmap.mmap(-1, _PAGE)
+            memory = mmap.mmap(-1, size)
         else:
             with _path(info.launch, info.rank, info.role, "beat").open("wb+") as file:
-                file.truncate(_PAGE)
-                self._map = mmap.mmap(file.fileno(), _PAGE)
+                file.truncate(size)
+                memory = mmap.mmap(file.fileno(), size)
+        self._page = _Page.from_buffer(memory)
         self.enter("starting")
 
     def beat(self, step: int) -> None:
         """A step has ended, or a server's update; 0 says that the process is ready to begin."""
-        _BEAT.pack_into(self._map, 0, step, time.time())
+        self._page.step, self._page.at = step, time.time()
 
     def enter(self, phase: Phase) -> None:
         """A phase begins, or the present one has made progress."""
-        _PHASE.pack_into(self._map, _PHASE_AT, _NUMBERS[phase], time.monotonic())
+        self._page.phase, self._page.since = _NUMBERS[phase], time.monotonic()
 
     def show(self, run: Path) -> None:
         """The run folder is known."""
-        path = os.fsencode(run.absolute())
-        if _PATH_AT + _PATH.size + len(path) <= _PAGE:
-            self._map[_PATH_AT + _PATH.size : _PATH_AT + _PATH.size + len(path)] = path
-            _PATH.pack_into(self._map, _PATH_AT, len(path))
+        with suppress(ValueError):  # a path that is too long
+            self._page.run = os.fsencode(run.absolute())
 
     def progress(self) -> Progress:
-        return _parse(self._map[:])
+        return self._page.progress()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._map.close()
+        del self._page
 
 
 def _path(launch: Path, rank: int, role: Role, suffix: str) -> Path:
@@ -108,22 +118,11 @@ def _path(launch: Path, rank: int, role: Role, suffix: str) -> Path:
 
 
 def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:
-    """What a worker or server has written, dead or alive; an empty one where it never came so far."""
+    """What a worker or server has written, dead or alive; an empty one where it wrote nothing."""
     try:
-        return _parse(_path(launch, rank, role, "beat").read_bytes())
-    except FileNotFoundError:
+        return _Page.from_buffer_copy(_path(launch, rank, role, "beat").read_bytes()).progress()
+    except (FileNotFoundError, ValueError):  # not there, or not yet of its size
         return Progress()
-
-
-def _parse(page: bytes) -> Progress:
-    if len(page) < _PAGE:
-        return Progress()
-    step, at = _BEAT.unpack_from(page)
-    number, since = _PHASE.unpack_from(page, _PHASE_AT)
-    (length,) = _PATH.unpack_from(page, _PATH_AT)
-    start = _PATH_AT + _PATH.size
-    run = Path(os.fsdecode(page[start : start + length])) if length else None
-    return Progress(step=step, at=at, phase=_PHASES[number], since=since, run=run)
 
 
 def write_stack_when_asked(info: ProcessInfo) -> None:

@@ -1,7 +1,7 @@
-"""The launch folder: beats, notes and the secret of one host's processes, for as long as one of them lives.
+"""The launch folder: heartbeats, notes and the secret of one host's processes, for as long as one of them lives.
 
-Everybody who uses it holds a shared lock on a file in it. Whoever gets that lock alone is the last one, in whichever
-container the others were, and removes the folder.
+Every process that uses it holds a shared lock on a file in it. The process that gets that lock alone is the last one,
+in whichever container the others were, and removes the folder.
 """
 
 import fcntl
@@ -33,26 +33,27 @@ class LaunchFolder:
         """A new folder that only this user can enter; those of launchers that were killed are removed."""
         parent = Path(tempfile.gettempdir())
         sweep(parent)
-        # Locked before it has its name, so that nobody who sweeps meanwhile takes it for a leftover.
+        # Locked before it has its name, so that a process that sweeps meanwhile does not take it for a leftover.
         draft = Path(tempfile.mkdtemp(prefix=f".{_PREFIX}", dir=parent))
         made = cls(draft)
         made.path = draft.rename(parent / f"{_PREFIX}{uuid4().hex[:12]}")
         return made
 
     def lasts(self) -> bool:
-        """Whether it is still there: somebody who swept may have come between its making and its lock."""
+        """Whether it still exists: it may have been swept between its making and its lock."""
         with suppress(OSError):
             return os.path.samestat(os.fstat(self._lock), os.lstat(self.path / _LOCK))
         return False
 
     def remove(self) -> None:
-        """Remove the folder, whoever still uses it."""
+        """Remove the folder, also where others still use it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
     def remove_if_last(self) -> None:
-        """Remove the folder if nobody else uses it, then stop using it."""
-        if _lock_alone(self._lock):
+        """Stop using the folder, and remove it if no other process uses it."""
+        with suppress(OSError):
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
@@ -62,7 +63,7 @@ class LaunchFolder:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the launch folders of this user that nobody uses any more."""
+    """Remove the launch folders of this user that no process uses any more."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             status = path.lstat()
@@ -70,16 +71,8 @@ def sweep(parent: Path) -> None:
                 LaunchFolder(path).remove_if_last()
 
 
-def _lock_alone(lock: int) -> bool:
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    return True
-
-
 def write_servers(launch: Path, who: str, endpoints: list[str]) -> None:
-    """Note where the run's servers are: the launcher tells them of deaths, and its user how to join."""
+    """Note where the run's servers are, for the launcher to notify them of deaths and its user how to join."""
     draft = launch / f"{_SERVERS}.{who}"
     draft.write_text(json.dumps(endpoints))
     draft.rename(launch / _SERVERS)

@@ -13,51 +13,41 @@ from paceline.runtimes.live.timeouts import HANG, LEAST_SILENCE, SILENCE
 from paceline.runtimes.threads import usual_threads
 
 BACKENDS = ("gloo", "nccl", "shm")
-"""What torch.distributed may talk over here."""
 LONGEST = 365 * 24 * 3600
 """Seconds of a year: more overflows where torch or Python counts time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LiveOptions:
-    """The machinery under a live run: what a user gave, checked."""
-
     device: Literal["cpu", "cuda"] = "cpu"
     backend: str | None = None
-    """What torch.distributed talks over; None is shm among workers of one host, gloo across hosts, nccl on CUDA."""
+    """Of torch.distributed; None is shm among workers of one host, gloo across hosts, nccl on CUDA."""
     timeout: float = 300.0
     """Seconds that a worker waits in a collective before it gives the others up."""
     threads: int = field(default_factory=usual_threads)
-    """Threads a worker computes with."""
     silence: float = SILENCE
     """Seconds that servers wait for a sign of life from a worker, and launchers from each other."""
     hang_timeout: float | None = None
-    """Seconds that a process may stand still before it is ended; None is 120, or less where the timeout is short."""
+    """Seconds that a process may make no progress before it is ended; None is 120, or less where the timeout is short:
+    it is ended before the others give up waiting."""
 
     @property
     def hang(self) -> float:
-        """Seconds that a process may stand still: it is ended before the others give up waiting."""
         return min(HANG, 0.8 * self.timeout) if self.hang_timeout is None else self.hang_timeout
 
     def __post_init__(self) -> None:
-        if self.device not in ("cpu", "cuda"):
-            raise UsageError(f"device {self.device} is not known: choose cpu or cuda")
         if self.device == "cuda" and not torch.cuda.is_available():
             raise UsageError("device cuda: torch finds no CUDA device on this host; choose cpu")
-        self._check_backend()
-        if not 0 < self.timeout <= LONGEST:
-            raise UsageError(
-                f"a timeout of {self.timeout:g} s is out of range: it must be more than 0 s and at most {LONGEST:,} s"
-            )
-        if not self.silence <= LONGEST:
-            raise UsageError(
-                f"a silence of {self.silence:g} s is out of range: it must be at most {LONGEST:,} s"
-            )
-        if self.silence < LEAST_SILENCE:
-            raise UsageError(
-                f"a silence of {self.silence:g} s is too short: beats come twice a second and may be late; "
-                f"give at least {LEAST_SILENCE:g}"
-            )
+        if self.backend is not None:
+            self._check_backend(self.backend)
+        for what, seconds, least in (
+            ("timeout", self.timeout, 1e-3),
+            ("silence", self.silence, LEAST_SILENCE),
+        ):
+            if not least <= seconds <= LONGEST:
+                raise UsageError(
+                    f"a {what} of {seconds:g} s is out of range: it must lie between {least:g} s and {LONGEST:,} s"
+                )
         if self.hang_timeout is not None and not 0 < self.hang_timeout < self.timeout:
             raise UsageError(
                 f"a hang timeout of {self.hang_timeout:g} s must lie between 0 and the timeout of {self.timeout:g} s, "
@@ -66,19 +56,16 @@ class LiveOptions:
         if self.threads < 1:
             raise UsageError(f"{self.threads} threads cannot compute: a worker needs at least 1")
 
-    def _check_backend(self) -> None:
-        if self.backend is None:
-            return
-        if self.backend not in BACKENDS:
-            raise unknown("backend", self.backend, BACKENDS)
-        if not torch.distributed.is_backend_available(self.backend):
+    def _check_backend(self, backend: str) -> None:
+        if backend not in BACKENDS:
+            raise unknown("backend", backend, BACKENDS)
+        if not torch.distributed.is_backend_available(backend):
+            raise UsageError(f"backend {backend} is not in this torch; leave it out to get the usual one")
+        if (backend, self.device) in (("nccl", "cpu"), ("shm", "cuda")):
             raise UsageError(
-                f"backend {self.backend} is not in this torch; leave it out to get the usual one"
+                f"backend {backend} cannot move tensors of device {self.device}: nccl moves CUDA tensors only, shm CPU "
+                "tensors only; change one of them"
             )
-        if self.backend == "nccl" and self.device == "cpu":
-            raise UsageError("backend nccl moves CUDA tensors only; choose backend gloo or device cuda")
-        if self.backend == "shm" and self.device == "cuda":
-            raise UsageError("backend shm moves CPU tensors only; choose backend nccl or device cpu")
 
     def transport(self, info: ProcessInfo, collective: str = NATIVE) -> str:
         """The backend that a worker uses; schedules send point to point over gloo."""

@@ -20,7 +20,9 @@ SERVERS = "PACELINE_SERVERS"
 SECRET_FILE = "PACELINE_SECRET_FILE"  # noqa: S105
 """The file with the run's secret."""
 AGAIN = "PACELINE_AGAIN"
-"""The settings of a command on this host that takes the same place again, as JSON."""
+"""The settings of a command on this host that resumes the run, as JSON."""
+RESUME = "PACELINE_RESUME"
+"""The run folder that the run goes on in."""
 
 Role = Literal["worker", "server", "joined"]
 """What a process does; one that "joined" is a worker whose rank its launcher does not know."""
@@ -40,7 +42,7 @@ class ProcessInfo:
     servers: int = 0
     local_rank: int = 0
     local_workers: int = 1
-    """Workers on this host, as far as the launcher said; for a server, the servers on this host."""
+    """Workers on this host; for a server, the servers on this host."""
     node_rank: int = 0
     nodes: int = 1
     host: str = ""
@@ -54,7 +56,9 @@ class ProcessInfo:
     secret_file: Path | None = None
     """Where the run's secret is; None where the processes of one host agree on one."""
     again: dict[str, object] = field(default_factory=dict, hash=False)
-    """The settings of a command on this host that takes the same place again."""
+    """The settings of a command on this host that resumes the run."""
+    resume: Path | None = None
+    """The run folder that the run goes on in, where our launcher has chosen it."""
 
     def __post_init__(self) -> None:
         for value, name, size, of in (
@@ -99,6 +103,7 @@ class ProcessInfo:
             launcher=_count(environ, LAUNCHER) if LAUNCHER in environ else None,
             secret_file=Path(environ[SECRET_FILE]) if folder and SECRET_FILE in environ else None,
             again=json.loads(environ.get(AGAIN, "{}")),
+            resume=Path(environ[RESUME]) if folder and environ.get(RESUME) else None,
         )
         return plain.with_servers(_count(environ, SERVERS, 0))
 
@@ -111,32 +116,22 @@ class ProcessInfo:
             return self
         _check_size(self, servers)
         mine = local_servers(self.node_rank, self.nodes, servers)
-        local_workers, workers = self.local_workers - len(mine), self.workers - servers
-        if self.local_rank >= local_workers:
-            index = self.local_rank - local_workers
-            return replace(
-                self,
-                role="server",
-                rank=mine[index],
-                workers=workers,
-                servers=servers,
-                local_rank=index,
-                local_workers=len(mine),
-            )
+        local_workers = self.local_workers - len(mine)
+        index = self.local_rank - local_workers
+        known = replace(self, workers=self.workers - servers, servers=servers, rank=0, local_rank=0)
+        if index >= 0:
+            return replace(known, role="server", rank=mine[index], local_rank=index, local_workers=len(mine))
         before = sum(len(local_servers(node, self.nodes, servers)) for node in range(self.node_rank))
         return replace(
-            self, rank=self.rank - before, workers=workers, servers=servers, local_workers=local_workers
+            known, rank=self.rank - before, local_rank=self.local_rank, local_workers=local_workers
         )
 
 
 def file_stem(rank: int, role: Role = "worker") -> str:
     """How the files of a worker or server begin: rank-1, server-0."""
-    match role:
-        case "worker":
-            return f"rank-{rank}"
-        case "server":
-            return f"server-{rank}"
-    return f"joined-{host_name()}-{os.getpid()}"
+    if role == "joined":
+        return f"joined-{host_name()}-{os.getpid()}"
+    return f"{'server' if role == 'server' else 'rank'}-{rank}"
 
 
 def local_servers(node_rank: int, nodes: int, servers: int) -> range:
@@ -149,10 +144,6 @@ def job_roots(info: ProcessInfo) -> list[int]:
     if info.launcher is not None:
         return [info.launcher]
     return [os.getppid()] if info.workers > 1 or info.servers else []
-
-
-def secret_path(launch: Path) -> Path:
-    return launch / "secret"
 
 
 def _check_size(info: ProcessInfo, servers: int) -> None:

@@ -1,4 +1,4 @@
-"""A connection to the run's store, as torch.distributed takes one, and the documents that its members exchange."""
+"""A connection to the run's store, as torch.distributed takes one, and the documents that workers exchange in it."""
 
 import json
 import select
@@ -20,16 +20,8 @@ from paceline.errors import RunFailed, UsageError, say_on_stderr
 from paceline.runtimes.live.addresses import LOOPBACK, raise_descriptor_limit, resolve, tcp
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.secret import Secret, run_secret, store_key
-from paceline.runtimes.live.store_server import (
-    LONGEST_WAIT,
-    MOST_BYTES,
-    STORE_CUT,
-    Op,
-    Status,
-    StoreAnswer,
-    StoreRequest,
-    StoreServer,
-)
+from paceline.runtimes.live.store_server import MOST_BYTES, Op, StoreAnswer, StoreRequest, StoreServer
+from paceline.runtimes.live.timeouts import STORE_CUT
 from paceline.runtimes.live.wire.channel import (
     Channel,
     Destination,
@@ -41,14 +33,14 @@ from paceline.runtimes.live.wire.channel import (
 from paceline.runtimes.live.wire.noise import NotGenuine
 
 _PORT = "paceline/port"
-_EVERYWHERE = "0.0.0.0"  # noqa: S104  only whoever has the secret gets an answer there
-_NOTHING = memoryview(b"")
+_EVERYWHERE = "0.0.0.0"  # noqa: S104  only processes that have the secret get an answer there
 _MOST_UNSENT = 16
-"""Questions that may wait for a network that takes nothing."""
+"""Questions that may be queued for a network that takes nothing."""
+_LONGEST_POLL = 3600.0
 
 
 class RunStore(Store):
-    """A member's connection to a ``StoreServer``; it answers one question at a time, to whichever thread.
+    """A member's connection to a ``StoreServer``; one question at a time, from any thread.
 
     Every call waits for the store as long as ``timeout`` says: DistStoreError after that, DistNetworkError at once
     where the connection was lost, which is for good, and a UsageError where the store does not take the secret. Keep a
@@ -56,15 +48,15 @@ class RunStore(Store):
     """
 
     timeout: timedelta
-    """As ``set_timeout`` has it."""
 
     def __init__(
         self, address: str, port: int, secret: Secret, timeout: timedelta = timedelta(seconds=300)
     ) -> None:
-        """The first call connects; nobody needs to listen there yet."""
+        """The first call connects; nothing needs to listen there yet."""
         super().__init__()
         self.set_timeout(timeout)
         self._address, self._port, self._secret = address, port, secret
+        self._where = f"the run's store at {address}, port {port}"
         self._endpoint = tcp(resolve(address, port).address, port)
         self._lock, self._numbers = threading.Lock(), count(1)
         self._channel: Channel | None = None
@@ -89,37 +81,34 @@ class RunStore(Store):
         """The value of a key; waits for it."""
         return self.read([key])[0]
 
-    def read(self, keys: Sequence[str]) -> list[bytes]:
+    def read(self, keys: Sequence[str]) -> Sequence[bytes]:
         """The values of several keys; waits for them."""
-        return self._ask(Op.READ, keys, wait=self.timeout)[1]
+        return self._ask(Op.READ, keys, wait=self.timeout) or ()
 
-    def peek(self, keys: Sequence[str]) -> list[bytes] | None:
+    def peek(self, keys: Sequence[str]) -> Sequence[bytes] | None:
         """The values of several keys, or None while one of them is missing; does not wait."""
-        status, values = self._ask(Op.READ, keys)
-        return values if status is Status.DONE else None
+        return self._ask(Op.READ, keys)
 
     def wait(self, keys: Sequence[str], timeout: timedelta | None = None) -> None:
-        """Return when all keys are set."""
         self._ask(Op.CHECK, keys, wait=timeout or self.timeout)
 
     def check(self, keys: Sequence[str]) -> bool:
-        """Whether all keys are set."""
-        return self._ask(Op.CHECK, keys)[0] is Status.DONE
+        return self._ask(Op.CHECK, keys) is not None
 
     def add(self, key: str, amount: int) -> int:
         """Add to a counter, which begins at 0, and return it."""
-        return int(self._ask(Op.ADD, [key], [str(amount)])[1][0])
+        return self._number(Op.ADD, [key], [str(amount)])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a key if it is as expected, where "" expects none; return what it is then."""
-        return self._ask(Op.COMPARE_SET, [key], [expected, desired])[1][0]
+        return (self._ask(Op.COMPARE_SET, [key], [expected, desired]) or (b"",))[0]
 
     def delete_key(self, key: str) -> bool:
         """Remove a key; whether there was one."""
-        return self._ask(Op.DELETE, [key])[0] is Status.DONE
+        return self._ask(Op.DELETE, [key]) is not None
 
     def num_keys(self) -> int:
-        return int(self._ask(Op.COUNT, [])[1][0])
+        return self._number(Op.COUNT, [])
 
     def clone(self) -> "RunStore":
         """Another connection to the same store; it is closed with this one."""
@@ -128,7 +117,7 @@ class RunStore(Store):
         return other
 
     def close(self) -> None:
-        """Close the connection; what was asked and not answered is given up."""
+        """Close the connection; questions without an answer are given up."""
         for other in self._clones:
             other.close()
         with self._lock:
@@ -136,51 +125,46 @@ class RunStore(Store):
                 self._channel.close()
             self._lost = self._lost or "closed"
 
+    def _number(self, op: Op, keys: Sequence[str], values: Sequence[str] = ()) -> int:
+        return int((self._ask(op, keys, values) or (b"0",))[0])
+
     def _ask(
-        self,
-        op: Op,
-        keys: Sequence[str],
-        values: Sequence[str | bytes] = (),
-        wait: timedelta = timedelta(0),
-    ) -> tuple[Status, list[bytes]]:
+        self, op: Op, keys: Sequence[str], values: Sequence[str | bytes] = (), wait: timedelta | None = None
+    ) -> tuple[bytes, ...] | None:
+        """The values of the answer; None where a key is missing and ``wait`` is None."""
+        encoded = tuple(value.encode() if isinstance(value, str) else bytes(value) for value in values)
+        names = tuple(key.encode() for key in keys)
         with self._lock:
-            seconds = min(wait.total_seconds(), LONGEST_WAIT)
-            request = StoreRequest(
-                next(self._numbers),
-                op,
-                tuple(key.encode() for key in keys),
-                tuple(value.encode() if isinstance(value, str) else bytes(value) for value in values),
-                seconds,
-            )
+            request = StoreRequest(next(self._numbers), op, names, encoded, wait is not None)
             message = request.pack()
-            deadline = monotonic() + (seconds or self.timeout.total_seconds())
+            deadline = monotonic() + (wait or self.timeout).total_seconds()
             channel = self._connected(deadline)
             try:
-                if not channel.send(Packet(message, _NOTHING), _MOST_UNSENT):
-                    raise self._late(request)
-                return self._answer(channel, request, deadline)
+                sent = channel.send(Packet(message, memoryview(b"")), _MOST_UNSENT)
+                answer = self._answer(channel, request.number, deadline) if sent else None
             except OSError as error:
                 channel.close()
                 self._lost = str(error)
                 self._raise_lost()
+        question = f"{op.name.lower()} {', '.join(keys[:3])}"
+        if answer is None:
+            raise dist.DistStoreError(f"wait timeout: no answer to {question} from {self._where}")
+        if answer.refusal:
+            raise ValueError(f"the run's store refuses {question}: {answer.refusal}")
+        return answer.values
 
-    def _answer(self, channel: Channel, request: StoreRequest, deadline: float) -> tuple[Status, list[bytes]]:
+    def _answer(self, channel: Channel, number: int, deadline: float) -> StoreAnswer | None:
         poller = select.poll()
         while True:
             while self._answers:
                 answer = self._answers.popleft()
-                if answer.number != request.number:
-                    continue  # the answer to a question that was given up
-                if answer.status is Status.REFUSED:
-                    raise ValueError(
-                        f"the run's store refuses {_shown(request)}: {answer.values[0].decode()}"
-                    )
-                return answer.status, list(answer.values)
+                if answer.number == number:  # else it answers a question that was given up
+                    return answer
             left = deadline - monotonic()
             if left <= 0:
-                raise self._late(request)
+                return None
             poller.register(channel.socket, select.POLLIN | (select.POLLOUT if channel.unsent else 0))
-            poller.poll(ceil(left * 1000))
+            poller.poll(ceil(min(left, _LONGEST_POLL) * 1000))
             channel.flush()
             channel.read()
 
@@ -189,23 +173,21 @@ class RunStore(Store):
             self._raise_lost()
         if self._channel is not None:
             return self._channel
-        patience = max(0.0, deadline - monotonic())
-        limits = MessageLimits(2 * MOST_BYTES, 0)
-        where = f"the run's store at {self._address}, port {self._port},"
+        patience, limits = max(0.0, deadline - monotonic()), MessageLimits(2 * MOST_BYTES, 0)
         try:
             self._channel = connect(
                 self._endpoint, store_key(self._secret), self._announce, limits, patience, STORE_CUT
             )
         except OtherVersion:
             raise UsageError(
-                f"{where} is of another version of paceline; install the same on every host"
+                f"{self._where}, is of another version of paceline; install the same on every host"
             ) from None
         except NotGenuine:
             raise UsageError(
-                f"{where} does not take this process's secret; give every host the same secret file"
+                f"{self._where}, does not take this process's secret; give every host the same secret file"
             ) from None
         except OSError as error:
-            raise dist.DistStoreError(f"wait timeout: {where} does not answer ({error})") from None
+            raise dist.DistStoreError(f"wait timeout: {self._where}, does not answer ({error})") from None
         return self._channel
 
     def _announce(self, _: Channel, message: memoryview, __: int) -> Destination:
@@ -214,54 +196,46 @@ class RunStore(Store):
 
         return Destination(None, take)
 
-    def _late(self, request: StoreRequest) -> dist.DistStoreError:
-        return dist.DistStoreError(
-            f"wait timeout: no answer to {_shown(request)} from the run's store at {self._address}, "
-            f"port {self._port}"
-        )
-
     def _raise_lost(self) -> NoReturn:
-        raise dist.DistNetworkError(
-            f"the run's store at {self._address}, port {self._port}, is lost: connection closed by peer "
-            f"({self._lost})"
-        )
-
-
-def _shown(request: StoreRequest) -> str:
-    return f"{request.op.name.lower()} {', '.join(key.decode() for key in request.keys[:3])}"
+        raise dist.DistNetworkError(f"{self._where}, is lost: connection closed by peer ({self._lost})")
 
 
 class MemberStore(RunStore):
     """The run's store as one worker or server uses it. All workers must make the same calls in the same order.
 
     Our launcher keeps the store. Under another one rank 0 does, and announces its port in the launcher's own store:
-    whoever tampers with that can keep the run from starting, and nothing else, for the key is the secret's.
+    tampering with that can keep the run from starting, and nothing else, for the key is the secret's.
     """
 
     def __init__(self, info: ProcessInfo, timeout: timedelta) -> None:
-        """Wait until all processes of the run are here. Servers are awaited too, and exchange nothing."""
+        """Wait for all processes of the run. Servers are awaited too, and exchange nothing."""
         raise_descriptor_limit()
         self._rank, self._workers, self._exchanges = info.rank, info.workers, 0
         self._server: StoreServer | None = None
+        number = info.rank + (info.workers if info.role == "server" else 0)
+        processes = info.workers + info.servers
         with run_secret(info) as secret:
             self.secret = secret
             address, port = info.address, info.port
             if info.launch is None:
                 # Rank 0 keeps the launcher's store alive here until all have read the port.
-                announced = self._launcher_store(info, timeout)
+                announced = self._launcher_store(info, number, processes, timeout)
                 port = port_number(announced.get(_PORT))
                 address = LOOPBACK if info.nodes == 1 else address
             super().__init__(address, port, secret, timeout)
-            self.set(f"here/{_number(info)}", "")
-            self.wait([f"here/{number}" for number in range(info.workers + info.servers)])
+            self.set(f"here/{number}", "")
+            self.wait([f"here/{each}" for each in range(processes)])
 
-    def _launcher_store(self, info: ProcessInfo, timeout: timedelta) -> Store:
+    def _launcher_store(self, info: ProcessInfo, number: int, processes: int, timeout: timedelta) -> Store:
         """The launcher's own store, in which rank 0 announces the port of the run's store, which it keeps."""
-        host = f"[{info.address}]" if ":" in info.address else info.address
-        where = f"tcp://{host}:{info.port}?rank={_number(info)}&world_size={info.workers + info.servers}"
+        where = f"{tcp(info.address, info.port)}?rank={number}&world_size={processes}"
         store: Store = next(iter(rendezvous(where, timeout=timeout)))[0]
-        if _number(info) == 0:
-            self._server = StoreServer(self.secret, _own_address(info), 0)
+        if number == 0:
+            own = LOOPBACK
+            if info.nodes > 1:  # a name may mean loopback on its own host, where no other host reaches it
+                resolved = resolve(info.address, info.port).address
+                own = _EVERYWHERE if resolved.startswith("127.") else resolved
+            self._server = StoreServer(self.secret, own, 0)
             store.set(_PORT, str(self._server.port))
         return store
 
@@ -302,31 +276,17 @@ class MemberStore(RunStore):
 
 
 def port_number(value: bytes) -> int:
-    """A port, as decimal text."""
     if not value.isdigit() or len(value) > 5 or not 0 < int(value) < 65536:
         raise RunFailed("the store that the launcher keeps has no port of the run's own store; start again")
     return int(value)
 
 
-def _number(info: ProcessInfo) -> int:
-    """Workers come first, then servers."""
-    return info.rank + (info.workers if info.role == "server" else 0)
-
-
-def _own_address(info: ProcessInfo) -> str:
-    """Where rank 0 listens: a name may mean loopback on its own host, where no other host reaches it."""
-    if info.nodes == 1:
-        return LOOPBACK
-    address = resolve(info.address, info.port).address
-    return _EVERYWHERE if address.startswith("127.") else address
-
-
 def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
     """Refuse workers that were started for different runs; ``asked`` is what each was started for, by rank."""
     for rank, other in enumerate(asked):
-        if differing := [key for key in asked[0] if other[key] != asked[0][key]]:
-            key = differing[0]
-            raise UsageError(
-                f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
-                f"{asked[0][key]} on rank 0; start every host with the same options"
-            )
+        for key, first in asked[0].items():
+            if other[key] != first:
+                raise UsageError(
+                    f"rank {rank} was started for something else than rank 0: {key} is {other[key]} there and "
+                    f"{first} on rank 0; start every host with the same options"
+                )

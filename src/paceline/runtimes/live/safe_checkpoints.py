@@ -1,12 +1,10 @@
 """What is safe when a run has ended early: the newest checkpoint that is whole on every worker and server."""
 
-import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from shlex import quote
 from typing import Annotated, Any
 
 import msgspec
@@ -16,6 +14,7 @@ from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.folder import RunFolder
 from paceline.records.tensors import Role
 from paceline.runtimes.config import Config, read_live
+from paceline.runtimes.live.failures import command, short
 from paceline.units import show_seconds
 
 _Steps = tuple[Annotated[int, msgspec.Meta(ge=0)], ...]
@@ -31,14 +30,14 @@ class CompleteSteps:
     Of a run on one node the newest only: no other host can lack it, and each costs a reading of all its files.
     """
     complete: _Steps = ()
-    """Those of them that every other host has written too, as far as this host has seen or recorded it."""
+    """Those of them that every other host has written too, where this host has seen or recorded it."""
 
     def to_json(self) -> bytes:
         return msgspec.json.encode(self)
 
     @classmethod
     def from_json(cls, text: bytes) -> "CompleteSteps":
-        """Read what another launcher's ``to_json`` gave; for whatever else it is, no steps."""
+        """Read what another launcher's ``to_json`` gave; for anything else, no steps."""
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -57,11 +56,9 @@ def complete_steps(run: Path) -> CompleteSteps:
     committed = {step for node in here for step in Commits(folder, config.identity, node).steps()}
     steps = Checkpoints(folder, config.identity, 1).steps()
     verified = (step for step in steps if _is_whole(folder, config, here, step))
-    whole = list(islice(verified, 1 if _nodes(config) == 1 else None))
+    whole = tuple(islice(verified, 1 if _nodes(config) == 1 else None))
     all_here = here.issuperset(config.placement.servers or config.placement.workers)
-    return CompleteSteps(
-        whole=tuple(whole), complete=tuple(step for step in whole if all_here or step in committed)
-    )
+    return CompleteSteps(whole=whole, complete=tuple(step for step in whole if all_here or step in committed))
 
 
 def _nodes_here(folder: RunFolder, config: Config) -> set[int]:
@@ -69,18 +66,19 @@ def _nodes_here(folder: RunFolder, config: Config) -> set[int]:
 
     A lock is no sign of it: a command with another host's node rank, which is then refused, leaves one too.
     """
+
+    def nodes(role: Role, placed: Sequence[int]) -> set[int]:
+        recorded = folder.server_event_files() if role == "server" else folder.event_files()
+        saved = {path.name for path in folder.checkpoints.glob(f"step-*/{role}-*.safetensors")}
+        return {
+            node
+            for rank, node in enumerate(placed)
+            if rank in recorded or folder.checkpoint(0, rank, role).name in saved
+        }
+
     placement = config.placement
-    serving = {placement.servers[rank] for rank in _ranks_here(folder, "server", len(placement.servers))}
-    working = {placement.workers[rank] for rank in _ranks_here(folder, "rank", len(placement.workers))}
-    return serving | (working - set(placement.servers))
-
-
-def _ranks_here(folder: RunFolder, role: Role, count: int) -> list[int]:
-    recorded = folder.server_event_files() if role == "server" else folder.event_files()
-    saved = {path.name for path in folder.checkpoints.glob(f"step-*/{role}-*.safetensors")}
-    return [
-        rank for rank in range(count) if rank in recorded or folder.checkpoint(0, rank, role).name in saved
-    ]
+    serving = nodes("server", placement.servers)
+    return serving | (nodes("rank", placement.workers) - set(placement.servers))
 
 
 def _is_whole(folder: RunFolder, config: Config, nodes: Collection[int], step: int) -> bool:
@@ -90,15 +88,11 @@ def _is_whole(folder: RunFolder, config: Config, nodes: Collection[int], step: i
     workers may come and go.
     """
     placement = config.placement
-    role: Role = "server" if placement.servers else "rank"
-    files = Checkpoints(folder, config.identity, 1, role)
+    files = Checkpoints(folder, config.identity, 1, "server" if placement.servers else "rank")
     ranks = [rank for rank, node in enumerate(placement.servers or placement.workers) if node in nodes]
-    # Whether a file is there is cheaper to know than whether it is whole.
-    return (
-        bool(nodes)
-        and all(files.is_there(step, rank) for rank in ranks)
-        and all(files.is_whole(step, rank) for rank in ranks)
-    )
+    # Whether a file exists is cheaper to know than whether it is whole.
+    there = bool(nodes) and all(files.is_there(step, rank) for rank in ranks)
+    return there and all(files.is_whole(step, rank) for rank in ranks)
 
 
 def newest_safe(hosts: Sequence[CompleteSteps], nodes: int) -> int | None:
@@ -107,8 +101,7 @@ def newest_safe(hosts: Sequence[CompleteSteps], nodes: int) -> int | None:
     Where every host has said what is whole there, that is enough; else what the hosts that have know of the others.
     """
     known = [set(host.whole if len(hosts) >= nodes else host.complete) for host in hosts]
-    shared = set.intersection(*known) if known else set()
-    return max(shared, default=None)
+    return max(set.intersection(*known) if known else (), default=None)
 
 
 Ask = Callable[[CompleteSteps], Sequence[CompleteSteps]]
@@ -118,7 +111,7 @@ Ask = Callable[[CompleteSteps], Sequence[CompleteSteps]]
 def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda _: ()) -> list[str]:
     """The newest checkpoint that is safe and the command that goes on from it.
 
-    ``settings`` are what the command needs besides the run folder; other hosts are asked once, whatever is found here.
+    ``settings`` are what the command needs besides the run folder; other hosts are asked once, in every case.
     """
     try:
         nodes, mine = _nodes(read_live(RunFolder(run))), complete_steps(run)
@@ -130,32 +123,12 @@ def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda
     step = newest_safe([mine, *ask(mine)], nodes)
     if step is None:
         return ["Safe: no checkpoint yet; start again with the same command."]
+    written = RunFolder(run).checkpoint(step, 0).parent.stat().st_mtime
     return [
-        f"Safe: checkpoint of step {step}, {show_seconds(_age(run, step))} old.",
+        f"Safe: checkpoint of step {step}, {show_seconds(max(0.0, time.time() - written))} old.",
         f"Resume: {command('train', resume=short(run), **(settings or {}))}",
     ]
 
 
 def _nodes(config: Config) -> int:
     return len({*config.placement.workers, *config.placement.servers})
-
-
-def _age(run: Path, step: int) -> float:
-    """Seconds since the last file of a step was written here."""
-    return max(0.0, time.time() - RunFolder(run).checkpoint(step, 0).parent.stat().st_mtime)
-
-
-def short(path: Path) -> str:
-    """The path as a person at this folder would write it."""
-    near = os.path.relpath(path)
-    return str(path) if near.startswith("..") else near
-
-
-def command(name: str, **settings: object) -> str:
-    """A command of paceline with these settings, as a user types it."""
-    words = ["paceline", name]
-    for setting, value in settings.items():
-        words.append(f"--{setting.replace('_', '-')}")
-        if value is not True:
-            words.append(quote(str(value)))
-    return " ".join(words)

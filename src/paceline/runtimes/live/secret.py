@@ -5,7 +5,7 @@ import secrets
 import socket
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
@@ -29,16 +29,16 @@ _LONGEST = 2**20
 
 @dataclass(frozen=True)
 class Secret:
-    """What the members of a run share and nobody else has; it never shows in a repr, a log or a command line."""
+    """What only the members of a run have; it never shows in a repr, a log or a command line."""
 
     text: bytes = field(repr=False)
-    """As it stands in a file; anything from 16 bytes on, better random ones."""
+    """As it stands in a file; at least 16 bytes, better random ones."""
 
     def __post_init__(self) -> None:
         if len(self.text) < SHORTEST:
             raise UsageError(
-                f"a secret of {len(self.text)} bytes can be guessed; give at least {SHORTEST}, "
-                "for example with 'openssl rand -hex 32'"
+                f"a secret of {len(self.text)} bytes can be guessed: it needs at least {SHORTEST}; "
+                "make one with 'openssl rand -hex 32', the same on every host"
             )
 
     @classmethod
@@ -46,22 +46,23 @@ class Secret:
         return cls(secrets.token_hex(32).encode())
 
     @classmethod
-    def read(cls, path: Path) -> Self:
-        """The secret in a file, without the white space around it."""
+    def read(cls, path: Path, say: Callable[[str], None] = lambda _: None) -> Self:
+        """The secret in a file, without the white space around it; says so where other users can read it."""
         try:
             with path.open("rb") as file:
-                text = file.read(_LONGEST).strip()
+                secret = cls(file.read(_LONGEST).strip())
         except OSError as error:
             raise UsageError(
                 f"the secret file {path} cannot be read ({error.strerror}); put the same random text of at "
                 f"least {SHORTEST} bytes there on every host"
             ) from None
-        if len(text) < SHORTEST:
-            raise UsageError(
-                f"the secret file {path} holds {len(text)} bytes and needs at least {SHORTEST}; "
-                f"fill it with 'openssl rand -hex 32 > {path}', the same on every host"
+        except UsageError as short:
+            raise UsageError(f"the secret file {path}: {short}") from None
+        if path.stat().st_mode & 0o077:
+            say(
+                f"other users of this host can read {path} and so join the run; 'chmod 600 {path}' shuts them out"
             )
-        return cls(text)
+        return secret
 
     def write(self, path: Path) -> None:
         """Make a file that only this user may read; it must not exist yet."""
@@ -72,16 +73,12 @@ class Secret:
 
 def wire_key(secret: Secret) -> bytes:
     """What workers and servers of a run prove to each other that they have."""
-    return _hashed(secret, b"paceline wire")
+    return blake2b(secret.text, digest_size=32, person=b"paceline wire").digest()
 
 
 def store_key(secret: Secret) -> bytes:
-    """What whoever uses the run's store proves to it."""
-    return _hashed(secret, b"paceline store")
-
-
-def _hashed(secret: Secret, use: bytes) -> bytes:
-    return blake2b(secret.text, digest_size=32, person=use).digest()
+    """What the users of the run's store prove to it that they have."""
+    return blake2b(secret.text, digest_size=32, person=b"paceline store").digest()
 
 
 @contextmanager
@@ -111,9 +108,10 @@ def run_secret(info: ProcessInfo) -> Iterator[Secret]:
 
 def agreed_folder(port: int) -> Path:
     """Where the processes that one parent has started for one port agree."""
-    parent = os.getppid()
-    name = f"paceline-ranks-{os.geteuid()}-{parent}-{_started(parent)}-{port}"
-    return _own_parent() / name
+    parent, started = os.getppid(), "0"
+    with suppress(OSError, IndexError):  # in the kernel's ticks, because a process id may be used again
+        started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
+    return _own_parent() / f"paceline-ranks-{os.geteuid()}-{parent}-{started}-{port}"
 
 
 def _own_parent() -> Path:
@@ -164,11 +162,3 @@ def agree(folder: Path) -> Secret:
         os.link(draft, folder / "secret")
     draft.unlink()
     return Secret.read(folder / "secret")
-
-
-def _started(process: int) -> str:
-    """When a process was started, in the kernel's ticks: its number may be used again; "0" where it is hidden."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"

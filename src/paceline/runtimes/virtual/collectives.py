@@ -6,10 +6,9 @@ from functools import cache, partial
 from typing import Any
 
 from paceline.collectives.traffic import broadcast_bytes, plan_buckets
-from paceline.costs.collectives import Price, through_server, tree_broadcast
+from paceline.costs.collectives import AllReduceCosts, Price, through_server, tree_broadcast
 from paceline.errors import RunFailed
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.virtual.ledger import Hidden
 from paceline.runtimes.virtual.node import Node, describe
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.timeline import Interval, run_transfers
@@ -32,29 +31,28 @@ class BucketPrices:
 class VirtualCollectives:
     """The group of workers that act together; those that have joined a collective wait until the last one has.
 
-    Where parameters are kept on servers, a worker belongs to the group from when server 0 first sends to it until it
+    Where workers synchronize on request, a worker belongs to the group from when server 0 first sends to it until it
     is gone, and what the workers exchange goes through server 0. Else all workers belong to it all the time.
     """
 
     def __init__(self, simulation: Simulation) -> None:
-        self._simulation = simulation
-        self._timeline, self._ready = simulation.timeline, simulation.ready
+        self._simulation, self._compute = simulation, simulation.compute
         self._open = simulation.strategy.sync_point is SyncPoint.ON_REQUEST and bool(simulation.servers)
         self._members: Sequence[Node] = [] if self._open else simulation.workers
-        self._joined: list[Node] = []
-        self._last_members: Sequence[Node] = self._members
+        self._last_members = self._members
         """Those that last acted together, by rank."""
-        self._compute, topology = simulation.compute, simulation.topology
-        if self._open:
-            self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
-            self._traffic: Callable[[int, int], Traffic] = self._traffic_served
-        else:
-            self._price_all_reduce = cache(simulation.all_reduce.price)
-            self._traffic = cache(simulation.all_reduce.traffic)
-            self._price_broadcast = cache(lambda size, _: tree_broadcast(topology, size))
-        self._plans: dict[BucketedMean, BucketPrices] = {}
-        self._call: Any = None
+        self._joined: list[Node] = []
         self._missing = len(self._members)
+        self._call: Any = None
+        """What the workers that have joined agree on."""
+        self._bucket_prices = cache(self._price_buckets)
+        self._price_all_reduce, self._price_broadcast = self._price_served, self._price_served
+        self._traffic: Callable[[int, int], Traffic] = self._traffic_served
+        if not self._open:
+            topology = simulation.topology
+            costs = AllReduceCosts(simulation.settings.collective, topology, simulation.shape.compression)
+            self._price_all_reduce, self._traffic = cache(costs.price), cache(costs.traffic)
+            self._price_broadcast = cache(lambda size, _: tree_broadcast(topology, size))
 
     def admit(self, node: Node) -> None:
         """Add a worker to the group; one that belongs to it already may be added again."""
@@ -89,40 +87,37 @@ class VirtualCollectives:
             return node.peer.rank, len(self._members)
         return self._last_members.index(node), len(self._last_members)
 
-    def _plan(self, mean: BucketedMean) -> BucketPrices:
-        """The buckets of a way to average, as backward fills them."""
-        if mean not in self._plans:
-            shape = self._simulation.shape
-            element = shape.dtype.itemsize
-            buckets = plan_buckets(shape.parameters, element, mean.first_bucket, mean.bucket)
-            sizes = [(bucket.stop - bucket.start) * element for bucket in buckets]
-            sizes[-1] += CONTROL * element
-            overlaps = self._simulation.topology.hides
-            self._plans[mean] = BucketPrices(
-                parts=shape.filled(buckets) if overlaps else (1.0,) * len(buckets),
-                prices=tuple(self._price_all_reduce(size, element) for size in sizes),
-                traffic=_added([self._traffic(size, element) for size in sizes]),
-            )
-        return self._plans[mean]
+    def _price_buckets(self, mean: BucketedMean) -> BucketPrices:
+        shape = self._simulation.shape
+        element = shape.dtype.itemsize
+        buckets = plan_buckets(shape.parameters, element, mean.first_bucket, mean.bucket)
+        sizes = [(bucket.stop - bucket.start) * element for bucket in buckets]
+        sizes[-1] += CONTROL * element
+        traffic = [self._traffic(size, element) for size in sizes]
+        return BucketPrices(
+            parts=shape.filled(buckets) if self._simulation.topology.hides else (1.0,) * len(buckets),
+            prices=tuple(self._price_all_reduce(size, element) for size in sizes),
+            traffic=[
+                (sum([sent for sent, _ in one]), sum([received for _, received in one]))
+                for one in zip(*traffic, strict=True)
+            ],
+        )
 
     def join_gradient(self, node: Node, effect: Gradient) -> bool:
         """A worker's backward is under way; its buckets wait for those of the others. The worker has to wait."""
         if effect.reduce is not node.mean:
-            assert effect.reduce is not None
-            node.mean, node.plan = effect.reduce, self._plan(effect.reduce)
-        plan = node.plan
-        if self._join(node, effect, plan):
-            self._reduce_gradients(plan)
+            node.mean, node.buckets = effect.reduce, self._bucket_prices(effect.reduce)
+        if self._join(node, effect, node.buckets):
+            self._reduce_gradients(node.buckets)
         return True
 
-    def join_all_reduce(self, node: Node, effect: AllReduce) -> bool:
-        size, element = _bytes_reduced(node, effect), effect.tensor.itemsize
-        if self._join(node, effect, ("all-reduce", size, element, effect.op)):
-            self._begin(node)
-        return True
-
-    def join_broadcast(self, node: Node, effect: Broadcast) -> bool:
-        if self._join(node, effect, ("broadcast", effect.tensor.nbytes, effect.root)):
+    def join(self, node: Node, effect: AllReduce | Broadcast) -> bool:
+        tensor = effect.tensor
+        if isinstance(effect, AllReduce):
+            call: Any = ("all-reduce", _bytes_reduced(node, effect), tensor.itemsize, effect.op)
+        else:
+            call = ("broadcast", tensor.nbytes, effect.root)
+        if self._join(node, effect, call):
             self._begin(node)
         return True
 
@@ -132,12 +127,14 @@ class VirtualCollectives:
         last = max([worker.me.now for worker in workers])
         if type(effect) is AllReduce:
             size, element = _bytes_reduced(node, effect), effect.tensor.itemsize
-            price = self._price_all_reduce(size, element)
-            end = partial(self._end_all_reduce, workers, self._traffic(size, element), last)
+            price, end = self._price_all_reduce(size, element), self._end_all_reduce
+            traffic = self._traffic(size, element)
         else:
-            price = self._price_broadcast(effect.tensor.nbytes, 1)
-            end = partial(self._end_broadcast, workers, last)
-        run_transfers(self._timeline, [(last, price)], end)
+            size, count = effect.tensor.nbytes, len(workers)
+            price, end = self._price_broadcast(size, 1), self._end_broadcast
+            root = self._root(workers, effect)
+            traffic = [broadcast_bytes(size, count, place, root) for place in range(count)]
+        run_transfers(self._simulation.timeline, [(last, price)], partial(end, workers, traffic, last))
 
     def _join(self, node: Node, effect: Any, call: Any) -> bool:
         """Whether this worker is the last to join; all must ask for the same."""
@@ -164,39 +161,36 @@ class VirtualCollectives:
         if self._open:
             self._joined, self._last_members = [], self._members
 
-    def _reduce_gradients(self, plan: BucketPrices) -> None:
+    def _reduce_gradients(self, buckets: BucketPrices) -> None:
         last = max([worker.ended for worker in self._members])
-        if len(plan.parts) == 1:
-            transfers = [(last, plan.prices[0])]
-        else:
-            # Many workers are equal: each pair of times is looked at once.
-            backwards = {(worker.begun, worker.ended) for worker in self._members}
-            transfers = [
-                (max([begun + (ended - begun) * part for begun, ended in backwards]), price)
-                for part, price in zip(plan.parts, plan.prices, strict=True)
-            ]
-        run_transfers(self._timeline, transfers, partial(self._end_gradients, plan, last))
+        # Many workers are equal: each pair of times is looked at once.
+        backwards = {(worker.begun, worker.ended) for worker in self._members}
+        transfers = [
+            (max([begun + (ended - begun) * part for begun, ended in backwards]), price)
+            for part, price in zip(buckets.parts[:-1], buckets.prices, strict=False)
+        ]
+        transfers.append((last, buckets.prices[-1]))
+        run_transfers(self._simulation.timeline, transfers, partial(self._end_gradients, buckets, last))
 
-    def _end_gradients(self, plan: BucketPrices, last: float, intervals: Sequence[Interval]) -> None:
+    def _end_gradients(self, buckets: BucketPrices, last: float, intervals: Sequence[Interval]) -> None:
         self._compute.sum_gradients()
         end = intervals[-1][1]
         total = float(sum([worker.me.samples for worker in self._members]))
-        communicate = end - last
         # The last bucket begins when the slowest backward is over, so a single one hides behind nothing.
         several = len(intervals) > 1
         begun = ended = -1.0
-        for worker, (sent, received) in zip(self._members, plan.traffic, strict=True):
+        for worker, (sent, received) in zip(self._members, buckets.traffic, strict=True):
             if several and (worker.begun != begun or worker.ended != ended):
                 hidden = _overlaps(intervals, worker.begun, worker.ended)
             begun, ended = worker.begun, worker.ended
             ledger, me = worker.ledger, worker.me
-            ledger.exchange(ended, last - ended, communicate, sent, received)
+            ledger.exchange(ended, last - ended, end - last, sent, received)
             if several:
-                ledger.overlap(hidden)
+                ledger.overlap(*hidden)
             me.total_weight = total
             me.now = end
             worker.waits_for = None
-        self._ready.extend(self._members)
+        self._simulation.ready.extend(self._members)
 
     def _end_all_reduce(
         self, workers: Sequence[Node], traffic: Traffic, last: float, intervals: Sequence[Interval]
@@ -205,33 +199,34 @@ class VirtualCollectives:
         weights = [effect.weight for effect in effects]
         self._compute.reduce([effect.tensor for effect in effects], weights, effects[0].op)
         total = sum(weights)
-        for worker, effect, (sent, received) in zip(workers, effects, traffic, strict=True):
+        for worker, effect in zip(workers, effects, strict=True):
             worker.me.total_weight = total
             if effect.tensor is worker.me.params:
                 worker.me.samples_since_sync = 0
-            worker.ledger.moved(sent, received)
-        self._end(workers, last, intervals[-1][1])
+        self._end(workers, traffic, last, intervals[-1][1])
 
-    def _end_broadcast(self, workers: Sequence[Node], last: float, intervals: Sequence[Interval]) -> None:
+    def _end_broadcast(
+        self, workers: Sequence[Node], traffic: Traffic, last: float, intervals: Sequence[Interval]
+    ) -> None:
         effects: list[Broadcast] = [worker.waits_for for worker in workers]
-        root = next((place for place, one in enumerate(workers) if one.peer.rank == effects[0].root), 0)
-        self._compute.broadcast([effect.tensor for effect in effects], root)
-        size = effects[0].tensor.nbytes
-        for place, worker in enumerate(workers):
-            worker.ledger.moved(*broadcast_bytes(size, len(effects), place, root))
-        self._end(workers, last, intervals[-1][1])
+        self._compute.broadcast([effect.tensor for effect in effects], self._root(workers, effects[0]))
+        self._end(workers, traffic, last, intervals[-1][1])
 
-    def _end(self, workers: Sequence[Node], last: float, end: float) -> None:
-        for worker in workers:
+    def _root(self, workers: Sequence[Node], effect: Broadcast) -> int:
+        """The root's place among the workers; the first, where the root is gone."""
+        return next((place for place, one in enumerate(workers) if one.peer.rank == effect.root), 0)
+
+    def _end(self, workers: Sequence[Node], traffic: Traffic, last: float, end: float) -> None:
+        for worker, (sent, received) in zip(workers, traffic, strict=True):
             if not worker.gone:
-                worker.ledger.exchange(worker.me.now, last - worker.me.now, end - last, 0, 0)
+                worker.ledger.exchange(worker.me.now, last - worker.me.now, end - last, sent, received)
                 worker.me.now = end
                 worker.waits_for = None
-                self._ready.append(worker)
+                self._simulation.ready.append(worker)
 
     def _price_served(self, size: int, element: int) -> Price:  # noqa: ARG002
-        hosts = [worker.host for worker in self._members]
         simulation = self._simulation
+        hosts = [worker.host for worker in self._members]
         return through_server(simulation.topology, hosts, simulation.servers[0].host, size)
 
     def _traffic_served(self, size: int, element: int) -> Traffic:  # noqa: ARG002
@@ -247,14 +242,7 @@ def _bytes_reduced(node: Node, effect: AllReduce) -> int:
     return tensor.nbytes + extra * tensor.itemsize
 
 
-def _added(traffic: Sequence[Traffic]) -> Traffic:
-    return [
-        (sum([sent for sent, _ in one]), sum([received for _, received in one]))
-        for one in zip(*traffic, strict=True)
-    ]
-
-
-def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> Hidden:
+def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> tuple[Sequence[Interval], float]:
     """The parts of the intervals that lie between two times, and their length in all."""
     cut = [(max(start, begun), min(stop, ended)) for start, stop in intervals]
     found = [(start, stop) for start, stop in cut if stop > start]

@@ -8,7 +8,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from paceline.jobs.job import Job, constant
+from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.runtimes.replica import ParameterShard, Replica
 from paceline.runtimes.virtual.shape import JobShape
@@ -30,7 +30,6 @@ class NoCompute:
         return Worker(rank, self._workers, self._vector, self._vector, self._buffers, servers=self._servers)
 
     def server(self, rank: int) -> Server:
-        """A server's own tensors: its part of the model that every worker starts with."""
         part = server_slices(self._vector, self._servers)[rank]
         return Server(rank, self._servers, part, part)
 
@@ -56,20 +55,18 @@ class NoCompute:
         """Take a server's optimizer step on its part."""
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:  # noqa: ARG002
-        """The worker's sums over its share of the test data: (which one, of how many)."""
+        """The worker's sums over its share of the test data, as (which one, of how many)."""
         raise AssertionError("evaluation needs gradients")
 
     def export(self, rank: int, params: Tensor, buffers: Tensor) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """The model's state by name."""
         return {}
 
     def copy(self, message: Any) -> Any:
-        """The message as it is now, whatever the sender changes later."""
+        """The message as it is now: its sender may change its tensors later."""
         return message
 
-    def learning_rate(self, epoch: float) -> float:
-        """The first parameter group's rate at an epoch."""
-        return constant(epoch)
+    def learning_rate(self, epoch: float) -> float:  # noqa: ARG002
+        return 1.0
 
 
 class RealCompute(NoCompute):
@@ -77,9 +74,7 @@ class RealCompute(NoCompute):
 
     def __init__(self, job: Job, shards: Shards, workers: int, seed: int, servers: int = 0) -> None:
         device = torch.device("cpu")
-        job = dataclasses.replace(
-            job, loader_workers=0
-        )  # they change no result, and no worker waits for them here
+        job = dataclasses.replace(job, loader_workers=0)  # they change no result
         self._replicas = [Replica(job, shards, rank, seed, device) for rank in range(workers)]
         self._grads = [replica.flat.grad for replica in self._replicas]
         self._parts = [ParameterShard(job, rank, servers, seed, device) for rank in range(servers)]

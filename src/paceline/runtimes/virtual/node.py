@@ -1,48 +1,120 @@
-"""A worker or server in virtual time: its program, and what it waits for."""
+"""A worker or server in virtual time: its program, what it waits for and where its time goes."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from paceline.costs.stated import GradientTimes
 from paceline.records.servers import ServerTotals
+from paceline.records.spans import KINDS, Span, StepRecord, TimeLedger
+from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.session import Ending, Session
-from paceline.runtimes.virtual.ledger import StepLedger
+from paceline.runtimes.virtual.timeline import Interval
 from paceline.strategies.effects import AllReduce, Broadcast, BucketedMean, Gradient, Peer, Program, Receive
 from paceline.units import show_seconds
 
+DATA, FORWARD, BACKWARD, COMMUNICATE, WAIT, APPLY, EVALUATE, CHECKPOINT, _ = range(len(KINDS))
 SHOWN = 8
-"""Workers that are named before the rest are only counted."""
+"""Workers that an error names; the rest are counted."""
 
 
-@dataclass(slots=True)
-class SimulatedMessage:
-    """A message with its sender and times."""
+class StepLedger:
+    """A worker's open step, or what lies between two steps; it is counted, and may be recorded, when it closes."""
 
-    sender: Peer
-    message: Any
-    size: int
-    how: str = ""
-    """Of a worker's last message: "finished", "left" or "died"."""
-    begun: float = 0.0
-    """When its first byte left."""
-    arrived: float = 0.0
+    __slots__ = (
+        *("_hidden", "_spans", "clock", "hidden", "is_step", "received", "record"),
+        *("samples", "seconds", "sent", "times"),
+    )
+
+    def __init__(self, record: Callable[[StepRecord], None] | None = None) -> None:
+        """``record`` gets every step and everything between steps; without it only sums are kept."""
+        self.times, self.record = TimeLedger(), record
+        self._open(0)
+
+    def _open(self, clock: int) -> None:
+        self.clock, self.is_step = clock, False
+        self.seconds = [0.0] * len(KINDS)
+        self.hidden = 0.0
+        self.sent = self.received = self.samples = 0
+        if self.record is not None:
+            self._spans: list[Span] = []
+            self._hidden: list[Span] = []
+
+    def gradient(self, start: float, times: GradientTimes, samples: int) -> None:
+        seconds = self.seconds
+        data, forward, backward = times
+        seconds[DATA] += data
+        seconds[FORWARD] += forward
+        seconds[BACKWARD] += backward
+        self.samples = samples
+        self.is_step = True
+        if self.record is not None:
+            for kind, length in enumerate(times):
+                self._note(kind, start, length)
+                start += length
+
+    def unfinished(self, start: float, times: GradientTimes, end: float) -> None:
+        """Count a mini-batch that is cut short: its time counts, its samples do not."""
+        for kind, length in enumerate(times):
+            self.span(kind, start, max(0.0, min(length, end - start)))
+            start += length
+
+    def span(self, kind: int, start: float, length: float) -> None:
+        self.seconds[kind] += length
+        if self.record is not None:
+            self._note(kind, start, length)
+
+    def exchange(self, start: float, wait: float, communicate: float, sent: int, received: int) -> None:
+        """Count waiting for other workers, then a transfer with these bytes."""
+        seconds = self.seconds
+        seconds[WAIT] += wait
+        seconds[COMMUNICATE] += communicate
+        self.sent += sent
+        self.received += received
+        if self.record is not None:
+            self._note(WAIT, start, wait)
+            self._note(COMMUNICATE, start + wait, communicate)
+
+    def overlap(self, transfers: Sequence[Interval], seconds: float) -> None:
+        """Count transfers that ran behind backward, and their length in all."""
+        self.hidden += seconds
+        if self.record is not None:
+            self._hidden += [Span("communicate", start, stop - start) for start, stop in transfers]
+
+    def moved(self, sent: int, received: int) -> None:
+        self.sent += sent
+        self.received += received
+
+    def close(self, clock: int) -> None:
+        """Count what is open and begin anew; what holds nothing is not recorded."""
+        traffic = self.sent, self.received
+        if self.record is not None and (self._spans or any(traffic) or self.is_step):
+            samples = self.samples if self.is_step else 0
+            self.record(StepRecord(clock, samples, self._spans, self._hidden, *traffic, is_step=self.is_step))
+        if self.is_step:
+            self.times.add_step(self.seconds, self.hidden, *traffic, self.samples)
+        else:
+            self.times.add_outside(self.seconds, *traffic)
+        self._open(clock)
+
+    def _note(self, kind: int, start: float, length: float) -> None:
+        if length > 0:
+            self._spans.append(Span(KINDS[kind], start, length))
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Node:
     """One worker or server.
 
-    ``me`` is what its program sees; its ``now`` is the node's own clock, which may be ahead of the timeline's as
-    long as the node does nothing that reaches others.
+    ``me`` is the Worker or Server that its program sees; its ``now`` is the node's own clock, which may be ahead of
+    the timeline's as long as the node does nothing that reaches others.
     """
 
     peer: Peer
     host: int
     me: Any
-    """Worker or Server."""
     program: Program
     session: Session | None = None
     """None for a server."""
@@ -51,9 +123,7 @@ class Node:
     """What its program is resumed with."""
     postponed: Any = None
     """An effect that is carried out first when the node is resumed."""
-    shared: bool = False
-    """Whether it has taken over rank 0's buffers for the gradient that it has asked for."""
-    inbox: deque[SimulatedMessage] = field(default_factory=deque)
+    inbox: deque[Envelope] = field(default_factory=deque)
     waits_for: Any = None
     """The effect that it waits in, or None."""
     gone: bool = False
@@ -63,19 +133,18 @@ class Node:
     ended: float = 0.0
     """When the last backward ended."""
     mean: BucketedMean | None = None
-    plan: Any = None
-    """The buckets of ``mean``, looked up once."""
+    buckets: Any = None
+    """The prices of ``mean``, looked up once."""
     prices: tuple[tuple[GradientTimes, int], ...] = ()
     """The gradient's times and samples in a full step and in an epoch's last, where steps cost the same."""
     apply_seconds: float = 0.0
     starts: float = 0.0
     dies: float = inf
     ends: float = inf
-    """When it dies, or the run is over: a gradient that would take longer is not finished."""
+    """When it dies or the run is over: a gradient that would take longer is not finished."""
     steps: float = inf
     """After how many steps it leaves."""
     totals: ServerTotals = field(default_factory=ServerTotals)
-    """What a server did."""
     tick: float = -1.0
     """The last time for which a server has scheduled a tick."""
 
@@ -91,10 +160,9 @@ def explain_deadlock(workers: Sequence[Node]) -> str:
         for one in waiting[:SHOWN]
     ]
     if len(waiting) > SHOWN:
-        parts.append(f"and {len(waiting) - SHOWN} more wait")
+        parts.append(f"{len(waiting) - SHOWN} more wait")
     if gone := [str(worker) for worker in workers if worker.gone]:
-        more = f" and {len(gone) - SHOWN} more" if len(gone) > SHOWN else ""
-        parts.append(f"{', '.join(gone[:SHOWN])}{more} left before")
+        parts.append(f"{', '.join(gone[:SHOWN])}{', ...' * (len(gone) > SHOWN)} left before")
     return f"the run cannot go on, every worker waits: {'; '.join(parts)}"
 
 

@@ -4,25 +4,22 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from torch import Tensor
 
 from paceline.records.events import EventWriter, MetricsRow, append_metrics
 from paceline.records.files import digest_of, to_document, write_json
 from paceline.records.folder import RunFolder, create_new, environment
-from paceline.records.observer import Observer
 from paceline.records.servers import Entry, ServerLog
 from paceline.records.spans import StepRecord
-from paceline.records.summary import Summary
+from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import new_identity, write_config
 from paceline.runtimes.settings import Settings
 
 MOST_STEPS = 100_000
 """Steps of all workers up to which each is kept; longer runs keep totals only."""
-
 MOST_WORKERS = 256
 """Workers up to which each has a file of steps; systems let a process have some 1,000 open."""
 
@@ -37,40 +34,32 @@ class SimulationRecorder:
         """After every step and every sync point of a worker, where ``detailed``; each worker's own in order."""
 
     def served(self, rank: int, entry: Entry) -> None:
-        """Whatever a server receives or does, where ``detailed``; each server's own in order."""
+        """What a server receives or does, where ``detailed``; each server's own in order."""
 
     def exported(self, state: Mapping[str, Tensor]) -> None:
         """At the end, the central model by name, where gradients are on."""
 
 
-class FolderRecorder(SimulationRecorder):
+class FolderRecorder(SimulationRecorder, ExitStack):
     """Keeps steps and the exported model in a run folder; a context that closes its files."""
 
     def __init__(self, folder: RunFolder, workers: int, steps: int) -> None:
         """``steps`` is how many each worker will take."""
+        super().__init__()
         self.folder = folder
         self.detailed = workers <= MOST_WORKERS and workers * steps <= MOST_STEPS
-        self._files = ExitStack()
         self._events = [
-            self._files.enter_context(EventWriter(folder.events(rank)))
+            self.enter_context(EventWriter(folder.events(rank)))
             for rank in range(workers if self.detailed else 0)
         ]
         self._logs: dict[int, ServerLog] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._files.close()
 
     def stepped(self, rank: int, record: StepRecord) -> None:
         self._events[rank].append(record)
 
     def served(self, rank: int, entry: Entry) -> None:
         if rank not in self._logs:
-            self._logs[rank] = self._files.enter_context(ServerLog(self.folder.server_events(rank)))
+            self._logs[rank] = self.enter_context(ServerLog(self.folder.server_events(rank)))
         self._logs[rank].append(entry)
 
     def exported(self, state: Mapping[str, Tensor]) -> None:

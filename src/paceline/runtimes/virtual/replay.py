@@ -1,47 +1,34 @@
 """Repeat a recorded run with servers, message by message, to the same parameters."""
 
-from collections import Counter, deque
+from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
-from paceline.clusters.cluster import Cluster, Host, Link
-from paceline.costs.stated import GradientTimes
+from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
+from paceline.costs.stated import stated_costs
 from paceline.errors import RunFailed, UsageError
 from paceline.records.folder import RunFolder
-from paceline.records.observer import Observer
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
-from paceline.records.summary import Summary
-from paceline.runtimes.config import read_config, read_run
-from paceline.runtimes.prepare import Prepared, prepare
+from paceline.records.spans import StepBreakdown
+from paceline.records.summary import Observer, Summary
+from paceline.records.tensors import read_tensors
+from paceline.runtimes.config import read_run
+from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.collectives import VirtualCollectives
-from paceline.runtimes.virtual.engine import VirtualEngine
-from paceline.runtimes.virtual.node import Node, SimulatedMessage
+from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.recording import SimulationRecorder
-from paceline.runtimes.virtual.simulate import run
+from paceline.runtimes.virtual.simulate import VirtualEngine
 from paceline.runtimes.virtual.simulation import Simulation
-from paceline.runtimes.virtual.transport import VirtualTransport, resume_worker
+from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.effects import Gradient, Peer, Program, Receive, Send
 from paceline.strategies.messages import Leave, message_bytes
 
 INSTANT = Link(bandwidth=1e18, latency=0.0)
-
-
-class NoCosts:
-    """Nothing takes any time of its own: the record says when things happened."""
-
-    steady = False
-
-    def gradient(self, rank: int, samples: int, step: int) -> GradientTimes:  # noqa: ARG002
-        return GradientTimes(0.0, 0.0, 0.0)
-
-    def _nothing(self, *_: Any) -> float:
-        return 0.0
-
-    apply = evaluate = checkpoint = serve = update = _nothing
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,37 +49,26 @@ class Recording:
         ranks = [entry.worker for entry in self.logs[0] if isinstance(entry, Received)]
         return max([*ranks, self.settings.workers - 1]) + 1
 
-    @property
-    def finished(self) -> set[int]:
-        log = self.logs[0]
-        return {entry.worker for entry in log if isinstance(entry, Received) and entry.how == "finished"}
-
 
 def read_recording(folder: RunFolder) -> Recording:
     """Read a run that is to be repeated, or raise a UsageError that says why it cannot be."""
-    settings, machinery = read_run(folder)
-    if origin := read_config(folder).origin:
+    config = read_run(folder)
+    settings, machinery = config.settings, config.machinery
+    logs = {rank: list(read_server_log(file)) for rank, file in folder.server_event_files().items()}
+    kinds = {type(entry) for log in logs.values() for entry in log}
+    problem = ""
+    if config.origin:
+        problem = f"the run began at a checkpoint of {config.origin}"
+    elif set(logs) != set(range(settings.servers)):
+        problem = f"the run recorded the messages of {len(logs)} servers, not of {settings.servers}"
+    elif Damaged in kinds:
+        problem = "lines of a server's log were damaged when the run resumed"
+    elif Updated not in kinds:
+        problem = "the run ended before its first update"
+    if problem:
         raise UsageError(
-            f"{folder.path} cannot be repeated: the run began at a checkpoint of {origin}, and what came before it "
-            "was not recorded there; give a run that was recorded from its first step"
-        )
-    files = folder.server_event_files()
-    if not files:
-        raise UsageError(
-            f"{folder.path} cannot be repeated: the run recorded no messages; give a run of ps, ssp or async of "
-            "which every step was kept"
-        )
-    if missing := set(range(settings.servers)) - set(files):
-        raise UsageError(f"{folder.path} cannot be repeated: the log of server {min(missing)} is not there")
-    logs = {rank: list(read_server_log(files[rank])) for rank in range(settings.servers)}
-    if any(isinstance(entry, Damaged) for log in logs.values() for entry in log):
-        raise UsageError(
-            f"{folder.path} cannot be repeated: lines of a server's log were damaged when the run resumed, so its "
-            "messages are not all known; give a run that was recorded whole"
-        )
-    if not any(isinstance(entry, Updated) for log in logs.values() for entry in log):
-        raise UsageError(
-            f"{folder.path} cannot be repeated: the run ended before its first update, so there is nothing to repeat"
+            f"{folder.path} cannot be repeated: {problem}; give a run of ps, ssp or async of which every step was "
+            "recorded from the first one on"
         )
     return Recording(
         folder=folder,
@@ -116,18 +92,51 @@ def _initial_workers(settings: Settings, cluster: Mapping[str, Any]) -> tuple[in
 
 def replay(
     recording: Recording,
+    prepared: Prepared,
     *,
     observer: Observer,
     recorder: SimulationRecorder,
-    prepared: Prepared | None = None,
     name: str = "",
     folder: str | None = None,
 ) -> Summary:
     """Run it again. Raises RunFailed at the first update that is not the recorded one."""
-    prepared = prepared or prepare(recording.settings)
     with undisturbed(AllStreams()):
         simulation = Replay(recording, prepared, observer, recorder, name, folder)
-        return run(simulation, VirtualEngine(simulation, simulation.make_transport))
+        return VirtualEngine(simulation, ReplayTransport).run()
+
+
+class ReplayLog:
+    """What one server recorded, read from the beginning to the end."""
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self._entries, self.place = entries, 0
+        self.present: set[int] = set()
+        """The workers that are there."""
+        self.unsent: dict[int, deque[str]] = defaultdict(deque)
+        """The kinds of messages that each worker has still to send."""
+        self.unread: dict[int, deque[Any]] = defaultdict(deque)
+        """Messages that each worker has sent and the server has not taken."""
+        for entry in entries:
+            if isinstance(entry, Received) and entry.kind != "Leave":
+                self.unsent[entry.worker].append(entry.kind)
+
+    @property
+    def next(self) -> Entry | None:
+        """None at the end."""
+        return self._entries[self.place] if self.place < len(self._entries) else None
+
+    def next_sent(self, worker: int) -> str | None:
+        """The kind of message that a worker sends next; None where it sent no more."""
+        return self.unsent[worker][0] if self.unsent[worker] else None
+
+    def advance(self) -> None:
+        entry = self.next
+        if isinstance(entry, Received):
+            (self.present.discard if entry.kind == "Leave" else self.present.add)(entry.worker)
+        self.place += 1
+
+    def __str__(self) -> str:
+        return f"{_show(self.next)} (entry {self.place + 1})"
 
 
 class Replay(Simulation):
@@ -142,13 +151,21 @@ class Replay(Simulation):
         name: str,
         folder: str | None,
     ) -> None:
-        self._recording, self._finished = recording, recording.finished
+        self._recording = recording
+        self.logs = {rank: ReplayLog(entries) for rank, entries in recording.logs.items()}
+        self._finished = {
+            entry.worker
+            for entry in recording.logs[0]
+            if isinstance(entry, Received) and entry.how == "finished"
+        }
         host = Host(name="replay", link=INSTANT, inside=INSTANT, workers=recording.workers)
+        # Nothing takes any time of its own: the record says when things happened.
+        cluster = Cluster.of([host], times=StepTimes(step=StepBreakdown()))
         super().__init__(
             recording.settings,
             prepared.job,
-            Cluster.of([host]),
-            NoCosts(),
+            cluster,
+            stated_costs(cluster, (1,) * recording.workers, {}),
             gradients=recording.gradients,
             strategy=prepared.strategy,
             observer=observer,
@@ -156,10 +173,7 @@ class Replay(Simulation):
             name=name,
             folder=folder,
         )
-
-    def make_transport(self, _: Simulation, collectives: VirtualCollectives) -> "ReplayTransport":
-        self._transport = ReplayTransport(self, collectives, self._recording.logs)
-        return self._transport
+        self.steady = False  # a worker that joined late has batches of its own
 
     @property
     def initial_workers(self) -> tuple[int, ...]:
@@ -170,7 +184,7 @@ class Replay(Simulation):
 
     def _stopping(self, rank: int) -> bool:
         """Whether a worker goes to a sync point next, which may be an early one."""
-        return self._transport.next_sent(rank) == "Pause"
+        return self.logs[0].next_sent(rank) == "Pause"
 
     def _program(self, session: Session) -> Program:
         """The worker's program, begun anew where the run was resumed; it computes no gradient that was not sent."""
@@ -183,7 +197,7 @@ class Replay(Simulation):
                 except StopIteration as end:
                     return end.value
                 if type(effect) is Gradient:
-                    sent = self._transport.next_sent(rank)
+                    sent = self.logs[0].next_sent(rank)
                     if sent == "Join":
                         program.close()
                         break
@@ -194,104 +208,45 @@ class Replay(Simulation):
                 answer = yield effect
 
 
-@dataclass(slots=True)
-class LogReader:
-    """What one server recorded, read from the beginning to the end."""
-
-    entries: Sequence[Entry]
-    place: int = 0
-    present: set[int] = field(default_factory=set)
-    """The workers that are there."""
-    sent: dict[int, list[str]] = field(default_factory=dict)
-    """What each worker sent, kind by kind."""
-
-    def __post_init__(self) -> None:
-        for entry in self.entries:
-            if isinstance(entry, Received) and entry.kind != "Leave":
-                self.sent.setdefault(entry.worker, []).append(entry.kind)
-
-    @property
-    def next(self) -> Entry | None:
-        """None at the end."""
-        return self.entries[self.place] if self.place < len(self.entries) else None
-
-    @property
-    def resumes(self) -> bool:
-        """Whether a worker joins next that is there already: the run was stopped before, and resumed."""
-        entry = self.next
-        return isinstance(entry, Received) and entry.kind == "Join" and entry.worker in self.present
-
-    def advance(self) -> None:
-        entry = self.next
-        if isinstance(entry, Received):
-            (self.present.discard if entry.kind == "Leave" else self.present.add)(entry.worker)
-        self.place += 1
-
-
-class ReplayTransport(VirtualTransport):
+class ReplayTransport(SimulatedTransport):
     """Servers take messages as their logs say; everything else happens as soon as it can.
 
     A worker sends no more than was recorded: where it would, it waits for ever.
     """
 
-    def __init__(
-        self, simulation: Simulation, collectives: VirtualCollectives, logs: Mapping[int, Sequence[Entry]]
-    ) -> None:
+    def __init__(self, simulation: Simulation, collectives: VirtualCollectives) -> None:
+        assert isinstance(simulation, Replay)
         super().__init__(simulation, collectives)
-        self._logs = {server.peer.rank: LogReader(logs[server.peer.rank]) for server in simulation.servers}
-        self._sent: Counter[tuple[int, int]] = Counter()
-        self._unread: dict[tuple[int, int], deque[Any]] = {}
+        self._logs = simulation.logs
 
     @property
     def pending(self) -> bool:
         return not self.over
 
-    @property
-    def over(self) -> bool:
-        """Whether every server has taken all that it had recorded."""
-        return all(log.next is None for log in self._logs.values())
-
-    def next_sent(self, worker: int) -> str | None:
-        """The kind of message that a worker sent to server 0 next in the recorded run; None where it sent no more."""
-        sent = self._logs[0].sent.get(worker, [])
-        return sent[self._sent[0, worker]] if self._sent[0, worker] < len(sent) else None
-
     def send(self, node: Node, effect: Send) -> bool:
         """A worker's message is kept until its turn; a server's arrives at once."""
-        target = self._receiver(node, effect)
-        message, size = self._simulation.compute.copy(effect.message), message_bytes(effect.message)
-        node.ledger.moved(size, 0)
+        target, envelope = self._address(node, effect, message_bytes(effect.message))
         if node.session is None:
-            self._answer(
-                node,
-                target,
-                SimulatedMessage(node.peer, message, size, begun=node.me.now, arrived=node.me.now),
-            )
+            self._answer(node, target, envelope)
             return False
-        pair = (target.peer.rank, node.peer.rank)
-        if self._sent[pair] >= len(self._logs[pair[0]].sent.get(pair[1], [])):
+        log, rank = self._logs[target.peer.rank], node.peer.rank
+        if log.next_sent(rank) is None:
             node.waits_for = effect
             return True
-        self._sent[pair] += 1
-        self._unread.setdefault(pair, deque()).append(message)
+        log.unsent[rank].popleft()
+        log.unread[rank].append(envelope.message)
         return False
 
-    def _answer(self, node: Node, target: Node, envelope: SimulatedMessage) -> None:
+    def _answer(self, node: Node, target: Node, envelope: Envelope) -> None:
         if node.peer.rank == 0:
             self._collectives.admit(target)
-        if target.gone:
-            return
-        target.inbox.append(envelope)
-        if type(target.waits_for) is Receive:
-            target.waits_for = None
-            resume_worker(target, target.inbox.popleft())
-            self._ready.append(target)
+        envelope.begun = envelope.arrived = node.me.now
+        self._deliver(target, envelope)
 
     def receive(self, node: Node, effect: Receive) -> bool:
         """A worker takes what is there; a server's turn comes when no worker can go on."""
         if node.session is not None and node.inbox:
-            resume_worker(node, node.inbox.popleft())
-            return False
+            return self._take(node)
         node.waits_for = effect
         return True
 
@@ -301,111 +256,100 @@ class ReplayTransport(VirtualTransport):
     def note(self, node: Node, entry: Entry) -> None:
         log = self._logs[node.peer.rank]
         recorded = log.next
-        assert isinstance(entry, Updated)
-        if not isinstance(recorded, Updated) or (recorded.version, recorded.used) != (
-            entry.version,
-            entry.used,
-        ):
-            raise RunFailed(
-                f"the replay is not the recorded run: update {entry.version} of {node} was made of "
-                f"{_made_of(entry)}, and the record says {_show(recorded)} (entry {log.place + 1})"
-            )
-        self._keep(node, recorded)
-
-    def _keep(self, node: Node, entry: Entry) -> None:
-        self._logs[node.peer.rank].advance()
+        if isinstance(entry, Updated):
+            made = entry.version, entry.used
+            if not isinstance(recorded, Updated) or (recorded.version, recorded.used) != made:
+                raise RunFailed(
+                    f"the replay is not the recorded run: update {entry.version} of {node} was made of "
+                    f"{_made_of(entry)}, and the record says {log}"
+                )
+            entry = recorded
+        log.advance()
+        self.over = all(one.next is None for one in self._logs.values())
         super().note(node, entry)
 
     def proceed(self) -> bool:
         """Let a server take its next message; where none is there, do without the workers that are gone."""
-        for can in (self._can_take, self._can_leave):
+        for can_take in (self._can_receive, self._can_remove):
             for server in self._simulation.servers:
-                if type(server.waits_for) is Receive and can(server):
-                    self._take(server)
+                if type(server.waits_for) is Receive and can_take(server):
+                    self._take_recorded(server)
                     return True
         for worker in self._collectives.awaited:
-            if self.next_sent(worker.peer.rank) is None:
+            if self._logs[0].next_sent(worker.peer.rank) is None:
                 self._collectives.remove(worker)
         if not self._ready:
-            raise RunFailed(
-                f"the replay is not the recorded run: {'; '.join(map(self._missing, self._waiting()))}"
-            )
+            stuck = [f"server {rank} waits for {log}" for rank, log in self._logs.items() if log.next]
+            raise RunFailed(f"the replay is not the recorded run: {'; '.join(stuck)}, which does not come")
         return True
 
-    def _waiting(self) -> list[Node]:
-        return [
-            server for server in self._simulation.servers if self._logs[server.peer.rank].next is not None
-        ]
-
-    def _missing(self, server: Node) -> str:
-        log = self._logs[server.peer.rank]
-        return f"{server} recorded {_show(log.next)} next (entry {log.place + 1}), which does not come"
-
-    def _can_take(self, server: Node) -> bool:
+    def _can_receive(self, server: Node) -> bool:
         """Whether the next entry is a tick, or a message that has been sent."""
-        entry = self._logs[server.peer.rank].next
+        log = self._logs[server.peer.rank]
+        entry = log.next
         if isinstance(entry, Ticked):
             return server.waits_for.until is not None
-        if not isinstance(entry, Received) or entry.kind == "Leave":
+        if not isinstance(entry, Received) or entry.kind == "Leave" or not log.unread[entry.worker]:
             return False
-        unread = self._unread.get((server.peer.rank, entry.worker))
-        return bool(unread) and _is(entry, unread[0])  # type: ignore[index]
+        message = log.unread[entry.worker][0]
+        if type(message).__name__ != entry.kind:
+            return False
+        return entry.kind != "Push" or (message.clock, message.version) == (entry.clock, entry.version)
 
-    def _can_leave(self, server: Node) -> bool:
+    def _can_remove(self, server: Node) -> bool:
         """Whether a worker is gone next; one that finished must have finished here too."""
         entry = self._logs[server.peer.rank].next
         if not isinstance(entry, Received) or entry.kind != "Leave":
             return False
         return entry.how != "finished" or self._simulation.nodes[Peer("worker", entry.worker)].gone
 
-    def _take(self, server: Node) -> None:
-        log, me = self._logs[server.peer.rank], server.me
+    def _take_recorded(self, server: Node) -> None:
+        log = self._logs[server.peer.rank]
         entry = log.next
         assert isinstance(entry, Received | Ticked)
-        me.now, server.waits_for = entry.at, None
+        server.me.now, server.waits_for, server.answer = entry.at, None, None
         self._ready.append(server)
-        if log.resumes:
+        if isinstance(entry, Received) and entry.kind == "Join" and entry.worker in log.present:
             self._begin_anew(server, log)
             return
-        self._keep(server, entry)
-        if isinstance(entry, Ticked):
-            server.answer = None
-        elif entry.kind == "Leave":
-            server.answer = (Peer("worker", entry.worker), Leave(entry.clock))
-        else:
-            message = self._unread[server.peer.rank, entry.worker].popleft()
+        self.note(server, entry)
+        if isinstance(entry, Received):
+            leaves = entry.kind == "Leave"
+            message = Leave(entry.clock) if leaves else log.unread[entry.worker].popleft()
             server.answer = (Peer("worker", entry.worker), message)
 
-    def _begin_anew(self, server: Node, log: LogReader) -> None:
+    def _begin_anew(self, server: Node, log: ReplayLog) -> None:
         """The run was stopped here and resumed: the server's program began anew, with no worker."""
         log.present.clear()
         server.program.close()
         server.program = self._simulation.strategy.server(server.me)
-        server.answer = None
         if server.peer.rank == 0:
             for worker in self._simulation.workers:
                 self._collectives.remove(worker)
-
-
-def _is(entry: Received, message: Any) -> bool:
-    if type(message).__name__ != entry.kind:
-        return False
-    return entry.kind != "Push" or (message.clock, message.version) == (entry.clock, entry.version)
 
 
 def _show(entry: Entry | None) -> str:
     match entry:
         case Updated():
             return f"update {entry.version} of {_made_of(entry)}"
-        case Ticked():
-            return "a tick"
         case Received(kind="Push"):
             return f"a Push of worker {entry.worker} at clock {entry.clock} on version {entry.version}"
         case Received():
             return f"{entry.kind} of worker {entry.worker}"
-    return "nothing"
+    return "a tick" if entry else "nothing"
 
 
 def _made_of(entry: Updated) -> str:
     parts = [f"worker {one.worker} at clock {one.clock}, staleness {one.staleness}" for one in entry.used]
     return "; ".join(parts) or "nothing"
+
+
+def model_difference(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:
+    """The largest difference of the exported models, and the tensor that it is in; no name without two models."""
+    if not recorded.model.exists() or not repeated.model.exists():
+        return 0.0, ""
+    one, other = read_tensors(recorded.model), read_tensors(repeated.model)
+    return max(
+        (float((one[key].double() - other[key].double()).abs().max()) if one[key].numel() else 0.0, key)
+        for key in one
+    )

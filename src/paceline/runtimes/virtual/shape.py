@@ -22,18 +22,14 @@ class JobShape:
     """Elements of each trainable parameter, in order."""
     dtype: torch.dtype = torch.float32
     buffers: int = 0
-    """Elements of the floating-point buffers."""
+    """Elements of the float32 buffers."""
     train_samples: int
     test_samples: int
     ready: tuple[float, ...] = ()
-    """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty where nobody says."""
+    """One a parameter: the part of backward, 0 to 1, after which its gradient is complete; empty: not known."""
     compression: Compression = UNCOMPRESSED
-    """What becomes of gradients and averages on their way."""
     accumulate: int = 1
     """Mini-batches of a step."""
-
-    def __post_init__(self) -> None:
-        assert len(self.ready) in (0, len(self.parameters)), "one time a parameter"
 
     @classmethod
     def of(cls, job: Job) -> Self:
@@ -51,6 +47,16 @@ class JobShape:
             accumulate=job.accumulate,
         )
 
+    @property
+    def size(self) -> int:
+        """Elements of all parameters."""
+        return sum(self.parameters)
+
+    @property
+    def state_bytes(self) -> int:
+        """The least that a checkpoint holds: parameters and buffers."""
+        return self.size * self.dtype.itemsize + self.buffers * torch.float32.itemsize
+
     def message_bytes(self, message: Any) -> int:
         """Bytes of a message; a gradient travels as the codec makes it."""
         whole = message_bytes(message)
@@ -66,21 +72,11 @@ class JobShape:
         size = message.grad.nbytes
         return self.compression.encode(size) + self.compression.decode(size)
 
-    @property
-    def size(self) -> int:
-        """Elements of all parameters."""
-        return sum(self.parameters)
-
-    @property
-    def state_bytes(self) -> int:
-        """What a checkpoint holds at the least: parameters and buffers."""
-        return self.size * self.dtype.itemsize + self.buffers * torch.float32.itemsize
-
     def filled(self, buckets: Sequence[Bucket]) -> tuple[float, ...]:
         """The part of backward after which each bucket may start: it is full, and so are those before it.
 
-        Where nobody says when gradients are complete, backward fills buckets at an even pace in bytes. The last one
-        always waits for the end of backward.
+        Where ``ready`` is not known, backward fills buckets at an even pace in bytes. The last one always waits for
+        the end of backward.
         """
         if not self.ready:
             done = accumulate(bucket.stop - bucket.start for bucket in buckets)

@@ -1,23 +1,29 @@
-"""Run a training in virtual time."""
+"""Run a training in virtual time: every node's program, and its effects."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from math import inf
+from typing import Any
 
 from paceline.clusters.cluster import Cluster
 from paceline.costs.stated import Costs
-from paceline.errors import UsageError
+from paceline.errors import RunFailed
 from paceline.jobs.job import Job
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
-from paceline.runtimes.prepare import check_buffers
+from paceline.jobs.sharding import scoring_batches
+from paceline.records.servers import Updated
+from paceline.records.summary import Observer, Summary
 from paceline.runtimes.randomness import AllStreams, undisturbed
+from paceline.runtimes.session import Evaluate, Export, Save
 from paceline.runtimes.settings import Settings
-from paceline.runtimes.virtual.engine import VirtualEngine
+from paceline.runtimes.virtual.collectives import VirtualCollectives
+from paceline.runtimes.virtual.node import APPLY, CHECKPOINT, EVALUATE, WAIT, Node, explain_deadlock
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.runtimes.virtual.simulation import Simulation
+from paceline.runtimes.virtual.simulation import Simulation, check
+from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies import build_strategy
-from paceline.strategies.base import Strategy
+from paceline.strategies.base import Strategy, SyncPoint
+from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send
 
 
 def simulate(
@@ -66,58 +72,270 @@ def simulate(
             horizon=horizon,
             server_groups=server_groups,
         )
-        return run(simulation, VirtualEngine(simulation))
+        return VirtualEngine(simulation).run()
 
 
-def run(simulation: Simulation, engine: VirtualEngine) -> Summary:
-    """Run to the end; the observer is told."""
-    simulation.observer.started(simulation.started())
-    engine.run()
-    summary = simulation.summary()
-    simulation.observer.finished(summary)
-    return summary
+class VirtualEngine:
+    """Runs nodes until every worker has ended, or until the horizon.
 
+    What a node does alone only moves its own clock, however far ahead; whatever reaches others goes through the
+    timeline, in order of time. A step of N workers costs N resumptions and, with collectives only, no event.
+    """
 
-def check(
-    settings: Settings,
-    job: Job | JobShape,
-    cluster: Cluster,
-    strategy: Strategy,
-    gradients: bool,
-    horizon: float = inf,
-) -> None:
-    """Raise a UsageError for what cannot be simulated, before anything is written."""
-    cluster.check_workers(settings.workers)
-    if gradients and isinstance(job, JobShape):
-        raise UsageError(f"job {job.name!r} is only a shape, without weights; simulate it without gradients")
-    if not gradients and settings.target_accuracy is not None:
-        raise UsageError(
-            f"a target accuracy of {settings.target_accuracy:g} cannot be met without gradients; "
-            "leave it out or simulate with gradients"
-        )
-    if not gradients and settings.evaluate.count:
-        raise UsageError(
-            f"an evaluation every {settings.evaluate} has nothing to evaluate without gradients; "
-            "evaluate never or simulate with gradients"
-        )
-    check_buffers(settings, strategy)
-    if not strategy.served:
-        _check_no_churn(settings, cluster, horizon)
-    elif not horizon > 0:
-        raise UsageError(f"a horizon of {horizon:g} s is too short: give a time such as '0.6 s'")
+    def __init__(
+        self, simulation: Simulation, transport: type[SimulatedTransport] = SimulatedTransport
+    ) -> None:
+        self._simulation, self._compute, self._ready = simulation, simulation.compute, simulation.ready
+        self._collectives = VirtualCollectives(simulation)
+        self._transport = transport(simulation, self._collectives)
+        self._running = len(simulation.workers)
+        self._finished = self._over = False
+        self._by_step = simulation.strategy.sync_point is SyncPoint.EVERY_STEP
+        self._reported = 0
+        shares = simulation.settings.buffers == "rank0" and simulation.shape.buffers > 0
+        self._share_buffers = shares and len(simulation.workers) > 1
+        """Whether every worker takes over rank 0's buffers before each forward."""
+        self._steady = simulation.steady
+        self._steps_per_epoch = simulation.shards.steps_per_epoch
+        # Each carries one effect out, and returns whether the node now has to wait.
+        self._serving: dict[type, Callable[[Node, Any], bool]] = {
+            Send: self._transport.send,
+            Receive: self._transport.receive,
+            Apply: self._update,
+        }
+        self._effects: dict[type, Callable[[Node, Any], bool]] = {
+            Send: self._transport.send,
+            Receive: self._transport.receive,
+            Clock: self._clock,
+            AllReduce: self._collectives.join,
+            Broadcast: self._collectives.join,
+            Evaluate: self._evaluate,
+            Save: self._save,
+            Export: self._export,
+        }
 
+    def run(self) -> Summary:
+        """Run to the end; a RunFailed says which node waits for what where no program can be resumed."""
+        simulation, ready, transport = self._simulation, self._ready, self._transport
+        simulation.observer.started(simulation.started())
+        self._begin()
+        while True:
+            while ready:
+                node = ready.popleft()
+                if node.session is None:
+                    self._serve(node)
+                else:
+                    self._work(node)
+            if self._over or transport.over or not (self._running or transport.pending):
+                break
+            if not transport.proceed():
+                raise RunFailed(explain_deadlock(simulation.workers))
+        for node in simulation.nodes.values():
+            node.program.close()
+        summary = simulation.summary()
+        simulation.observer.finished(summary)
+        return summary
 
-def _check_no_churn(settings: Settings, cluster: Cluster, horizon: float) -> None:
-    """Refuse what needs servers that outlive a worker."""
-    instead = "choose ps, ssp or async"
-    for group in cluster.groups:
-        for setting in group.host.churn:
-            raise UsageError(
-                f"{setting} of host {group.name(0)!r}: strategy {settings.strategy!r} needs every worker at every "
-                f"exchange, so none can start late or leave early; leave it out, or {instead}"
+    def _begin(self) -> None:
+        """Start the servers, then the workers in order of their ranks, each at its time."""
+        simulation, at = self._simulation, self._simulation.timeline.at
+        self._ready.extend(simulation.servers)
+        for node in simulation.workers:
+            if node.starts > 0:
+                at(node.starts, partial(self._start, node))
+            else:
+                self._ready.append(node)
+            if node.dies < inf:
+                at(node.dies, partial(self._die, node))
+        if simulation.horizon < inf:
+            at(simulation.horizon, self._stop)
+
+    def _start(self, node: Node, now: float) -> None:
+        if not node.gone:
+            node.me.now = now
+            self._ready.append(node)
+
+    def _stop(self, now: float) -> None:
+        """The horizon is reached: what is unfinished does not count."""
+        self._over = True
+        for node in self._simulation.workers:
+            if not node.gone:
+                self._close(node, now)
+
+    def _die(self, node: Node, now: float) -> None:
+        if not node.gone:
+            self._close(node, now)
+            self._leave(node, "died", now)
+
+    def _close(self, node: Node, now: float) -> None:
+        """End a worker where it is: its time counts up to now, its open step only if it was complete."""
+        me, ledger = node.me, node.ledger
+        node.program.close()
+        if me.now < now and now > node.starts:
+            ledger.span(WAIT, me.now, now - me.now)
+        me.now = now
+        ledger.is_step = ledger.is_step and me.clock > ledger.clock
+        ledger.close(me.clock)
+
+    def _leave(self, node: Node, how: str, now: float) -> None:
+        """A worker is gone: no other waits for it, and the servers get its last message."""
+        node.gone = True
+        self._running -= 1
+        self._transport.leave(node, how, now)
+        self._collectives.remove(node)
+        if how == "finished" and not self._finished:
+            self._finished = True
+            self._shut_out(now)
+
+    def _shut_out(self, now: float) -> None:
+        """The run is over: end workers that no server has answered yet."""
+        for node in self._simulation.workers:
+            if node.gone or self._collectives.includes(node):
+                continue
+            self._close(node, now)
+            if node.starts < now:
+                self._leave(node, "left", now)
+            else:  # no server knows of it
+                node.gone = True
+                self._running -= 1
+
+    def _work(self, node: Node) -> None:
+        """Run a worker's program until it has to wait."""
+        send, ledger = node.program.send, node.ledger
+        answer, effect = node.answer, node.postponed
+        node.answer = node.postponed = None
+        if effect is not None and self._gradient(node, effect):
+            return
+        while True:
+            try:
+                effect = send(answer)
+            except StopIteration as end:
+                node.ending = end.value
+                ledger.close(node.me.clock)
+                self._leave(node, "finished", node.me.now)
+                return
+            answer = None
+            kind = type(effect)
+            if kind is Gradient:
+                if self._begin_step(node, effect):
+                    return
+            elif kind is Apply:
+                self._apply(node, effect)
+            else:
+                if node.session.at_sync_point and ledger.is_step:  # type: ignore[union-attr]
+                    ledger.close(node.me.clock)
+                if self._effects[kind](node, effect):
+                    return
+                answer, node.answer = node.answer, None
+
+    def _serve(self, node: Node) -> None:
+        """Run a server's program until it has to wait for a message."""
+        try:
+            while True:
+                effect = node.program.send(node.answer)
+                node.answer = None
+                if type(effect) not in self._serving:
+                    raise RunFailed(
+                        f"{node} asks for {type(effect).__name__}; servers only send, receive and apply"
+                    )
+                if self._serving[type(effect)](node, effect):
+                    return
+        except StopIteration:
+            node.gone = True
+
+    def _update(self, node: Node, effect: Apply) -> bool:
+        """A server's step, at the learning rate of the epoch that its samples so far belong to."""
+        me, simulation = node.me, self._simulation
+        epoch = simulation.triggers.epoch(simulation.shards.steps_through(me.seen))
+        self._compute.update(me.rank, epoch, effect.rate)
+        me.version += 1
+        me.seen += sum(credit.samples for credit in effect.gradients)
+        share = me.params.numel() / simulation.shape.size
+        me.now += simulation.costs.update(me.rank, share, len(effect.gradients))
+        self._transport.note(node, Updated(me.now, me.version, effect.gradients))
+        return False
+
+    def _begin_step(self, node: Node, effect: Gradient) -> bool:
+        clock = node.me.clock
+        node.ledger.close(clock)
+        if clock >= node.steps:  # all that its host allows
+            node.program.close()
+            node.ending = "left"
+            self._leave(node, "left", node.me.now)
+            return True
+        if self._share_buffers:
+            node.postponed = effect
+            return self._collectives.join(node, Broadcast(node.me.buffers))
+        return self._gradient(node, effect)
+
+    def _gradient(self, node: Node, effect: Gradient) -> bool:
+        me, ledger, reduce = node.me, node.ledger, effect.reduce
+        clock, rank = me.clock, me.rank
+        if self._steady:
+            times, samples = node.prices[(clock + 1) % self._steps_per_epoch == 0]
+        else:
+            samples = self._simulation.shards.size(rank, clock)
+            times = self._simulation.costs.gradient(rank, samples, clock)
+        data, forward, backward = times
+        start = me.now
+        node.begun = begun = start + data + forward
+        node.ended = ended = begun + backward
+        if ended > node.ends:
+            ledger.unfinished(start, times, node.ends)
+            node.waits_for, me.now = effect, node.ends
+            return True
+        ledger.gradient(start, times, samples)
+        me.samples = samples
+        me.samples_since_sync += samples
+        self._compute.gradient(rank, clock, samples, reduce is not None)
+        if reduce is None:
+            me.now = ended
+            return False
+        return self._collectives.join_gradient(node, effect)
+
+    def _apply(self, node: Node, effect: Apply) -> None:
+        me, session, rank = node.me, node.session, node.me.rank
+        assert session is not None
+        clock, now = me.clock, me.now
+        seconds = node.apply_seconds if self._steady else self._simulation.costs.apply(rank, clock)
+        self._compute.apply(rank, session.position.progress / self._steps_per_epoch, effect.rate)
+        node.ledger.span(APPLY, now, seconds)
+        me.now = now = now + seconds
+        me.clock = clock + 1
+        if rank == 0:
+            progress = clock + 1 if self._by_step else session.position.progress
+            self._simulation.observer.stepped(
+                progress, self._simulation.shards.total(clock), self._compute.loss, now
             )
-    if horizon < inf:
-        raise UsageError(
-            f"a horizon of {horizon:g} s would cut strategy {settings.strategy!r} off in the middle of an exchange; "
-            f"leave it out, or {instead}"
-        )
+
+    def _clock(self, node: Node, _: Clock) -> bool:
+        """A step ends; report how far the servers have come since the last report."""
+        me = node.me
+        me.clock += 1
+        if self._reported < me.seen:
+            progress = self._simulation.shards.steps_through(me.seen)
+            self._simulation.observer.stepped(progress, me.seen - self._reported, self._compute.loss, me.now)
+            self._reported = me.seen
+        return False
+
+    def _evaluate(self, node: Node, effect: Evaluate) -> bool:
+        simulation, rank, share = self._simulation, node.me.rank, self._collectives.share(node)
+        node.answer = self._compute.evaluate(rank, effect.params, effect.buffers, share)
+        samples = sum(map(len, scoring_batches(simulation.shape.test_samples, *share)))
+        return self._spend(node, EVALUATE, simulation.costs.evaluate(rank, samples))
+
+    def _save(self, node: Node, _: Save) -> bool:
+        size = self._simulation.shape.state_bytes
+        return self._spend(node, CHECKPOINT, self._simulation.costs.checkpoint(node.me.rank, size))
+
+    def _export(self, node: Node, effect: Export) -> bool:
+        if self._collectives.share(node)[0] == 0:
+            state = self._compute.export(node.me.rank, effect.params, effect.buffers)
+            if state:
+                self._simulation.recorder.exported(state)
+        return False
+
+    def _spend(self, node: Node, kind: int, seconds: float) -> bool:
+        node.ledger.span(kind, node.me.now, seconds)
+        node.me.now += seconds
+        return False

@@ -1,28 +1,25 @@
 """One simulated run: its nodes and what they are given, built from the settings, and its summary."""
 
 from collections import deque
-from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
+from collections.abc import Sequence
+from functools import partial
 from math import inf
 
 from paceline.clusters.cluster import Cluster
 from paceline.collectives import NATIVE
-from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.network import FlowNetwork
 from paceline.costs.stated import Costs
 from paceline.costs.topology import Topology
-from paceline.errors import RunFailed
+from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Job
 from paceline.jobs.sharding import Shards
 from paceline.records.events import MetricsRow
-from paceline.records.observer import Observer, Started
-from paceline.records.summary import Summary
-from paceline.runtimes.prepare import server_count
+from paceline.records.summary import Observer, Started, Summary
+from paceline.runtimes.prepare import check_buffers, server_count
 from paceline.runtimes.session import Position, Session
 from paceline.runtimes.settings import Settings, Triggers
 from paceline.runtimes.virtual.compute import NoCompute, RealCompute
-from paceline.runtimes.virtual.ledger import StepLedger
-from paceline.runtimes.virtual.node import Node
+from paceline.runtimes.virtual.node import Node, StepLedger
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.timeline import Timeline
@@ -56,6 +53,7 @@ class Simulation:
     ) -> None:
         self.settings, self.cluster, self.costs, self.strategy = settings, cluster, costs, strategy
         self.observer, self.recorder = observer, recorder
+        self.steady = costs.steady
         self._horizon = horizon
         self.horizon = horizon * (1 + NEAR)
         """When the run is over, whatever is unfinished."""
@@ -66,7 +64,12 @@ class Simulation:
         self.triggers = Triggers(settings, self.shards.steps_per_epoch)
         self._metrics, self._step = (tuple(job.metrics), job.step) if isinstance(job, Job) else ((), "")
         servers = server_count(settings, strategy)
-        self.topology, hosts = _place(cluster, servers, server_groups)
+        if server_groups is not None:
+            self.topology = Topology(cluster, by_group=True)
+        else:
+            server_groups = cluster.place_servers(servers)
+            # Messages to servers on other hosts are encrypted.
+            self.topology = Topology(cluster.encrypted(server_groups) if servers else cluster)
         workers = len(self.topology.workers)
         self.compute = NoCompute(self.shape, workers, servers)
         if gradients and isinstance(job, Job):
@@ -74,18 +77,10 @@ class Simulation:
         self._rows: list[MetricsRow] = []
         self.timeline = Timeline(FlowNetwork(self.topology.capacities))
         self.workers: Sequence[Node] = [self._worker(*one) for one in enumerate(self.topology.workers)]
-        self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(hosts)]
+        self.servers: Sequence[Node] = [self._server(*one) for one in enumerate(server_groups)]
+        self.nodes = {node.peer: node for node in (*self.workers, *self.servers)}
         self.ready: deque[Node] = deque()
         """Nodes whose programs can be resumed."""
-
-    @cached_property
-    def nodes(self) -> Mapping[Peer, Node]:
-        return {node.peer: node for node in (*self.workers, *self.servers)}
-
-    @property
-    def all_reduce(self) -> AllReduceCosts:
-        """What sums cost among these links, by the codec where there is one."""
-        return AllReduceCosts(self.settings.collective, self.topology, self.shape.compression)
 
     @property
     def initial_workers(self) -> tuple[int, ...]:
@@ -108,6 +103,7 @@ class Simulation:
             report=self._report,
             stopping=partial(self._stopping, rank),
         )
+        dies = inf if host.dies is None else host.dies
         node = Node(
             peer=Peer("worker", rank),
             host=place,
@@ -117,10 +113,10 @@ class Simulation:
             ledger=StepLedger(partial(self.recorder.stepped, rank) if self.recorder.detailed else None),
             starts=host.start,
             steps=inf if host.steps is None else host.steps,
-            dies=inf if host.dies is None else host.dies,
+            dies=dies,
+            ends=min(dies, self.horizon),
         )
-        node.ends = min(node.dies, self.horizon)
-        if self.costs.steady:
+        if self.steady:
             last = self.shards.steps_per_epoch - 1
             sizes = (self.shards.batch_size(rank), self.shards.size(rank, last))
             node.prices = tuple((self.costs.gradient(rank, size, 0), size) for size in sizes)
@@ -135,7 +131,6 @@ class Simulation:
         return False
 
     def _server(self, rank: int, host: int) -> Node:
-        assert self.strategy.served
         me = self.compute.server(rank)
         me.initial_workers = self.initial_workers
         return Node(peer=Peer("server", rank), host=host, me=me, program=self.strategy.server(me))
@@ -166,7 +161,7 @@ class Simulation:
         return str(self.cluster) if collective == NATIVE else f"{self.cluster}, by {collective}"
 
     def summary(self) -> Summary:
-        totals = [worker.ledger.totals() for worker in self.workers]
+        totals = [worker.ledger.times.totals() for worker in self.workers]
         positions = [worker.session.position for worker in self.workers if worker.session is not None]
         steps = positions[0].progress
         if self.strategy.sync_point is SyncPoint.ON_REQUEST and self.servers:
@@ -192,18 +187,36 @@ class Simulation:
         """How the run ended for the workers that were there at the end; a horizon is a budget too."""
         endings = [worker.ending for worker in self.workers]
         if self._horizon == inf and not any(endings):
-            raise RunFailed(
-                f"no worker is left: all {len(endings)} died, the last at step "
-                f"{max(worker.me.clock for worker in self.workers)}"
-            )
+            step = max(worker.me.clock for worker in self.workers)
+            raise RunFailed(f"no worker is left: all {len(endings)} died, the last at step {step}")
         return next((ending for ending in endings if ending not in (None, "left")), None) or "budget"
 
 
-def _place(
-    cluster: Cluster, servers: int, server_groups: Sequence[int] | None
-) -> tuple[Topology, Sequence[int]]:
-    """The links, and the place of each server; messages to servers on other hosts are encrypted."""
-    if server_groups is not None:
-        return Topology(cluster, by_group=True), server_groups
-    hosts = cluster.place_servers(servers)
-    return Topology(cluster.encrypted(hosts) if servers else cluster), hosts
+def check(
+    settings: Settings,
+    job: Job | JobShape,
+    cluster: Cluster,
+    strategy: Strategy,
+    gradients: bool,
+    horizon: float = inf,
+) -> None:
+    """Raise a UsageError for what cannot be simulated, before anything is written."""
+    cluster.check_workers(settings.workers)
+    if gradients and isinstance(job, JobShape):
+        raise UsageError(f"job {job.name!r} is only a shape, without weights; simulate it without gradients")
+    if not gradients and (settings.target_accuracy is not None or settings.evaluate.count):
+        asked = f"an evaluation every {settings.evaluate}"
+        if settings.target_accuracy is not None:
+            asked = f"a target accuracy of {settings.target_accuracy:g}"
+        raise UsageError(f"{asked} needs gradients; leave it out or simulate with gradients")
+    check_buffers(settings, strategy)
+    if not horizon > 0:
+        raise UsageError(f"a horizon of {horizon:g} s is too short: give a time such as '0.6 s'")
+    churn = [f"{what} of host {g.name(0)!r}" for g in cluster.groups for what in g.host.churn]
+    if horizon < inf:
+        churn.append(f"a horizon of {horizon:g} s")
+    if churn and not strategy.served:
+        raise UsageError(
+            f"{churn[0]} has no place beside strategy {settings.strategy!r}, which needs every worker at every "
+            "exchange; leave it out, or choose ps, ssp or async"
+        )

@@ -23,36 +23,26 @@ class Timeline:
         self.network = network
         self.now = 0.0
         """The time of the last event."""
-        self._heap: list[tuple[float, int, Action]] = []
+        self.planned: list[tuple[float, int, Action]] = []
+        """Scheduled actions, as a heap; ends of transfers are the network's."""
         self._number = count()
 
     def at(self, time: float, action: Action) -> None:
         """Schedule an action; the time must not be over yet."""
-        heapq.heappush(self._heap, (time, next(self._number), action))
+        heapq.heappush(self.planned, (time, next(self._number), action))
 
     def step(self) -> bool:
         """Advance to the next event; False where there is none."""
         arrival = self.network.next_end()
-        planned = self._heap[0][0] if self._heap else inf
+        planned = self.planned[0][0] if self.planned else inf
         if arrival == planned == inf:
             return False
+        self.now = min(arrival, planned)
         if arrival <= planned:
-            self.now = arrival
             self.network.advance(arrival)
         else:
-            self.now = planned
-            _, _, action = heapq.heappop(self._heap)
-            action(planned)
+            heapq.heappop(self.planned)[2](planned)
         return True
-
-    @property
-    def planned(self) -> int:
-        """How many actions are scheduled; ends of transfers do not count."""
-        return len(self._heap)
-
-    def is_quiet_until(self, time: float) -> bool:
-        """Whether no transfer is under way and no action is scheduled before a time."""
-        return self.network.idle and (not self._heap or self._heap[0][0] >= time)
 
 
 def run_transfers(
@@ -69,7 +59,7 @@ def run_transfers(
         begun = ready if ready > free else free
         free = begun + price.seconds
         alone.append((begun, free))
-    if timeline.is_quiet_until(free):
+    if timeline.network.idle and (not timeline.planned or timeline.planned[0][0] >= free):
         done(alone)
     else:
         _share_links(timeline, transfers, done)
@@ -83,8 +73,8 @@ def _share_links(
     def start(place: int, now: float) -> None:
         if place == len(transfers):
             done(intervals)
-            return
-        timeline.at(max(now, transfers[place][0]), lambda begun: stage(place, 0, begun, begun))
+        else:
+            timeline.at(max(now, transfers[place][0]), lambda begun: stage(place, 0, begun, begun))
 
     def stage(place: int, number: int, begun: float, now: float) -> None:
         stages = transfers[place][1].stages

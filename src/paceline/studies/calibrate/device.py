@@ -3,6 +3,7 @@
 import socket
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from time import monotonic
 
@@ -15,6 +16,7 @@ from paceline.records.folder import environment
 from paceline.records.load import LoadMeter, usable_cores
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.studies.calibrate.device_fit import DeviceFit, fit_device
+from paceline.studies.calibrate.layers import draw_layer
 from paceline.studies.calibrate.measure import (
     MeasuredNetwork,
     measure,
@@ -22,7 +24,7 @@ from paceline.studies.calibrate.measure import (
     measure_limits,
     measure_page,
 )
-from paceline.studies.calibrate.networks import MOST_WORK, draw_layer, draw_network
+from paceline.studies.calibrate.networks import MOST_WORK, draw_network
 from paceline.studies.calibrate.quiet import WINDOW, CalibrationObserver, QuietMachine
 
 USUAL_SECONDS = 180.0
@@ -34,20 +36,21 @@ WHOLE_EVERY = 3
 FEWEST_NETWORKS = 8
 SEED = 1_000_003
 
+Measured = list[MeasuredNetwork]
+
 
 def calibrate_device(
-    seconds: float | None = None,
+    seconds: float | None,
     threads: int | None = None,
     name: str | None = None,
     *,
-    observer: CalibrationObserver | None = None,
+    observer: CalibrationObserver,
     busy: bool = False,
 ) -> tuple[Profile, DeviceFit]:
     """Measure for so many seconds, fit, which takes a few seconds more, and make a new profile of this machine.
 
-    None is the usual time, number of threads or host name. Sets torch's number of threads in this process and puts it
-    back. Waits until nothing else computes, measures again what was disturbed, and raises RunFailed where that takes
-    too long; unless a ``busy`` machine is accepted.
+    None is the usual time, number of threads or host name. Waits until nothing else computes, measures again what was
+    disturbed, and raises RunFailed where that takes too long; unless a ``busy`` machine is accepted.
     """
     seconds, threads = USUAL_SECONDS if seconds is None else seconds, check_threads(threads)
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
@@ -57,7 +60,6 @@ def calibrate_device(
         )
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
-    observer = observer or CalibrationObserver()
     try:
         quiet = QuietMachine(LoadMeter(wanted=threads), observer, busy=busy)
         limits, page = quiet.measure(lambda: (measure_limits(), measure_page()))
@@ -66,49 +68,44 @@ def calibrate_device(
         device, found = fit_device(networks, layers, limits, page)
     finally:
         torch.set_num_threads(before)
-    profile = mark_disturbed(make_profile(device, threads, name), quiet.disturbance)
-    return (
-        replace(profile, cipher=measure_cipher()),
-        replace(found, threads=threads, disturbed=quiet.disturbance),
-    )
+    profile = replace(make_profile(device, threads, name), cipher=measure_cipher())
+    disturbed = quiet.disturbance
+    return mark_disturbed(profile, disturbed), replace(found, threads=threads, disturbed=disturbed)
 
 
 def _measure_networks(
     seconds: float, observer: CalibrationObserver, quiet: QuietMachine
-) -> tuple[list[MeasuredNetwork], list[MeasuredNetwork]]:
-    """Random networks and single layers, as many as there is time for.
-
-    The first networks are small, so that a short time has several. They are measured a few at a time, so that few have
-    to be measured again.
-    """
+) -> tuple[Measured, Measured]:
+    """Random networks and single layers, as many as there is time for, a few at a time."""
     begun = monotonic() - quiet.lost
-    networks: list[MeasuredNetwork] = []
-    layers: list[MeasuredNetwork] = []
-
-    def some() -> tuple[list[MeasuredNetwork], list[MeasuredNetwork]]:
-        few: list[MeasuredNetwork] = []
-        single: list[MeasuredNetwork] = []
-        start = monotonic()
-        while not few or monotonic() - start < WINDOW:
-            number = len(networks) + len(few)
-            torch.manual_seed(SEED + number)
-            work = MOST_WORK if seconds >= 30 and number >= FEWEST_NETWORKS else MOST_WORK / 100
-            few.append(measure(*draw_network(SEED + number, work), whole=number % WHOLE_EVERY == 0))
-        end = start + (monotonic() - start) / (1 - LAYERS_SHARE)
-        while monotonic() < end:
-            number = len(layers) + len(single)
-            single.append(measure(*draw_layer(SEED + 500_000 + number, number), whole=False))
-        return few, single
-
+    networks: Measured = []
+    layers: Measured = []
     with torch.random.fork_rng(devices=()):
         while (spent := monotonic() - begun - quiet.lost) < seconds or len(networks) < FEWEST_NETWORKS:
             if spent > 10 * seconds + 60:
                 raise RunFailed(f"only {len(networks)} networks could be measured in {spent:.0f} s")
-            few, single = quiet.measure(some)
+            few, single = quiet.measure(partial(_measure_few, len(networks), len(layers), seconds >= 30))
             networks += few
             layers += single
             observer.progressed(min(1.0, spent / seconds), f"{len(networks)} networks")
     return networks, layers
+
+
+def _measure_few(networks: int, layers: int, long: bool) -> tuple[Measured, Measured]:
+    """The next ones after so many. The first networks are small, so that a short time has several."""
+    few: Measured = []
+    single: Measured = []
+    start = monotonic()
+    while not few or monotonic() - start < WINDOW:
+        number = networks + len(few)
+        torch.manual_seed(SEED + number)
+        work = MOST_WORK if long and number >= FEWEST_NETWORKS else MOST_WORK / 100
+        few.append(measure(*draw_network(SEED + number, work), whole=number % WHOLE_EVERY == 0))
+    end = start + (monotonic() - start) / (1 - LAYERS_SHARE)
+    while monotonic() < end:
+        number = layers + len(single)
+        single.append(measure(*draw_layer(SEED + 500_000 + number, number), whole=False))
+    return few, single
 
 
 def check_threads(threads: int | None) -> int:
@@ -123,19 +120,18 @@ def check_threads(threads: int | None) -> int:
 def check_out(out: Path) -> None:
     """Refuse a place where no profile can be written, before minutes are spent on measuring."""
     if out.is_dir() or not out.parent.is_dir():
-        what = "is a folder" if out.is_dir() else f"lies in {out.parent}, which is no folder"
-        raise UsageError(f"{out} {what}; give the name of a file, for example {DEFAULT_PATH}")
+        raise UsageError(f"{out} is a folder, or lies in none; give a file, for example {DEFAULT_PATH}")
 
 
-def make_profile(device: FittedDevice, threads: int, name: str | None = None) -> Profile:
+def make_profile(device: FittedDevice, threads: int, name: str | None) -> Profile:
     """A profile of the device alone, on this machine."""
     here = environment()
+    machine = {part: here[part] for part in ("cpu", "cores", "usable_cores", "memory_bytes", "platform")}
     return Profile(
         name=name or socket.gethostname(),
         made=now(),
         versions={part: str(here[part]) for part in ("paceline", "torch", "python")},
-        machine={part: here[part] for part in ("cpu", "cores", "usable_cores", "memory_bytes", "platform")}
-        | {"threads": threads},
+        machine=machine | {"threads": threads},
         device=device.to_json(),
     )
 

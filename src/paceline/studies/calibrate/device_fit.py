@@ -30,12 +30,12 @@ from paceline.studies.calibrate.measure import PACE, MeasuredNetwork, TimedOpera
 MOST_POINTS = {"convolution": 1100, "product": 300}
 USUAL_POINTS = 60
 MOST_CHOSEN = 300
-"""Points by which it is chosen how smooth a curve is."""
+"""Points by which it is chosen how smooth a curve is, at most."""
 FEWEST_POINTS = 3
 """Of an operator that gets a curve of its own: few tell its rate, and the roofline how its time grows."""
 FEWEST_CHOSEN = 16
-"""Points by which it can be chosen how smooth a curve is; fewer are taken to be noisy."""
 FEW = Smoothness(noise=0.1)
+"""Of a curve by fewer points: they are taken to be noisy."""
 MARGIN = 1.15
 """How far above the measured peak an operator may be before its measurement is called impossible."""
 FEWEST_OPERATORS = 6
@@ -43,6 +43,8 @@ FEWEST_OPERATORS = 6
 ODD = 1.0
 """Logarithm of the factor by which a call may be off the curve before it counts less."""
 FOLDS = 5
+RATED: tuple[Kind, ...] = ("convolution", "product", "attention", "recurrence")
+"""Kinds whose rate of operations is worth showing."""
 TYPICAL = 1e-3
 """Seconds of a call that is measured as exactly as most."""
 
@@ -68,21 +70,20 @@ class DeviceFit:
     threads: int = 1
     networks: int
     layers: int
-    """Single layers that were measured, beside the random networks."""
     operators: int
-    """Calls of operators behind the fit."""
+    """Calls of operators in these networks and single layers."""
     dropped: int
     """Impossible measurements (faster than the peak, or no time at all), which are left out."""
     flops: float
-    """The best rate that was seen, operations a second."""
+    """Peak, operations a second."""
     bandwidth: float
     """Of memory, bytes a second."""
     residuals: Mapping[Kind, tuple[float, float]]
-    """By kind: the error of a call that the curve has not seen."""
+    """Errors of calls that the curve has not seen."""
     rates: Mapping[Kind, tuple[float, float]]
-    """By kind: operations a second, the 10th and the 98th percentile."""
+    """Operations a second, the 10th and the 98th percentile."""
     steps: tuple[float, float]
-    """The error of whole steps of networks that were left out of the fit."""
+    """Errors of whole steps of networks that were left out of the fit."""
     spread: float
     """Standard deviation of the logarithm of (measured / predicted) of these."""
     disturbed: str = ""
@@ -93,15 +94,16 @@ def fit_device(
     networks: Sequence[MeasuredNetwork], layers: Sequence[MeasuredNetwork], limits: DevicePeaks, page: float
 ) -> tuple[FittedDevice, DeviceFit]:
     """Fit everything; raises RunFailed where too many measurements are impossible."""
-    measured = at_usual_pace([*networks, *layers])
+    measured = _at_usual_pace([*networks, *layers])
     points, dropped = _points(measured, limits, page)
     if not points or dropped > 0.2 * (len(points) + dropped):
         raise RunFailed(
             f"{dropped} of {len(points) + dropped} measurements are impossible (faster than the measured peak of "
             f"{limits.flops / 1e9:.0f} GFLOP/s, or no time at all); the machine is too busy: calibrate again"
         )
-    named, off = _named(points), step_errors(measured, limits, page)
+    off = step_errors(measured, limits, page)
     device, missed = _fit(measured, points, limits, page)
+    named = _named(points)
     device = replace(device, spread=_root_mean_square(off), doubts=_left_out_errors(named, limits), _known={})
     found = DeviceFit(
         networks=len(networks),
@@ -118,25 +120,7 @@ def fit_device(
     return device, found
 
 
-def _fit(
-    measured: Sequence[MeasuredNetwork], points: Iterable[CurvePoint], limits: DevicePeaks, page: float
-) -> tuple[FittedDevice, dict[Kind, list[float]]]:
-    """The device by these networks and their calls; and by kind the errors of curves on what they have not seen."""
-    named = _named(points)
-    curves, missed = _curves(named, limits)
-    device = FittedDevice(
-        limits=limits,
-        peak=limits.flops,
-        curves=curves,
-        kinds={kind: _joint_curve(list(operators.values()), limits) for kind, operators in named.items()},
-        overheads={phase: _overhead(measured, phase) for phase in get_args(Phase)},
-        fresh=_fresh(measured, page),
-        spread=0.0,
-    )
-    return device, missed
-
-
-def at_usual_pace(measured: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:
+def _at_usual_pace(measured: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:
     """The times as they would be if the machine had always been as fast as it usually was."""
     usual, found = median(one.pace for one in measured), []
     for one in measured:
@@ -149,28 +133,22 @@ def at_usual_pace(measured: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:
 def _points(
     measured: Iterable[MeasuredNetwork], limits: DevicePeaks, page: float
 ) -> tuple[list[CurvePoint], int]:
+    """One for calls of the same sizes in one step, of which a recurrent layer makes hundreds; and how many are none."""
     points, dropped = [], 0
     for index, one in enumerate(measured):
         moved = bytes_moved(timed.operator for timed in one.operators)
-        for timed in _alike_as_one(one.operators):
+        alike: dict[Operator, list[TimedOperator]] = defaultdict(list)
+        for timed in one.operators:
+            alike[replace(timed.operator, module="")].append(timed)
+        for operator, calls in alike.items():
+            seconds, faults = median(call.seconds for call in calls), median(call.faults for call in calls)
             # First touches are priced apart; what is left is at least some of it.
-            seconds = max(timed.seconds - timed.faults * page, 0.3 * timed.seconds)
-            if seconds <= 0 or timed.operator.flops > MARGIN * limits.flops * seconds:
+            seconds = max(seconds - faults * page, 0.3 * seconds)
+            if seconds <= 0 or operator.flops > MARGIN * limits.flops * seconds:
                 dropped += 1
             else:
-                points.append(CurvePoint(timed.operator, seconds, index, moved))
+                points.append(CurvePoint(operator, seconds, index, moved))
     return points, dropped
-
-
-def _alike_as_one(calls: Iterable[TimedOperator]) -> list[TimedOperator]:
-    """Calls of the same sizes in one step, of which a recurrent layer makes hundreds, as one with their median."""
-    groups: dict[Operator, list[TimedOperator]] = defaultdict(list)
-    for timed in calls:
-        groups[replace(timed.operator, module="")].append(timed)
-    return [
-        TimedOperator(operator, median(one.seconds for one in found), median(one.faults for one in found))
-        for operator, found in groups.items()
-    ]
 
 
 def _named(points: Iterable[CurvePoint]) -> Named:
@@ -180,36 +158,50 @@ def _named(points: Iterable[CurvePoint]) -> Named:
     return {kind: kinds[kind] for kind in get_args(Kind) if kind in kinds}
 
 
-def _curves(named: Named, limits: DevicePeaks) -> tuple[dict[str, FittedCurve], dict[Kind, list[float]]]:
-    """By operator; and by kind their errors on what they have not seen."""
+def _fit(
+    measured: Sequence[MeasuredNetwork], points: Iterable[CurvePoint], limits: DevicePeaks, page: float
+) -> tuple[FittedDevice, dict[Kind, list[float]]]:
+    """The device by these networks and their calls; and by kind the errors of curves on what they have not seen."""
     curves: dict[str, FittedCurve] = {}
-    missed: dict[Kind, list[float]] = {}
+    missed: dict[Kind, list[float]] = defaultdict(list)
+    named = _named(points)
     for kind, operators in named.items():
-        for name, points in operators.items():
-            if len(points) < FEWEST_POINTS:
-                continue
-            found = _some(points, MOST_POINTS.get(kind, USUAL_POINTS))
-            places, values, reach = _arrays(found, limits)
-            # A call of a few microseconds is measured less exactly than one of milliseconds, and matters less.
-            doubts = np.clip((TYPICAL / np.array([point.seconds for point in found])) ** 0.5, 0.25, 4.0)
-            some = slice(None, None, -(-len(found) // MOST_CHOSEN))
-            few = len(found) < FEWEST_CHOSEN
-            choice = FEW if few else best_smoothness(places[some], values[some], reach, doubts[some])
-            _, errors = fit_curve(places, values, reach, choice, doubts)
-            # A call that something interrupted should not bend the curve.
-            doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
-            curves[name], errors = fit_curve(places, values, reach, choice, doubts)
-            missed.setdefault(kind, []).extend(errors.tolist())
-    return curves, missed
+        for name, found in operators.items():
+            if len(found) >= FEWEST_POINTS:
+                curves[name], errors = _fit_points(_some(found, MOST_POINTS.get(kind, USUAL_POINTS)), limits)
+                missed[kind] += errors.tolist()
+    device = FittedDevice(
+        limits=limits,
+        peak=limits.flops,
+        curves=curves,
+        kinds={kind: _joint_curve(list(operators.values()), limits) for kind, operators in named.items()},
+        overheads={phase: _overhead(measured, phase) for phase in get_args(Phase)},
+        fresh=_fresh(measured, page),
+        spread=0.0,
+    )
+    return device, missed
+
+
+def _fit_points(points: Sequence[CurvePoint], limits: DevicePeaks) -> tuple[FittedCurve, np.ndarray]:
+    """The curve of an operator, and by how much each point is off the curve through all others."""
+    places, values, reach = _arrays(points, limits)
+    # A call of a few microseconds is measured less exactly than one of milliseconds, and matters less.
+    doubts = np.clip((TYPICAL / np.array([point.seconds for point in points])) ** 0.5, 0.25, 4.0)
+    some = slice(None, None, -(-len(points) // MOST_CHOSEN))
+    few = len(points) < FEWEST_CHOSEN
+    choice = FEW if few else best_smoothness(places[some], values[some], reach, doubts[some])
+    _, errors = fit_curve(places, values, reach, choice, doubts)
+    # A call that something interrupted should not bend the curve.
+    doubts = np.where(np.abs(errors) > ODD, 10 * doubts, doubts)
+    return fit_curve(places, values, reach, choice, doubts)
 
 
 def _some(points: list[CurvePoint], most: int) -> list[CurvePoint]:
-    """At most so many, longer calls rather than shorter ones, by exponential races."""
+    """At most so many, longer calls rather than shorter ones."""
     if len(points) <= most:
         return points
-    random = Random(0)  # noqa: S311
-    ranks = [random.random() ** (point.seconds**-0.3) for point in points]
-    chosen = sorted(range(len(points)), key=ranks.__getitem__, reverse=True)[:most]
+    weights = np.array([point.seconds for point in points]) ** 0.3
+    chosen = np.random.default_rng(0).choice(len(points), most, replace=False, p=weights / weights.sum())
     return [points[place] for place in chosen]
 
 
@@ -239,8 +231,7 @@ def _left_out_errors(named: Named, limits: DevicePeaks) -> dict[str, float]:
         for name, found in operators.items():
             places, values, _ = _arrays(found, limits)
             levels.append(float(values.mean()))
-            others = [other for other_name, other in operators.items() if other_name != name]
-            if others:
+            if others := [other for other_name, other in operators.items() if other_name != name]:
                 error = values - _joint_curve(others, limits)(places.tolist())
                 doubts[kind].append(float(error.mean()))
     usual = [one for off in doubts.values() for one in off]
@@ -314,8 +305,7 @@ def _shares(logarithms: Sequence[float]) -> tuple[float, float]:
 def _rates(named: Named) -> dict[Kind, tuple[float, float]]:
     rates: dict[Kind, tuple[float, float]] = {}
     for kind, operators in named.items():
-        points = [point for found in operators.values() for point in found]
-        if kind in ("convolution", "product", "attention", "recurrence"):
-            low, high = np.quantile([one.operator.flops / one.seconds for one in points], (0.1, 0.98))
-            rates[kind] = float(low), float(high)
+        if kind in RATED:
+            found = [one.operator.flops / one.seconds for points in operators.values() for one in points]
+            rates[kind] = float(np.quantile(found, 0.1)), float(np.quantile(found, 0.98))
     return rates

@@ -1,12 +1,12 @@
 """Random convolutional networks, layer by layer within a limit of work."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import exp, log, log2, prod
 from random import Random
 
-import torch
 from torch import Tensor, nn
+
+from paceline.jobs.models.layers import Branches, after
 
 SIDES = (4, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 96, 128, 160, 224)
 KERNELS = (
@@ -16,8 +16,7 @@ KERNELS = (
     *((7, 7), (7, 7), (11, 11)),
     *((1, 7), (7, 1), (1, 3), (3, 1)),
 )
-LARGE = ((3, 3), (3, 3), (3, 3), (5, 5), (5, 5), (7, 7), (7, 7), (9, 9))
-"""Kernels of depthwise convolutions."""
+DEPTHWISE_KERNELS = ((3, 3), (3, 3), (3, 3), (5, 5), (5, 5), (7, 7), (7, 7), (9, 9))
 MOST_ELEMENTS = 12_000_000
 """Of one tensor: 48 MB, above what an allocator keeps for reuse."""
 
@@ -31,37 +30,30 @@ class ImageNetwork:
     work: float
     """Floating-point operations that one layer's forward may take."""
     channels: int
-    sides: tuple[int, int]
+    sides: list[int]
     layers: list[nn.Module] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._padded = self.random.random() < 0.8
+        self._padded = self._chance(0.8)
 
     @property
     def elements(self) -> int:
         return self.samples * self.channels * prod(self.sides)
 
-    def add(self, layer: nn.Module, channels: int, sides: tuple[int, int]) -> None:
-        """Add a layer, and what usually follows it."""
-        self.layers.append(layer)
-        self.channels, self.sides = channels, sides
-        self._follow_up()
+    def _chance(self, share: float) -> bool:
+        return self.random.random() < share
 
     def convolve(self) -> None:
-        """Add a convolution with its usual norm and activation, if one fits."""
+        """Add convolutions with their usual norm and activation, if they fit."""
         chance = self.random.random()
-        if chance < 0.08 and self._upsample():
-            return
-        if chance > 0.94 and self._invert():
-            return
-        found = self._draw_convolution()
-        if found is None:
+        fits = (chance < 0.08 and self._upsample()) or (chance > 0.94 and self._invert())
+        if fits or (found := self._draw_convolution()) is None:
             return
         layer, sides = found
-        if self.random.random() < 0.15 and layer.stride == (1, 1) and sides == self.sides:
+        if self._chance(0.15) and layer.stride == (1, 1) and sides == self.sides:
             self._branch(layer)
         else:
-            self.add(layer, layer.out_channels, sides)
+            self._add(layer, layer.out_channels, sides)
 
     def pool(self) -> None:
         """Add a pooling layer, if the images are large enough."""
@@ -69,105 +61,95 @@ class ImageNetwork:
             return
         kind = self.random.choice((nn.MaxPool2d, nn.MaxPool2d, nn.AvgPool2d))
         kernel, stride = self.random.choice(((2, 2), (3, 2), (3, 1), (3, 2), (2, 2), (5, 3)))
-        padding = 1 if kernel == 3 and self.random.random() < 0.5 else 0
+        padding = 1 if kernel == 3 and self._chance(0.5) else 0
         self.layers.append(kind(kernel, stride=stride, padding=padding))
-        height, width = ((side + 2 * padding - kernel) // stride + 1 for side in self.sides)
-        self.sides = height, width
+        self.sides = after(self.sides, kernel, stride, padding)
+
+    def finish(self, classes: int) -> nn.Module:
+        features = self.channels * prod(self.sides)
+        if self._chance(0.6) or 2.0 * self.samples * features * classes > self.work:
+            self.layers.append(nn.AdaptiveAvgPool2d(1))
+            features = self.channels
+        self.layers.append(nn.Flatten())
+        hidden = log_uniform(self.random, 16, 1024)
+        if self._chance(0.4) and 2.0 * self.samples * features * hidden < self.work:
+            self.layers += [nn.Linear(features, hidden), nn.ReLU(inplace=self._chance(0.5))]
+            features = hidden
+        return nn.Sequential(*self.layers, nn.Linear(features, classes))
 
     def _upsample(self) -> bool:
         """Add a transposed convolution; whether it fits."""
         outputs = max(4, round(self.channels * self.random.choice((0.25, 0.5, 0.5, 1))))
         kernel, padding = self.random.choice(((2, 0), (2, 0), (4, 1), (3, 1)))
         stride = self.random.choice((1, 2)) if kernel == 3 else 2
-        height, width = ((side - 1) * stride - 2 * padding + kernel for side in self.sides)
+        sides = [(side - 1) * stride - 2 * padding + kernel for side in self.sides]
         flops = 2.0 * self.elements * outputs * kernel**2
-        if flops > self.work or self.samples * outputs * height * width > MOST_ELEMENTS / 2:
-            return False
-        bias = self.random.random() < 0.5
-        layer = nn.ConvTranspose2d(self.channels, outputs, kernel, stride, padding, bias=bias)
-        self.add(layer, outputs, (height, width))
-        return True
+        fits = flops <= self.work and self.samples * outputs * prod(sides) <= MOST_ELEMENTS / 2
+        if fits:
+            bias = self._chance(0.5)
+            layer = nn.ConvTranspose2d(self.channels, outputs, kernel, stride, padding, bias=bias)
+            self._add(layer, outputs, sides)
+        return fits
 
     def _invert(self) -> bool:
         """Add some inverted blocks; whether they fit."""
         kernel, wider = self.random.choice((3, 5, 7, 7)), self.random.choice((2, 4))
-        if min(self.sides) < 2 or self.channels < 8 or wider * self.elements > MOST_ELEMENTS / 2:
-            return False
-        if 2.0 * self.elements * self.channels * wider > self.work:
-            return False
-        blocks = self.random.randint(1, 3)
-        self.layers += [InvertedBlock(self.channels, kernel, wider) for _ in range(blocks)]
-        return True
+        fits = min(self.sides) >= 2 and self.channels >= 8 and wider * self.elements <= MOST_ELEMENTS / 2
+        fits = fits and 2.0 * self.elements * self.channels * wider <= self.work
+        if fits:
+            blocks = self.random.randint(1, 3)
+            self.layers += [InvertedBlock(self.channels, kernel, wider) for _ in range(blocks)]
+        return fits
 
-    def finish(self, classes: int) -> nn.Module:
-        features = self.channels * prod(self.sides)
-        if self.random.random() < 0.6 or 2.0 * self.samples * features * classes > self.work:
-            self.layers.append(nn.AdaptiveAvgPool2d(1))
-            features = self.channels
-        self.layers.append(nn.Flatten())
-        hidden = log_uniform(self.random, 16, 1024)
-        if self.random.random() < 0.4 and 2.0 * self.samples * features * hidden < self.work:
-            self.layers += [nn.Linear(features, hidden), nn.ReLU(inplace=self.random.random() < 0.5)]
-            features = hidden
-        return nn.Sequential(*self.layers, nn.Linear(features, classes))
-
-    def _draw_convolution(self) -> tuple[nn.Conv2d, tuple[int, int]] | None:
+    def _draw_convolution(self) -> tuple[nn.Conv2d, list[int]] | None:
         """One that the images and the limit allow, with the sides of its result; the first of 30 that fits."""
         for _ in range(30):
             outputs, groups = self._draw_channels()
-            kernel = self.random.choice(LARGE if groups == self.channels > 1 else KERNELS)
-            stride = self._draw_stride(max(kernel))
+            kernel = self.random.choice(DEPTHWISE_KERNELS if groups == self.channels > 1 else KERNELS)
+            stride = 4 if max(kernel) >= 7 and self._chance(0.2) else 2 if self._chance(0.22) else 1
             tall, broad = (k // 2 if self._padded or k > min(self.sides) else 0 for k in kernel)
-            height, width = (
-                (side + 2 * p - k) // stride + 1
-                for side, p, k in zip(self.sides, (tall, broad), kernel, strict=True)
-            )
+            height = after(self.sides, kernel[0], stride, tall)[0]
+            width = after(self.sides, kernel[1], stride, broad)[1]
             size = self.samples * outputs * height * width
             flops = 2.0 * size * self.channels // groups * prod(kernel)
             fits = max(kernel) <= 2 * min(self.sides) and min(height, width) >= 1
             if fits and flops <= self.work and size <= MOST_ELEMENTS:
-                bias = self.random.random() < 0.5
-                layer = nn.Conv2d(
-                    self.channels, outputs, kernel, stride, (tall, broad), groups=groups, bias=bias
-                )
-                return layer, (height, width)
+                bias = self._chance(0.5)
+                padding = tall, broad
+                layer = nn.Conv2d(self.channels, outputs, kernel, stride, padding, groups=groups, bias=bias)
+                return layer, [height, width]
         return None
 
-    def _draw_stride(self, kernel: int) -> int:
-        if kernel >= 7 and self.random.random() < 0.2:
-            return 4
-        return 2 if self.random.random() < 0.22 else 1
-
     def _draw_channels(self) -> tuple[int, int]:
-        """Channels out, and groups."""
+        """Channels out, mostly about as many as come in and more where images are smaller; and groups."""
         chance = self.random.random()
         if chance < 0.12 and self.channels >= 16:
             return self.channels, self.channels
-        outputs = self._draw_outputs()
+        if self.channels > 3 and self._chance(0.6):
+            outputs = max(4, round(self.channels * self.random.choice((0.25, 0.5, 1, 1, 1, 2, 2, 4))))
+        else:
+            most = max(16, min(2048, 16384 // min(self.sides)))
+            outputs = nice(self.random, max(4, most / 64), most)
         groups = self.random.choice((2, 4, 8))
         if chance < 0.16 and self.channels % groups == 0 and min(self.channels, outputs) >= 8 * groups:
             return outputs // groups * groups, groups
         return outputs, 1
 
-    def _draw_outputs(self) -> int:
-        """Mostly about as many as the input has, and more where images are smaller."""
-        if self.channels > 3 and self.random.random() < 0.6:
-            return max(4, round(self.channels * self.random.choice((0.25, 0.5, 1, 1, 1, 2, 2, 4))))
-        most = max(16, min(2048, 16384 // min(self.sides)))
-        return nice(self.random, max(4, most / 64), most)
-
-    def _follow_up(self) -> None:
+    def _add(self, layer: nn.Module, channels: int, sides: list[int]) -> None:
+        """Add a layer, and the norm and the activation that usually follow it."""
+        self.layers.append(layer)
+        self.channels, self.sides = channels, sides
         chance = self.random.random()
-        if chance < 0.42 and self.elements > self.channels:
-            self.layers.append(nn.BatchNorm2d(self.channels))
+        if chance < 0.42 and self.elements > channels:
+            self.layers.append(nn.BatchNorm2d(channels))
         elif chance < 0.57:
-            groups = [many for many in (1, 2, 4, 8, 16, 32) if self.channels % many == 0]
-            self.layers.append(nn.GroupNorm(self.random.choice(groups), self.channels))
-        elif chance < 0.6 and min(self.sides) > 1:
-            self.layers.append(nn.InstanceNorm2d(self.channels, affine=self.random.random() < 0.5))
+            groups = [many for many in (1, 2, 4, 8, 16, 32) if channels % many == 0]
+            self.layers.append(nn.GroupNorm(self.random.choice(groups), channels))
+        elif chance < 0.6 and min(sides) > 1:
+            self.layers.append(nn.InstanceNorm2d(channels, affine=self._chance(0.5)))
         chance = self.random.random()
         if chance < 0.8:
-            self.layers.append(nn.ReLU(inplace=self.random.random() < 0.5))
+            self.layers.append(nn.ReLU(inplace=self._chance(0.5)))
         elif chance < 0.95:
             self.layers.append(self.random.choice((nn.GELU, nn.SiLU, nn.Hardswish, nn.Sigmoid, nn.Tanh))())
         elif chance < 0.98:
@@ -175,11 +157,12 @@ class ImageNetwork:
 
     def _branch(self, layer: nn.Conv2d) -> None:
         """Add the convolution with a shortcut where channels allow it, or with a second branch beside it."""
-        if layer.out_channels == self.channels and self.random.random() < 0.5:
+        if layer.out_channels == self.channels and self._chance(0.5):
             self.layers.append(Shortcut(layer))
-            return
-        self.layers.append(ParallelBranches([layer, nn.Sequential(nn.MaxPool2d(3, stride=1, padding=1))]))
-        self.channels += layer.out_channels
+        else:
+            pool = nn.MaxPool2d(3, stride=1, padding=1)
+            self.layers.append(Branches({"convolution": layer, "pool": pool}))
+            self.channels += layer.out_channels
 
 
 def draw_images(
@@ -191,7 +174,7 @@ def draw_images(
     side = random.choice(fitting or SIDES[:1])
     channels = channels or nice(random, max(8, 256 / side), max(16, min(1024, 8192 // side)))
     width = side if random.random() < 0.85 else max(4, side - random.randrange(4))
-    drawing = ImageNetwork(random, samples, work, channels, (side, width))
+    drawing = ImageNetwork(random, samples, work, channels, [side, width])
     for _ in range(random.randint(2, 8)):
         drawing.convolve()
         if random.random() < 0.2:
@@ -216,8 +199,6 @@ def log_uniform(random: Random, low: float, high: float) -> int:
 
 
 class Shortcut(nn.Module):
-    """The input plus what a branch makes of it."""
-
     def __init__(self, branch: nn.Module) -> None:
         super().__init__()
         self.branch = branch
@@ -227,29 +208,14 @@ class Shortcut(nn.Module):
         return result
 
 
-class ParallelBranches(nn.Module):
-    """What several branches make of the same input, their channels side by side."""
-
-    def __init__(self, branches: Sequence[nn.Module]) -> None:
-        super().__init__()
-        self.branches = nn.ModuleList(branches)
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return torch.cat([branch(inputs) for branch in self.branches], dim=1)
-
-
 class InvertedBlock(nn.Module):
     """A wide depthwise convolution, then linear layers over the channels of each pixel."""
 
     def __init__(self, channels: int, kernel: int, wider: int) -> None:
         super().__init__()
         self.spatial = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=channels)
-        self.inner = nn.Sequential(
-            nn.LayerNorm(channels),
-            nn.Linear(channels, wider * channels),
-            nn.GELU(),
-            nn.Linear(wider * channels, channels),
-        )
+        inner, outer = nn.Linear(channels, wider * channels), nn.Linear(wider * channels, channels)
+        self.inner = nn.Sequential(nn.LayerNorm(channels), inner, nn.GELU(), outer)
         self.first = wider != 2
 
     def forward(self, inputs: Tensor) -> Tensor:

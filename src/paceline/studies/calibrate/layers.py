@@ -18,9 +18,8 @@ from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.studies.calibrate.images import log_uniform
 
-MOST_ELEMENTS = 2**20
-"""Of a layer's input."""
-FEWEST = 2**9
+FEWEST, MOST = 2**9, 2**20
+"""Elements of a layer's input."""
 
 Call = Callable[[Any, Tensor], Any]
 
@@ -33,7 +32,7 @@ class LayerCase:
     sides: int = 2
     """Dimensions of an input behind samples and channels: 2 is an image, 0 a vector; -1 a sequence, channels last."""
     call: Call = lambda layer, inputs: layer(inputs)
-    most: int = MOST_ELEMENTS
+    most: int = MOST
     """Elements of an input at most: fewer where a layer does much with each."""
 
     def shape(self, random: Random) -> tuple[int, ...]:
@@ -59,19 +58,24 @@ class SingleLayer(nn.Module):
         return self.call(self.layer, inputs * self.scale)
 
 
+def draw_layer(seed: int, number: int) -> tuple[Traceable, int]:
+    """The layers of the table one after the other, at sizes of the seed."""
+    return layer_subject(list(LAYERS)[number % len(LAYERS)], Random(seed))  # noqa: S311
+
+
 def layer_subject(name: str, random: Random) -> tuple[Traceable, int]:
     """A row of the table at random sizes, and how many samples it is given."""
     row = LAYERS[name]
     samples, *shape = row.shape(random)
     channels = shape[-1] if row.sides == -1 else shape[0]
-    subject = Traceable(
-        name=name,
-        model=lambda: SingleLayer(row.make(channels), row.call),
-        loss=_mean,
-        batch=partial(_batch, tuple(shape)),
-        optimizer=Sgd(),
-    )
-    return subject, samples
+
+    def batch(samples: int) -> Batch:
+        return torch.rand(samples, *shape), torch.zeros(samples)
+
+    def model() -> nn.Module:
+        return SingleLayer(row.make(channels), row.call)
+
+    return Traceable(name=name, model=model, loss=_mean, batch=batch, optimizer=Sgd()), samples
 
 
 def _mean(outputs: Any, _: Tensor) -> Tensor:
@@ -79,91 +83,60 @@ def _mean(outputs: Any, _: Tensor) -> Tensor:
     return found if found.dim() == 0 else found.mean()
 
 
-def _batch(shape: tuple[int, ...], samples: int) -> Batch:
-    return torch.rand(samples, *shape), torch.zeros(samples)
+def _rows(
+    names: str, make: Callable[[Any, int], nn.Module] = lambda kind, _: kind(), *how: Any, **more: Any
+) -> dict[str, LayerCase]:
+    """A row for each class; ``make`` gets the class and the channels, ``LayerCase`` the rest."""
+    return {name: LayerCase(partial(make, getattr(nn, name)), *how, **more) for name in names.split()}
 
 
-def _ignoring(make: Callable[[], nn.Module], _: int) -> nn.Module:
-    return make()
-
-
-def _plain(names: str, suffix: str = "", **options: Any) -> dict[str, LayerCase]:
-    makes = {name: partial(getattr(nn, name), **options) for name in names.split()}
-    return {f"{name}{suffix}": LayerCase(partial(_ignoring, make)) for name, make in makes.items()}
-
-
-def _sided(names: str, make: Callable[[Any, int], nn.Module], **options: Any) -> dict[str, LayerCase]:
+def _sided(names: str, make: Callable[[Any, int], nn.Module], **more: Any) -> dict[str, LayerCase]:
     """The same layers for lines, images and volumes."""
     return {
-        f"{name}{sides}d": LayerCase(partial(make, getattr(nn, f"{name}{sides}d")), sides, **options)
+        sided: case
         for name in names.split()
         for sides in (1, 2, 3)
+        for sided, case in _rows(f"{name}{sides}d", make, sides, **more).items()
     }
 
 
 def _unpooling(sides: int) -> LayerCase:
     """A layer that needs the indices of another."""
     pool, unpool = (getattr(nn, f"Max{name}{sides}d") for name in ("Pool", "Unpool"))
-    return LayerCase(
-        lambda _: nn.ModuleList([pool(2, return_indices=True), unpool(2)]),
-        sides,
-        lambda both, x: both[1](*both[0](x)),
-    )
+    both = nn.ModuleList([pool(2, return_indices=True), unpool(2)])
+    return LayerCase(lambda _: both, sides, lambda both, x: both[1](*both[0](x)))
 
 
-def _loss(make: Callable[[], nn.Module], *targets: Callable[[Tensor], Tensor], inputs: int = 1) -> LayerCase:
-    """A loss of vectors and of what is made of them."""
-    return LayerCase(
-        lambda _: make(), 0, lambda loss, x: loss(*[x] * inputs, *(target(x.detach()) for target in targets))
-    )
+def _on(*arguments: Callable[[Tensor], Tensor]) -> Call:
+    """Call a layer on what these make of the input."""
+    return lambda layer, x: layer(*(argument(x) for argument in arguments))
 
 
-def _losses(names: str, *targets: Callable[[Tensor], Tensor], inputs: int = 1) -> dict[str, LayerCase]:
-    return {name: _loss(getattr(nn, name), *targets, inputs=inputs) for name in names.split()}
+def _losses(names: str, *arguments: Callable[[Tensor], Tensor]) -> dict[str, LayerCase]:
+    return _rows(names, lambda kind, _: kind(), 0, _on(*arguments))
 
 
 def _same(x: Tensor) -> Tensor:
     return x
 
 
-def _signs(x: Tensor) -> Tensor:
-    return torch.ones_like(x[:, 0])
-
-
 def _classes(x: Tensor) -> Tensor:
-    return torch.zeros(len(x), dtype=torch.long)
+    """A class for each sample, or for each pixel of an image."""
+    return torch.zeros_like(x[:, 0], dtype=torch.long)
 
 
 def _words(layer: Any, x: Tensor) -> Any:
     return layer(torch.zeros(x.shape[:2], dtype=torch.long)) + x.mean()
 
 
-_EMBEDDED = 512
-_LOSSES: Mapping[str, LayerCase] = {
-    **_losses("BCELoss BCEWithLogitsLoss HuberLoss MSELoss PoissonNLLLoss SmoothL1Loss", _same),
-    **_losses("CrossEntropyLoss MultiMarginLoss NLLLoss", _classes),
-    **_losses("HingeEmbeddingLoss MultiLabelSoftMarginLoss SoftMarginLoss", torch.ones_like),
-    **_losses("L1Loss", torch.zeros_like),
-    **_losses("CosineEmbeddingLoss", _signs, inputs=2),
-    **_losses("MarginRankingLoss", torch.ones_like, inputs=2),
-    **_losses("MultiLabelMarginLoss", lambda x: torch.zeros_like(x, dtype=torch.long)),
-    **_losses("TripletMarginLoss TripletMarginWithDistanceLoss", inputs=3),
-    "CrossEntropyLoss probabilities": _loss(nn.CrossEntropyLoss, _same),
-    "CrossEntropyLoss smooth": _loss(lambda: nn.CrossEntropyLoss(label_smoothing=0.1), _classes),
-    "KLDivLoss": _loss(lambda: nn.KLDivLoss(reduction="batchmean"), _same),
-    "LinearCrossEntropyLoss": LayerCase(
-        lambda c: nn.LinearCrossEntropyLoss(c, 32), 0, lambda loss, x: loss(x, _classes(x)), 2**17
-    ),
-    "NLLLoss2d": LayerCase(
-        lambda _: nn.NLLLoss(), 2, lambda loss, x: loss(x, torch.zeros_like(x[:, 0], dtype=torch.long))
-    ),
-}
+_TWICE, _THRICE = _on(_same, _same), _on(_same, _same, _same)
+_WORDS = 512
 
 LAYERS: Mapping[str, LayerCase] = {
     "Linear": LayerCase(lambda c: nn.Linear(c, 64), 0),
     "Linear sequence": LayerCase(lambda c: nn.Linear(c, 64), -1),
-    "Bilinear": LayerCase(lambda c: nn.Bilinear(c, c, 8), 0, lambda layer, x: layer(x, x), 2**14),
-    **_plain("Identity Flatten"),
+    "Bilinear": LayerCase(lambda c: nn.Bilinear(c, c, 8), 0, _TWICE, 2**14),
+    **_rows("Identity Flatten"),
     "Unflatten": LayerCase(lambda c: nn.Unflatten(1, (2, c // 2))),
     **_sided("Conv", lambda kind, c: kind(c, 16, 3, padding=1), most=2**17),
     **_sided("ConvTranspose", lambda kind, c: kind(c, 16, 2, stride=2), most=2**16),
@@ -175,17 +148,19 @@ LAYERS: Mapping[str, LayerCase] = {
     **{f"MaxUnpool{sides}d": _unpooling(sides) for sides in (1, 2, 3)},
     **_sided("ConstantPad", lambda kind, _: kind(1, 0.5)),
     **_sided("ZeroPad ReflectionPad ReplicationPad CircularPad", lambda kind, _: kind(1)),
-    **_plain(
+    **_rows(
         "CELU ELU GELU GLU Hardshrink Hardsigmoid Hardswish Hardtanh LeakyReLU LogSigmoid Mish RReLU ReLU ReLU6 SELU "
         "SiLU Sigmoid Softmax2d Softplus Softshrink Softsign Tanh Tanhshrink Dropout Dropout2d AlphaDropout "
         "FeatureAlphaDropout"
     ),
-    **_plain(
-        "CELU ELU Hardsigmoid Hardswish Hardtanh LeakyReLU ReLU ReLU6 SELU SiLU Dropout",
-        " in place",
-        inplace=True,
-    ),
-    **_plain("LogSoftmax Softmax Softmin", dim=1),
+    **{
+        f"{name} in place": case
+        for name, case in _rows(
+            "CELU ELU Hardsigmoid Hardswish Hardtanh LeakyReLU ReLU ReLU6 SELU SiLU Dropout",
+            lambda kind, _: kind(inplace=True),
+        ).items()
+    },
+    **_rows("LogSoftmax Softmax Softmin", lambda kind, _: kind(dim=1)),
     "PReLU": LayerCase(nn.PReLU),
     "Threshold": LayerCase(lambda _: nn.Threshold(0.5, 0.1)),
     "Dropout1d": LayerCase(lambda _: nn.Dropout1d(), 1),
@@ -193,20 +168,15 @@ LAYERS: Mapping[str, LayerCase] = {
     **_sided("BatchNorm", lambda kind, c: kind(c)),
     **_sided("InstanceNorm", lambda kind, c: kind(c, affine=True)),
     "GroupNorm": LayerCase(lambda c: nn.GroupNorm(4, c)),
-    "LayerNorm": LayerCase(nn.LayerNorm, -1),
-    "RMSNorm": LayerCase(nn.RMSNorm, -1),
+    **_rows("LayerNorm RMSNorm", lambda kind, c: kind(c), -1),
     "CrossMapLRN2d": LayerCase(lambda _: nn.CrossMapLRN2d(3), most=2**17),
     "LocalResponseNorm": LayerCase(lambda _: nn.LocalResponseNorm(3)),
     "RNN": LayerCase(lambda c: nn.RNN(c, 32, batch_first=True), -1, most=2**15),
     "RNN relu": LayerCase(lambda c: nn.RNN(c, 32, nonlinearity="relu"), -1, most=2**15),
     "GRU": LayerCase(lambda c: nn.GRU(c, 32, bidirectional=True), -1, most=2**15),
     "LSTM": LayerCase(lambda c: nn.LSTM(c, 32, 2, dropout=0.1, batch_first=True), -1, most=2**15),
-    "RNNCell": LayerCase(lambda c: nn.RNNCell(c, 64), 0, most=2**16),
-    "GRUCell": LayerCase(lambda c: nn.GRUCell(c, 64), 0, most=2**16),
-    "LSTMCell": LayerCase(lambda c: nn.LSTMCell(c, 64), 0, most=2**16),
-    "MultiheadAttention": LayerCase(
-        lambda c: nn.MultiheadAttention(c, 4), -1, lambda one, x: one(x, x, x), 2**15
-    ),
+    **_rows("RNNCell GRUCell LSTMCell", lambda kind, c: kind(c, 64), 0, most=2**16),
+    "MultiheadAttention": LayerCase(lambda c: nn.MultiheadAttention(c, 4), -1, _THRICE, 2**15),
     "MultiheadAttention alone": LayerCase(
         lambda c: nn.MultiheadAttention(c, 4, batch_first=True),
         -1,
@@ -214,13 +184,13 @@ LAYERS: Mapping[str, LayerCase] = {
         2**15,
     ),
     "Transformer": LayerCase(
-        lambda c: nn.Transformer(c, 4, 1, 1, 2 * c, batch_first=True), -1, lambda one, x: one(x, x), 2**13
+        lambda c: nn.Transformer(c, 4, 1, 1, 2 * c, batch_first=True), -1, _TWICE, 2**13
     ),
     "TransformerEncoderLayer": LayerCase(
         lambda c: nn.TransformerEncoderLayer(c, 4, 2 * c, batch_first=True), -1, most=2**14
     ),
     "TransformerDecoderLayer": LayerCase(
-        lambda c: nn.TransformerDecoderLayer(c, 4, 2 * c), -1, lambda one, x: one(x, x), 2**14
+        lambda c: nn.TransformerDecoderLayer(c, 4, 2 * c), -1, _TWICE, 2**14
     ),
     "TransformerEncoder": LayerCase(
         lambda c: nn.TransformerEncoder(
@@ -230,30 +200,46 @@ LAYERS: Mapping[str, LayerCase] = {
         most=2**13,
     ),
     "TransformerDecoder": LayerCase(
-        lambda c: nn.TransformerDecoder(nn.TransformerDecoderLayer(c, 4, c), 2),
-        -1,
-        lambda one, x: one(x, x),
-        2**13,
+        lambda c: nn.TransformerDecoder(nn.TransformerDecoderLayer(c, 4, c), 2), -1, _TWICE, 2**13
     ),
-    "Embedding": LayerCase(lambda c: nn.Embedding(_EMBEDDED, c), -1, _words),
-    "EmbeddingBag": LayerCase(lambda c: nn.EmbeddingBag(_EMBEDDED, c), -1, _words),
-    "EmbeddingBag max": LayerCase(lambda c: nn.EmbeddingBag(_EMBEDDED, c, mode="max"), -1, _words),
+    **_rows("Embedding EmbeddingBag", lambda kind, c: kind(_WORDS, c), -1, _words),
+    "EmbeddingBag max": LayerCase(lambda c: nn.EmbeddingBag(_WORDS, c, mode="max"), -1, _words),
     "ChannelShuffle": LayerCase(lambda _: nn.ChannelShuffle(4)),
     "PixelShuffle": LayerCase(lambda _: nn.PixelShuffle(2)),
-    "PixelUnshuffle": LayerCase(lambda _: nn.PixelUnshuffle(2), 2, lambda one, x: one(x[..., :8, :8])),
+    "PixelUnshuffle": LayerCase(lambda _: nn.PixelUnshuffle(2), 2, _on(lambda x: x[..., :8, :8])),
     **{
         f"Upsample {mode}": LayerCase(
-            partial(_ignoring, partial(nn.Upsample, scale_factor=2, mode=mode)), sides, most=2**18
+            lambda _, mode=mode: nn.Upsample(scale_factor=2, mode=mode),  # type: ignore[misc]
+            sides,
+            most=2**18,
         )
         for mode, sides in (("nearest", 1), ("linear", 1), ("bilinear", 2), ("bicubic", 2), ("trilinear", 3))
     },
     "Upsample volumes": LayerCase(lambda _: nn.Upsample(scale_factor=2), 3, most=2**17),
-    "UpsamplingNearest2d": LayerCase(lambda _: nn.UpsamplingNearest2d(scale_factor=2), most=2**18),
-    "UpsamplingBilinear2d": LayerCase(lambda _: nn.UpsamplingBilinear2d(scale_factor=2), most=2**18),
+    **_rows("UpsamplingNearest2d UpsamplingBilinear2d", lambda kind, _: kind(scale_factor=2), most=2**18),
     "Unfold": LayerCase(lambda _: nn.Unfold(3, padding=1), most=2**17),
-    "Fold": LayerCase(lambda _: nn.Fold(4, 2, stride=2), 1, lambda fold, x: fold(x[..., :4]), 2**17),
-    "CosineSimilarity": LayerCase(lambda _: nn.CosineSimilarity(), 0, lambda layer, x: layer(x, x)),
-    "PairwiseDistance": LayerCase(lambda _: nn.PairwiseDistance(), 0, lambda layer, x: layer(x, x)),
-    **_LOSSES,
+    "Fold": LayerCase(lambda _: nn.Fold(4, 2, stride=2), 1, _on(lambda x: x[..., :4]), 2**17),
+    **_rows("CosineSimilarity PairwiseDistance", lambda kind, _: kind(), 0, _TWICE),
+    **_losses(
+        "BCELoss BCEWithLogitsLoss HuberLoss MSELoss PoissonNLLLoss SmoothL1Loss", _same, Tensor.detach
+    ),
+    **_losses("CrossEntropyLoss MultiMarginLoss NLLLoss", _same, _classes),
+    **_losses("HingeEmbeddingLoss MultiLabelSoftMarginLoss SoftMarginLoss", _same, torch.ones_like),
+    **_losses("L1Loss", _same, torch.zeros_like),
+    **_losses("CosineEmbeddingLoss", _same, _same, lambda x: torch.ones_like(x[:, 0])),
+    **_losses("MarginRankingLoss", _same, _same, torch.ones_like),
+    **_losses("MultiLabelMarginLoss", _same, lambda x: torch.zeros_like(x, dtype=torch.long)),
+    **_losses("TripletMarginLoss TripletMarginWithDistanceLoss", _same, _same, _same),
+    "CrossEntropyLoss probabilities": LayerCase(
+        lambda _: nn.CrossEntropyLoss(), 0, _on(_same, Tensor.detach)
+    ),
+    "CrossEntropyLoss smooth": LayerCase(
+        lambda _: nn.CrossEntropyLoss(label_smoothing=0.1), 0, _on(_same, _classes)
+    ),
+    "KLDivLoss": LayerCase(lambda _: nn.KLDivLoss(reduction="batchmean"), 0, _on(_same, Tensor.detach)),
+    "LinearCrossEntropyLoss": LayerCase(
+        lambda c: nn.LinearCrossEntropyLoss(c, 32), 0, _on(_same, _classes), 2**17
+    ),
+    "NLLLoss2d": LayerCase(lambda _: nn.NLLLoss(), 2, _on(_same, _classes)),
 }
 """By its class in ``torch.nn``, with a word more where a class has several rows."""

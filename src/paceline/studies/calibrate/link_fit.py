@@ -1,7 +1,7 @@
 """From what all-reduces added to a step to a link's latency and bandwidth, and to contention: pure."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf, log
 from statistics import fmean, pstdev
@@ -17,7 +17,6 @@ from paceline.studies.collectives.probe import AlphaBeta, least_squares
 
 FASTEST = 1e12
 """Bytes a second that no link between processes reaches: where a fit finds no time a byte, latency is all there is."""
-
 LARGE = 2_000_000
 """Bytes from which a tensor tells the rate of a network."""
 
@@ -75,25 +74,25 @@ def fit_link(
         byte_seconds = max(wire, fmean(large) if large else 0.0)
         left = [seconds - byte_seconds * size for seconds, size in zip(added, moved, strict=True)]
         latency = least_squares(delays, [0.0] * len(steps), left, weights)[0]
-    link = Link(latency=latency, bandwidth=_bandwidth(byte_seconds))
-    return LinkFit(
-        name=name,
-        bandwidth=link.bandwidth,
-        latency=latency,
-        spread=pstdev(log(step.total / (step.beside + _seconds(name, hosts, step, link))) for step in steps),
-        points=len(steps),
-        workers=len(hosts),
-    )
+    link = Link(latency=latency, bandwidth=1 / max(byte_seconds, 1 / FASTEST))
+    off = [log(step.total / (step.beside + _seconds(name, hosts, step, link))) for step in steps]
+    return _link_fit(name, link, off, len(hosts))
 
 
 def fit_wire(line: AlphaBeta, measured: Sequence[tuple[float, float]], workers: int) -> LinkFit:
     """The network as messages use it that are no part of an all-reduce: a line, and the (bytes, seconds) behind it."""
+    link = Link(latency=line.latency, bandwidth=1 / max(line.byte_seconds, 1 / FASTEST))
+    return _link_fit("wire", link, [log(seconds / line.seconds(size)) for size, seconds in measured], workers)
+
+
+def _link_fit(name: str, link: Link, off: Sequence[float], workers: int) -> LinkFit:
+    """``off`` is the logarithm of (measured / predicted) of each measurement."""
     return LinkFit(
-        name="wire",
-        bandwidth=_bandwidth(line.byte_seconds),
-        latency=line.latency,
-        spread=pstdev(log(seconds / line.seconds(size)) for size, seconds in measured),
-        points=len(measured),
+        name=name,
+        bandwidth=link.bandwidth,
+        latency=link.latency,
+        spread=pstdev(off),
+        points=len(off),
         workers=workers,
     )
 
@@ -109,10 +108,6 @@ def fit_contention(points: Sequence[tuple[float, float]]) -> tuple[float, float]
     over = [factor - 1 for _, factor in points]
     long, more = least_squares([1.0] * len(points), parts, over, weights)
     return 1 + long + more, 1 + long
-
-
-def _bandwidth(byte_seconds: float) -> float:
-    return 1 / max(byte_seconds, 1 / FASTEST)
 
 
 def _seconds(name: str, hosts: Sequence[int], step: AveragedStep, link: Link) -> float:
@@ -143,29 +138,24 @@ def add_contention(profile: Profile, found: ContentionFit) -> Profile:
 def add_links(profile: Profile, links: Sequence[LinkFit]) -> Profile:
     """The profile with these links, in place of those of the same name and as many workers.
 
-    Raises UsageError where one is faster than the memory that the profile's device was measured with.
+    Messages inside a host lie in its memory, so a UsageError is raised where one is faster than the memory that the
+    profile's device was measured with; a device that only a record is known of has no rate of memory.
     """
-    _check_rates(profile, links)
-    anew = {(link.name, link.workers) for link in links}
-    kept = [link for link in profile.links if (link.name, link.workers) not in anew]
-    return replace(profile, links=(*kept, *links))
-
-
-def _check_rates(profile: Profile, links: Iterable[LinkFit]) -> None:
-    """Messages inside a host lie in its memory; a device that only a record is known of has no rate of memory."""
-    device = profile.device
-    memory = float(device["limits"]["bandwidth"]) if device.get("curves") else inf
+    memory = float(profile.device["limits"]["bandwidth"]) if profile.device.get("curves") else inf
     for link in links:
         if link.name in INSIDE and memory < link.bandwidth < FASTEST:
             raise UsageError(
                 f"{link.name}: {link.bandwidth / 1e9:.3g} GB/s is more than the memory's own {memory / 1e9:.3g} GB/s, "
                 "so something else ran while this was measured; calibrate again on a quiet machine"
             )
+    anew = {(link.name, link.workers) for link in links}
+    kept = [link for link in profile.links if (link.name, link.workers) not in anew]
+    return replace(profile, links=(*kept, *links))
 
 
 def _filled(known: tuple[float, ...], workers: int, factor: float) -> tuple[float, ...]:
     """Numbers of workers that were never measured lie on a line between their neighbours."""
-    before = (*(known or (1.0,))[: workers - 1],)
+    before = (known or (1.0,))[: workers - 1]
     missing = workers - 1 - len(before)
     last = before[-1]
     between = (last + (factor - last) * place / (missing + 1) for place in range(1, missing + 1))

@@ -8,11 +8,11 @@ so for all of it.
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from paceline import shm
 from paceline.clusters.profile import LinkFit, read_profile, write_profile
-from paceline.collectives import NATIVE
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Traceable
@@ -29,8 +28,7 @@ from paceline.jobs.step import StepPhase
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.flat import CONTROL, Flat, own_memory
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
-from paceline.runtimes.live.worker.comm import ProcessGroupComm
+from paceline.runtimes.live.worker.comm import NativeAllReduce, PendingSum, SoloComm
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
@@ -46,11 +44,11 @@ from paceline.studies.calibrate.link_fit import (
 from paceline.studies.calibrate.measure import TrainingStep
 from paceline.studies.calibrate.quiet import REMEDY
 from paceline.studies.collectives.group import BenchGroup, BenchInterrupted
-from paceline.studies.collectives.probe import EXCHANGES, Prober
+from paceline.studies.collectives.probe import Prober, fit_line
 
 MEAN = BucketedMean(first_bucket=2**20, bucket=25 * 2**20)
 """How gradients are averaged by default."""
-WIDTHS = (40, 420, 700, 1100)
+WIDTHS = ("40", "420", "700", "1100")
 """Of dense layers whose gradients are of some 40 kB, 1 MB, 2.5 MB and 5.7 MB."""
 DENSE_SAMPLES, IMAGE_SAMPLES = 32, 24
 LONG = 32
@@ -68,13 +66,6 @@ Round = Mapping[tuple[str, str], float]
 one worker, on all with a barrier after each step ("short") or after many ("long"), or averaged over a named link."""
 
 
-@dataclass(frozen=True)
-class LinksOutcome:
-    """How a worker's part ended."""
-
-    ending: Literal["done", "interrupted"]
-
-
 def check_profile(path: Path, out: Path) -> None:
     """Refuse, before anything is measured, a profile that links cannot be added to."""
     if usual_threads() != 1:
@@ -84,8 +75,8 @@ def check_profile(path: Path, out: Path) -> None:
     threads = read_profile(path).machine.get("threads", 1)
     if threads != 1:
         raise UsageError(
-            f"{path} is of workers with {threads} threads, and links are measured by workers with one thread each; "
-            "give a profile that was made with one thread"
+            f"{path} is of workers with {threads} threads, and links are measured with one thread each; give a "
+            "profile that was made with one thread"
         )
     check_out(out)
 
@@ -129,13 +120,12 @@ def calibrate_links(
 class _LinkProbe:
     def __init__(self, group: BenchGroup, turn: float, beside: float) -> None:
         self._group, self._turn, self._beside = group, turn, beside
-        names = ("memory", "loopback") if len(set(group.hosts)) == 1 else ("network",)
-        self._links = {name: _BenchComm(group, shared=name == "memory") for name in names}
-        self._plain = {"images": TrainingStep(_subject(_images), IMAGE_SAMPLES)}
-        self._plain |= {str(width): TrainingStep(_dense(width), DENSE_SAMPLES) for width in WIDTHS}
+        self._links = ("memory", "loopback") if len(set(group.hosts)) == 1 else ("network",)
+        self._plain = {width: TrainingStep(_dense(int(width)), DENSE_SAMPLES) for width in WIDTHS}
+        self._plain["images"] = TrainingStep(_subject(_images), IMAGE_SAMPLES)
         self._averaged = {
-            (name, str(width)): _AveragingStep(_dense(width), comm)
-            for name, comm in self._links.items()
+            (link, width): _AveragingStep(_dense(int(width)), _BenchComm(group, shared=link == "memory"))
+            for link in self._links
             for width in WIDTHS
         }
 
@@ -161,7 +151,7 @@ class _LinkProbe:
                 raise RunFailed(f"{others} Nothing was written: {REMEDY}")
         wire = self._wire(rounds)
         short, long = fit_contention(_contention_factors(found))
-        links = [self._fit(name, found, wire) for name in self._links]
+        links = [self._fit(link, found, wire) for link in self._links]
         return ContentionFit(
             workers=self._group.workers,
             short=short,
@@ -174,11 +164,8 @@ class _LinkProbe:
         """What a message between two hosts takes, with nothing else under way and no part of an all-reduce."""
         if "network" not in self._links:
             return None
-        prober = Prober(self._group, rounds * self._turn)
-        line = prober.exchange("across", self._group.first_of_each_host())
-        found: Any = prober.measured
-        points = [(one["bytes"], one["seconds"] / EXCHANGES) for one in found]
-        return fit_wire(line, points, self._group.workers)
+        points = Prober(self._group, rounds * self._turn).exchange("across", self._group.first_of_each_host())
+        return fit_wire(fit_line(points), points, self._group.workers)
 
     def _round(self) -> Round:
         one = {}
@@ -212,7 +199,7 @@ class _LinkProbe:
         def turn() -> None:
             for _ in range(steps):
                 step.run()
-            self._links["memory"].barrier()
+            self._group.align()
 
         return self._timed(turn) / steps
 
@@ -232,30 +219,25 @@ class _LinkProbe:
             marks.append(time.perf_counter())
         return [later - earlier for earlier, later in pairwise(marks)]
 
-    def _fit(self, name: str, rounds: Sequence[Round], wire: LinkFit | None) -> LinkFit:
+    def _fit(self, link: str, rounds: Sequence[Round], wire: LinkFit | None) -> LinkFit:
         points = []
-        for net in map(str, WIDTHS):
+        for net in WIDTHS:
             # In steps of one worker alone, so that slow rounds count as much as quick ones.
             alone = median(one["alone", net] for one in rounds)
-            added = median((one[name, net] - one["short", net]) / one["alone", net] for one in rounds)
-            points.append(
-                AveragedStep(
-                    sizes=_bucket_bytes(self._plain[net].model.flat),
-                    added=alone * added,
-                    beside=alone * _factor(rounds, "short", net),
-                )
-            )
-        return fit_link(name, self._group.hosts, points, wire=1 / wire.bandwidth if wire else None)
+            added = median((one[link, net] - one["short", net]) / one["alone", net] for one in rounds)
+            sizes = _bucket_bytes(self._plain[net].model.flat)
+            beside = alone * _factor(rounds, "short", net)
+            points.append(AveragedStep(sizes=sizes, added=alone * added, beside=beside))
+        return fit_link(link, self._group.hosts, points, wire=1 / wire.bandwidth if wire else None)
 
 
 def _contention_factors(rounds: Sequence[Round]) -> list[tuple[float, float]]:
     """Seconds that one worker alone computes between two barriers, and how many times as long it takes with all."""
     found = []
-    for net in ("images", *map(str, WIDTHS)):
-        alone = median(one["alone", net] for one in rounds)
-        found.append((alone, _factor(rounds, "short", net)))
-        if net in APART:
-            found.append((LONG * alone, _factor(rounds, "long", net)))
+    for how, steps, nets in (("short", 1, ("images", *WIDTHS)), ("long", LONG, APART)):
+        for net in nets:
+            alone = median(one["alone", net] for one in rounds)
+            found.append((steps * alone, _factor(rounds, how, net)))
     return found
 
 
@@ -263,14 +245,12 @@ def _factor(rounds: Sequence[Round], how: str, net: str) -> float:
     return median(one[how, net] / one["alone", net] for one in rounds)
 
 
-class _BenchComm(ProcessGroupComm):
+class _BenchComm(SoloComm):
     """Sums alone, over a group that the benchmark has made and will end: in shared memory, or by Gloo."""
 
     def __init__(self, group: BenchGroup, *, shared: bool) -> None:
-        self.rank, self.workers, self.transport = group.rank, group.workers, "shm" if shared else "gloo"
         self._shm = group.shm if shared else None
-        self._all_reduce = choose_all_reduce(NATIVE, group.hosts, group.rank, "gloo")
-        self._barrier = self.zeros(16, torch.float32, torch.device("cpu"))
+        self._gloo = NativeAllReduce(group.rank, group.workers, "gloo")
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         if self._shm is None:
@@ -279,19 +259,16 @@ class _BenchComm(ProcessGroupComm):
 
     def sum(self, tensor: Tensor) -> None:
         if self._shm is None:
-            super().sum(tensor)
+            self._gloo.sum(tensor)
         else:
             dist.all_reduce(tensor, group=self._shm)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
         if self._shm is None:
-            return super().start_sum(tensor, done)
+            return self._gloo.start(tensor, done)
         work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
-        return work
-
-    def barrier(self) -> None:
-        self.sum(self._barrier)
+        return work.wait
 
 
 class _AveragingStep(TrainingStep):
@@ -333,24 +310,15 @@ def _subject(model: Callable[[], nn.Module]) -> Traceable:
 
 
 def _dense(width: int) -> Traceable:
-    """A few matrix products and an optimizer's pass over their weights."""
-    sizes = (196, width, width, 10)
-    return _subject(
-        lambda: nn.Sequential(
-            *(layer for pair in pairwise(sizes) for layer in (nn.Linear(*pair), nn.ReLU()))
-        )[:-1]
-    )
+    def model() -> nn.Module:
+        hidden = (nn.Linear(196, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
+        return nn.Sequential(*hidden, nn.Linear(width, 10))
+
+    return _subject(model)
 
 
 def _images() -> nn.Module:
     """Many short operators, as small convolutional networks have."""
-    return nn.Sequential(
-        nn.Unflatten(1, (1, 14, 14)),
-        nn.Conv2d(1, 8, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(8, 24, 3, padding=1),
-        nn.ReLU(),
-        nn.Flatten(),
-        nn.Linear(24 * 49, 10),
-    )
+    first = (nn.Unflatten(1, (1, 14, 14)), nn.Conv2d(1, 8, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2))
+    second = (nn.Conv2d(8, 24, 3, padding=1), nn.ReLU(), nn.Flatten())
+    return nn.Sequential(*first, *second, nn.Linear(24 * 49, 10))

@@ -38,8 +38,6 @@ PACE = 0.8
 
 @dataclass(frozen=True, slots=True)
 class TimedOperator:
-    """An operator in its place."""
-
     operator: Operator
     seconds: float
     faults: float
@@ -48,13 +46,11 @@ class TimedOperator:
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredNetwork:
-    """A network's step."""
-
     operators: tuple[TimedOperator, ...]
     pace: float
     """Seconds of a fixed small task in between: a shared machine is not as fast at one moment as at the next."""
     step: StepBreakdown | None
-    """The step as it runs when its operators are not timed, at this pace; measured for some networks."""
+    """As it runs when operators are not timed, at this pace; measured for some networks."""
 
 
 class _FaultedSeconds(float):
@@ -105,9 +101,8 @@ def measure(subject: Traceable | Job, samples: int, *, whole: bool) -> MeasuredN
     operators = tuple(_typical(calls) for calls in zip(*runs, strict=True))
     del step, runs
     pace = median(paces)
-    return MeasuredNetwork(
-        operators=operators, pace=pace, step=_whole_step(subject, samples, repeats, pace) if whole else None
-    )
+    steps = _whole_step(subject, samples, repeats, pace) if whole else None
+    return MeasuredNetwork(operators=operators, pace=pace, step=steps)
 
 
 def _whole_step(subject: Traceable | Job, samples: int, repeats: int, pace: float) -> StepBreakdown:

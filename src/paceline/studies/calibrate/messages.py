@@ -20,9 +20,6 @@ from paceline.runtimes.config import read_run
 from paceline.studies.calibrate.link_fit import AveragedStep, ContentionFit, add_links, fit_link
 from paceline.studies.calibrate.quiet import REMEDY
 
-SMALL = {"model": "mlp:hidden=48", "batch_size": "64"}
-LARGE = {"model": "mlp:hidden=640,layers=2", "batch_size": "16"}
-"""A job that sends little and one that sends much, as settings of a training."""
 COMMON = {
     "data": "synthetic:shape=1x8x8,train=40000",
     "iterations": "600",
@@ -30,6 +27,11 @@ COMMON = {
     "evaluate_every": "never",
     "checkpoint_every": "never",
 }
+JOBS = (
+    COMMON | {"model": "mlp:hidden=48", "batch_size": "64"},
+    COMMON | {"model": "mlp:hidden=640,layers=2", "batch_size": "16"},
+)
+"""A job that sends little and one that sends much, as settings of a training."""
 AT_ONCE = 8
 """Steps in a row of which the mean counts."""
 TRIES = 3
@@ -61,16 +63,19 @@ def calibrate_messages(
     where something else computed meanwhile, unless a ``busy`` machine is accepted.
     """
     steps: dict[int, list[AveragedStep]] = {count: [] for count in counts}
-    for job in (SMALL, LARGE):
-        alone = _train(train, {**COMMON, **job, "strategy": "all-reduce", "workers": "1"}, busy)
+    for job in JOBS:
+        alone = _train(train, {**job, "strategy": "all-reduce", "workers": "1"}, busy)
         step = typical_step(alone).step
         gradient = step.data + step.forward + step.backward
         contention = profile.contention_between(gradient)
+        with torch.device("meta"):
+            model = traceable_of_job(read_run(alone).settings.job).model()
+        size = sum(one.nbytes for one in model.parameters())
         for count, found in steps.items():
             beside = gradient * contention[min(count, len(contention)) - 1] + step.apply
-            served = _train(train, {**COMMON, **job, "strategy": "ps", "workers": str(count)}, busy)
+            served = _train(train, {**job, "strategy": "ps", "workers": str(count)}, busy)
             added = usual_pace(served, AT_ONCE) - beside
-            found.append(AveragedStep(sizes=(_model_bytes(alone),), added=added, beside=beside))
+            found.append(AveragedStep(sizes=(size,), added=added, beside=beside))
     return [fit_link("messages", (0,) * count, found) for count, found in steps.items()]
 
 
@@ -81,9 +86,3 @@ def _train(train: Train, settings: Mapping[str, str], busy: bool) -> RunFolder:
         if busy or not disturbed:
             return run
     raise RunFailed(f"{disturbed} Messages with a server were not added: {REMEDY}")
-
-
-def _model_bytes(run: RunFolder) -> int:
-    with torch.device("meta"):
-        model = traceable_of_job(read_run(run)[0].job).model()
-    return sum(one.nbytes for one in model.parameters())

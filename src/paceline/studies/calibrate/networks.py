@@ -13,32 +13,30 @@ from paceline.jobs.batches import Batch
 from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Adam, AdamW, Sgd
 from paceline.studies.calibrate.images import MOST_ELEMENTS, Shortcut, draw_images, log_uniform, nice
-from paceline.studies.calibrate.layers import LAYERS, layer_subject
 
-Drawn = tuple[Traceable, int]
-"""What is trained, and on how many samples."""
-
-LEAST_WORK = 1e6
-MOST_WORK = 4e9
+LEAST_WORK, MOST_WORK = 1e6, 4e9
 """Floating-point operations of a layer's forward: from next to nothing to about 50 ms of a core."""
 
+Drawn = tuple[int, Callable[[], nn.Module], Callable[[int], Batch]]
+"""How many samples a network is trained on, the network, and a batch of so many."""
 
-def draw_network(seed: int, work: float = MOST_WORK) -> Drawn:
-    """The network of a seed; no layer's forward takes more than about ``work`` floating-point operations."""
+
+def draw_network(seed: int, work: float = MOST_WORK) -> tuple[Traceable, int]:
+    """The network of a seed, and samples; no layer's forward takes more than about ``work`` operations."""
     random = Random(seed)  # noqa: S311
     samples = log_uniform(random, 2, 128) if random.random() < 0.95 else 1
     least = LEAST_WORK if random.random() < 0.4 else work / 16
     work = log_uniform(random, least, work)
-    draw = random.choice((*(_images,) * 8, _units, _tokens, _tokens, *(_sequences,) * 2))
-    return draw(random, seed, samples, work)
+    draw = random.choice((*(_images,) * 8, _dense, _tokens, _tokens, *(_recurrent,) * 2))
+    samples, model, batch = draw(random, samples, work)
+    optimizer: Sgd | Adam | AdamW = random.choice((Sgd(), Sgd(), Sgd(momentum=0.0), Adam(), AdamW()))
+    subject = Traceable(
+        name=f"network-{seed}", model=model, loss=_cross_entropy, batch=batch, optimizer=optimizer
+    )
+    return subject, samples
 
 
-def draw_layer(seed: int, number: int) -> Drawn:
-    """A single layer, of all that torch.nn has one after the other, at sizes of the seed."""
-    return layer_subject(list(LAYERS)[number % len(LAYERS)], Random(seed))  # noqa: S311
-
-
-def _images(random: Random, seed: int, samples: int, work: float) -> Drawn:
+def _images(random: Random, samples: int, work: float) -> Drawn:
     classes = log_uniform(random, 2, 1000)
     state = random.getstate()
 
@@ -49,11 +47,10 @@ def _images(random: Random, seed: int, samples: int, work: float) -> Drawn:
 
     with torch.device("meta"):
         shape = draw_images(random, samples, work, classes)[1]
-    return _network(f"images-{seed}", model, partial(_image_batch, shape, classes), random, samples)
+    return samples, model, partial(_image_batch, shape, classes)
 
 
-def _units(random: Random, seed: int, samples: int, work: float) -> Drawn:
-    """Linear layers, some with a norm."""
+def _dense(random: Random, samples: int, work: float) -> Drawn:
     most = (work / 2 / samples) ** 0.5
     sizes = [
         nice(random, 8, max(16, min(8192, most * random.choice((1, 1, 4)))))
@@ -68,10 +65,10 @@ def _units(random: Random, seed: int, samples: int, work: float) -> Drawn:
             layers += [nn.Linear(ins, outs), *([norm(outs)] if norm else ()), activation()]
         return nn.Sequential(*layers[:-1])
 
-    return _network(f"units-{seed}", model, partial(_image_batch, (sizes[0],), sizes[-1]), random, samples)
+    return samples, model, partial(_image_batch, (sizes[0],), sizes[-1])
 
 
-def _tokens(random: Random, seed: int, samples: int, work: float) -> Drawn:
+def _tokens(random: Random, samples: int, work: float) -> Drawn:
     """A transformer."""
     heads, length = random.choice((1, 2, 4, 6, 8)), log_uniform(random, 8, 512)
     width = heads * max(8, round(log_uniform(random, 32, 768) / heads / 8) * 8)
@@ -86,11 +83,10 @@ def _tokens(random: Random, seed: int, samples: int, work: float) -> Drawn:
         head = nn.Linear(width, vocabulary, bias=bias)
         return nn.Sequential(TokenEmbedding(vocabulary, length, width), *inner, nn.LayerNorm(width), head)
 
-    return _network(f"tokens-{seed}", model, partial(_token_batch, length, vocabulary), random, samples)
+    return samples, model, partial(_token_batch, length, vocabulary)
 
 
-def _sequences(random: Random, seed: int, samples: int, work: float) -> Drawn:
-    """Recurrent layers over tokens."""
+def _recurrent(random: Random, samples: int, work: float) -> Drawn:
     kind = random.choice((nn.LSTM, nn.LSTM, nn.LSTM, nn.GRU, nn.GRU, nn.RNN))
     length, hidden = log_uniform(random, 6, 128), 8 * log_uniform(random, 2, 64)
     width = 8 * log_uniform(random, 1, 64)
@@ -104,16 +100,7 @@ def _sequences(random: Random, seed: int, samples: int, work: float) -> Drawn:
         inner = kind(width, hidden, layers, bidirectional=both_ways, batch_first=first)
         return Tagger(nn.Embedding(vocabulary, width), inner, vocabulary, whole)
 
-    batch = partial(_token_batch, length, vocabulary, last=not whole)
-    return _network(f"sequences-{seed}", model, batch, random, samples)
-
-
-def _network(
-    name: str, model: Callable[[], nn.Module], batch: Callable[[int], Batch], random: Random, samples: int
-) -> Drawn:
-    optimizer: Sgd | Adam | AdamW = random.choice((Sgd(), Sgd(), Sgd(momentum=0.0), Adam(), AdamW()))
-    subject = Traceable(name=name, model=model, loss=_cross_entropy, batch=batch, optimizer=optimizer)
-    return subject, samples
+    return samples, model, partial(_token_batch, length, vocabulary, last=not whole)
 
 
 def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
@@ -130,8 +117,6 @@ def _token_batch(length: int, vocabulary: int, samples: int, last: bool = False)
 
 
 class TokenEmbedding(nn.Module):
-    """Tokens and their positions to vectors."""
-
     def __init__(self, vocabulary: int, length: int, width: int) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
@@ -152,18 +137,15 @@ class Tagger(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         vectors = self.tokens(tokens)
-        states = (
-            self.inner(vectors)[0]
-            if self.inner.batch_first
-            else self.inner(vectors.transpose(0, 1))[0].transpose(0, 1)
-        )
+        if self.inner.batch_first:
+            states = self.inner(vectors)[0]
+        else:
+            states = self.inner(vectors.transpose(0, 1))[0].transpose(0, 1)
         scores: Tensor = self.head(states if self.whole else states[:, -1])
         return scores
 
 
 class SelfAttention(nn.Module):
-    """Every position attends to the others, or to those before it."""
-
     def __init__(self, width: int, heads: int, causal: bool, dropout: float) -> None:
         super().__init__()
         self.heads, self.causal, self.dropout = heads, causal, dropout
@@ -171,20 +153,16 @@ class SelfAttention(nn.Module):
         self.outward = nn.Linear(width, width)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        samples, length, width = vectors.shape
         parts = self.inward(vectors).chunk(3, dim=-1)
-        query, key, value = (
-            part.view(samples, length, self.heads, width // self.heads).transpose(1, 2) for part in parts
-        )
+        query, key, value = (part.unflatten(2, (self.heads, -1)).transpose(1, 2) for part in parts)
         mixed = functional.scaled_dot_product_attention(
             query, key, value, dropout_p=self.dropout, is_causal=self.causal
         )
-        result: Tensor = self.outward(mixed.transpose(1, 2).reshape(samples, length, width))
+        result: Tensor = self.outward(mixed.transpose(1, 2).flatten(2))
         return result
 
 
 def transformer_block(width: int, heads: int, causal: bool, wider: int, dropout: float) -> nn.Module:
-    """Attention and two linear layers, each behind a norm and beside a shortcut, with or without dropout."""
     drop = (nn.Dropout(dropout),) if dropout else ()
     attention = nn.Sequential(nn.LayerNorm(width), SelfAttention(width, heads, causal, dropout), *drop)
     into, out = nn.Linear(width, wider * width), nn.Linear(wider * width, width)

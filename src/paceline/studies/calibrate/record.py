@@ -52,21 +52,20 @@ def calibrate_by_record(
 ) -> tuple[Profile, RecordFit]:
     """The profile ``base`` with its device corrected, and all else as it was; without one, a profile of one rate.
 
-    ``threads`` are those of a run that does not record them, and refused where it records others.
+    ``threads`` are those of a run that does not record them, and refused where it or the profile has others.
     """
     known = None if base is None else read_profile(base)
     recorded = read_config(folder).machinery.get("threads")
     had = recorded if isinstance(recorded, int) else threads
-    if threads not in (None, had):
-        raise UsageError(f"{folder.path} was run with {had} threads a worker, not {threads}; leave them out")
     there = known.machine.get("threads") if known else None
-    if had is not None and there is not None and had != there:
-        raise UsageError(
-            f"{folder.path} was run with {had} threads and {base} is of workers with {there} threads; record a run "
-            f"with {there}, or calibrate with {had}"
-        )
+    for whose, other in (("asked for", threads), (f"in the profile {base}", there)):
+        if had is not None and other not in (None, had):
+            raise UsageError(
+                f"{folder.path} was run with {had} threads a worker, and {other} are {whose}; record a run with "
+                f"{other}, or calibrate with {had}"
+            )
     device = plain_device() if known is None else read_fitted(known.device, str(base))
-    device, found = correct_by_record(device, folder)
+    device, found = _correct(device, folder)
     if known is None:
         profile = make_profile(device, had or USUAL, name)
     else:
@@ -82,14 +81,14 @@ def plain_device() -> FittedDevice:
     )
 
 
-def correct_by_record(device: FittedDevice, folder: RunFolder) -> tuple[FittedDevice, RecordFit]:
+def _correct(device: FittedDevice, folder: RunFolder) -> tuple[FittedDevice, RecordFit]:
     """The device with each phase as long as it was in the run, and its error before."""
     check_alone(folder)
-    typical = typical_step(folder)
-    subject = traceable_of_job(read_run(folder)[0].job)
-    cost = step_cost(trace(subject, typical.samples), device)
-    measured = {phase: getattr(typical.step, phase) for phase in PHASES}
-    predicted = {phase: getattr(cost.step, phase) for phase in PHASES}
+    typical, samples, _ = typical_step(folder)
+    subject = traceable_of_job(read_run(folder).settings.job)
+    step = step_cost(trace(subject, samples), device).step
+    measured = {phase: getattr(typical, phase) for phase in PHASES}
+    predicted = {phase: getattr(step, phase) for phase in PHASES}
     factors = {
         phase: measured[phase] / predicted[phase] if measured[phase] and predicted[phase] else 1.0
         for phase in PHASES
@@ -101,10 +100,6 @@ def correct_by_record(device: FittedDevice, folder: RunFolder) -> tuple[FittedDe
     # The peak is at least what the run has shown.
     peak = device.peak / min(1.0, *factors.values())
     found = RecordFit(
-        folder=str(folder.path),
-        name=subject.name,
-        samples=typical.samples,
-        measured=measured,
-        predicted=predicted,
+        folder=str(folder.path), name=subject.name, samples=samples, measured=measured, predicted=predicted
     )
     return replace(device, peak=peak, overheads=overheads, _known={}), found

@@ -7,10 +7,9 @@ single point says how long t is. One point cannot tell which collective it was: 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, log, sqrt
+from math import exp, log
 from pathlib import Path
-from statistics import median
-from types import MappingProxyType
+from statistics import fmean, median
 from typing import Any, NamedTuple
 
 from paceline.clusters.toml_reader import Reader, read_toml
@@ -21,9 +20,7 @@ from paceline.errors import UsageError, unknown
 INTERVAL = 1.2816
 """Standard deviations on either side of the middle of a normal distribution that hold 80 % of it."""
 
-TRANSFERS: Mapping[str, Callable[[int], float]] = MappingProxyType(
-    {**SCHEMES, "ring": BUS_FACTORS["all_reduce"]}
-)
+TRANSFERS: Mapping[str, Callable[[int], float]] = {**SCHEMES, "ring": BUS_FACTORS["all_reduce"]}
 """Collective to how many times one worker's gradients cross the busiest link, one after the other."""
 
 
@@ -39,21 +36,22 @@ class TablePoint(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "TablePoint":
-        workers, cross, batch = text.strip().lower().partition("x")
-        if not cross or not workers.strip().isdecimal() or not batch.strip().isdecimal():
+        workers, _, batch = text.lower().partition("x")
+        if not workers.strip().isdecimal() or not batch.strip().isdecimal():
             raise UsageError(f"{text!r} is not a point of a table: write workers x batch, such as '2x128'")
         return cls(int(workers), int(batch))
 
 
 @dataclass(frozen=True, kw_only=True)
 class EpochTable:
-    """Seconds an epoch; every batch was measured with one worker too."""
+    """Every batch was measured with one worker too."""
 
     model: str
     parameters: int
     samples: int
     """Of an epoch."""
     epochs: Mapping[TablePoint, float]
+    """Seconds."""
 
     def steps(self, point: TablePoint) -> int:
         """Of an epoch."""
@@ -99,14 +97,13 @@ def table_of(reader: Reader) -> EpochTable:
         raise UsageError(
             f"{reader.where} has no measured times: add [[measured]] with workers, batch and epoch"
         )
-    table = EpochTable(model=model, parameters=parameters, samples=samples, epochs=epochs)
-    for point in table.together:
+    for point in epochs:
         if TablePoint(1, point.batch) not in epochs:
             raise UsageError(
                 f"{reader.where}: {point} was measured and 1x{point.batch} was not: what {point.workers} workers gain "
                 f"or lose is only seen beside one; add batch {point.batch} to the row with workers = 1"
             )
-    return table
+    return EpochTable(model=model, parameters=parameters, samples=samples, epochs=epochs)
 
 
 def _read_row(reader: Reader, epochs: dict[TablePoint, float]) -> None:
@@ -129,13 +126,11 @@ def _read_row(reader: Reader, epochs: dict[TablePoint, float]) -> None:
         epochs[point] = length
 
 
-@dataclass(frozen=True, kw_only=True)
-class Forecast:
-    """One point as it was predicted and, where it was, measured."""
+class Forecast(NamedTuple):
+    """One point as it was predicted and, where it was, measured: seconds an epoch."""
 
     point: TablePoint
     seconds: float
-    """Predicted, an epoch."""
     measured: float | None
 
     @property
@@ -146,7 +141,7 @@ class Forecast:
 
 @dataclass(frozen=True, kw_only=True)
 class TableFit:
-    """One collective, fitted to one point."""
+    """One collective, fitted to one point. What is about errors is None where nothing else was measured."""
 
     collective: str
     start: TablePoint
@@ -165,7 +160,6 @@ class TableFit:
 
     @property
     def median(self) -> float | None:
-        """Of the errors' sizes; None where nothing else was measured."""
         return median(map(abs, self.errors)) if self.errors else None
 
     @property
@@ -174,9 +168,8 @@ class TableFit:
 
     @property
     def spread(self) -> float | None:
-        """Root mean square of the logarithms of predicted over measured; None where nothing else was measured."""
-        logs = [log(1 + error) for error in self.errors]
-        return sqrt(sum(one * one for one in logs) / len(logs)) if logs else None
+        """Root mean square of the logarithms of predicted over measured."""
+        return fmean(log(1 + error) ** 2 for error in self.errors) ** 0.5 if self.errors else None
 
     def interval(self, seconds: float) -> tuple[float, float] | None:
         """80 % interval, if this table is like those to come; by the fit's own residuals."""
@@ -187,7 +180,7 @@ class TableFit:
 
     def to_json(self) -> dict[str, Any]:
         points = [
-            {"point": str(one.point), "seconds": one.seconds, "measured": one.measured, "error": one.error}
+            {**one._asdict(), "point": str(one.point), "error": one.error}
             | dict(zip(("low", "high"), self.interval(one.seconds) or (None, None), strict=True))
             for one in self.points
         ]
@@ -219,15 +212,28 @@ def fit_table(
             "fit; choose another point"
         )
     others = sorted({*table.together, *predict} - {first})
+    known = {point.batch for point in table.epochs}
     for point in others:
-        if TablePoint(1, point.batch) not in table.epochs:
-            known = sorted(one.batch for one in table.epochs if one.workers == 1)
+        if point.batch not in known:
             raise UsageError(
                 f"{point} cannot be predicted: one worker was not measured at batch {point.batch}, only at "
-                f"{', '.join(map(str, known))}"
+                f"{', '.join(map(str, sorted(known)))}"
             )
-    names = TRANSFERS if collective is None else (collective,)
-    fits = [_fit(table, name, first, rest, others) for name in names]
+    fits = []
+    for name in TRANSFERS if collective is None else (collective,):
+        crossings = TRANSFERS[name]
+        transfer = rest / crossings(first.workers)
+        points = [
+            Forecast(
+                point,
+                table.compute(point) + table.steps(point) * transfer * crossings(point.workers),
+                table.epochs.get(point),
+            )
+            for point in others
+        ]
+        rate = 4 * table.parameters / transfer
+        fit = TableFit(collective=name, start=first, transfer=transfer, rate=rate, points=tuple(points))
+        fits.append(fit)
     return sorted(fits, key=lambda fit: fit.spread or 0.0)
 
 
@@ -242,24 +248,3 @@ def _start(table: EpochTable, start: TablePoint | None) -> TablePoint:
         why = "says nothing about communication" if start.workers < 2 else "was not measured"
         raise UsageError(f"{start} {why}; choose one of {', '.join(map(str, together))}")
     return start
-
-
-def _fit(
-    table: EpochTable, name: str, first: TablePoint, rest: float, others: Sequence[TablePoint]
-) -> TableFit:
-    transfers = TRANSFERS[name]
-    transfer = rest / transfers(first.workers)
-
-    def forecast(point: TablePoint) -> Forecast:
-        communicate = table.steps(point) * transfer * transfers(point.workers)
-        return Forecast(
-            point=point, seconds=table.compute(point) + communicate, measured=table.epochs.get(point)
-        )
-
-    return TableFit(
-        collective=name,
-        start=first,
-        transfer=transfer,
-        rate=4 * table.parameters / transfer,
-        points=tuple(map(forecast, others)),
-    )

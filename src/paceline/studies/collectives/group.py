@@ -1,11 +1,11 @@
 """The workers of a benchmark as one of them reaches the others, and calls that all of them time together."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from statistics import quantiles
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -20,9 +20,11 @@ from paceline.shm.host import host_id
 
 _TIMEOUT = timedelta(seconds=120)
 
-MOST_CALLS = 200
-"""Timed calls at most, however short they are."""
-FEWEST_CALLS = 3
+FEWEST_CALLS, MOST_CALLS = 3, 200
+TURNS = 5
+"""Of each work that is timed beside others: what disturbs for a second then disturbs all of them."""
+
+Key = TypeVar("Key")
 
 
 class BenchInterrupted(Exception):
@@ -38,6 +40,8 @@ class BenchGroup:
     def __init__(self, place: ProcessInfo, stopping: Callable[[], bool]) -> None:
         self.rank, self.workers, self._stopping = place.rank, place.workers, stopping
         self._store = MemberStore(place, _TIMEOUT)
+        self.exchange = self._store.exchange
+        """Every rank's JSON document, by rank."""
         dist.init_process_group(
             "gloo",
             store=PrefixStore("bench", self._store),
@@ -45,8 +49,13 @@ class BenchGroup:
             world_size=place.workers,
             timeout=_TIMEOUT,
         )
-        self.hosts = _contiguous(number_hosts(self.exchange(host_id())))
+        self.hosts = tuple(number_hosts(self.exchange(host_id())))
         """The host of every rank."""
+        if sorted(self.hosts) != list(self.hosts):  # prices fill hosts in order
+            raise UsageError(
+                f"the ranks stand on hosts {', '.join(map(str, self.hosts))}: those of one host must follow each "
+                "other; tell the launcher to fill host by host"
+            )
         run = place.launch.name if place.launch else f"bench-{place.port}"
         self.shm: Any = dist.new_group(backend="shm", pg_options=shm.Options(run=run))
 
@@ -77,26 +86,10 @@ class BenchGroup:
 
     def agree(self, right: bool) -> bool:
         """Whether it is right on all ranks."""
-        shared = torch.tensor([int(right)])
-        dist.all_reduce(shared, dist.ReduceOp.MIN)
-        return bool(shared.item())
-
-    def exchange(self, document: Any) -> list[Any]:
-        """Every rank's JSON document, by rank."""
-        return self._store.exchange(document)
+        return not self.slowest([float(not right)])[0]
 
     def first_of_each_host(self) -> list[int]:
         return [self.hosts.index(host) for host in sorted(set(self.hosts))]
-
-
-def _contiguous(hosts: Sequence[int]) -> tuple[int, ...]:
-    """Prices fill hosts in order, so a launcher that deals ranks out in turn is refused."""
-    if sorted(hosts) != list(hosts):
-        raise UsageError(
-            f"the ranks stand on hosts {', '.join(map(str, hosts))}: those of one host must follow each other; "
-            "tell the launcher to fill host by host"
-        )
-    return tuple(hosts)
 
 
 def timed(group: BenchGroup, work: Callable[[], object], calls: int) -> list[float]:
@@ -110,14 +103,31 @@ def timed(group: BenchGroup, work: Callable[[], object], calls: int) -> list[flo
     return group.slowest(found)
 
 
+def timed_in_turn(
+    group: BenchGroup,
+    works: Mapping[Key, Callable[[], object]],
+    calls: Mapping[Key, int],
+    tick: Callable[[Key], None] = lambda _: None,
+) -> dict[Key, list[float]]:
+    """Time so many calls of each work, in several turns; the order changes, so that none always follows the same one.
+
+    ``tick`` is called after each turn.
+    """
+    found: dict[Key, list[float]] = {name: [] for name in works}
+    names = list(works)
+    for turn in range(TURNS):
+        first = turn % len(names)
+        order = [*names[first:], *names[:first]]
+        for name in order if turn % 2 else order[::-1]:
+            share = calls[name] * (turn + 1) // TURNS - calls[name] * turn // TURNS
+            found[name] += timed(group, works[name], share)
+            tick(name)
+    return found
+
+
 def calls_within(budget: float, once: float) -> int:
     """How many calls fit into so many seconds."""
     return max(FEWEST_CALLS, min(MOST_CALLS, int(budget / max(once, 1e-9))))
-
-
-def share(calls: int, turn: int, turns: int) -> int:
-    """How many of the calls fall into a turn."""
-    return calls * (turn + 1) // turns - calls * turn // turns
 
 
 def quartiles(times: Sequence[float]) -> tuple[float, float]:

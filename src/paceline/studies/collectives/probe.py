@@ -9,17 +9,18 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 
+import numpy as np
 import torch
 
 from paceline.clusters.cluster import MEMORY, Cluster, Device, Host, Link
 from paceline.collectives import NATIVE
-from paceline.collectives.over_torch import TorchTransport
+from paceline.collectives.execute import TorchTransport
 from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
 from paceline.shm.arena import PIECE
 from paceline.shm.local_comm import ALL_READ_ALL, IN_PLACE_FROM
 from paceline.shm.operations import Operation
-from paceline.studies.collectives.group import BenchGroup, calls_within, quartiles, share, timed
+from paceline.studies.collectives.group import BenchGroup, calls_within, quartiles, timed, timed_in_turn
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchPrediction
 from paceline.studies.collectives.sides import PROBED, Side
 from paceline.units import show_bytes, show_rate, show_seconds
@@ -29,7 +30,6 @@ MESSAGES = (1_000, 4_000, 1_000_000, 3_000_000, 10_000_000)
 Those in between depend on what buffers, and shapers with their bursts, let through at once, and would bend the line."""
 EXCHANGES = 2
 """How many of them follow each other in a call."""
-TURNS = 5
 REDUCED = 2**20
 """Bytes that are reduced at once, as much as a large message brings."""
 EXACT = 20_000
@@ -86,39 +86,37 @@ class Prober:
         here = [rank for rank, host in enumerate(hosts) if host == hosts[group.rank]]
         firsts = group.first_of_each_host()
         return ProbeResult(
-            across=self.exchange("across", firsts) if len(firsts) > 1 else None,
-            inside=self.exchange("inside", here) if max(Counter(hosts).values()) > 1 else None,
+            across=fit_line(self.exchange("across", firsts)) if len(firsts) > 1 else None,
+            inside=fit_line(self.exchange("inside", here)) if max(Counter(hosts).values()) > 1 else None,
             reduce_seconds=self._reduce(operation, dtype),
             shared={name: self._shared(sides[name]) for name in (SHM, ELSEWHERE) if name in sides},
             measured=self.measured,
         )
 
-    def exchange(self, name: str, members: Sequence[int]) -> AlphaBeta:
-        """Members form a ring; each sends to the right and receives from the left, as schedules do.
+    def exchange(self, name: str, members: Sequence[int]) -> list[tuple[int, float]]:
+        """Bytes and seconds of messages around a ring: each member sends to the right and receives from the left.
 
         A call is several exchanges, each begun when the one before is over: so are the rounds of a schedule, and what
         a link carries faster at first than later is spread alike. All ranks call this; the others only keep the time.
         """
-        transport, group = TorchTransport(), self._group
+        transport, rank = TorchTransport(), self._group.rank
         out, into = (torch.zeros(max(MESSAGES), dtype=torch.uint8) for _ in range(2))
-        place = members.index(group.rank) if group.rank in members else None
+        place = members.index(rank) if rank in members else None
 
         def swap(size: int) -> None:
-            if place is None:
-                return
-            for _ in range(EXCHANGES):
+            for _ in range(0 if place is None else EXCHANGES):
+                assert place is not None
                 arriving = transport.receive(into[:size], members[place - 1])
                 leaving = transport.send(out[:size], members[(place + 1) % len(members)])
                 arriving.wait()
                 leaving.wait()
 
         times = self._times(name, {size: partial(swap, size) for size in MESSAGES})
-        return fit_line([(size, seconds / EXCHANGES) for size, seconds in times.items()])
+        return [(size, seconds / EXCHANGES) for size, seconds in times.items()]
 
     def _reduce(self, operation: Operation, dtype: torch.dtype) -> float:
         """Seconds a byte to combine what has arrived with what is held."""
-        length = REDUCED // dtype.itemsize
-        held, came = (torch.zeros(16, length, dtype=dtype) for _ in range(2))
+        held, came = (torch.zeros(16, REDUCED // dtype.itemsize, dtype=dtype) for _ in range(2))
 
         def combine() -> None:
             for mine, other in zip(held, came, strict=True):
@@ -141,19 +139,13 @@ class Prober:
         """The first quartile of each size, after a few calls that do not count.
 
         It is the link that is measured: whatever else goes on only adds, and a late wake-up costs more than a message.
-        All sizes have their turns, again and again: what disturbs for a second disturbs all of them.
         """
-        group = self._group
-        calls = {
-            size: calls_within(self._seconds, min(timed(group, work, 3))) for size, work in works.items()
-        }
-        found: dict[int, list[float]] = {size: [] for size in works}
-        for turn in range(TURNS):
-            for size, work in works.items():
-                found[size] += timed(group, work, share(calls[size], turn, TURNS))
+        once = {size: min(timed(self._group, work, 3)) for size, work in works.items()}
+        calls = {size: calls_within(self._seconds, seconds) for size, seconds in once.items()}
+        found = timed_in_turn(self._group, works, calls)
         typical = {size: quartiles(times)[0] for size, times in found.items()}
         self.measured += [
-            {"probe": name, "bytes": size, "seconds": seconds, "calls": len(found[size])}
+            {"probe": name, "bytes": size, "seconds": seconds, "calls": calls[size]}
             for size, seconds in typical.items()
         ]
         return typical
@@ -164,10 +156,9 @@ def fit_line(points: Sequence[tuple[float, float]]) -> AlphaBeta:
 
     Small messages count as much as large ones: the error is relative because predictions are judged so.
     """
-    assert len(points) >= 2
     sizes, seconds = zip(*points, strict=True)
-    ones, weights = [1.0] * len(points), [1 / one**2 for one in seconds]
-    latency, byte_seconds = least_squares(ones, sizes, seconds, weights)
+    weights = [1 / one**2 for one in seconds]
+    latency, byte_seconds = least_squares([1.0] * len(points), sizes, seconds, weights)
     return AlphaBeta(latency=latency, byte_seconds=byte_seconds)
 
 
@@ -175,43 +166,23 @@ def least_squares(
     first: Sequence[float], second: Sequence[float], values: Sequence[float], weights: Sequence[float]
 ) -> tuple[float, float]:
     """The a and b, 0 or more, for which a first + b second come nearest to the values."""
-    rows = list(zip(first, second, values, weights, strict=True))
-    aa, ab = sum(w * x * x for x, _, _, w in rows), sum(w * x * y for x, y, _, w in rows)
-    bb = sum(w * y * y for _, y, _, w in rows)
-    av, bv = sum(w * x * v for x, _, v, w in rows), sum(w * y * v for _, y, v, w in rows)
-    determinant = aa * bb - ab * ab
-    if not determinant:
-        return max(0.0, av / aa), 0.0
-    a, b = (av * bb - bv * ab) / determinant, (bv * aa - av * ab) / determinant
+    scale = np.sqrt(weights)
+    table, wanted = np.array((first, second)) * scale, np.array(values) * scale
+    a, b = np.linalg.lstsq(table.T, wanted, rcond=None)[0]
     if a < 0:
-        return 0.0, max(0.0, bv / bb)
-    if b < 0:
-        return max(0.0, av / aa), 0.0
-    return a, b
+        a, b = 0.0, table[1] @ wanted / (table[1] @ table[1] or 1.0)
+    elif b < 0:
+        a, b = table[0] @ wanted / (table[0] @ table[0]), 0.0
+    return max(0.0, float(a)), max(0.0, float(b))
 
 
 def predict(
     found: ProbeResult, hosts: Sequence[int], sides: Sequence[str], sizes: Sequence[int], element: int
 ) -> BenchPrediction:
     """The price of every cell; ``hosts`` is the host of each rank."""
-    topology = Topology(_cluster(found, hosts))
-    figures = asdict(found)
-    probes = figures.pop("measured")
-    return BenchPrediction(
-        made_at=time.time(),
-        how=tuple(_sentences(found)),
-        figures=figures,
-        probes=probes,
-        seconds={
-            name: {size: _seconds(name, found, topology, size, element) for size in sizes} for name in sides
-        },
-    )
-
-
-def _cluster(found: ProbeResult, hosts: Sequence[int]) -> Cluster:
-    """The hosts with links as they were measured. Workers of a host share what their messages took together."""
     device = Device(reduce_seconds=found.reduce_seconds)
-    return Cluster.of(
+    # Workers of a host share what their messages took together.
+    cluster = Cluster.of(
         Host(
             name=f"host-{host}",
             link=_link(found.across, 1),
@@ -220,6 +191,24 @@ def _cluster(found: ProbeResult, hosts: Sequence[int]) -> Cluster:
             device=device,
         )
         for host, count in sorted(Counter(hosts).items())
+    )
+    topology = Topology(cluster)
+
+    def seconds(name: str, size: int) -> float:
+        if name in found.shared:
+            return found.shared[name].seconds(size)
+        if name == GLOO:
+            return AllReduceCosts(NATIVE, topology).gloo_ring(size).seconds
+        return AllReduceCosts(name, topology, exact=EXACT).price(size, element).seconds
+
+    figures = asdict(found)
+    probes = figures.pop("measured")
+    return BenchPrediction(
+        made_at=time.time(),
+        how=tuple(_sentences(found)),
+        figures=figures,
+        probes=probes,
+        seconds={name: {size: seconds(name, size) for size in sizes} for name in sides},
     )
 
 
@@ -230,32 +219,23 @@ def _link(line: AlphaBeta | None, at_once: int) -> Link:
     return Link(latency=line.latency, bandwidth=at_once / max(line.byte_seconds, QUICKEST))
 
 
-def _seconds(name: str, found: ProbeResult, topology: Topology, size: int, element: int) -> float:
-    if name in found.shared:
-        return found.shared[name].seconds(size)
-    if name == GLOO:
-        return AllReduceCosts(NATIVE, topology).gloo_ring(size).seconds
-    return AllReduceCosts(name, topology, exact=EXACT).price(size, element).seconds
-
-
 def _sentences(found: ProbeResult) -> list[str]:
     """Each figure and how it was measured."""
-    sentences = []
-    for line, where in ((found.across, "between hosts"), (found.inside, "inside a host")):
-        if line:
-            rate = show_rate(1 / max(line.byte_seconds, QUICKEST))
-            sentences.append(
-                f"{where}: {show_seconds(line.latency)} a message and {rate} each way, fitted to exchanges over Gloo"
-            )
-    sentences.append(
-        f"reducing: {_rate(found.reduce_seconds)}, of two tensors in memory on all workers at once"
-    )
+    links = {"between hosts": found.across, "inside a host": found.inside}
+    sentences = [
+        f"{where}: {show_seconds(line.latency)} a message and {show_rate(1 / max(line.byte_seconds, QUICKEST))} each "
+        "way, fitted to exchanges over Gloo"
+        for where, line in links.items()
+        if line
+    ]
+    reducing = _rate(found.reduce_seconds)
+    sentences.append(f"reducing: {reducing}, of two tensors in memory on all workers at once")
     for name, fit in found.shared.items():
-        small, large = fit.small, fit.large
+        small, large = (
+            f"{show_seconds(line.latency)} and {_rate(line.byte_seconds)}" for line in (fit.small, fit.large)
+        )
         sentences.append(
-            f"{name}: {show_seconds(small.latency)} and {_rate(small.byte_seconds)} up to {show_bytes(fit.limit)}, "
-            f"{show_seconds(large.latency)} and {_rate(large.byte_seconds)} beyond, "
-            "fitted to all-reduces of other sizes"
+            f"{name}: {small} up to {show_bytes(fit.limit)}, {large} beyond, fitted to all-reduces of other sizes"
         )
     return sentences
 

@@ -1,10 +1,10 @@
 """What a benchmark of collectives is asked for, checked before anything starts, and what it finds."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from paceline.collectives import SCHEDULES
+from paceline.collectives import SCHEDULES, find_schedule
 from paceline.errors import UsageError, unknown
 from paceline.units import parse_bytes, show_bytes
 
@@ -47,20 +47,12 @@ class BenchRequest:
                 f"a cell cannot take {self.cell_seconds:g} seconds: give a number above 0, such as 0.6"
             )
 
-    def difference(self, other: Mapping[str, Any]) -> str | None:
-        """The first setting in which this differs from another rank's ``asdict``, with both values."""
-        for name in (one.name for one in fields(self)):
-            mine, theirs = _shown(getattr(self, name)), _shown(other[name])
-            if mine != theirs:
-                return f"{name.replace('_', ' ')} is {theirs} there and {mine} here"
-        return None
-
 
 def parse_request(sizes: str | None, only: str | None, op: str, dtype: str, **more: Any) -> BenchRequest:
     """Read what a user writes; a UsageError says what is wrong. ``more`` are other fields, None if not given."""
     import torch
 
-    from paceline.collectives.over_torch import find_operation
+    from paceline.collectives.execute import find_operation
 
     if dtype not in DTYPES:
         raise unknown("dtype", dtype, DTYPES)
@@ -85,24 +77,22 @@ def parse_sizes(text: str | None, element: int) -> tuple[int, ...]:
 
 def _size(piece: str, element: int) -> int:
     size = int(piece) if piece.isdecimal() else int(parse_bytes(piece))
-    if size < element:
-        raise UsageError(f"size {piece} is too small: one element takes {element} B")
-    if size > LARGEST:
-        raise UsageError(f"size {piece} is too large: the largest is {show_bytes(LARGEST)}")
+    if not element <= size <= LARGEST:
+        raise UsageError(
+            f"size {piece} is out of range: one element takes {element} B, and {show_bytes(LARGEST)} is the most"
+        )
     return size
 
 
 def parse_only(text: str | None) -> tuple[str, ...]:
-    """Read "ring,shm"; the order of rows stays the usual one."""
+    """Read "ring,shm,my_file.py:function"; the order of rows is the usual one, with a user's own schedules last."""
     asked = SIDES if text is None else [piece.strip() for piece in text.split(",")]
-    for name in asked:
-        if name not in SIDES:
+    own = [name for name in asked if name not in SIDES]
+    for name in own:
+        if ":" not in name:
             raise unknown("schedule or backend", name, SIDES)
-    return tuple(side for side in SIDES if side in asked)
-
-
-def _shown(value: object) -> str:
-    return ",".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
+        find_schedule(name)
+    return (*(side for side in SIDES if side in asked), *dict.fromkeys(own))
 
 
 @dataclass(frozen=True, kw_only=True)

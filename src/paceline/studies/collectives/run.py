@@ -4,24 +4,26 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from statistics import median
 
 import torch
 
-from paceline.collectives.over_torch import find_operation
+from paceline.collectives.execute import find_operation
 from paceline.costs.bandwidth import algbw, busbw
 from paceline.errors import UsageError
 from paceline.records.load import LoadMeter, disturbance
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
+from paceline.runtimes.live.run_store import check_equal
 from paceline.runtimes.threads import usual_threads
 from paceline.studies.collectives.group import (
+    TURNS,
     BenchGroup,
     BenchInterrupted,
     calls_within,
     quartiles,
-    share,
     timed,
+    timed_in_turn,
 )
 from paceline.studies.collectives.probe import Prober, predict
 from paceline.studies.collectives.request import (
@@ -34,9 +36,6 @@ from paceline.studies.collectives.request import (
     check_workers,
 )
 from paceline.studies.collectives.sides import Pattern, Side, build_sides, left_out
-
-ROUNDS = 5
-"""How often each side has its turn."""
 
 
 def run_bench(
@@ -54,15 +53,17 @@ def run_bench(
     """
     check_workers(place.workers)
     with BenchGroup(place, stopping) as group:
-        for rank, other in enumerate(group.exchange(asdict(asked))):
-            if difference := asked.difference(other):
-                raise UsageError(
-                    f"rank {rank} was asked for something else than rank {group.rank}: {difference}; start all alike"
-                )
+        check_equal(group.exchange(asdict(asked)))
         torch.set_num_threads(usual_threads())
+        idle = left_out(asked, group.shm.comm.team_sizes)
+        if not (only := tuple(name for name in asked.only if name not in idle)):
+            raise UsageError(
+                f"{', '.join(idle)}: no two workers share memory here; choose a schedule such as ring, or start two "
+                "workers on a host"
+            )
         result = BenchResult(
             settings=BenchSettings(
-                request=_shared_here(asked, group),
+                request=replace(asked, only=only),
                 hosts=tuple(Counter(group.hosts).values()),
                 threads=torch.get_num_threads(),
                 torch=str(torch.__version__),
@@ -76,17 +77,6 @@ def run_bench(
     return result
 
 
-def _shared_here(asked: BenchRequest, group: BenchGroup) -> BenchRequest:
-    idle = left_out(asked, group.shm.comm.team_sizes)
-    asked = replace(asked, only=tuple(name for name in asked.only if name not in idle))
-    if not asked.only:
-        raise UsageError(
-            f"{', '.join(idle)}: no two workers share memory here; choose a schedule such as ring, or start two "
-            "workers on a host"
-        )
-    return asked
-
-
 def _measure(
     result: BenchResult, group: BenchGroup, show: Callable[[BenchEvent], None], beat: Callable[[int], None]
 ) -> None:
@@ -98,7 +88,7 @@ def _measure(
     def tick(words: str) -> None:
         nonlocal turns
         beat(turns)
-        show(BenchProgress(turns / (len(asked.sizes) * len(asked.only) * ROUNDS), words))
+        show(BenchProgress(turns / (len(asked.sizes) * len(asked.only) * TURNS), words))
         turns += 1
 
     show(result.settings)
@@ -107,81 +97,62 @@ def _measure(
     found = Prober(group, asked.cell_seconds / 2).probe(sides, operation, dtype)
     result.prediction = predict(found, group.hosts, asked.only, asked.sizes, dtype.itemsize)
     show(result.prediction)
-    measurer = Measurer(asked, group, Pattern(operation, dtype, group.rank, group.workers), tick)
+    pattern = Pattern(operation, dtype, group.rank, group.workers)
     for size in asked.sizes:
-        cells = measurer.measure(size, list(sides.values()), result.prediction.seconds)
+        predicted = {name: times[size] for name, times in result.prediction.seconds.items()}
+        cells = measure_size(asked, group, pattern, list(sides.values()), size, predicted, tick)
         show(cells)
         result.cells += cells
     result.ending = "done" if all(cell.right for cell in result.cells) else "wrong"
 
 
-@dataclass
-class _Trial:
-    """One side at one size, while it is measured."""
+def measure_size(
+    asked: BenchRequest,
+    group: BenchGroup,
+    pattern: Pattern,
+    sides: Sequence[Side],
+    size: int,
+    predicted: Mapping[str, float],
+    tick: Callable[[str], None],
+) -> list[Cell]:
+    """The cells of one size, in the order of the sides: checked first and last, timed in between.
 
-    side: Side
-    length: int
-    calls: int = 0
-    times: list[float] = field(default_factory=list)
-    right: bool = True
-    begun: float = field(default_factory=time.time)
+    ``predicted`` are seconds by side; ``tick`` is called after every turn of a side.
+    """
+    parts = {side.name: side.buffer[: size // side.buffer.element_size()] for side in sides}
+    works = {side.name: lambda side=side: side.reduce(parts[side.name]) for side in sides}
 
-    def run(self) -> None:
-        self.side.reduce(self.side.buffer[: self.length])
-
-
-class Measurer:
-    """Fills the table, a size at a time: checked first and last, timed in between. ``tick`` is called every turn."""
-
-    def __init__(
-        self, asked: BenchRequest, group: BenchGroup, pattern: Pattern, tick: Callable[[str], None]
-    ) -> None:
-        self._asked, self._group, self._pattern, self._tick = asked, group, pattern, tick
-
-    def measure(
-        self, size: int, sides: Sequence[Side], predicted: Mapping[str, Mapping[int, float]]
-    ) -> list[Cell]:
-        """The cells of one size, in the order of the sides; ``predicted`` are seconds by side and size."""
-        trials = [_Trial(side, size // side.buffer.element_size()) for side in sides]
-        for trial in trials:
-            self._check(trial)
-            (once,) = timed(self._group, trial.run, 1)  # a warm-up too
-            trial.calls = self._asked.repeats or calls_within(self._asked.cell_seconds, once)
-        for turn in range(ROUNDS):
-            for trial in _rotated(trials, turn):
-                trial.times += timed(self._group, trial.run, share(trial.calls, turn, ROUNDS))
-                self._tick(trial.side.name)
-        for trial in trials:
-            self._check(trial)
-        return [self._cell(trial, size, predicted[trial.side.name][size]) for trial in trials]
-
-    def _check(self, trial: _Trial) -> None:
+    def check(name: str) -> bool:
         """Reduce known values, and compare. Zeros afterwards: sums of sums would leave the numbers' range."""
-        part = trial.side.buffer[: trial.length]
-        self._pattern.fill(part)
-        trial.run()
-        trial.right = self._group.agree(self._pattern.holds(part)) and trial.right
-        part.zero_()
+        pattern.fill(parts[name])
+        works[name]()
+        right = group.agree(pattern.holds(parts[name]))
+        parts[name].zero_()
+        return right
 
-    def _cell(self, trial: _Trial, size: int, predicted: float) -> Cell:
-        middle = median(trial.times)
-        low, high = quartiles(trial.times)
-        return Cell(
-            what=trial.side.name,
+    right, calls, begun = {}, {}, {}
+    for name, work in works.items():
+        begun[name] = time.time()
+        right[name] = check(name)
+        (once,) = timed(group, work, 1)  # a warm-up too
+        calls[name] = asked.repeats or calls_within(asked.cell_seconds, once)
+    times = timed_in_turn(group, works, calls, tick)
+    cells = []
+    for name in works:
+        middle = median(times[name])
+        low, high = quartiles(times[name])
+        cell = Cell(
+            what=name,
             size=size,
             median=middle,
             low=low,
             high=high,
-            repeats=len(trial.times),
+            repeats=len(times[name]),
             algbw=algbw(size, middle),
-            busbw=busbw("all_reduce", size, middle, self._group.workers),
-            right=trial.right,
-            predicted=predicted,
-            measured_at=trial.begun,
+            busbw=busbw("all_reduce", size, middle, group.workers),
+            right=check(name) and right[name],
+            predicted=predicted[name],
+            measured_at=begun[name],
         )
-
-
-def _rotated(trials: Sequence[_Trial], turn: int) -> list[_Trial]:
-    """Another order every turn, so that no side always follows the same one."""
-    order = [*trials[turn % len(trials) :], *trials[: turn % len(trials)]]
-    return order if turn % 2 else order[::-1]
+        cells.append(cell)
+    return cells

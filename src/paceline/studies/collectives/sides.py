@@ -9,8 +9,7 @@ from torch import Tensor
 
 from paceline import shm
 from paceline.collectives import build_schedule
-from paceline.collectives.execute import Reducer
-from paceline.collectives.over_torch import TorchTransport
+from paceline.collectives.execute import Reducer, TorchTransport
 from paceline.shm.operations import Operation
 from paceline.studies.collectives.group import BenchGroup
 from paceline.studies.collectives.request import ELSEWHERE, GLOO, SHM, BenchRequest
@@ -67,10 +66,7 @@ def left_out(asked: BenchRequest, teams: Sequence[int]) -> tuple[str, ...]:
 
 
 class Pattern:
-    """Known inputs of each rank and the result that they must give, exactly, in whatever order they are combined.
-
-    Small whole numbers, so that sums are exact.
-    """
+    """Known inputs of each rank, small whole numbers, and the exact result of combining them in any order."""
 
     def __init__(self, operation: Operation, dtype: torch.dtype, rank: int, workers: int) -> None:
         self._mine = _values(operation, rank, dtype)
@@ -80,13 +76,11 @@ class Pattern:
         operation.finish(self._expected, workers)
 
     def fill(self, tensor: Tensor) -> None:
-        """Make the tensor this rank's input."""
         body, rest = _blocks(tensor)
         body.copy_(self._mine.expand_as(body))
         rest.copy_(self._mine[: len(rest)])
 
     def holds(self, tensor: Tensor) -> bool:
-        """Whether the tensor is the result, element by element."""
         body, rest = _blocks(tensor)
         return bool((body == self._expected).all()) and torch.equal(rest, self._expected[: len(rest)])
 

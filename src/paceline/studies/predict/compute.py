@@ -215,7 +215,7 @@ def find_subject(request: PredictRequest) -> Traceable | Job:
         return traceable_of_job(request.job)
     if request.model is None:
         assert request.times is not None, "a request that names nothing to train is refused"
-        return traceable_of_job(read_run(RunFolder(request.times))[0].job)
+        return traceable_of_job(read_run(RunFolder(request.times)).settings.job)
     optimizer = request.optimizer or "sgd"
     return traceable_of(request.model, shape=request.shape, classes=request.classes, optimizer=optimizer)
 

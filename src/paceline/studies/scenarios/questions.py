@@ -1,15 +1,23 @@
-"""Questions that are answered by a formula, or handed on: explain, lower-bound, peak and scaling."""
+"""Questions that a formula or another study answers: explain, lower-bound, peak, predict and scaling."""
 
 from dataclasses import dataclass
 from math import isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from paceline.clusters.catalogue import find_device
 from paceline.clusters.toml_reader import Reader
 from paceline.costs.bandwidth import bandwidth_use, lower_bound_bytes
 from paceline.errors import UsageError
-from paceline.studies.calibrate.table import EpochTable, TablePoint, table_of
+from paceline.studies.calibrate.table import table_of
 from paceline.studies.scenarios.scenario import Scenario
+
+if TYPE_CHECKING:  # it imports torch, which formulas do not need
+    from paceline.studies.predict import Prediction
+
+MOST = 1_000
+"""Of anything that is counted; the report draws far less, and says how much, once it has begun."""
+ELEMENT = 4
+"""Bytes of a gradient's element."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +60,7 @@ class LeastTraffic:
 
 @dataclass(frozen=True, kw_only=True)
 class ScalingPoint:
-    """One measured epoch, and what it is made of."""
+    """One measured epoch: compute is one worker's epoch over the workers, communicate is the rest."""
 
     workers: int
     batch: int
@@ -62,11 +70,10 @@ class ScalingPoint:
     speed_up: float
     """Over one worker with the same batch."""
     compute: float
-    """One worker's epoch over the workers."""
     communicate: float
-    """The rest; negative where many are more than so many times as fast."""
+    """Negative where n workers are more than n times as fast."""
     use: float | None
-    """Bytes a second of the least that an all-reduce must move; None for one worker, or where nothing is left."""
+    """Bytes a second of the least that an all-reduce must move; None for one worker, or without communication."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,35 +86,23 @@ class Scaling:
     points: tuple[ScalingPoint, ...]
 
 
-MOST = 1_000
-"""Of anything that is counted; the report draws far less, and says how much, once it has begun."""
-
-
 def read_request(scenario: Scenario) -> dict[str, Any]:
-    """The settings of [explain] by name, as the command of that name has them; its report plays the collective."""
+    """The settings of [explain] by name; the report plays the collective."""
     reader = scenario.reader.table("explain")
     reader.need('schedule = "ring"')
     request: dict[str, Any] = {"schedule": reader.word("schedule", ""), "op": reader.word("op", "sum")}
-    if "values" in reader.values:
-        rows = [
-            " ".join(f"{number.number(place, 0.0):.17g}" for number, place in row.items(key))
-            for row, key in reader.items("values")
-        ]
-        request["values"] = "; ".join(rows)
-    for key in ("workers", "length", "seed", "segments"):
-        if key in reader.values:
-            request[key] = reader.whole(key, 0) if key == "seed" else reader.whole(key, 0, most=MOST)
-    if "hosts" in reader.values:
-        request["hosts"] = ",".join(
-            str(number.whole(key, 0, most=MOST)) for number, key in reader.items("hosts")
-        )
-    reader.finish()
-    scenario.reader.finish()
-    return request
+    rows = [
+        " ".join(f"{number.number(place, 0.0):.17g}" for number, place in row.items(key))
+        for row, key in reader.items("values")
+    ]
+    hosts = [str(number.whole(key, 0, most=MOST)) for number, key in reader.items("hosts")]
+    request |= {"values": "; ".join(rows), "hosts": ",".join(hosts), "seed": reader.whole("seed", 0)}
+    request |= {key: reader.whole(key, 0, most=MOST) for key in ("workers", "length", "segments")}
+    scenario.finish(reader)
+    return {key: value for key, value in request.items() if key in ("op", *reader.values)}
 
 
 def least_traffic(scenario: Scenario) -> LeastTraffic:
-    """Read [all-reduce] and work it out."""
     reader = scenario.reader.table("all-reduce")
     reader.need("items = 11_170_000", "processes = 4")
     items, processes = reader.whole("items", 0, least=1), reader.whole("processes", 0, least=1)
@@ -117,8 +112,7 @@ def least_traffic(scenario: Scenario) -> LeastTraffic:
     seconds, link = reader.seconds("time", 0.0), reader.rate("bandwidth", 0.0)
     if "time" in reader.values and not seconds:
         raise reader.wrong("time", reader.values["time"], "it must be more than 0 s")
-    reader.finish()
-    scenario.reader.finish()
+    scenario.finish(reader)
     return LeastTraffic(
         items=items,
         item_size=int(size),
@@ -131,79 +125,90 @@ def least_traffic(scenario: Scenario) -> LeastTraffic:
 
 
 def peak(scenario: Scenario) -> Peak:
-    """Read [device] and [[models]] and divide."""
-    device, flops = _read_device(scenario.reader.table("device"))
+    device = scenario.reader.table("device")
+    device.need('name = "k80"')
+    name, stated = device.word("name", ""), device.flops("peak", 0.0)
     models = scenario.reader.tables("models")
-    scenario.reader.finish()
+    scenario.finish(device)
+    flops = stated or find_device(name).flops
     if not models:
         raise UsageError(f"{scenario.path} names no model: add [[models]] with name, and operations or model")
-    return Peak(device=device, flops=flops, models=tuple(_throughput(reader, flops) for reader in models))
-
-
-def _read_device(reader: Reader) -> tuple[str, float]:
-    """A name and a peak: stated, or that of the catalogue."""
-    reader.need('name = "k80"')
-    name, stated = reader.word("name", ""), reader.flops("peak", 0.0)
-    reader.finish()
-    return name, stated or find_device(name).flops
+    return Peak(device=name, flops=flops, models=tuple(_throughput(reader, flops) for reader in models))
 
 
 def _throughput(reader: Reader, flops: float) -> Throughput:
+    """By stated operations, or those of a forward by the model's trace, where a multiply-add is two, as in a peak."""
     reader.need('name = "VGG-16"')
-    name = reader.word("name", "")
-    operations = _operations(reader, name)
+    name, operations = reader.word("name", ""), reader.number("operations", 0.0)
+    model = reader.word("model", name)
     reader.finish()
+    if "operations" in reader.values and not (operations > 0 and isfinite(operations)):
+        raise reader.wrong("operations", operations, "an image takes more than 0, for example 3_922e6")
+    if operations and "model" in reader.values:
+        raise reader.wrong("model", model, "operations say it already; leave one of them out")
+    if not operations:
+        from paceline.costs.trace.trace import (
+            trace,  # these import torch, which stated operations do not need
+        )
+        from paceline.jobs.build import traceable_of
+
+        operations = 2 * trace(traceable_of(model), 1).multiply_adds
     return Throughput(model=name, operations=operations, seconds=operations / flops, rate=flops / operations)
 
 
-def _operations(reader: Reader, name: str) -> float:
-    """As stated; else those of a forward by the model's trace, where a multiply-add is two of them, as in a peak."""
-    stated = reader.number("operations", 1.0)
-    model = reader.word("model", name)
-    if "operations" in reader.values:
-        if "model" in reader.values:
-            raise reader.wrong("model", model, "operations say it already; leave one of them out")
-        if not (stated > 0 and isfinite(stated)):
-            raise reader.wrong(
-                "operations", stated, "an image takes more than 0 of them, for example 3_922e6"
-            )
-        return stated
-    from paceline.costs.trace.trace import trace  # these import torch, which stated operations do not need
-    from paceline.jobs.build import traceable_of
+def prediction(scenario: Scenario) -> "Prediction":
+    """What 'paceline predict' answers, with every option in [predict]."""
+    from paceline.studies.predict import PredictRequest, predict
 
-    return 2 * trace(traceable_of(model), 1).multiply_adds
+    reader = scenario.reader.table("predict")
+    reader.need('model = "resnet50"', 'device = "k40"')
+    settings: dict[str, Any] = {"cost_model": _one_of(reader, "cost-model", "paceline", "paleo")}
+    if settings["cost_model"] == "paleo":
+        settings |= {
+            "ppp_comp": reader.positive("ppp-comp", 1.0),
+            "ppp_comm": reader.positive("ppp-comm", 1.0),
+        }
+    else:
+        settings["strategies"] = tuple(reader.words("strategies", ["all-reduce"]))
+    request = PredictRequest(
+        model=reader.word("model", ""),
+        device=reader.word("device", ""),
+        network=reader.word("network", "10gbit"),
+        workers=tuple(entry.whole(key, 0, least=1) for entry, key in reader.items("workers")) or None,
+        batch_size=reader.whole("batch", 32, least=1),
+        scaling=_one_of(reader, "scaling", "weak", "strong"),  # type: ignore[arg-type]
+        **settings,
+    )
+    scenario.finish(reader)
+    return predict(request)
 
 
-ELEMENT = 4
-"""Bytes of a gradient's element."""
+def _one_of(reader: Reader, key: str, usual: str, other: str) -> str:
+    value = reader.word(key, usual)
+    if value not in (usual, other):
+        raise reader.wrong(key, value, f'it must be "{usual}" or "{other}"')
+    return value
 
 
 def scaling(scenario: Scenario) -> Scaling:
-    """Read the table and take every epoch apart."""
-    return scaling_of(table_of(scenario.reader))
-
-
-def scaling_of(measured: EpochTable) -> Scaling:
-    """Compute is one worker's epoch over the workers; what is left is communication."""
-    points = tuple(_point(measured, point) for point in sorted(measured.epochs))
+    measured = table_of(scenario.reader)
+    points = []
+    for point, seconds in sorted(measured.epochs.items()):
+        compute, steps = measured.compute(point), measured.steps(point)
+        rest, use = seconds - compute, None
+        if point.workers > 1 and rest > 0:
+            use = bandwidth_use(measured.parameters, ELEMENT, point.workers, rest / steps)
+        one = ScalingPoint(
+            workers=point.workers,
+            batch=point.batch,
+            seconds=seconds,
+            steps=steps,
+            speed_up=measured.alone(point.batch) / seconds,
+            compute=compute,
+            communicate=rest,
+            use=use,
+        )
+        points.append(one)
     return Scaling(
-        model=measured.model, parameters=measured.parameters, samples=measured.samples, points=points
-    )
-
-
-def _point(measured: EpochTable, point: TablePoint) -> ScalingPoint:
-    seconds, steps, compute = measured.epochs[point], measured.steps(point), measured.compute(point)
-    rest = seconds - compute
-    use = None
-    if point.workers > 1 and rest > 0:
-        use = bandwidth_use(measured.parameters, ELEMENT, point.workers, rest / steps)
-    return ScalingPoint(
-        workers=point.workers,
-        batch=point.batch,
-        seconds=seconds,
-        steps=steps,
-        speed_up=measured.alone(point.batch) / seconds,
-        compute=compute,
-        communicate=rest,
-        use=use,
+        model=measured.model, parameters=measured.parameters, samples=measured.samples, points=tuple(points)
     )

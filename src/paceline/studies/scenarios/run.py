@@ -3,10 +3,12 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import inf, isclose
+from typing import Any
 
-from paceline import specs
 from paceline.clusters.cluster import Cluster, Host
-from paceline.costs.stated import StatedCosts, stated_costs
+from paceline.clusters.toml_reader import Reader
+from paceline.collectives import NATIVE
+from paceline.costs.stated import stated_costs
 from paceline.errors import UsageError
 from paceline.jobs.spec import JobSpec
 from paceline.records.servers import Entry, Received, Updated
@@ -16,16 +18,103 @@ from paceline.runtimes.prepare import check_servers
 from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
-from paceline.runtimes.virtual.simulate import check, simulate
-from paceline.strategies import STRATEGIES
-from paceline.strategies.base import Strategy
+from paceline.runtimes.virtual.simulate import simulate
+from paceline.strategies import build_strategy
 from paceline.studies.scenarios.scenario import Scenario
-from paceline.studies.scenarios.work import MOST_STEPS, Work, read_step, read_work
+
+LENGTHS = ("epochs", "batches", "iterations", "rounds")
+MOST_STEPS = 1_000_000
+"""Steps of all workers together that a scenario may take: some seconds."""
+MOST_ENTRIES = 1_000
+"""Messages and updates that are kept, to show a short run one by one."""
+MOST_KINDS = 12
+"""Kinds of rounds that are listed."""
+MOST_UPDATES = 24
+"""Updates up to which a run is shown one by one."""
+ENDLESS = 10**12
+"""Steps that no worker takes: its own number of steps, or the horizon, ends the run."""
+USUAL_CROSSOVER, MOST_CROSSOVER = 1_024, 4_096
+"""Workers up to which a crossover is looked for, and the most that a file may ask for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """The [run] table: what is trained, in time only."""
+
+    strategy: str
+    batch: int
+    """Samples of a mini-batch; what the cluster's times are stated for."""
+    parameters: int
+    collective: str
+    servers: int
+    horizon: float = inf
+    epochs: int = 0
+    batches: int = 0
+    """Mini-batches that all workers share, in any number of epochs."""
+    iterations: int = 0
+    """Steps a worker."""
+    rounds: int = 0
+    """Exchanges, each after ``local_epochs`` of a worker's own samples."""
+    samples: int = 0
+    local_epochs: int = 0
+
+    def local_batches(self, workers: int) -> int:
+        """Mini-batches of one worker between two exchanges."""
+        share = -(-self.samples // workers)
+        return -(-share // self.batch) * self.local_epochs if self.local_epochs else 1
+
+    def steps(self, workers: int) -> list[int]:
+        """Steps of each worker: batches are dealt out whole, one a worker and round, until none is left."""
+        if each := self.iterations or self.rounds:
+            return [each] * workers
+        batches = self.batches or -(-self.samples // self.batch) * self.epochs
+        return [-(-(batches - rank) // workers) for rank in range(workers)]
+
+
+def _read_work(reader: Reader) -> Work:
+    work = _read_step(reader)
+    counts: dict[str, Any] = {
+        key.replace("-", "_"): reader.whole(key, 0, least=1 if key in reader.values else 0)
+        for key in (*LENGTHS, "samples", "local-epochs")
+    }
+    work = replace(work, horizon=reader.seconds("horizon", inf), **counts)
+    reader.finish()
+    given = [key for key in LENGTHS if key in reader.values]
+    if len(given) > 1:
+        raise reader.wrong(given[1], counts[given[1]], f"{given[0]} says it too; leave one of them out")
+    if not given and work.horizon == inf:
+        raise UsageError(
+            f"{reader.place('epochs')} is missing: say how long, by one of {', '.join(LENGTHS)} or horizon"
+        )
+    if bool(work.rounds) != bool(work.local_epochs):
+        key = "rounds" if work.rounds else "local-epochs"
+        raise reader.wrong(key, reader.values[key], "rounds and local-epochs go together; state both")
+    needs = [key for key in ("epochs", "local-epochs") if key in reader.values]
+    if needs and not work.samples:
+        raise UsageError(f"{reader.place('samples')} is missing: {needs[0]} are passes over the samples")
+    if work.samples and not needs:
+        raise reader.wrong("samples", work.samples, "only epochs or local-epochs need them; leave them out")
+    return work
+
+
+def _read_step(reader: Reader) -> Work:
+    """What is trained, without how long."""
+    reader.need("batch = 32")
+    size, parameters = reader.size("model", 0.0), reader.whole("parameters", 1, least=1)
+    if "model" in reader.values and "parameters" in reader.values:
+        raise reader.wrong("parameters", parameters, "model says it too; leave one of them out")
+    return Work(
+        strategy=reader.word("strategy", "all-reduce"),
+        batch=reader.whole("batch", 32, least=1),
+        parameters=int(size / 4) or parameters,
+        collective=reader.word("collective", NATIVE),
+        servers=reader.whole("servers", 1, least=1),
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
 class Rounds:
-    """Updates of a server, one after the other, that are alike."""
+    """Consecutive updates of a server that are alike."""
 
     count: int
     workers: int
@@ -55,38 +144,11 @@ class RunAnswer:
     horizon: float | None
     updates: int
     rounds: tuple[Rounds, ...]
-    """In order; empty where there are no servers, and where they are too many that differ."""
+    """In order; empty where there are no servers, and where too many of them differ."""
     unfinished: tuple[str, ...]
-    """Workers that came and handed nothing in."""
+    """Workers that came and pushed nothing."""
     entries: tuple[Entry, ...]
-    """The server's log, where the run is short enough to be told update by update."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Balance:
-    """A round with so many workers."""
-
-    workers: int
-    compute: float
-    rest: float
-    """All of the round that is no computation: messages, aggregation, updates, waiting."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Crossover:
-    """From how many workers the rest of a round takes longer than computing."""
-
-    workers: int | None
-    """None where it never does, up to the most that were tried."""
-    most: int
-    tried: tuple[Balance, ...]
-    """By workers."""
-
-
-MOST_ENTRIES = 1_000
-"""Messages and updates that are kept, to tell a short run one by one."""
-MOST_KINDS = 12
-"""Kinds of rounds that are told apart."""
+    """The server's log, where the run is short enough to be shown update by update."""
 
 
 class RunLog(SimulationRecorder):
@@ -98,7 +160,7 @@ class RunLog(SimulationRecorder):
         self.entries: list[Entry] = []
         self.rounds: list[Rounds] = []
         self.came: set[int] = set()
-        self.handed_in: set[int] = set()
+        self.pushed: set[int] = set()
         self.exchanges: list[int] = []
         """The steps of worker 0 in which it sent something."""
         self.updates = 0
@@ -109,7 +171,6 @@ class RunLog(SimulationRecorder):
             self.exchanges.append(record.step)
 
     def served(self, rank: int, entry: Entry) -> None:
-        """Count what the first server does."""
         if rank:
             return
         if len(self.entries) < MOST_ENTRIES:
@@ -121,10 +182,10 @@ class RunLog(SimulationRecorder):
             case Received(kind="Join"):
                 self.came.add(entry.worker)
             case Received(kind="Push"):
-                self.handed_in.add(entry.worker)
+                self.pushed.add(entry.worker)
 
     def _add(self, workers: int, seconds: float) -> None:
-        """One more of the same kind, or a new kind; beyond those that can be told, all are one."""
+        """One more of the same kind, or a new kind; beyond those that are listed, all are one."""
         same = self.rounds[-1] if self.rounds else None
         if same and same.workers == workers and isclose(same.seconds, seconds, rel_tol=1e-4):
             total = same.seconds * same.count + seconds
@@ -133,95 +194,24 @@ class RunLog(SimulationRecorder):
             self.rounds.append(Rounds(count=1, workers=workers, seconds=seconds))
 
 
-TOLD = 24
-"""Updates up to which a run is told one by one."""
-ENDLESS = 10**12
-"""Steps that no worker takes: its own number of steps, or the horizon, ends the run."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunPlan:
-    """Everything that ``simulate`` is given."""
-
-    settings: Settings
-    shape: JobShape
-    cluster: Cluster
-    costs: StatedCosts
-    strategy: Strategy
-    local: int
-    """Mini-batches of a worker's step."""
-
-    @property
-    def compute(self) -> float:
-        """A step of the slowest worker."""
-        sizes = self.settings.batch_sizes
-        return max(sum(self.costs.gradient(rank, size, 0)) for rank, size in enumerate(sizes))
-
-
 def run(scenario: Scenario) -> RunAnswer:
-    """Read the file's [run] and cluster, and run it."""
-    work = read_work(scenario.reader.table("run"))
-    return run_work(work, scenario.cluster())
+    work = _read_work(scenario.reader.table("run"))
+    return _run(work, scenario.cluster())[0]
 
 
-def run_work(work: Work, cluster: Cluster) -> RunAnswer:
-    """Run on a cluster; a UsageError where that cannot be simulated."""
-    plan = make_plan(work, cluster)
-    log, summary = _simulate(plan, work)
-    names = tuple(plan.cluster.hosts[place].name for place in plan.cluster.place_workers())
-    served, totals = plan.strategy.served, summary.totals
-    return RunAnswer(
-        strategy=work.strategy,
-        workers=names,
-        seconds=log.last if served else summary.seconds,
-        batches=_batches(plan, summary),
-        local_batches=plan.local,
-        compute=plan.compute,
-        communicate=None if served else sum(one.seconds["communicate"] for one in totals) / len(totals),
-        wait=None if served else sum(one.seconds["wait"] for one in totals) / len(totals),
-        horizon=None if work.horizon == inf else work.horizon,
-        updates=log.updates,
-        rounds=tuple(log.rounds) if len(log.rounds) <= MOST_KINDS else (),
-        unfinished=tuple(names[rank] for rank in sorted(log.came - log.handed_in)),
-        entries=tuple(log.entries) if 0 < log.updates <= TOLD and len(log.entries) < MOST_ENTRIES else (),
-    )
-
-
-def _simulate(plan: RunPlan, work: Work) -> tuple[RunLog, Summary]:
-    log = RunLog()
-    summary = simulate(
-        plan.settings,
-        plan.shape,
-        plan.cluster,
-        plan.costs,
-        gradients=False,
-        strategy=plan.strategy,
-        recorder=log,
-        horizon=work.horizon,
-    )
-    return log, summary
-
-
-def _batches(plan: RunPlan, summary: Summary) -> int:
-    if summary.servers:
-        return summary.servers[0].used * plan.local
-    return sum(total.steps for total in summary.totals) * plan.local
-
-
-def make_plan(work: Work, cluster: Cluster) -> RunPlan:
-    """Deal the work out to the cluster's workers.
+def _run(work: Work, cluster: Cluster) -> tuple[RunAnswer, RunLog]:
+    """Run on a cluster; a UsageError where that cannot be simulated.
 
     A step of a worker is all that it does between two exchanges: one mini-batch, or its own epochs.
     """
-    strategy: Strategy = specs.build(work.strategy, STRATEGIES, "strategy")
-    workers = cluster.workers
-    local, steps = work.local_batches(workers), work.steps(workers)
+    strategy = build_strategy(work.strategy)
+    local, steps = work.local_batches(cluster.workers), work.steps(cluster.workers)
     iterations = ENDLESS
     if strategy.served:
         cluster = _deal(cluster, steps)
-        workers = cluster.workers
     else:
         iterations = _same_for_all(work, steps)
+    workers = cluster.workers
     settings = Settings(
         job=JobSpec(),
         strategy=work.strategy,
@@ -232,40 +222,60 @@ def make_plan(work: Work, cluster: Cluster) -> RunPlan:
         collective=work.collective,
         servers=work.servers,
     )
-    shape = JobShape(
-        name="scenario",
-        parameters=(work.parameters,),
-        train_samples=sum(settings.batch_sizes),
-        test_samples=0,
-    )
+    samples = sum(settings.batch_sizes)
+    shape = JobShape(name="scenario", parameters=(work.parameters,), train_samples=samples, test_samples=0)
     costs = stated_costs(cluster, (work.batch,) * workers, {})
-    plan = RunPlan(
-        settings=settings, shape=shape, cluster=cluster, costs=costs, strategy=strategy, local=local
-    )
+    compute = max(sum(costs.gradient(rank, size, 0)) for rank, size in enumerate(settings.batch_sizes))
     check_servers(settings, strategy)
-    check(settings, shape, cluster, strategy, False, work.horizon)
-    _check_size(plan, work, steps)
-    return plan
+    _check_size(work, sum(steps), workers, compute)
+    log, horizon = RunLog(), work.horizon
+    summary = simulate(
+        settings, shape, cluster, costs, gradients=False, strategy=strategy, recorder=log, horizon=horizon
+    )
+    return _answer(work, cluster, summary, log, compute, local), log
+
+
+def _answer(
+    work: Work, cluster: Cluster, summary: Summary, log: RunLog, compute: float, local: int
+) -> RunAnswer:
+    names = tuple(cluster.hosts[place].name for place in cluster.place_workers())
+    served, totals = bool(summary.servers), summary.totals
+    steps = summary.servers[0].used if served else sum(total.steps for total in totals)
+    short = 0 < log.updates <= MOST_UPDATES and len(log.entries) < MOST_ENTRIES
+    return RunAnswer(
+        strategy=work.strategy,
+        workers=names,
+        seconds=log.last if served else summary.seconds,
+        batches=steps * local,
+        local_batches=local,
+        compute=compute,
+        communicate=None if served else sum(one.seconds["communicate"] for one in totals) / len(totals),
+        wait=None if served else sum(one.seconds["wait"] for one in totals) / len(totals),
+        horizon=None if work.horizon == inf else work.horizon,
+        updates=log.updates,
+        rounds=tuple(log.rounds) if len(log.rounds) <= MOST_KINDS else (),
+        unfinished=tuple(names[rank] for rank in sorted(log.came - log.pushed)),
+        entries=tuple(log.entries) if short else (),
+    )
 
 
 def _deal(cluster: Cluster, steps: Sequence[int]) -> Cluster:
-    """Every host's workers leave after their steps; where the work says nothing, the hosts do."""
+    """Every host's workers leave after their steps; where the work states none, the hosts do."""
     if not steps[0]:
         return cluster
+    hosts, rank = [], 0
     for host in cluster.hosts:
         if host.steps is not None:
             raise UsageError(
                 f"steps = {host.steps} of host {host.name!r} and the length in [run] contradict each other; "
                 "leave one of them out"
             )
-    hosts, rank = [], 0
-    for host in cluster.hosts:
-        hosts.append(_taking(host, steps[rank : rank + host.workers]))
+        hosts.append(_with_steps(host, steps[rank : rank + host.workers]))
         rank += host.workers
     return cluster.with_hosts(hosts)
 
 
-def _taking(host: Host, steps: Sequence[int]) -> Host:
+def _with_steps(host: Host, steps: Sequence[int]) -> Host:
     """The host as its workers take so many steps each; one that gets none has no workers."""
     if len(set(steps)) > 1:
         raise UsageError(
@@ -286,25 +296,39 @@ def _same_for_all(work: Work, steps: Sequence[int]) -> int:
     return steps[0] or ENDLESS
 
 
-def _check_size(plan: RunPlan, work: Work, steps: Sequence[int]) -> None:
-    """Refuse what would take for ever."""
-    total: float = sum(steps)
+def _check_size(work: Work, steps: float, workers: int, compute: float) -> None:
+    """Refuse what would take too long."""
     if work.horizon < inf:
-        if not plan.compute:
+        if not compute:
             raise UsageError(
                 "a gradient takes no time here, so the horizon is never reached; state forward or backward"
             )
-        total = min(total or inf, plan.cluster.workers * work.horizon / plan.compute)
-    if total > MOST_STEPS:
+        steps = min(steps or inf, workers * work.horizon / compute)
+    if steps > MOST_STEPS:
         raise UsageError(
-            f"{total:,.0f} steps are too many for a scenario: at most {MOST_STEPS:,} of all workers"
+            f"{steps:,.0f} steps are too many for a scenario: at most {MOST_STEPS:,} of all workers"
         )
 
 
-MOST = 1_024
-"""Workers up to which it is tried, unless the file says otherwise."""
-LIMIT = 4_096
-"""The most that a file may say."""
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """One round with this many workers."""
+
+    workers: int
+    compute: float
+    rest: float
+    """All of the round that is no computation: messages, aggregation, updates, waiting."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Crossover:
+    """From how many workers the rest of a round takes longer than computing."""
+
+    workers: int | None
+    """None where it never does, up to the most that were tried."""
+    most: int
+    tried: tuple[Balance, ...]
+    """By workers."""
 
 
 def find_crossover(scenario: Scenario) -> Crossover:
@@ -312,22 +336,20 @@ def find_crossover(scenario: Scenario) -> Crossover:
 
     The rest of a round is taken to grow with the workers, as it does wherever there is a crossover at all.
     """
-    reader = scenario.reader.table("crossover")
-    most = reader.whole("most", MOST, least=1)
-    if most > LIMIT:
-        raise reader.wrong("most", most, f"choose at most {LIMIT:,}")
-    reader.finish()
-    work = read_step(scenario.reader.table("run"))
-    tried: dict[int, Balance] = {}
+    limit, step = scenario.reader.table("crossover"), scenario.reader.table("run")
+    most = limit.whole("most", USUAL_CROSSOVER, least=1, most=MOST_CROSSOVER)
+    work = _read_step(step)
+    limit.finish()
+    step.finish()
     cluster = scenario.cluster()
+    tried: dict[int, Balance] = {}
 
     def beyond(workers: int) -> bool:
-        tried[workers] = balance(work, widen(cluster, workers))
+        tried[workers] = _balance(work, _widen(cluster, workers))
         return tried[workers].rest > tried[workers].compute
 
     found = _first(beyond, most)
-    ordered = tuple(tried[workers] for workers in sorted(tried))
-    return Crossover(workers=found, most=most, tried=ordered)
+    return Crossover(workers=found, most=most, tried=tuple(tried[workers] for workers in sorted(tried)))
 
 
 def _first(beyond: Callable[[int], bool], most: int) -> int | None:
@@ -343,33 +365,31 @@ def _first(beyond: Callable[[int], bool], most: int) -> int | None:
     return high
 
 
-def balance(work: Work, cluster: Cluster) -> Balance:
+def _balance(work: Work, cluster: Cluster) -> Balance:
     """A round in the long run: the second one, for the first may begin otherwise."""
-    plan = make_plan(replace(work, iterations=1), cluster)
-    if plan.strategy.served:
-        rounds = run_work(replace(work, iterations=2), cluster).rounds
-        seconds = rounds[-1].seconds
+    answer, log = _run(replace(work, iterations=2), cluster)
+    if answer.rounds:
+        seconds = answer.rounds[-1].seconds
     else:
-        period = _exchange_period(work, cluster)
-        once, twice = (run_work(replace(work, iterations=many * period), cluster).seconds for many in (1, 2))
+        period = _exchange_period(work, cluster, log)
+        once, twice = (_run(replace(work, iterations=many * period), cluster)[0].seconds for many in (1, 2))
         seconds = (twice - once) / period
-    return Balance(workers=cluster.workers, compute=plan.compute, rest=seconds - plan.compute)
+    return Balance(workers=cluster.workers, compute=answer.compute, rest=seconds - answer.compute)
 
 
-def _exchange_period(work: Work, cluster: Cluster) -> int:
+def _exchange_period(work: Work, cluster: Cluster, log: RunLog) -> int:
     """Steps of a worker from one exchange to the next, observed in runs that are twice as long each time."""
     steps = 2
-    while cluster.workers > 1 and steps * cluster.workers <= MOST_STEPS:
-        longer = replace(work, iterations=steps)
-        log, _ = _simulate(make_plan(longer, cluster), longer)
-        if len(log.exchanges) > 1:
-            return log.exchanges[1] - log.exchanges[0]
+    while len(log.exchanges) < 2:
         steps *= 2
-    return 1
+        if cluster.workers == 1 or steps * cluster.workers > MOST_STEPS:
+            return 1
+        log = _run(replace(work, iterations=steps), cluster)[1]
+    return log.exchanges[1] - log.exchanges[0]
 
 
-def widen(cluster: Cluster, workers: int) -> Cluster:
-    """The same cluster with so many workers, each on a host like those that train in it."""
+def _widen(cluster: Cluster, workers: int) -> Cluster:
+    """The same cluster with this many workers, each on a host like those that train in it."""
     training = [host for host in cluster.hosts if host.workers]
     like = training[0]
     for host in training:

@@ -1,7 +1,9 @@
 """A scenario file: what is given, and what is asked."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from paceline import specs
@@ -9,19 +11,34 @@ from paceline.clusters.cluster import Cluster
 from paceline.clusters.description import cluster_of, read_cluster
 from paceline.clusters.toml_reader import Reader, read_toml
 from paceline.errors import UsageError, unknown
-from paceline.studies.scenarios import ASKS
+
+ASKS: Mapping[str, str] = MappingProxyType(
+    {
+        "crossover": "paceline.studies.scenarios.run:find_crossover",
+        "explain": "paceline.studies.scenarios.questions:read_request",
+        "lower-bound": "paceline.studies.scenarios.questions:least_traffic",
+        "peak": "paceline.studies.scenarios.questions:peak",
+        "predict": "paceline.studies.scenarios.questions:prediction",
+        "run": "paceline.studies.scenarios.run:run",
+        "scaling": "paceline.studies.scenarios.questions:scaling",
+    }
+)
+"""What may be asked, and the function that answers it: it reads its tables of the ``Scenario`` and returns a dataclass.
+
+``reports.scenarios`` renders the answer under the same name.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """A file that was read as far as every scenario goes; the rest is up to what is asked."""
+    """A file that was read as far as every scenario goes; the rest depends on what is asked."""
 
     path: Path
     about: str
-    """A line of explanation, as the file has it."""
+    """One line of explanation."""
     ask: str
     reader: Reader
-    """The whole file. Whoever answers reads all of it, and then calls ``finish`` or ``cluster``."""
+    """The whole file. An answer reads all of it, and then calls ``finish`` or ``cluster``."""
 
     def cluster(self) -> Cluster:
         """The cluster that the file describes, or names: inline, or a file beside it. Unknown keys are refused."""
@@ -31,17 +48,15 @@ class Scenario:
         self.reader.finish()
         return read_cluster(str(self.path.parent / text) if text.endswith(".toml") else text)
 
+    def finish(self, *tables: Reader) -> None:
+        for reader in (*tables, self.reader):
+            reader.finish()
+
     def answer(self) -> Any:
         return specs.find(ASKS[self.ask])(self)
 
-    def placed(self, mistake: UsageError) -> UsageError:
-        """The error with the name of the file in it."""
-        said = str(mistake)
-        return mistake if str(self.path) in said else UsageError(f"{self.path}: {said}")
-
 
 def read_scenario(path: Path) -> Scenario:
-    """Read a file; a UsageError says what is wrong with it, and where."""
     reader = read_toml(path, "scenario")
     if "ask" not in reader.values:
         raise UsageError(

@@ -17,74 +17,54 @@ class ExitReporter:
 
     def __init__(self, supervisor: Supervisor) -> None:
         self._supervisor, self._plan, self._host = supervisor, supervisor.plan, supervisor.host
-        self._say = supervisor.say
+        self._run = self._host.run_folder()
+        self._goes_on_elsewhere = (
+            self._plan.servers > 0 and supervisor.failed_at is None and not self._host.serves
+        )
+        """Whether the run has lost this host's workers only."""
 
     def exit_code(self) -> int:
         """0 done, 3 a failed check, 130 interrupted; or an exception with the root cause."""
-        self._close_join()
+        if self._run is not None and self._plan.servers and self._plan.node_rank == 0:  # where server 0 was
+            RunFolder(self._run).join.unlink(missing_ok=True)  # which it leaves where it was killed
+            RunFolder(self._run).join_secret.unlink(missing_ok=True)
+        failed = any(process.code for process in self._host.all)
+        if self._plan.servers:
+            failed = self._supervisor.failed_at is not None or not self._host.ended_well()
         if self._supervisor.signal:
             return self._interrupted()
-        if self._has_failed():
+        if failed:
             raise self._failed()
         kinds = {note.kind for note in self._host.notes().values()}
         if "interrupted" in kinds:
             return self._report_saved()
         return 3 if "check" in kinds else 0
 
-    def _close_join(self) -> None:
-        """A server that was killed has left the files that say how to join its run."""
-        run = self._host.run_folder()
-        if run is not None and self._plan.servers and self._plan.node_rank == 0:  # where server 0 was
-            RunFolder(run).join.unlink(missing_ok=True)
-            RunFolder(run).join_secret.unlink(missing_ok=True)
-
-    def _has_failed(self) -> bool:
-        if not self._plan.servers:
-            return self._any_code()
-        return self._supervisor.failed_at is not None or not self._host.ended_well()
-
-    def _any_code(self) -> bool:
-        return any(process.code for process in self._host.all)
-
     def _failed(self) -> UsageError | RunFailed:
-        cause = self._cause()
+        supervisor, cause = self._supervisor, self._cause()
         if cause.kind in ("lost-peer", "stopped", "interrupted"):
             cause = self._cause_elsewhere(cause)
-        elif self._goes_on_elsewhere():
+        elif self._goes_on_elsewhere:
             text = f"{sentence(cause)}; no worker is left on this host, and the run goes on without it."
-            return RunFailed("\n".join([text, *self._supervisor.join_command()]))
+            return RunFailed("\n".join([text, *supervisor.join_command()]))
         else:
             # A failure that was never judged, as in a run that was over, is not known to the others.
-            self._supervisor.rendezvous.peers.post(cause)
+            supervisor.rendezvous.peers.post(cause)
         if cause.kind == "mistake":
             return UsageError(cause.message)
-        if self._lost_the_servers(cause):
+        lost_servers = cause.kind == "lost-host" and self._plan.servers > 0 and not self._host.serves
+        if lost_servers or (cause.kind in ("lost-peer", "stopped") and self._goes_on_elsewhere):
             text = (
                 f"{sentence(cause)}.\nWhat is safe is known where the servers are; if the run goes on there:"
             )
-            return RunFailed("\n".join([text, *self._supervisor.join_command()]))
+            return RunFailed("\n".join([text, *supervisor.join_command()]))
         if cause.traceback:
             who = f"{'server' if cause.role == 'server' else 'rank'} {cause.rank}"
-            self._say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
+            supervisor.say(f"the traceback of {who} follows\n{cause.traceback.rstrip()}")
+        others, trains = self._others(cause), supervisor.trains
         return RunFailed(
-            failure_report(
-                cause,
-                run=self._host.run_folder(),
-                others=self._others(cause),
-                safe=self._safe(),
-                trains=self._supervisor.trains,
-            )
+            failure_report(cause, run=self._run, others=others, safe=self._safe(), trains=trains)
         )
-
-    def _lost_the_servers(self, cause: Failure) -> bool:
-        """Whether this host alone may have left: the run is kept elsewhere and may go on there."""
-        if cause.kind == "lost-host":
-            return self._plan.servers > 0 and not self._host.serves
-        return cause.kind in ("lost-peer", "stopped") and self._goes_on_elsewhere()
-
-    def _goes_on_elsewhere(self) -> bool:
-        """Whether the run has lost this host's workers only."""
-        return self._plan.servers > 0 and self._supervisor.failed_at is None and not self._host.serves
 
     def _cause(self) -> Failure:
         supervisor = self._supervisor
@@ -94,10 +74,8 @@ class ExitReporter:
         if supervisor.failed_at is not None:  # processes whose end ended nothing are not the cause
             found = {process: failure for process, failure in found.items() if not process.spared}
         failures = [failure for failure in found.values() if failure is not None]
-        return root_cause(failures or [self._note("stopped", message="was ended")])
-
-    def _note(self, kind: str, **known: object) -> Failure:
-        return Failure(rank=self._plan.processes[0][1], host=host_name(), kind=kind, **known)  # type: ignore[arg-type]
+        ended = Failure(rank=self._host.all[0].rank, host=host_name(), kind="stopped", message="was ended")
+        return root_cause(failures or [ended])
 
     def _cause_elsewhere(self, cause: Failure) -> Failure:
         """What other hosts know of a failure that did not begin here."""
@@ -113,21 +91,21 @@ class ExitReporter:
         if self._plan.servers and failed_at is None:
             return "; no worker was left" if self._plan.nodes == 1 else "; no worker was left on this host"
         deaths = {
-            (process.role, process.rank): process.ended_at
-            for process in self._host.all
-            if process.ended_at is not None
+            (process.role, process.rank): process.ended_at for process in self._host.all if process.ended_at
         }
         if failed_at is None or len(deaths) < 2 or (cause.role, cause.rank) not in deaths:
             return ""
         return f"; the others stopped after {show_seconds(max(deaths.values()) - failed_at)}"
 
     def _interrupted(self) -> int:
-        if self._any_code() and not (self._plan.servers and self._host.ended_well()):
-            step = max(self._host.progress(worker).step for worker in self._host.workers)
-            self._supervisor.rendezvous.peers.post(self._note("interrupted", step=step))
-            self._say("\n".join(["interrupted before the workers could save.", *self._safe()]))
-            return 130
-        return self._report_saved()
+        failed = any(process.code for process in self._host.all)
+        if not failed or (self._plan.servers and self._host.ended_well()):
+            return self._report_saved()
+        step = max(self._host.progress(worker).step for worker in self._host.workers)
+        note = Failure(rank=self._host.all[0].rank, host=host_name(), kind="interrupted", step=step)
+        self._supervisor.rendezvous.peers.post(note)
+        self._supervisor.say("\n".join(["interrupted before the workers could save.", *self._safe()]))
+        return 130
 
     def _report_saved(self) -> int:
         """Every host has its own command to go on with; a launcher that does not answer was what ended the run."""
@@ -138,17 +116,17 @@ class ExitReporter:
             text = f"the launcher of node rank {gone} has gone; all workers have stopped in agreement."
             raise RunFailed("\n".join([text, *lines]))
         if lines:
-            self._say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
+            self._supervisor.say("\n".join(["interrupted; all workers have stopped in agreement.", *lines]))
         elif self._supervisor.trains and not self._host.trained():
-            self._say(BEFORE_FIRST_STEP)
+            self._supervisor.say(BEFORE_FIRST_STEP)
         return 130
 
     def _safe(self) -> list[str]:
         """What all hosts that still answer agree on."""
-        run, supervisor = self._host.run_folder(), self._supervisor
-        if run is None or not supervisor.trains:
+        supervisor = self._supervisor
+        if self._run is None or not supervisor.trains:
             return []
         peers, patience = supervisor.rendezvous.peers, BEFORE_KILL + HEARSAY
         return safe(
-            run, self._plan.settings, lambda mine: peers.exchange_steps(mine, supervisor.lost, patience)
+            self._run, self._plan.settings, lambda mine: peers.exchange_steps(mine, supervisor.lost, patience)
         )

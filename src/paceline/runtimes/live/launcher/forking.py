@@ -1,8 +1,8 @@
-"""Workers and servers as forks of one process that has imported torch and nothing of the user's.
+"""Workers and servers as forks of one process that has imported torch and no code of the user's.
 
 A new interpreter takes more than a second to import torch, and 150 MB that forks share. The fork server is forked from
 the launcher before it starts a thread, opens a socket or imports the user's code. It imports what all processes need
-while the launcher goes on, forks all of them when it is told their variables, and ends: from then on they are the
+while the launcher goes on, forks all of them when it gets their variables, and ends: from then on they are the
 launcher's own children, which it signals and waits for like any other.
 """
 
@@ -14,9 +14,8 @@ import signal
 import sys
 import threading
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 from typing import NoReturn, Self
@@ -31,33 +30,18 @@ Environ = Mapping[str, str]
 _BEGIN, _LEAVE = b"b", b"l"
 
 
-@dataclass(frozen=True)
-class Forked:
-    """A process that another one forked and left to this one."""
-
-    pid: int
-
-    def wait(self) -> int:
-        """Its exit code as subprocess has it, once it has ended."""
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
-
-
 def may_fork() -> bool:
-    """Whether a fork of this process is as good as a new interpreter: no other thread of Python's may hold a lock."""
-    return sys.platform == "linux" and threading.active_count() == 1 and not _has_cuda()
-
-
-def _has_cuda() -> bool:
-    """Whether this process has touched a CUDA device, which no fork of it could use."""
+    """Whether a fork of this process equals a new interpreter: no other thread holds a lock, no CUDA device is used."""
     torch = sys.modules.get("torch")
-    return torch is not None and torch.cuda.is_initialized()
+    has_cuda = torch is not None and torch.cuda.is_initialized()
+    return sys.platform == "linux" and threading.active_count() == 1 and not has_cuda
 
 
 class ForkServer:
     """A context in the main thread, around whatever imports the user's code and starts threads.
 
     ``run`` does in a fork what a command does in a new interpreter, and returns its exit code; ``preload`` imports
-    what it needs. A fork server that has ended before it was asked, however that came, is replaced by new interpreters.
+    what it needs. A fork server that has ended before it was asked is replaced by new interpreters.
     """
 
     def __init__(self, run: Callable[[Sequence[str]], int], preload: Callable[[], None]) -> None:
@@ -83,33 +67,32 @@ class ForkServer:
     def __exit__(self, *_: object) -> None:
         self._end()
 
-    def start(self, command: Sequence[str], environs: Sequence[Environ]) -> Iterator["processes.Child"]:
+    def start(self, command: Sequence[str], environs: Sequence[Environ]) -> Iterable[int]:
         """Start ``command`` once for each of these environments, as ``processes.start`` does."""
         try:
             self._ours.send_bytes(json.dumps([list(command), list(map(dict, environs))]).encode())
             pids = json.loads(self._ours.recv_bytes())
         except (OSError, EOFError):
-            self._end(_LEAVE * len(environs))  # whatever it has forked ends, unknown as it is
-            yield from processes.start(command, environs)
-            return
+            self._end(_LEAVE * len(environs))  # the forks that it may have made end
+            return processes.start(command, environs)
         self._end(_BEGIN * len(environs))
-        yield from map(Forked, pids)
+        return [int(pid) for pid in pids]
 
     def _end(self, word: bytes = b"") -> None:
-        """End the fork server, which makes its forks children of this process, and tell them this."""
+        """End the fork server, which makes its forks children of this process, and send them this."""
         if self._pid:
             self._ours.close()
             os.kill(self._pid, signal.SIGKILL)
             os.waitpid(self._pid, 0)
             self._pid = 0
             prctl.adopt_orphans(False)
-            with suppress(BrokenPipeError):  # it had forked nobody
+            with suppress(BrokenPipeError):  # it has no forks
                 os.write(self._release, word)
             os.close(self._release)
 
     def _serve(self, launcher: int, line: "Connection[bytes, bytes]", released: int) -> NoReturn:
         try:
-            os.setsid()  # Ctrl-C is the launcher's to hear
+            os.setsid()  # Ctrl-C is for the launcher
             prctl.die_with_parent()
             if os.getppid() != launcher:
                 os._exit(1)
@@ -120,7 +103,7 @@ class ForkServer:
             line.send_bytes(json.dumps(pids).encode())
             signal.pause()  # until the launcher has read this and ends it
         finally:
-            os._exit(1)  # without a word: new interpreters find out what is wrong
+            os._exit(1)  # without a message: new interpreters find out what is wrong
 
     def _fork(
         self, command: Sequence[str], environ: Environ, line: "Connection[bytes, bytes]", released: int
@@ -163,14 +146,10 @@ def _take(environ: Environ) -> None:
     if info is not None:
         alike = info.servers if info.role == "server" else info.workers
         who = f"{file_stem(info.rank, info.role).replace('-', ' ')} of {alike}"
-        _show_as(who, f"paceline: {who}, local rank {environ['LOCAL_RANK']}")
-
-
-def _show_as(name: str, title: str) -> None:
-    """Have ps and top show these as the process's name and command line; /proc/PID/environ stays the launcher's."""
-    prctl.show_as(name)
-    with suppress(OSError, ValueError, IndexError):
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        begin, end = int(fields[45]), int(fields[46])
-        if 0 < begin < end:
-            ctypes.memmove(begin, title.encode()[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)
+        title = f"paceline: {who}, local rank {environ['LOCAL_RANK']}".encode()
+        prctl.show_as(who)
+        with suppress(OSError, ValueError, IndexError):  # the command line that ps and top show
+            fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+            begin, end = int(fields[45]), int(fields[46])
+            if 0 < begin < end:
+                ctypes.memmove(begin, title[: end - begin - 1].ljust(end - begin, b"\0"), end - begin)

@@ -1,41 +1,94 @@
-"""Starts the workers and servers of this host, and reports how it ended."""
+"""Start the workers and servers of this host, and report how it ended: of a training run, or of any command."""
 
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from importlib import import_module
 from pathlib import Path
 
 from paceline.errors import say_on_stderr
+from paceline.records.folder import RunLock, check_parent, check_writable
+from paceline.runtimes.config import check_unfinished, read_live
 from paceline.runtimes.live import process_info
 from paceline.runtimes.live.addresses import interface_towards
 from paceline.runtimes.live.launch_folder import LaunchFolder
 from paceline.runtimes.live.launcher import processes
 from paceline.runtimes.live.launcher.exit_reporter import ExitReporter
-from paceline.runtimes.live.launcher.peers import DeathNotices
+from paceline.runtimes.live.launcher.forking import ForkServer, may_fork
+from paceline.runtimes.live.launcher.peers import Rendezvous
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Start
-from paceline.runtimes.live.launcher.rendezvous import Rendezvous
-from paceline.runtimes.live.launcher.supervisor import SIGNALS, Supervisor, handling
+from paceline.runtimes.live.launcher.resharding import reshard_beside
+from paceline.runtimes.live.launcher.supervisor import SIGNALS, DeathNotices, Supervisor, handling
 from paceline.runtimes.live.process_info import local_servers
+from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.live.secret import Secret
+from paceline.runtimes.prepare import check_settings
 from paceline.runtimes.threads import USUAL, VARIABLE
 
+# The current folder is not searched for modules: it may be a run folder, which may come from anybody.
 _COMMAND = (sys.executable, "-P", "-m", "paceline")
+
+Main = Callable[[Sequence[str]], int]
+"""Runs the arguments of a command and returns its exit code, as a new interpreter would."""
 
 
 def paceline_command(arguments: Sequence[str]) -> list[str]:
-    """The command of one process, from the arguments after "paceline".
-
-    The current folder is not searched for modules: it may be a run folder, which may come from anybody.
-    """
+    """The command of one process, from the arguments after "paceline"."""
     return [*_COMMAND, *arguments]
 
 
-def arguments_of(command: Sequence[str]) -> Sequence[str]:
-    """What comes after "paceline" in the command of one process."""
-    return command[len(_COMMAND) :]
+def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
+    """Find every mistake that needs no data; then start the command as each worker and server of this host.
+
+    A run of one host that resumes with another number of workers goes on in a folder that is made for it.
+    """
+    with ExitStack() as stack:
+        start = stack.enter_context(starting(main, request.options.device))
+        servers, workers = request.servers(), plan.nodes * plan.workers
+        if request.resume:  # before anything is imported or started; the workers share it
+            earlier = read_live(request.resume).settings.workers
+            if plan.nodes == 1 and workers != earlier:
+                check_unfinished(request.resume, request.settings(earlier))
+                made = reshard_beside(request.resume, workers, trust=request.trust)
+                request = replace(request, resume=made)
+            assert request.resume is not None
+            check_unfinished(request.resume, request.settings(workers))
+            check_writable(request.resume)
+            stack.enter_context(RunLock.own(request.resume, plan.node_rank))
+            plan = replace(plan, resume=request.resume.path, again=request.repeated())
+        check_settings(request.settings(workers))
+        if not request.resume:
+            check_parent(request.runs)
+        plan = replace(plan, servers=servers, silence=request.options.silence, hang=request.options.hang)
+        return launch(paceline_command(arguments), plan, start=start)
+
+
+def launch_workers(plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
+    """Start the command as each worker of this host, for something else than training."""
+    with starting(main) as start:
+        return launch(paceline_command(arguments), plan, trains=False, start=start)
+
+
+@contextmanager
+def starting(main: Main, device: str = "cpu") -> Iterator[Start]:
+    """How workers and servers are started: as forks of what this process is now, where that is possible.
+
+    Enter it before the user's code is imported and before a thread starts.
+    """
+    if device != "cpu" or not may_fork():
+        yield processes.start
+        return
+
+    def preload() -> None:  # nothing of this starts a thread
+        import_module("paceline.runtimes.live.worker.start")
+
+    with ForkServer(lambda command: main(command[len(_COMMAND) :]), preload) as server:
+        yield server.start
 
 
 def launch(
@@ -51,30 +104,28 @@ def launch(
 
     Returns 0 for done, 3 for a failed check, 130 for interrupted by a signal. A worker that fails ends them all within
     ten seconds and raises RunFailed with the root cause, or UsageError for a mistake of the user. With servers,
-    only they do, and workers before the run has begun: later the others go on, until no worker is left. A process that
-    stands still is named, and ended after ``plan.hang`` seconds. What workers print passes through untouched. Call it
-    in the main thread. Failures of what ``trains`` are reported with the step and the checkpoint that is safe.
+    only they do, and workers before the run has begun: later the others go on, until no worker is left. A process
+    without progress is reported, and ended after ``plan.hang`` seconds. What workers print passes through untouched.
+    Call it in the main thread. Failures of what ``trains`` are reported with the step and the checkpoint that is safe.
     """
     folder = LaunchFolder.make()
-    rendezvous: Rendezvous | None = None
-    deaths: DeathNotices | None = None
-    try:
-        secret_file = plan.secret(folder.path)
+    with ExitStack() as stack:
+        stack.callback(folder.remove)
+        secret_file = folder.path / "secret" if plan.secret_file is None else plan.secret_file.absolute()
+        if plan.secret_file is None:
+            Secret.new().write(secret_file)
         secret = Secret.read(secret_file)
         rendezvous = Rendezvous(plan, secret, say)
+        stack.callback(rendezvous.leave)
         deaths = DeathNotices(secret) if plan.servers else None
+        if deaths:
+            stack.callback(deaths.close)
         with handling(SIGNALS, signal.default_int_handler):
             rendezvous.gather()
             supervisor = Supervisor(plan, rendezvous, folder.path, say, trains=trains, deaths=deaths)
             environs = environments(plan, rendezvous.port, folder.path, secret_file, environ)
             supervisor.run(lambda: start(command, environs))
             return ExitReporter(supervisor).exit_code()
-    finally:
-        if deaths is not None:
-            deaths.close()
-        if rendezvous is not None:
-            rendezvous.leave()
-        folder.remove()
 
 
 def environments(
@@ -105,6 +156,7 @@ def environments(
         process_info.SERVERS: str(plan.servers),
         process_info.AGAIN: json.dumps(plan.settings, default=str),
         process_info.SECRET_FILE: str(secret_file),
+        process_info.RESUME: str(plan.resume or ""),
     }
     shared |= {name: value for name, value in wishes.items() if value and name not in environ}
     return [

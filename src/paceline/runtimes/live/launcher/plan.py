@@ -1,13 +1,12 @@
 """How many workers, on how many hosts, and where their launchers find each other: checked before anything starts."""
 
-import math
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from paceline.errors import UsageError
 from paceline.runtimes.live.addresses import LOOPBACK
-from paceline.runtimes.live.process_info import Role, local_servers, secret_path
-from paceline.runtimes.live.secret import NEEDED, Secret
+from paceline.runtimes.live.process_info import Role, local_servers
+from paceline.runtimes.live.secret import NEEDED
 from paceline.runtimes.live.timeouts import HANG, SILENCE, WAIT_FOR_NODES
 
 DEFAULT_PORT = 29500
@@ -30,13 +29,13 @@ class LaunchPlan:
     servers: int = 0
     """Servers of the whole run, beside the workers: number k is on node k % nodes."""
     secret_file: Path | None = None
-    """What only the run's processes know, where the user gave it; else the launcher of one node makes it."""
+    """The run's secret, where the user gave it; else the launcher of one node makes it."""
     wait: float = WAIT_FOR_NODES
     """Seconds to wait for the other nodes at the start."""
     silence: float = SILENCE
     """Seconds without a beat of another node's launcher after which its host counts as lost."""
     hang: float = HANG
-    """Seconds that a process may stand still before it is ended."""
+    """Seconds that a process may make no progress before it is ended."""
     resume: Path | None = None
     """The run folder that the run goes on in, where it does."""
     again: dict[str, object] = field(default_factory=dict)
@@ -62,26 +61,15 @@ class LaunchPlan:
             raise UsageError(f"a run on {self.nodes} nodes {NEEDED}")
         if self.port is not None and not 0 < self.port < 65536:
             raise UsageError(f"{self.port} is not a port: it must lie between 1 and 65535")
-        assert 0 < self.wait < math.inf
-        assert 1 < self.silence < math.inf
-        assert 0 < self.hang < math.inf
 
     @property
     def endpoint(self) -> tuple[str, int]:
         """Where the launchers find each other; port 0 is any free one."""
         return self.address or LOOPBACK, self.port or (DEFAULT_PORT if self.nodes > 1 else 0)
 
-    def secret(self, folder: Path) -> Path:
-        """The file with the run's secret: the user's own, or one that is made in the launch folder."""
-        if self.secret_file is not None:
-            return self.secret_file.absolute()
-        path = secret_path(folder)
-        Secret.new().write(path)
-        return path
-
     @property
     def settings(self) -> dict[str, object]:
-        """What a command on this host needs to take the same place again."""
+        """What a command on this host needs to take the same part again."""
         secret: dict[str, object] = {"secret_file": self.secret_file} if self.secret_file else {}
         if self.nodes == 1:
             return secret | self.again

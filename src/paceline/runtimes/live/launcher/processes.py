@@ -2,12 +2,12 @@
 
 import os
 import signal
-import subprocess
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from paceline.records.folder import RunFolder
 from paceline.runtimes.live.failures import Failure, killed_by, read_note
@@ -15,24 +15,16 @@ from paceline.runtimes.live.heartbeat import Progress, read_progress
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.process_info import Role, host_name
 
-
-class Child(Protocol):
-    """A child of this process."""
-
-    @property
-    def pid(self) -> int: ...
-
-    def wait(self) -> int:
-        """Its exit code once it has ended: negative for a signal."""
+Start = Callable[[Sequence[str], Sequence[Mapping[str, str]]], Iterable[int]]
+"""Starts a command once for each environment, in a session of its own and with this process's streams; their ids."""
 
 
-Start = Callable[[Sequence[str], Sequence[Mapping[str, str]]], Iterator[Child]]
-"""Starts a command once for each environment, in a session of its own and with this process's streams."""
-
-
-def start(command: Sequence[str], environs: Sequence[Mapping[str, str]]) -> Iterator[Child]:
+def start(command: Sequence[str], environs: Sequence[Mapping[str, str]]) -> Iterator[int]:
     """Start new programs."""
-    return (subprocess.Popen(command, env=environ, start_new_session=True) for environ in environs)
+    for environ in environs:
+        yield os.posix_spawn(
+            command[0], list(command), environ, setsid=True, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
+        )
 
 
 @dataclass(eq=False)
@@ -41,7 +33,8 @@ class Process:
 
     role: Role
     rank: int
-    child: Child | None = field(default=None, repr=False)
+    pid: int = 0
+    """Its process id, which is that of its session and group too; 0 before it is started."""
     ended_at: float | None = None
     """When it ended, in seconds since the epoch."""
     code: int | None = None
@@ -52,32 +45,26 @@ class Process:
     """Whether its failure did not end the run."""
 
     @property
-    def pid(self) -> int:
-        """Its process id, which is that of its session and group too."""
-        assert self.child is not None, "it was never started"
-        return self.child.pid
-
-    @property
     def alive(self) -> bool:
         """Whether it runs, as of the last ``reap``."""
-        return self.ended_at is None
+        return self.pid > 0 and self.ended_at is None
 
-    def describe(self) -> str:
+    def __str__(self) -> str:
         return f"{'server' if self.role == 'server' else 'rank'} {self.rank} on {host_name()}"
 
     def reap(self) -> bool:
-        """Whether it has ended; what one that failed has started ends with it."""
-        assert self.child is not None
+        """Whether it has ended; the processes that a failed one has started end with it."""
         status = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOWAIT | os.WNOHANG)
         if status is None:
             return False
         if status.si_code != os.CLD_EXITED or status.si_status:
             self.send(signal.SIGKILL)  # its id is still taken, so the group cannot be another's
-        self.code = self.child.wait()
+        self.code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.ended_at = time.time()
         return True
 
     def send(self, signum: int) -> None:
-        """Signal it, with whatever it has started."""
+        """Signal it and the processes that it has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signum)
 
@@ -111,15 +98,15 @@ def activity(pid: int) -> Activity:
 class HostProcesses:
     """All processes of this host, with the notes and the progress that they leave in the launch folder."""
 
-    def __init__(self, plan: LaunchPlan, folder: Path, began: float) -> None:
-        self._plan, self._folder, self._began = plan, folder, began
+    def __init__(self, plan: LaunchPlan, folder: Path) -> None:
+        self._plan, self._folder, self._began = plan, folder, time.time()
         self.all = [Process(role, rank) for role, rank in plan.processes]
         self.workers = [process for process in self.all if process.role == "worker"]
         self.serves = len(self.workers) < len(self.all)
         """Whether this host has servers, so that it has part in the run until its end."""
 
-    def alive(self) -> Iterator[Process]:
-        return (process for process in self.all if process.child is not None and process.alive)
+    def alive(self) -> list[Process]:
+        return [process for process in self.all if process.alive]
 
     def notes(self) -> dict[Process, Failure]:
         """The note of each process that left one."""
@@ -132,7 +119,7 @@ class HostProcesses:
         return read_progress(self._folder, process.rank, process.role)
 
     def run_folder(self) -> Path | None:
-        """Where the run is kept: as it was resumed, or once any process here has shown it."""
+        """The run folder: as it was resumed, or once any process here has shown it."""
         known = map(self.progress, self.all)
         return next((progress.run for progress in known if progress.run is not None), self._plan.resume)
 
@@ -159,15 +146,13 @@ class HostProcesses:
             return False
         if any(worker.code == 0 for worker in self.workers):
             return True
-        return self.serves if self._plan.nodes > 1 else self._has_summary()
-
-    def _has_summary(self) -> bool:
-        """Whether a worker that joined has finished what all of the others left."""
+        if self._plan.nodes > 1:
+            return self.serves
+        # A worker that joined may have finished what all of the others left.
         run = self.run_folder()
-        try:
+        with suppress(FileNotFoundError):
             return run is not None and RunFolder(run).summary.stat().st_mtime >= self._began
-        except FileNotFoundError:
-            return False
+        return False
 
     def failure(self, process: Process, failed_at: float | None) -> Failure | None:
         """How a process failed: as its note says, else as its exit code tells; the run failed at ``failed_at``."""

@@ -15,14 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from paceline.errors import UsageError
+from paceline.errors import UsageError, say_on_stderr
 from paceline.jobs.job import Job
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import truncate_metrics
 from paceline.records.files import write_json
-from paceline.records.folder import RunFolder, create_new, environment, name_of_run
-from paceline.records.tensors import RunIdentity
+from paceline.records.folder import RunFolder, RunLock, check_parent, create_new, environment, name_of_run
 from paceline.runtimes.config import new_identity, read_live, write_config
+from paceline.runtimes.live.failures import command
+from paceline.runtimes.live.request import check_trust
 from paceline.runtimes.prepare import prepare
 from paceline.runtimes.replica import first_streams
 from paceline.runtimes.settings import Settings
@@ -45,8 +46,37 @@ def with_workers(settings: Settings, workers: int) -> Settings:
     return replace(settings, batch_sizes=sizes, slow=slow, slow_turns=settings.slow_turns if slow else 0)
 
 
+def reshard_beside(old: RunFolder, workers: int, *, trust: bool, runs: Path | None = None) -> RunFolder:
+    """Make the new run folder in ``runs``, or beside the old one, and say so on stderr."""
+    config = read_live(old)
+    check_trust(config, old, trust=trust)
+    many = f"{workers} worker{'' if workers == 1 else 's'}"
+    if workers == config.settings.workers:
+        same = command("train", resume=old.path)
+        raise UsageError(f"{old.path} has {many} already; resume it as it is, with '{same}'")
+    parent = runs or old.path.parent
+    try:
+        check_parent(parent)
+    except UsageError as mistake:
+        if runs is not None:
+            raise
+        elsewhere = command("reshard", old.path, workers=workers, runs="FOLDER")
+        raise UsageError(
+            f"nothing can be written to {parent}, and a folder for {many} is made beside the old one; "
+            f"make it elsewhere with '{elsewhere}', and resume that"
+        ) from mistake
+    with RunLock.own(old, 0, only_read=True):
+        new = reshard(old, workers, parent)
+    sizes = sorted(set(read_live(new).settings.batch_sizes))
+    say_on_stderr(
+        f"{new.path} goes on where {old.path} stopped, with {many} x batch {' or '.join(map(str, sizes))} "
+        f"instead of {config.settings.workers}; the old folder stays as it is"
+    )
+    return new
+
+
 def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
-    """Make the new run folder in ``parent``; nobody may be training in the old one.
+    """Make the new run folder in ``parent``; no process may be training in the old one.
 
     It begins at the newest step whose files of all ranks, or of all servers, are whole here. Parameters, optimizer
     state and batch-norm statistics that differ between the old workers are averaged by the samples since the workers
@@ -56,15 +86,13 @@ def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
     settings = with_workers(config.settings, workers)
     prepared = prepare(settings)
     saved = Checkpoints(old, config.identity, 1)
+    kept = Checkpoints(old, config.identity, 1, "server")
     if prepared.servers:
-        kept = Checkpoints(old, config.identity, 1, "server")
         step = _newest(old, kept, prepared.servers, "servers")
-        trees = {rank: saved.load(step, rank) for rank in _whole(saved, step, config.settings.workers)}
-        servers = {number: kept.load(step, number) for number in range(prepared.servers)}
     else:
         step = _newest(old, saved, config.settings.workers, "workers")
-        trees = {rank: saved.load(step, rank) for rank in range(config.settings.workers)}
-        servers = {}
+    trees = {rank: saved.load(step, rank) for rank in _whole(saved, step, config.settings.workers)}
+    servers = {number: kept.load(step, number) for number in range(prepared.servers)}
     if not trees:
         raise UsageError(
             f"{old.path} holds no worker's checkpoint of step {step}; give it as many workers as it had"
@@ -79,7 +107,12 @@ def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
         if old.metrics.exists():
             copyfile(old.metrics, draft.metrics)
             truncate_metrics(draft.metrics, step)
-        _save(draft, identity, step, made, servers)
+        for rank, tree in made.items():
+            Checkpoints(draft, identity, 1).save(step, rank, tree)
+        for number, tree in servers.items():
+            server = tree["server"] | {"entries": 0}  # its log begins anew
+            Checkpoints(draft, identity, 1, "server").save(step, number, tree | {"server": server})
+        Commits(draft, identity, 0).add(step)
 
     return create_new(parent, name_of_run(old.path.name), datetime.now(UTC), fill)
 
@@ -138,13 +171,3 @@ def _mean(values: Sequence[Any], weights: Sequence[float]) -> Any:
     return torch.stack([value * (weight / total) for value, weight in zip(values, weights, strict=True)]).sum(
         0
     )
-
-
-def _save(draft: RunFolder, identity: RunIdentity, step: int, workers: Trees, servers: Trees) -> None:
-    mine = Checkpoints(draft, identity, 1)
-    for rank, tree in workers.items():
-        mine.save(step, rank, tree)
-    for number, tree in servers.items():
-        server = tree["server"] | {"entries": 0}  # its log begins anew
-        Checkpoints(draft, identity, 1, "server").save(step, number, tree | {"server": server})
-    Commits(draft, identity, 0).add(step)

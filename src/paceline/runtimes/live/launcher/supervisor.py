@@ -1,22 +1,33 @@
-"""Watches one host's processes in the launcher's main thread: which ends first, which must end, what was asked."""
+"""Supervises one host's processes in the launcher's main thread: which ends first, which must end, what was asked."""
 
 import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Literal
 
 from paceline.runtimes.live.failures import Failure, join_command, sentence
 from paceline.runtimes.live.launch_folder import read_servers
-from paceline.runtimes.live.launcher.hangs import Hang, HangLimits, HangWatch
-from paceline.runtimes.live.launcher.peers import DeathNotices
+from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
+from paceline.runtimes.live.launcher.peers import Rendezvous
 from paceline.runtimes.live.launcher.plan import LaunchPlan
-from paceline.runtimes.live.launcher.processes import Child, HostProcesses, Process
-from paceline.runtimes.live.launcher.rendezvous import Rendezvous
+from paceline.runtimes.live.launcher.processes import HostProcesses, Process
 from paceline.runtimes.live.process_info import local_servers
-from paceline.runtimes.live.timeouts import AFTER_INTERRUPT, BEFORE_KILL, GLANCE, HEARSAY
+from paceline.runtimes.live.secret import Secret, wire_key
+from paceline.runtimes.live.timeouts import (
+    AFTER_INTERRUPT,
+    BEFORE_KILL,
+    DEATH_NOTICE,
+    GLANCE,
+    HEARSAY,
+    LAST_NOTICES,
+)
+from paceline.runtimes.live.wire.channel import connect
+from paceline.runtimes.live.wire.encoding import pack
+from paceline.runtimes.live.wire.messages import Died
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """The signals that ask a launcher to stop."""
@@ -37,14 +48,14 @@ class Supervisor:
         say: Callable[[str], None],
         *,
         trains: bool = True,
-        deaths: DeathNotices | None = None,
+        deaths: "DeathNotices | None" = None,
     ) -> None:
         self.plan, self.rendezvous, self.folder, self.say, self.trains = plan, rendezvous, folder, say, trains
-        self.host = HostProcesses(plan, folder, time.time())
+        self.host = HostProcesses(plan, folder)
         self.hang_watch = HangWatch(
             self.host.all,
             folder,
-            HangLimits.of(plan.hang),
+            plan.hang,
             say=say,
             tell_others=lambda sentence: rendezvous.peers.notify(sentence),
             trains=trains,
@@ -62,12 +73,12 @@ class Supervisor:
         self.signal = 0
         """The first signal that asked this launcher to stop."""
 
-    def run(self, start: Callable[[], Iterator[Child]]) -> None:
+    def run(self, start: Callable[[], Iterable[int]]) -> None:
         """Start the processes and return when all have ended; call it in the main thread."""
-        with handling(SIGNALS, self._hear):
+        with handling(SIGNALS, lambda signum, _: self._asked.append(signum)):
             try:
-                for process, child in zip(self.host.all, start(), strict=True):
-                    process.child = child  # at once, so that it is ended if the next one cannot be started
+                for process, pid in zip(self.host.all, start(), strict=True):
+                    process.pid = pid  # at once, so that it is ended if the next one cannot be started
                 while self.step():
                     time.sleep(GLANCE)
             finally:
@@ -77,13 +88,14 @@ class Supervisor:
         """Look once, and act; False when all have ended."""
         self._reap()
         self._obey()
-        self._judge()
+        for process in list(self._unjudged):
+            self._judge(process)
         if self.failed_at is None:
             self._listen()
             self._watch()
         if time.monotonic() > self._deadline:
             self._kill()
-        return any(True for _ in self.host.alive())
+        return bool(self.host.alive())
 
     def failure(self, process: Process) -> Failure | None:
         return self.host.failure(process, self.failed_at)
@@ -112,16 +124,11 @@ class Supervisor:
 
     def _reap(self) -> None:
         for process in self.host.alive():
-            if process.reap():
-                process.ended_at = time.time()
-                if process.code:
-                    self._unjudged.append(process)
-                    if self._deaths is not None and process.role == "worker":
-                        step = self.host.progress(process).step
-                        self._deaths.send(process.rank, step, read_servers(self.folder))
-
-    def _hear(self, signum: int, frame: FrameType | None) -> None:  # noqa: ARG002
-        self._asked.append(signum)
+            if process.reap() and process.code:
+                self._unjudged.append(process)
+                if self._deaths is not None and process.role == "worker":
+                    step = self.host.progress(process).step
+                    self._deaths.send(process.rank, step, read_servers(self.folder))
 
     def _obey(self) -> None:
         """The first signal asks processes that have begun to stop in agreement, the second ends them."""
@@ -132,23 +139,19 @@ class Supervisor:
             if at_once:
                 self._kill()
                 continue
-            self._deadline = min(self._deadline, time.monotonic() + AFTER_INTERRUPT)
-            # SIGINT whatever came in: workers take SIGTERM for news of a failure and have less patience then.
-            self._send(signal.SIGINT)
+            # SIGINT for every signal: workers take SIGTERM for news of a failure and have less patience then.
+            self._end(signal.SIGINT, AFTER_INTERRUPT)
 
-    def _judge(self) -> None:
-        for process in list(self._unjudged):
-            if self.failed_at is not None or process.spared:
-                self._unjudged.remove(process)
-            elif self.signal:
-                self._unjudged.remove(process)
-                if not self.plan.servers:  # without it the others cannot agree any more
-                    self._end_soon()
-            else:
-                self._judge_one(process)
-
-    def _judge_one(self, process: Process) -> None:
+    def _judge(self, process: Process) -> None:
+        """What the failure of a process means for the run; one that may follow from another is judged later."""
         assert process.ended_at is not None
+        if self.failed_at is not None or process.spared or self.signal:
+            self._unjudged.remove(process)
+            if (
+                self.failed_at is None and not self.plan.servers
+            ):  # without it the others cannot agree any more
+                self._end(signal.SIGTERM, BEFORE_KILL)
+            return
         if not self.plan.servers:
             self._fail(process.ended_at)  # before its cause is looked for: the others wait for nothing
         failure = self.failure(process)
@@ -182,18 +185,15 @@ class Supervisor:
         return "spares"
 
     def _end_causing_hangs(self) -> bool:
-        """A process that lost contact with one that stands still did so because of that: that one is ended now."""
-        causes = [
-            hang
-            for process, hang in self.hang_watch.hangs.items()
-            if process.role == "server" or not self.plan.servers
-        ]
+        """A process that lost contact with one that hangs did so because of that: that one is ended now."""
+        hangs = self.hang_watch.hangs.values()
+        causes = [hang for hang in hangs if hang.process.role == "server" or not self.plan.servers]
         for hang in causes:
             self._end_hung(hang)
         return bool(causes)
 
     def _say_spared(self, failure: Failure | None) -> None:
-        """Say that the run goes on, where this host still has part in it; else its end is told in one piece."""
+        """Say that the run goes on, where this host still has part in it; else its end is reported in one piece."""
         if failure and (self.host.workers_left() or (self.plan.nodes > 1 and self.host.serves)):
             hint = self.join_command() if failure.kind == "expelled" else []
             self.say("\n".join([f"{sentence(failure)}; the run goes on with the others.", *hint]))
@@ -201,8 +201,8 @@ class Supervisor:
     def _listen(self) -> None:
         """Other hosts may have failed, or be silent: then there is nothing to wait for."""
         peers = self.rendezvous.peers
-        for told in peers.notices():
-            self.say(told)
+        for notice in peers.notices():
+            self.say(notice)
         self.lost = self.lost_node()
         if self.lost is not None:
             self.failed_at, self._deadline = time.time(), 0.0
@@ -216,30 +216,58 @@ class Supervisor:
             self._end_hung(hang)
 
     def _end_hung(self, hang: Hang) -> None:
-        """End a process that stands still; its failure counts as any other unless the run is over."""
+        """End a process that hangs; its failure counts as any other unless the run is over."""
         over = self._over_at is not None
         hang.process.spared = self.plan.servers > 0 and over
         self.hang_watch.end(hang, over=over)
 
     def _fail(self, when: float) -> None:
         self.failed_at = when
-        self._end_soon()
+        self._end(signal.SIGTERM, BEFORE_KILL)
 
-    def _end_soon(self) -> None:
-        self._send(signal.SIGTERM)
-        self._deadline = min(self._deadline, time.monotonic() + BEFORE_KILL)
-
-    def _send(self, signum: int) -> None:
+    def _end(self, signum: int, patience: float) -> None:
+        """Signal all processes; those that are left after so many seconds are killed."""
         for process in self.host.alive():
             process.send(signum)
+        self._deadline = min(self._deadline, time.monotonic() + patience)
 
     def _kill(self) -> None:
         for process in self.host.alive():
             process.kill()
 
 
+class DeathNotices:
+    """Notifies the servers which workers of this host have died, so that they need not wait for their silence.
+
+    Every notice has a thread and connections of its own: deaths are few.
+    """
+
+    def __init__(self, secret: Secret) -> None:
+        self._key = wire_key(secret)
+        self._threads: list[threading.Thread] = []
+
+    def send(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
+        """Notify every server that a worker has died, and after which step; does not wait."""
+        for endpoint in endpoints:
+            thread = threading.Thread(target=self._send, args=(Died(rank, step), endpoint), daemon=True)
+            thread.start()
+            self._threads.append(thread)
+
+    def close(self) -> None:
+        """Return once every notice has been sent, or soon after: a server that takes none has ended."""
+        end = time.monotonic() + LAST_NOTICES
+        for thread in self._threads:
+            thread.join(max(0.0, end - time.monotonic()))
+
+    def _send(self, death: Died, endpoint: str) -> None:
+        with suppress(OSError):
+            channel = connect(endpoint, self._key, patience=DEATH_NOTICE)
+            channel.send(pack(death), most=1)
+            channel.close()
+
+
 @contextmanager
-def handling(signums: Sequence[int], handler: Callable[[int, FrameType | None], None]) -> Iterator[None]:
+def handling(signums: Sequence[int], handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
     """Handle these signals for a while, except those that are ignored, as nohup has it."""
     old = {signum: signal.getsignal(signum) for signum in signums}
     for signum, before in old.items():

@@ -2,17 +2,14 @@
 
 import json
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
 from paceline.errors import RunFailed
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document
-from paceline.records.folder import RunFolder
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunLock
 from paceline.records.servers import (
     Entry,
     Received,
@@ -23,11 +20,11 @@ from paceline.records.servers import (
     keep_entries,
     read_server_log,
 )
-from paceline.runtimes.live.server.membership import COLLECTIVES, ElasticCollectives, Membership
+from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.live.request import ProcessTask
+from paceline.runtimes.live.server.membership import ElasticCollectives, Membership
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.wire import messages
-from paceline.runtimes.live.wire.encoding import Envelope
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Server
@@ -39,59 +36,48 @@ _OVER = "the run is over"
 _NUMBERS = ("version", "seen", "seen_at_sync")
 
 
-@dataclass(kw_only=True)
 class ServerRecords:
     """What a server leaves behind: its log, its totals and its checkpoints."""
 
-    log: ServerLog
-    totals: ServerTotals
-    entries: int
-    """Lines in the log."""
-    checkpoints: Checkpoints
-    lock: RunLock
-
-    @classmethod
-    @contextmanager
-    def opened(
-        cls,
-        folder: RunFolder,
+    def __init__(
+        self,
         checkpoints: Checkpoints,
         lock: RunLock,
-        shard: ParameterShard,
         me: Server,
+        shard: ParameterShard,
         step: int | None,
         say: Callable[[str], None],
-    ) -> Iterator["ServerRecords"]:
+    ) -> None:
         """Restore the checkpoint of ``step``, if any, and remove what was recorded after it."""
-        path = folder.server_events(me.rank)
-        totals, entries = ServerTotals(), 0
+        self._checkpoints, self._lock, self._me, self._shard = checkpoints, lock, me, shard
+        self.totals, self._entries = ServerTotals(), 0
+        path = checkpoints.folder.server_events(me.rank)
         if step is not None:
             tree = checkpoints.load(step, me.rank)
             shard.load(tree["part"])
             for name in _NUMBERS:
                 setattr(me, name, tree["server"][name])
-            entries = tree["server"]["entries"]
+            self._entries = tree["server"]["entries"]
             checkpoints.forget_after(step, me.rank)
-        for sentence in keep_entries(path, entries):
+        for sentence in keep_entries(path, self._entries):
             say(sentence)
-        if entries:
+        if self._entries:
             for entry in read_server_log(path):
-                totals.add(entry)
-        with ServerLog(path) as log:
-            yield cls(log=log, totals=totals, entries=entries, checkpoints=checkpoints, lock=lock)
+                self.totals.add(entry)
+        self.log = ServerLog(path)
 
     def write(self, entry: Entry) -> None:
-        self.entries += 1
+        self._entries += 1
         self.log.append(entry)
         self.totals.add(entry)
 
-    def save(self, step: int, me: Server, shard: ParameterShard) -> None:
+    def save(self, step: int) -> None:
         """Write a checkpoint; older ones are removed, except those that other servers may need yet."""
-        self.lock.check()
+        self._lock.check()
         self.log.flush()
-        self.checkpoints.make_room(me.rank)
-        numbers = {name: getattr(me, name) for name in _NUMBERS} | {"entries": self.entries}
-        self.checkpoints.save(step, me.rank, {"part": shard.state(), "server": numbers})
+        self._checkpoints.make_room(self._me.rank)
+        numbers = {name: getattr(self._me, name) for name in _NUMBERS} | {"entries": self._entries}
+        self._checkpoints.save(step, self._me.rank, {"part": self._shard.state(), "server": numbers})
 
 
 class ServerRun:
@@ -106,54 +92,53 @@ class ServerRun:
         socket: ServerSocket,
         records: ServerRecords,
         run: dict[str, Any],
-        begun: float,
-        hosts: Mapping[int, str],
         say: Callable[[str], None],
     ) -> None:
-        """``run`` describes the run to a worker that joins; ``begun`` is the run's time so far.
+        """``run`` is what rank 0 says of the run; a worker that joins is sent it.
 
         A worker from which nothing arrives for as long as the options allow is expelled; server 0 reports that with
-        ``say``, with its host from ``hosts``.
+        ``say``.
         """
         self.me, self.shard, self.socket, self.records = me, shard, socket, records
-        self.heartbeat, self._stop_requested = task.heartbeat, task.stop_requested
-        self._prepared, self._run = prepared, run
-        self._silence, self._say, self._hosts = task.options.silence, say, hosts
-        workers = prepared.settings.workers
-        self._membership = Membership(workers, socket.heard, self._silence)
-        self._collectives = ElasticCollectives(range(workers))
-        self._left: deque[tuple[int, Leave, str]] = deque()
+        self._task, self._prepared, self._run, self._say = task, prepared, run, say
+        self._membership = Membership(task.settings.workers, socket.heard, task.options.silence)
+        self._admitted = set(self._membership.workers)
+        self._collectives = ElasticCollectives([*self._admitted])
+        self._left: deque[tuple[int, int, str]] = deque()
         self._clocks: dict[int, int] = {}
-        self._saved_step = -1
-        self._saved_for: set[int] = set()
-        self._abandoned = True
-        self._finished = False
-        self._admitted = set(range(workers))
+        self._saved_step, self._saved_for = -1, set[int]()
+        self._abandoned, self._finished = True, False
         self._stopping = self._ticked = False
-        self._origin = perf_counter() - begun
-        self._do: dict[type, Callable[[Any], Any]] = {
-            Receive: self._receive,
-            Send: self._send,
-            Apply: self._apply,
-        }
+        self._origin: float = perf_counter() - run["begun"]
 
-    def serve(self) -> str:
-        """Serve until the last worker is gone; return "abandoned" where all have died, else "budget"."""
+    @property
+    def ending(self) -> str:
+        """How it ended: "abandoned" where all workers have died, else "budget"."""
+        return "abandoned" if self._abandoned else "budget"
+
+    def serve(self) -> None:
+        """Serve until the last worker is gone."""
         program = self._prepared.strategy.server(self.me)
         answer = None
-        self.me.now = self._now
         while True:
-            effect = program.send(answer)
-            if type(effect) not in self._do:
-                raise RunFailed(
-                    f"the server's program asks for {type(effect).__name__}, which servers cannot do"
-                )
-            try:
-                answer = self._do[type(effect)](effect)
-            except _NoWorkersLeft:
-                program.close()
-                return "abandoned" if self._abandoned else "budget"
             self.me.now = self._now
+            effect = program.send(answer)
+            answer = None
+            match effect:
+                case Receive():
+                    try:
+                        answer = self._receive(effect)
+                    except _NoWorkersLeft:
+                        program.close()
+                        return
+                case Send():
+                    self._send(effect)
+                case Apply():
+                    self._apply(effect)
+                case _:
+                    raise RunFailed(
+                        f"the server's program asks for {type(effect).__name__}, which servers cannot do"
+                    )
 
     @property
     def _now(self) -> float:
@@ -165,7 +150,7 @@ class ServerRun:
         me.version += 1
         me.seen += sum(gradient.samples for gradient in effect.gradients)
         self.records.write(Updated(self._now, me.version, effect.gradients))
-        self.heartbeat.beat(me.version)
+        self._task.heartbeat.beat(me.version)
 
     def _send(self, effect: Send) -> None:
         worker = effect.to.rank
@@ -176,13 +161,14 @@ class ServerRun:
 
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
         """The next message for the program; all others are handled here."""
+        heartbeat = self._task.heartbeat
         while True:
             for worker, seconds in self._membership.silent().items():
                 self._expel(worker, seconds)
             if self._left:
-                worker, leave, how = self._left.popleft()
-                self.records.write(Received(self._now, worker, "Leave", clock=leave.clock, how=how))
-                return Peer("worker", worker), leave
+                worker, clock, how = self._left.popleft()
+                self.records.write(Received(self._now, worker, "Leave", clock=clock, how=how))
+                return Peer("worker", worker), Leave(clock)
             if not self._membership.workers:
                 raise _NoWorkersLeft
             timeout = _POLL if effect.until is None else min(_POLL, effect.until - self._now)
@@ -190,18 +176,18 @@ class ServerRun:
                 self._ticked = True
                 self.records.write(Ticked(self._now))
                 return None
-            self.heartbeat.enter("idle")
+            heartbeat.enter("idle")
             envelope = self.socket.receive(max(0.0, timeout))
-            self.heartbeat.enter("serving")
+            heartbeat.enter("serving")
             self._ticked = False  # ticks that are overdue must not keep messages out, nor messages ticks
-            self._stopping = self._stopping or self._stop_requested()
+            self._stopping = self._stopping or self._task.stop_requested()
             if envelope is not None and self._is_for_program(envelope):
-                return Peer("worker", envelope.sender), envelope.message
+                return envelope.sender, envelope.message
 
     def _is_for_program(self, envelope: Envelope) -> bool:
         """Whether a message is for the program; control messages are answered here."""
         self._stopping = self._stopping or envelope.stop
-        worker, message = envelope.sender, envelope.message
+        worker, message = envelope.sender.rank, envelope.message
         if isinstance(message, MESSAGES):
             clock, version = getattr(message, "clock", -1), getattr(message, "version", -1)
             self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
@@ -210,71 +196,65 @@ class ServerRun:
             self.records.write(Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
         match message:
-            case messages.Hello():
-                self._admit(envelope, message)
+            case messages.Hello() | messages.RequestRank():
+                self.socket.reply(envelope.connection, self._admit(envelope))
             case messages.Goodbye():
                 self._remove(worker, message.clock, message.how)
             case messages.Died():
                 self._remove(message.rank, message.clock, "died")
-            case messages.Document() | messages.Contribution():
-                if isinstance(message, messages.Document) or message.op in COLLECTIVES:
-                    self._collectives.contribute(worker, message)
-                    self._answer_collectives()
+            case messages.Contribution():
+                self._collectives.contribute(worker, message)
+                self._answer_collectives()
             case messages.GetTotals():
                 self.records.totals.refused = dict(self.socket.refused)
-                self.socket.send(worker, messages.TotalsReply(json.dumps(to_document(self.records.totals))))
+                self.socket.send(worker, messages.Reply(json.dumps(to_document(self.records.totals))))
             case messages.SaveShard():
                 self._save(worker, message.step)
         return False
 
-    def _admit(self, envelope: Envelope, hello: messages.Hello) -> None:
-        """Bind a connection to its worker; one without a rank gets one, and a description of the run."""
+    def _admit(self, envelope: Envelope) -> messages.Welcome | messages.Refusal:
+        """Bind a connection to its worker; one that asks for a rank gets one, and a description of the run."""
+        hello, sender = envelope.message, envelope.sender.rank
         if self._finished:
-            self.socket.reply(envelope, messages.Refusal(_OVER))
-            return
-        if hello.rank < 0:
+            return messages.Refusal(_OVER)
+        if isinstance(hello, messages.RequestRank):
             document = json.dumps({**self._run, "now": self._now})
-            self.socket.reply(envelope, messages.Welcome(self._membership.reserve(), False, document))
-            return
-        bound = envelope.sender >= 0
-        if envelope.sender != hello.rank if bound else self.socket.knows(hello.rank):
-            self.socket.reply(envelope, messages.Refusal(f"rank {hello.rank} is taken"))
-            return
-        self.socket.bind(envelope, hello.rank)
-        shares = self.socket.attach(hello.rank, hello)
+            return messages.Welcome(self._membership.reserve(), document=document)
+        if sender != hello.rank and (sender >= 0 or self.socket.heard(hello.rank) is not None):
+            return messages.Refusal(f"rank {hello.rank} is taken")
         self._membership.add(hello.rank)
-        self.socket.send(hello.rank, messages.Welcome(hello.rank, shares, ""), stop=self._stopping)
+        return messages.Welcome(hello.rank, self.socket.bind(envelope))
 
     def _expel(self, worker: int, seconds: float) -> None:
         """Remove a worker that was silent for too long; if it is alive all the same, it is told why."""
-        why = f"it was silent for {seconds:.1f} s, longer than the {self._silence:g} s allowed; allow more to keep it"
+        allowed = self._task.options.silence
+        why = (
+            f"it was silent for {seconds:.1f} s, longer than the {allowed:g} s allowed; allow more to keep it"
+        )
         self.socket.send(worker, messages.Refusal(f"{messages.EXPELLED}{why}"))
         if self.me.rank == 0:
-            self._say(f"rank {worker} on {self._hosts.get(worker, 'a host of its own')} is given up: {why}")
+            hosts = {one["rank"]: one["host"] for one in self._run["workers"]}
+            self._say(f"rank {worker} on {hosts.get(worker, 'a host of its own')} is given up: {why}")
         self._remove(worker, self._clocks.get(worker, 0), "died")
 
     def _remove(self, worker: int, clock: int, how: str) -> None:
         if worker not in self._membership.workers:
             return
-        self._membership.remove(worker)
+        self._membership.workers.discard(worker)
         self._abandoned = self._abandoned and how == "died"
         self.socket.forget(worker)
-        self._left.append((worker, Leave(clock), how))
+        self._left.append((worker, clock, how))
         self._collectives.remove(worker)
         self._answer_collectives()
         if how == "finished" and not self._finished:
             self._finished = True
-            self._refuse_waiting()
-
-    def _refuse_waiting(self) -> None:
-        """The run is over: workers that wait to be admitted came too late."""
-        for worker in sorted(self._membership.workers - self._admitted):
-            self.socket.send(worker, messages.Refusal(_OVER))
-            self._remove(worker, 0, "left")
+            for late in sorted(self._membership.workers - self._admitted):
+                self.socket.send(late, messages.Refusal(_OVER))
+                self._remove(late, 0, "left")
 
     def _answer_collectives(self) -> None:
-        for members, result in self._collectives.completed():
-            for member in members:
+        for result in self._collectives.completed():
+            for member in result.members:
                 self.socket.send(member, result, stop=self._stopping)
 
     def _save(self, worker: int, step: int) -> None:
@@ -283,12 +263,12 @@ class ServerRun:
         Two sync points may be of the same step; a worker that asks again has come to the next.
         """
         if step != self._saved_step or worker in self._saved_for:
-            self.heartbeat.enter("checkpoint")
-            self.records.save(step, self.me, self.shard)
+            self._task.heartbeat.enter("checkpoint")
+            self.records.save(step)
             self._saved_step = step
             self._saved_for.clear()
         self._saved_for.add(worker)
-        self.socket.send(worker, messages.ShardSaved(step))
+        self.socket.send(worker, messages.Reply())
 
 
 class _NoWorkersLeft(Exception):

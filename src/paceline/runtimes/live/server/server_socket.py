@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from torch import Tensor
 
+from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.addresses import resolve
 from paceline.runtimes.live.secret import Secret, wire_key
 from paceline.runtimes.live.wire.channel import Channel, Destination, MessageLimits
@@ -15,17 +16,16 @@ from paceline.runtimes.live.wire.encoding import (
     MAX_REQUEST,
     MAX_TENSOR,
     Accepted,
-    Envelope,
     MessageRefused,
     bytes_of,
-    check_body,
     kind_of,
     pack,
     unpack,
 )
 from paceline.runtimes.live.wire.listener import Listener
-from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, Hello, Refusal
+from paceline.runtimes.live.wire.messages import FROM_UNBOUND, TO_SERVER, Alive, Refusal
 from paceline.runtimes.live.wire.shared_flat import MappedFlat, attach
+from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model
 
 MAX_WAITING = 8
@@ -38,8 +38,8 @@ class BoundWorker:
     """A worker that has said Hello."""
 
     channel: Channel
+    memory: MappedFlat | None
     heard: float = field(default_factory=time.monotonic)
-    memory: MappedFlat | None = None
 
 
 class ServerSocket:
@@ -54,17 +54,12 @@ class ServerSocket:
         self._shard, self._rank, self._servers = shard, rank, servers
         self._accepted = Accepted(kinds=TO_SERVER, length=shard.numel(), dtype=shard.dtype)
         self._workers: dict[int, BoundWorker] = {}
-        self._ranks: dict[Channel, int] = {}
         self._waiting: deque[Envelope] = deque()
-        self._waiting_of: Counter[Channel] = Counter()
         self._refused: Counter[str] = Counter()
         self._lock = threading.Condition()
         limits = MessageLimits(2 * MAX_REQUEST, 2 * max(MAX_TENSOR, shard.nbytes))
         self._listener = Listener(wire_key(secret), resolve(host, 0), self._announce, limits)
-
-    @property
-    def endpoint(self) -> str:
-        return self._listener.endpoint
+        self.endpoint = self._listener.endpoint
 
     @property
     def refused(self) -> Counter[str]:
@@ -82,27 +77,21 @@ class ServerSocket:
                 return None
             depth = len(self._waiting)
             envelope = self._waiting.popleft()
-            assert envelope.channel is not None
-            self._waiting_of[envelope.channel] -= 1
-            if not self._waiting_of[envelope.channel]:
-                del self._waiting_of[envelope.channel]
-            return envelope._replace(sender=self._ranks.get(envelope.channel, -1), depth=depth)
+            envelope.connection.waiting -= 1
+            envelope.sender, envelope.depth = Peer("worker", envelope.connection.rank), depth
+            return envelope
 
-    def bind(self, envelope: Envelope, worker: int) -> None:
-        """From now on the sender's connection is that worker's, and no other is."""
-        assert envelope.channel is not None
-        with self._lock:
-            self.forget(worker)
-            self._workers[worker] = BoundWorker(envelope.channel)
-            self._ranks[envelope.channel] = worker
+    def bind(self, envelope: Envelope) -> bool:
+        """From now on the connection of a Hello is that worker's, and no other is.
 
-    def knows(self, worker: int) -> bool:
-        return worker in self._workers
-
-    def attach(self, worker: int, hello: Hello) -> bool:
-        """Map the memory that a bound worker's Hello describes; from then on tensors travel through it."""
+        Return whether the worker's memory could be mapped: then tensors travel through it.
+        """
+        hello, channel = envelope.message, envelope.connection
         memory = attach(hello, self._shard, self._rank, self._servers)
-        self._workers[worker].memory = memory
+        with self._lock:
+            self.forget(hello.rank)
+            self._workers[hello.rank] = BoundWorker(channel, memory)
+            channel.rank = hello.rank
         return memory is not None
 
     def send(self, worker: int, message: Any, *, stop: bool = False) -> bool:
@@ -116,24 +105,21 @@ class ServerSocket:
             packet = pack(message, stop=stop)
         return self._listener.send(bound.channel, packet, MAX_WAITING)
 
-    def reply(self, envelope: Envelope, message: Any) -> bool:
-        """Answer a sender whose connection need not be bound."""
-        assert envelope.channel is not None
-        return self._listener.send(envelope.channel, pack(message), MAX_WAITING)
+    def reply(self, channel: Channel, message: Any) -> bool:
+        """Answer a connection that need not be bound."""
+        return self._listener.send(channel, pack(message), MAX_WAITING)
 
-    def heard(self, worker: int) -> float:
-        """When anything of a worker last arrived, by the monotonic clock; KeyError if it is not bound."""
-        return self._workers[worker].heard
+    def heard(self, worker: int) -> float | None:
+        """When anything of a worker last arrived, by the monotonic clock; None if it is not bound."""
+        bound = self._workers.get(worker)
+        return bound.heard if bound else None
 
     def forget(self, worker: int) -> None:
         """The worker is gone: drop its messages that wait, and its memory."""
         with self._lock:
-            bound = self._workers.pop(worker, None)
-            if bound is None:
-                return
-            del self._ranks[bound.channel]
-            self._waiting = deque(each for each in self._waiting if each.channel is not bound.channel)
-            self._waiting_of.pop(bound.channel, None)
+            if bound := self._workers.pop(worker, None):
+                bound.channel.rank, bound.channel.waiting = -1, 0
+                self._waiting = deque(one for one in self._waiting if one.connection is not bound.channel)
 
     def close(self, linger: float = 1.0) -> None:
         """Close, once what was sent has gone out or after ``linger`` seconds."""
@@ -150,26 +136,25 @@ class ServerSocket:
         try:
             with self._lock:
                 bound = self._check_sender(channel, kind_of(header))
-                envelope, body = unpack(header, size, self._accepted, bound.memory if bound else None)
+                memory = bound.memory if bound else None
+                envelope, body = unpack(header, size, self._accepted, Peer("worker", channel.rank), memory)
         except MessageRefused as refusal:
             self._refuse(channel, refusal)
             return Destination(None, lambda: None)
-        return Destination(
-            bytes_of(body), lambda: self._take(channel, envelope._replace(channel=channel), body)
-        )
+        envelope.connection = channel
+        return Destination(bytes_of(body), lambda: self._take(channel, envelope))
 
-    def _take(self, channel: Channel, envelope: Envelope, body: Tensor) -> None:
+    def _take(self, channel: Channel, envelope: Envelope) -> None:
         """Called by the listener's thread: a message is complete."""
         message = envelope.message
         try:
-            check_body(body)
             with self._lock:
                 bound = self._check_sender(channel, type(message))
                 if isinstance(message, Alive):
                     bound = self._workers.get(message.rank)
                 else:
                     self._waiting.append(envelope)
-                    self._waiting_of[channel] += 1
+                    channel.waiting += 1
                     self._lock.notify()
                 if bound is not None:
                     bound.heard = time.monotonic()
@@ -178,15 +163,14 @@ class ServerSocket:
 
     def _check_sender(self, channel: Channel, kind: type) -> BoundWorker | None:
         """The worker that this connection belongs to; refuse what it may not send now."""
-        worker = self._ranks.get(channel)
-        if worker is None and kind not in FROM_UNBOUND:
+        if channel.rank < 0 and kind not in FROM_UNBOUND:
             raise MessageRefused("unknown worker")
-        if self._waiting_of[channel] >= MAX_WAITING:
+        if channel.waiting >= MAX_WAITING:
             raise MessageRefused("too many")
-        return None if worker is None else self._workers[worker]
+        return self._workers.get(channel.rank)
 
     def _refuse(self, channel: Channel, refusal: MessageRefused) -> None:
         if refusal.reason == "unknown worker":
-            self._listener.send(channel, pack(Refusal(_UNKNOWN)), MAX_WAITING)
+            self.reply(channel, Refusal(_UNKNOWN))
         with self._lock:
             self._refused[refusal.reason] += 1

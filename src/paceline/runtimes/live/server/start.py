@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,15 @@ import torch
 
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document, write_json
-from paceline.records.folder import RunFolder, check_folder_name
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_folder_name
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity
 from paceline.runtimes.live.addresses import own_address
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.run_store import MemberStore, check_equal
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.run import ServerRecords, ServerRun
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.task import ProcessTask
 from paceline.runtimes.live.worker.run_folder import check_owner, claim
 from paceline.runtimes.live.worker.server_comm import RUN, server_key
 from paceline.runtimes.prepare import prepare
@@ -29,51 +27,51 @@ from paceline.runtimes.replica import ParameterShard
 from paceline.strategies.base import Server
 
 
-@dataclass(frozen=True)
-class ServerEnding:
-    """How a server ended: "budget" or "abandoned"; a failure is an exception."""
-
-    ending: str
-
-
-def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerEnding:
+def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerRun:
     """Keep one shard of the parameters until all workers have left; server 0 reports with ``say``."""
-    place, options, settings = task.place, task.options, task.settings
+    info, options, settings = task.info, task.options, task.settings
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
-    shard = ParameterShard(prepared.job, place.rank, place.servers, settings.seed, torch.device("cpu"))
-    store = MemberStore(place, timedelta(seconds=options.timeout))
-    host = own_address(place.address, place.port) or place.address
+    shard = ParameterShard(prepared.job, info.rank, info.servers, settings.seed, torch.device("cpu"))
+    store = MemberStore(info, timedelta(seconds=options.timeout))
+    host = own_address(info.address, info.port) or info.address
     with (
-        ServerSocket(store.secret, host, shard.params, place.rank, place.servers) as socket,
+        ServerSocket(store.secret, host, shard.params, info.rank, info.servers) as socket,
         ExitStack() as stack,
     ):
-        run, endpoints = _introduce(store, socket, task)
+        run = _introduce(store, socket.endpoint, task)
         check_equal([run["asked"], task.asked()])
         folder, identity = _find_folder(task, run)
         task.heartbeat.show(folder.path)
-        lock = stack.enter_context(RunLock.share(folder, place.node_rank))
-        me = Server(place.rank, place.servers, shard.params, shard.grad)
-        me.initial_workers = tuple(range(place.workers))
+        lock = stack.enter_context(RunLock.share(folder, info.node_rank))
+        me = Server(info.rank, info.servers, shard.params, shard.grad)
+        me.initial_workers = tuple(range(info.workers))
         checkpoints = Checkpoints(folder, identity, settings.keep, "server")
-        records = stack.enter_context(
-            ServerRecords.opened(folder, checkpoints, lock, shard, me, run["step"], say)
-        )
+        records = ServerRecords(checkpoints, lock, me, shard, run["step"], say)
+        stack.enter_context(records.log)
         task.before_hard_end(records.log.flush)
-        if place.rank == 0:
-            stack.enter_context(invitation(folder, socket.endpoint, store.secret, place.secret_file))
-        described = {
-            "settings": to_document(settings),
-            "name": run["name"],
-            "run": identity.run,
-            "endpoints": endpoints,
-        }
-        hosts = {worker["rank"]: worker["host"] for worker in run["workers"]}
-        server = ServerRun(task, prepared, me, shard, socket, records, described, run["begun"], hosts, say)
-        ending = server.serve()
+        if info.rank == 0:
+            stack.enter_context(invitation(folder, socket.endpoint, store.secret, info.secret_file))
+        server = ServerRun(task, prepared, me, shard, socket, records, run, say)
+        server.serve()
         task.heartbeat.enter("finishing")
         lock.check()
-        return ServerEnding(ending)
+        return server
+
+
+def _introduce(store: MemberStore, endpoint: str, task: ProcessTask) -> dict[str, Any]:
+    """Describe this server to the others; return the description of the run, with all servers' endpoints."""
+    info = task.info
+    mine: dict[str, Any] = {"endpoint": endpoint, "whole": [], "refused": []}
+    if task.resume and task.resumed:
+        checkpoints = Checkpoints(task.resume, task.resumed, 1, "server")
+        mine["whole"], mine["refused"] = checkpoints.valid_steps(info.rank)
+    store.set(server_key(info.rank), json.dumps(mine))
+    run: dict[str, Any] = json.loads(store.get(RUN))
+    servers = store.read([server_key(rank) for rank in range(info.servers)])
+    run["endpoints"] = [json.loads(server)["endpoint"] for server in servers]
+    run["settings"] = to_document(task.settings)
+    return run
 
 
 def _find_folder(task: ProcessTask, run: dict[str, Any]) -> tuple[RunFolder, RunIdentity]:
@@ -85,26 +83,6 @@ def _find_folder(task: ProcessTask, run: dict[str, Any]) -> tuple[RunFolder, Run
     identity = new_identity(task.settings, run=run["run"])
     claim(folder, identity, lambda draft: task.describe(draft, identity, run["workers"]))
     return folder, identity
-
-
-def _saved_steps(task: ProcessTask) -> dict[str, Any]:
-    """The steps that this server could resume from, and why it cannot from others."""
-    if task.resume is None or task.resumed is None:
-        return {"whole": [], "refused": []}
-    checkpoints = Checkpoints(task.resume, task.resumed, 1, "server")
-    whole, refused = checkpoints.valid_steps(task.place.rank)
-    return {"whole": whole, "refused": refused}
-
-
-def _introduce(
-    store: MemberStore, socket: ServerSocket, task: ProcessTask
-) -> tuple[dict[str, Any], list[str]]:
-    """Describe this server to the others; return the description of the run, and all servers' endpoints."""
-    place = task.place
-    store.set(server_key(place.rank), json.dumps({"endpoint": socket.endpoint, **_saved_steps(task)}))
-    run: dict[str, Any] = json.loads(store.get(RUN))
-    servers = [json.loads(text) for text in store.read([server_key(rank) for rank in range(place.servers)])]
-    return run, [server["endpoint"] for server in servers]
 
 
 @contextmanager

@@ -15,20 +15,16 @@ from collections.abc import Callable, Generator
 from contextlib import suppress
 from typing import NamedTuple
 
+from paceline.runtimes.live.timeouts import CONNECTING, CUT, RETRY
 from paceline.runtimes.live.wire.noise import MESSAGE, TAG, Cipher, Handshake, NotGenuine
 
-PROLOGUE = b"paceline wire 4\n"
-"""What the first message begins with, in the clear; the number is the version of everything that is sent."""
 _ANY_VERSION = b"paceline wire "
+PROLOGUE = _ANY_VERSION + b"5\n"
+"""What the first message begins with, in the clear; the number is the version of everything that is sent."""
 REFUSED = b"paceline: another secret\n".ljust(MESSAGE, b"\0")
 """The answer to a first message that was made with another secret."""
 OTHER_VERSION = b"paceline: another version\n".ljust(MESSAGE, b"\0")
 """The answer to the prologue of another version."""
-CONNECTING = 15.0
-"""Seconds until a first connection must be established."""
-_RETRY = 0.2
-CUT = 4
-"""Seconds without TCP's acknowledgement after which a connection counts as cut: a slow link still has them."""
 RECORD = 2**18
 """Bytes of a message in a record: few calls, and what is sealed is still in the processor's cache when it is sent."""
 _LENGTHS = struct.Struct("<IQ")
@@ -37,11 +33,10 @@ _TURN = 32
 
 
 class Packet(NamedTuple):
-    """A message as it is sent."""
+    """A message as it is sent; the body is the memory of its tensor, empty where it has none or shares it."""
 
     header: bytes
     body: memoryview
-    """The bytes of its tensor where they lie; empty where it has none, or where it is in shared memory."""
 
 
 class MessageLimits(NamedTuple):
@@ -74,10 +69,6 @@ class OtherVersion(NotGenuine):
     """The other side has another version of this protocol."""
 
 
-class Stalled(ConnectionError):
-    """The other side accepts nothing any more."""
-
-
 class Channel:
     """One end. One thread reads, and never waits; any may send."""
 
@@ -89,34 +80,39 @@ class Channel:
         """Whether the other side has sent a first message that was made with the secret, now or earlier."""
         self.proven = False
         """Whether the other side has the secret, beyond doubt."""
+        self.rank = -1
+        """The worker that a server has bound it to."""
+        self.waiting = 0
+        """Messages that have arrived and that a server has not taken yet."""
         self._announce, self._limits = announce, limits
         self._buffer, self._have, self._want = memoryview(bytearray(MESSAGE)), 0, 0
         self._reading: Generator[int, memoryview, None]
         self._sealing: Cipher
         self._sending = threading.Lock()
         self._scratch = memoryview(b"")
-        self._unsent: deque[deque[bytes]] = deque()
+        self._unsent: deque[memoryview] = deque()
         """What the system has not taken yet, by message."""
 
     def call(self, secret: bytes) -> None:
         """The handshake of the side that has connected: prove the secret and verify the other's, or NotGenuine."""
         handshake = Handshake(secret, PROLOGUE)
-        self.socket.sendall(PROLOGUE + handshake.write_first())
-        answer = _receive(self.socket, MESSAGE)
+        self.socket.sendall(PROLOGUE + handshake.write())
+        with self.socket.makefile("rb") as file:
+            answer = file.read(MESSAGE)
+        if len(answer) < MESSAGE:
+            raise ConnectionError("connection closed by peer")
         if answer == REFUSED:
             raise NotGenuine("the server has another secret")
         if answer == OTHER_VERSION:
             raise OtherVersion("the server has another version")
-        handshake.read_second(answer)
+        handshake.read(answer)
         self._sealing, opening = handshake.split()
         self.socket.sendall(self._sealing.seal(b""))  # the proof: the first message may come much later
         self.greeted = self.proven = True
-        self.socket.setblocking(False)
         self._begin(self._messages(opening))
 
     def answer(self, secret: bytes) -> None:
         """The handshake of the side that was connected to; it proceeds as the other side's messages are read."""
-        self.socket.setblocking(False)
         self._begin(self._greeted(secret))
 
     def read(self) -> None:
@@ -136,30 +132,31 @@ class Channel:
         """Send a message; its body may change at once. False: ``most`` messages are queued already.
 
         What the system does not accept is queued, sealed, for ``flush``; with patience, this waits instead, and
-        raises Stalled if nothing is accepted for ``patience`` seconds.
+        raises ConnectionError if nothing is accepted for ``patience`` seconds.
         """
         header, body = packet
         with self._sending:
             if len(self._unsent) >= most:
                 return False
-            kept: deque[bytes] = deque()
+            left = bytearray()
             for plain in (_LENGTHS.pack(len(header), len(body)), header, body):
                 for at in range(0, len(plain), RECORD):
-                    self._send_record(plain[at : at + RECORD], kept, patience)
-            if kept:
-                self._unsent.append(kept)
+                    record = plain[at : at + RECORD]
+                    if left or self._unsent:
+                        left += self._sealing.seal(record)
+                    else:
+                        left += self._write(self._sealed(record), patience)
+            if left:
+                self._unsent.append(memoryview(left))
             return True
 
     def flush(self) -> bool:
         """Send what was queued; whether all of it is gone."""
         with self._sending:
             while self._unsent:
-                kept = self._unsent[0]
-                while kept:
-                    record = kept.popleft()
-                    if left := self._write(memoryview(record), 0.0):
-                        kept.appendleft(bytes(left))
-                        return False
+                self._unsent[0] = self._write(self._unsent[0], 0.0)
+                if self._unsent[0]:
+                    return False
                 self._unsent.popleft()
             return True
 
@@ -171,12 +168,11 @@ class Channel:
         """Close the connection at once; may be called by any thread, while others use the channel."""
         with suppress(OSError):
             self.socket.shutdown(socket.SHUT_RDWR)
-        with (
-            self._sending
-        ):  # a descriptor that another thread writes to must not come to mean another connection
+        with self._sending:  # a descriptor that another thread writes to must not become another connection's
             self.socket.close()
 
     def _begin(self, reading: Generator[int, memoryview, None]) -> None:
+        self.socket.setblocking(False)
         self._reading = reading
         self._expect(next(reading))
 
@@ -194,9 +190,9 @@ class Channel:
             raise ConnectionError("another protocol")
         handshake = Handshake(secret, PROLOGUE)
         try:
-            handshake.read_first(bytes((yield MESSAGE)))
+            handshake.read(bytes((yield MESSAGE)))
             self.greeted = True
-            second = handshake.write_second()
+            second = handshake.write()
         except NotGenuine:
             self.socket.send(REFUSED)
             raise
@@ -217,28 +213,28 @@ class Channel:
             yield from _into(destination.memory, body, opening)
             destination.complete()
 
-    def _send_record(self, plain: bytes | memoryview, kept: deque[bytes], patience: float) -> None:
-        if kept or self._unsent:
-            kept.append(self._sealing.seal(plain))
-            return
+    def _sealed(self, plain: bytes | memoryview) -> memoryview:
+        """The next record, in memory that the one after it overwrites."""
         size = len(plain) + TAG
         if size > len(self._scratch):
             self._scratch = memoryview(bytearray(size))
-        record = self._scratch[:size]
-        self._sealing.seal_into(record, plain)
-        if left := self._write(record, patience):
-            kept.append(bytes(left))
+        self._sealing.seal_into(self._scratch[:size], plain)
+        return self._scratch[:size]
 
     def _write(self, record: memoryview, patience: float) -> memoryview:
-        """Write a record; return what the system does not accept."""
+        """Write; return what the system does not accept."""
         while record:
             try:
                 record = record[self.socket.send(record) :]
             except BlockingIOError:
                 if not patience:
                     break
-                if not _writable(self.socket, patience):
-                    raise Stalled(f"it accepted nothing for {patience:g} s (socket timeout)") from None
+                poller = select.poll()
+                poller.register(self.socket, select.POLLOUT)
+                if not poller.poll(round(1000 * patience)):
+                    raise ConnectionError(
+                        f"it accepted nothing for {patience:g} s (socket timeout)"
+                    ) from None
         return record
 
 
@@ -258,13 +254,12 @@ def connect(
     end = time.monotonic() + patience
     while True:
         try:
-            left = max(_RETRY, end - time.monotonic())
-            connection = socket.create_connection((host.strip("[]"), int(port)), left)
-            channel = Channel(connection, announce, limits)
+            left = max(RETRY, end - time.monotonic())
+            channel = Channel(socket.create_connection((host.strip("[]"), int(port)), left), announce, limits)
             try:
-                tune_tcp(connection, cut)
+                tune_tcp(channel.socket, cut)
                 # For this side only: a server always reads, but a worker may be busy.
-                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * cut)
+                channel.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * cut)
                 channel.call(secret)
                 return channel
             except BaseException:
@@ -273,22 +268,24 @@ def connect(
         except NotGenuine:
             raise
         except OSError:  # a server under attack may have shut this out, one of many that were unproven
-            if time.monotonic() + _RETRY > end:
+            if time.monotonic() + RETRY > end:
                 raise
-            time.sleep(_RETRY)
+            time.sleep(RETRY)
 
 
 def tune_tcp(connection: socket.socket, cut: int) -> None:
     """Send at once, and notice within ``cut`` seconds that the other end is gone while nothing is sent."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, max(1, cut // 4))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, max(1, cut // 4))
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, 4)
+    for option, value in (
+        (socket.TCP_NODELAY, 1),
+        (socket.TCP_KEEPIDLE, max(1, cut // 4)),
+        (socket.TCP_KEEPINTVL, max(1, cut // 4)),
+        (socket.TCP_KEEPCNT, 4),
+    ):
+        connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _into(memory: memoryview | None, size: int, opening: Cipher) -> Generator[int, memoryview, None]:
-
     for at in range(0, size, RECORD):
         length = min(RECORD, size - at)
         record = yield length + TAG
@@ -296,19 +293,3 @@ def _into(memory: memoryview | None, size: int, opening: Cipher) -> Generator[in
             opening.open(record)
         else:
             opening.open_into(memory[at : at + length], record)
-
-
-def _receive(connection: socket.socket, size: int) -> bytes:
-    answer = b""
-    while len(answer) < size:
-        more = connection.recv(size - len(answer))
-        if not more:
-            raise ConnectionError("connection closed by peer")
-        answer += more
-    return answer
-
-
-def _writable(connection: socket.socket, patience: float) -> bool:
-    poller = select.poll()
-    poller.register(connection, select.POLLOUT)
-    return bool(poller.poll(round(1000 * patience)))

@@ -1,22 +1,24 @@
 """Messages as bytes: a small header in MessagePack, then the raw tensor as the body. Pure: no I/O, no state.
 
-Whatever is received is checked against what may arrive here, before any memory is allocated for it. What does not fit
+What is received is checked against what may arrive here, before any memory is allocated for it. What does not fit
 raises ``MessageRefused`` with a reason that can be counted, and nothing else is ever raised.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
-from typing import Any, NamedTuple, Protocol
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import msgspec
 import torch
 from torch import Tensor
 
-from paceline.runtimes.live.wire.channel import Channel, Packet
-from paceline.runtimes.live.wire.messages import KINDS, TO_SERVER, Hello
+from paceline.runtimes.envelope import Envelope
+from paceline.runtimes.live.wire.channel import Packet
+from paceline.runtimes.live.wire.messages import KINDS, NO_TENSOR, TO_SERVER
+from paceline.strategies.effects import Peer
 from paceline.strategies.messages import Model, Push
 
-DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool)
+DTYPES = (torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8)
 """What tensors may be made of; the index is the number on the wire."""
 MAX_TENSOR = 2**28
 """Bytes of a collective's tensor."""
@@ -24,26 +26,11 @@ MAX_REQUEST, MAX_REPLY = 2**18, 2**25
 """Bytes of a header with its texts: of one worker, and of a server, which may hold the texts of all workers."""
 MAX_NUMBER = 2**40
 """Sums of many such numbers still fit into 64 bits."""
-_NOTHING = memoryview(b"")
 _STOP = 1
-_NO_TENSOR = torch.empty(0)
+_Bytes = bytes | bytearray | memoryview
 
 
-class Envelope(NamedTuple):
-    """A message, where it came from and what came with it."""
-
-    message: Any
-    stop: bool
-    """From a worker: it was asked to stop. From a server: all workers stop."""
-    sender: int = -1
-    """The rank of the server or worker; -1 where the connection belongs to no worker."""
-    depth: int = 1
-    """Messages that were waiting when this one was taken, itself included."""
-    channel: Channel | None = None
-    """The connection, for a reply to a sender without a rank."""
-
-
-class MessageRefused(ValueError):
+class MessageRefused(Exception):
     """What arrived is no message that may arrive; ``reason`` is one of a few, for counting."""
 
     def __init__(self, reason: str) -> None:
@@ -58,6 +45,13 @@ class SharedMemory(Protocol):
         """The tensor at this offset in bytes, or MessageRefused."""
 
 
+class _TensorHeader(NamedTuple):
+    dtype: Annotated[int, msgspec.Meta(ge=0, lt=len(DTYPES))]
+    length: Annotated[int, msgspec.Meta(ge=0, le=MAX_NUMBER)]
+    offset: int | None
+    """Bytes from the start of the shared memory; None where the tensor is the body."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Accepted:
     """What may arrive at one end of a connection."""
@@ -69,23 +63,20 @@ class Accepted:
     limit: int = MAX_TENSOR
     """Bytes that any other tensor may have."""
 
-    def check(self, kind: type, place: "_TensorHeader") -> None:
-        dtype = DTYPES[place.dtype]
+    def check_kind(self, kind: type, header: int) -> None:
+        if kind not in self.kinds:
+            raise MessageRefused("unexpected kind")
+        if header > _max_header(kind):
+            raise MessageRefused("too large")
+
+    def check_tensor(self, kind: type, length: int, dtype: torch.dtype) -> None:
         if kind not in (Push, Model):
-            if place.length * dtype.itemsize > self.limit:
+            if length * dtype.itemsize > self.limit:
                 raise MessageRefused("too large")
         elif dtype is not self.dtype:
             raise MessageRefused("wrong type")
-        elif place.length != self.length:
+        elif length != self.length:
             raise MessageRefused("wrong length")
-
-
-class _TensorHeader(NamedTuple):
-    dtype: int
-    shared: bool
-    length: int
-    offset: int
-    """Bytes from the start of the shared memory; 0 where the tensor is the body."""
 
 
 Allocate = Callable[[type, int, torch.dtype], Tensor]
@@ -103,118 +94,83 @@ def pack(
 
     ``find`` returns the offset of a tensor in shared memory; None: it travels as the body.
     """
-    body = _NOTHING
+    body = memoryview(b"")
 
     def describe(tensor: Tensor) -> _TensorHeader:
         nonlocal body
         offset = find(tensor)
         if offset is None:
             body = bytes_of(tensor.detach().cpu().contiguous())
-        return _TensorHeader(DTYPES.index(tensor.dtype), offset is not None, tensor.numel(), offset or 0)
+        return _TensorHeader(DTYPES.index(tensor.dtype), tensor.numel(), offset)
 
     kind = type(message)
-    encoded = msgspec.msgpack.encode(message, enc_hook=describe)
-    header = bytes((KINDS.index(kind), _STOP if stop else 0)) + encoded
-    if len(header) > max_header(kind):
-        raise ValueError(f"a {kind.__name__} of {len(header):,} bytes is longer than {max_header(kind):,}")
+    header = bytes((KINDS.index(kind), stop * _STOP)) + msgspec.msgpack.encode(message, enc_hook=describe)
+    if len(header) > _max_header(kind):
+        raise ValueError(f"a {kind.__name__} of {len(header):,} bytes is longer than {_max_header(kind):,}")
     return Packet(header, body)
 
 
 def unpack(
-    header: bytes | bytearray | memoryview,
+    header: _Bytes,
     size: int,
     accepted: Accepted,
+    sender: Peer,
     memory: SharedMemory | None = None,
     allocate: Allocate = new_memory,
 ) -> tuple[Envelope, Tensor]:
     """The message of a header whose body has ``size`` bytes, and the tensor that the body is to be received into."""
     kind = kind_of(header)
-    if kind not in accepted.kinds:
-        raise MessageRefused("unexpected kind")
-    if len(header) > max_header(kind):
-        raise MessageRefused("too large")
-    if header[1] & ~_STOP:
-        raise MessageRefused("malformed")
-    message, field, place = _decode(kind, header[2:])
-    body = _NO_TENSOR
-    if field is not None and place is not None:
-        accepted.check(kind, place)
-        tensor = _receive_into(kind, place, size, memory, allocate)
-        body = _NO_TENSOR if place.shared else tensor
-        message = replace(message, **{field: tensor})
+    accepted.check_kind(kind, len(header))
+    body: Tensor | None = None
+
+    def place_tensor(_: type, raw: Any) -> Tensor:
+        nonlocal body
+        number, length, offset = msgspec.convert(raw, _TensorHeader)
+        dtype = DTYPES[number]
+        if body is not None:
+            raise MessageRefused("malformed")
+        accepted.check_tensor(kind, length, dtype)
+        if offset is not None:
+            if memory is None:
+                raise MessageRefused("no shared memory")
+            body = NO_TENSOR
+            return memory.view(offset, length, dtype)
+        if size != length * dtype.itemsize:
+            raise MessageRefused("wrong length")
+        body = allocate(kind, length, dtype)
+        return body
+
+    try:
+        message: Any = msgspec.msgpack.decode(header[2:], type=kind, dec_hook=place_tensor)
+    except (ValueError, RecursionError):  # of msgspec: also UnicodeDecodeError
+        raise MessageRefused("malformed") from None
+    _check_numbers(message)
+    if body is None:
+        body = NO_TENSOR
     if size != body.nbytes:
         raise MessageRefused("wrong length")
-    return Envelope(message, bool(header[1])), body
+    return Envelope(message, sender, stop=bool(header[1])), body
 
 
-def kind_of(header: bytes | bytearray | memoryview) -> type:
-    if len(header) < 2:
+def _check_numbers(message: Any) -> None:
+    for field in fields(message):
+        value = getattr(message, field.name)
+        if isinstance(value, int | float) and not 0 <= value <= MAX_NUMBER:
+            raise MessageRefused("out of range")
+
+
+def kind_of(header: _Bytes) -> type:
+    if len(header) < 2 or header[1] & ~_STOP:
         raise MessageRefused("malformed")
     if header[0] >= len(KINDS):
         raise MessageRefused("unknown kind")
-    kind: type = KINDS[header[0]]
-    return kind
-
-
-def check_body(body: Tensor) -> None:
-    """Refuse a received body that is no tensor: torch would not notice bytes that are neither true nor false."""
-    if body.dtype is torch.bool and bool((body.view(torch.uint8) > 1).any()):
-        raise MessageRefused("malformed")
+    return KINDS[header[0]]
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """A contiguous tensor's memory."""
-    return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else _NOTHING
+    return tensor.view(-1).view(torch.uint8).numpy().data if tensor.numel() else memoryview(b"")
 
 
-def max_header(kind: type) -> int:
+def _max_header(kind: type) -> int:
     return MAX_REQUEST if kind in TO_SERVER else MAX_REPLY
-
-
-def least(kind: type, name: str) -> int:
-    """The smallest number in a field: clocks, ranks and seconds start at 0; a Hello may ask for a rank with -1."""
-    return -1 if kind is Hello and name == "rank" else 0
-
-
-def _decode(
-    kind: type, header: bytes | bytearray | memoryview
-) -> tuple[Any, str | None, "_TensorHeader | None"]:
-    """The message without its tensor, the name of its tensor field, and what the header says of the tensor."""
-    places: list[_TensorHeader] = []
-
-    def read_place(_: type, raw: Any) -> Tensor:
-        places.append(msgspec.convert(raw, _TensorHeader))
-        return _NO_TENSOR
-
-    try:
-        message: Any = msgspec.msgpack.decode(header, type=kind, dec_hook=read_place)
-    except (ValueError, RecursionError):  # of msgspec: also UnicodeDecodeError
-        raise MessageRefused("malformed") from None
-    tensor = None
-    for field in fields(kind):
-        value = getattr(message, field.name)
-        if value is _NO_TENSOR:
-            tensor = field.name
-        elif isinstance(value, int | float) and not least(kind, field.name) <= value <= MAX_NUMBER:
-            raise MessageRefused("out of range")
-    if len(places) != (tensor is not None):
-        raise MessageRefused("malformed")
-    place = places[0] if places else None
-    if place is not None and not (0 <= place.dtype < len(DTYPES) and 0 <= place.length <= MAX_NUMBER):
-        raise MessageRefused("malformed")
-    return message, tensor, place
-
-
-def _receive_into(
-    kind: type, place: _TensorHeader, size: int, memory: SharedMemory | None, allocate: Allocate
-) -> Tensor:
-    dtype = DTYPES[place.dtype]
-    if place.shared:
-        if memory is None:
-            raise MessageRefused("no shared memory")
-        return memory.view(place.offset, place.length, dtype)
-    if place.offset:
-        raise MessageRefused("malformed")
-    if size != place.length * dtype.itemsize:
-        raise MessageRefused("wrong length")
-    return allocate(kind, place.length, dtype)

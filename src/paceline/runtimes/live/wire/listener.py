@@ -9,11 +9,10 @@ from collections import Counter, deque
 from contextlib import suppress
 
 from paceline.runtimes.live.addresses import Endpoint, tcp
-from paceline.runtimes.live.wire.channel import CUT, Announce, Channel, MessageLimits, Packet, tune_tcp
+from paceline.runtimes.live.timeouts import CUT, HANDSHAKE
+from paceline.runtimes.live.wire.channel import Announce, Channel, MessageLimits, Packet, tune_tcp
 from paceline.runtimes.live.wire.noise import NotGenuine
 
-HANDSHAKE = 5.0
-"""Seconds that a connection has to prove that it has the secret."""
 MOST_UNPROVEN = 128
 """Connections that may be open without having proven it, so that strangers cannot take all descriptors."""
 _POLL = 0.25
@@ -86,12 +85,12 @@ class Listener:
                 for key, events in self._selector.select(_POLL):
                     if key.fileobj is self._socket:
                         self._accept()
-                    elif isinstance(key.data, Channel):
+                    elif key.data in self._channels:  # not dropped since it was found ready
                         self._serve(key.data, events)
                 self._maintain()
         except BaseException as error:
             self.failure = error
-        for channel in [*self._channels]:
+        for channel in self._channels:
             channel.close()
 
     def _is_over(self) -> bool:
@@ -108,8 +107,8 @@ class Listener:
             if channel in self._channels:
                 self._selector.modify(channel.socket, selectors.EVENT_READ | selectors.EVENT_WRITE, channel)
         now = time.monotonic()
-        while self._unproven and (oldest := next(iter(self._unproven.items())))[1] < now:
-            self._drop(oldest[0], ConnectionError("has not proven itself"))
+        for channel in [channel for channel, end in self._unproven.items() if end < now]:
+            self._drop(channel)
 
     def _accept(self) -> None:
         for _ in range(MOST_UNPROVEN):
@@ -124,16 +123,11 @@ class Listener:
             self._unproven[channel] = time.monotonic() + HANDSHAKE
             self._selector.register(connection, selectors.EVENT_READ, channel)
             if len(self._unproven) > MOST_UNPROVEN:
-                self._drop(self._least_likely(), ConnectionError("too many"))
-
-    def _least_likely(self) -> Channel:
-        """The oldest connection that has shown nothing of the secret yet, so that a flood shuts out no member."""
-        oldest = next(iter(self._unproven))
-        return next((channel for channel in self._unproven if not channel.greeted), oldest)
+                # The oldest that has shown nothing of the secret yet, so that a flood shuts out no member.
+                silent = (one for one in self._unproven if not one.greeted)
+                self._drop(next(silent, next(iter(self._unproven))))
 
     def _serve(self, channel: Channel, events: int) -> None:
-        if channel not in self._channels:  # dropped since it was found ready
-            return
         try:
             if events & selectors.EVENT_WRITE and channel.flush():
                 self._selector.modify(channel.socket, selectors.EVENT_READ, channel)
@@ -144,7 +138,7 @@ class Listener:
         if channel.proven:
             self._unproven.pop(channel, None)
 
-    def _drop(self, channel: Channel, error: OSError) -> None:
+    def _drop(self, channel: Channel, error: OSError | None = None) -> None:
         if self._unproven.pop(channel, None) is not None and not channel.proven:
             self.refused["wrong key" if isinstance(error, NotGenuine) else "stranger"] += 1
         self._channels.discard(channel)

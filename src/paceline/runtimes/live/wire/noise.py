@@ -21,8 +21,6 @@ REKEY = 2**18
 """Records after which both sides take the next key; of 256 KiB these are 64 GiB, a sixth of what TLS 1.3 allows."""
 Bytes = bytes | bytearray | memoryview
 _NONCE = Struct(">IQ")
-_LAST_NONCE = 2**64 - 1
-_CHANGED = "a record of this connection was changed, left out or made up"
 
 
 class NotGenuine(ConnectionError):
@@ -43,88 +41,65 @@ class Cipher:
         self._aead.encrypt_into(self._next(), plain, None, record)
 
     def open(self, record: Bytes, context: bytes = b"") -> bytes:
-        """What is in the next record, or NotGenuine."""
-        try:
-            return self._aead.decrypt(self._next(), record, context)
-        except InvalidTag:
-            raise NotGenuine(_CHANGED) from None
+        plain = bytearray(len(record) - TAG)
+        self.open_into(plain, record, context)
+        return bytes(plain)
 
-    def open_into(self, plain: memoryview, record: Bytes) -> None:
+    def open_into(self, plain: Bytes, record: Bytes, context: bytes = b"") -> None:
         """What is in the next record, into memory that is TAG bytes shorter; NotGenuine leaves anything there."""
         try:
-            self._aead.decrypt_into(self._next(), record, None, plain)
+            self._aead.decrypt_into(self._next(), record, context, plain)
         except InvalidTag:
-            raise NotGenuine(_CHANGED) from None
+            raise NotGenuine("a record of this connection was changed, left out or made up") from None
 
     def _next(self) -> bytes:
         if self._count and self._count % REKEY == 0:
-            sealed = self._aead.encrypt(_NONCE.pack(0, _LAST_NONCE), bytes(32), b"")
-            self._aead = AESGCM(sealed[:32])
-        nonce = _NONCE.pack(0, self._count)
+            self._aead = AESGCM(self._aead.encrypt(_NONCE.pack(0, 2**64 - 1), bytes(32), b"")[:32])
         self._count += 1
-        return nonce
+        return _NONCE.pack(0, self._count - 1)
 
 
 class Handshake:
-    """One side's: the initiator writes the first message and reads the second, the responder the other way round."""
+    """One side's: the initiator writes and then reads, the responder reads and then writes."""
 
     def __init__(self, secret: bytes, prologue: bytes, ephemeral: X25519PrivateKey | None = None) -> None:
         """``secret`` has 32 bytes; a side whose ``prologue`` differs is refused. ``ephemeral`` is for tests only."""
         self._own = ephemeral or X25519PrivateKey.generate()
-        self._chain = NAME
+        self._written = False
+        self._their: bytes | None = None
         self._hash = sha256(NAME + prologue).digest()
-        self._chain, mixed, key = _derive(self._chain, secret, 3)
+        self._chain, mixed, key = _derive(NAME, secret, 3)
         self._mix_hash(mixed)
         self._cipher = Cipher(key)
 
-    def write_first(self) -> bytes:
-        return self._write_ephemeral() + self._seal_nothing()
+    def write(self, payload: bytes = b"") -> bytes:
+        public = self._own.public_key().public_bytes_raw()
+        self._written = True
+        self._mix_public(public)
+        sealed = self._cipher.seal(payload, self._hash)
+        self._mix_hash(sealed)
+        return public + sealed
 
-    def read_first(self, message: bytes) -> None:
-        self._read_ephemeral(message)
-        self._open_nothing(message)
-
-    def write_second(self) -> bytes:
-        public = self._write_ephemeral()
-        self._exchange()
-        return public + self._seal_nothing()
-
-    def read_second(self, message: bytes) -> None:
-        self._read_ephemeral(message)
-        self._exchange()
-        self._open_nothing(message)
+    def read(self, message: bytes) -> None:
+        self._their = message[:32]
+        self._mix_public(self._their)
+        self._cipher.open(message[32:], self._hash)
+        self._mix_hash(message[32:])
 
     def split(self) -> tuple[Cipher, Cipher]:
         """For the initiator's records, and for the responder's."""
         first, second = _derive(self._chain, b"", 2)
         return Cipher(first), Cipher(second)
 
-    def _write_ephemeral(self) -> bytes:
-        public = self._own.public_key().public_bytes_raw()
+    def _mix_public(self, public: bytes) -> None:
+        """Mix a side's ephemeral key in; with the second message, what both keys agree on too."""
         self._mix_hash(public)
         self._mix_key(public)
-        return public
-
-    def _read_ephemeral(self, message: bytes) -> None:
-        self._their = message[:32]
-        self._mix_hash(self._their)
-        self._mix_key(self._their)
-
-    def _exchange(self) -> None:
-        try:
-            self._mix_key(self._own.exchange(X25519PublicKey.from_public_bytes(self._their)))
-        except ValueError:  # a point of small order
-            raise NotGenuine("no public key") from None
-
-    def _seal_nothing(self) -> bytes:
-        sealed = self._cipher.seal(b"", self._hash)
-        self._mix_hash(sealed)
-        return sealed
-
-    def _open_nothing(self, message: bytes) -> None:
-        sealed = message[32:]
-        self._cipher.open(sealed, self._hash)
-        self._mix_hash(sealed)
+        if self._written and self._their is not None:
+            try:
+                self._mix_key(self._own.exchange(X25519PublicKey.from_public_bytes(self._their)))
+            except ValueError:  # a point of small order
+                raise NotGenuine("no public key") from None
 
     def _mix_key(self, material: bytes) -> None:
         self._chain, key = _derive(self._chain, material, 2)

@@ -13,9 +13,8 @@ from torch import Tensor
 
 from paceline.runtimes.flat import CONTROL, own_memory
 from paceline.runtimes.live.wire.encoding import MessageRefused
-from paceline.runtimes.live.wire.messages import Hello
+from paceline.runtimes.live.wire.messages import NO_TENSOR, Hello
 from paceline.shm import segment
-from paceline.shm.segment import PAGE
 from paceline.strategies.base import server_slices
 
 
@@ -24,14 +23,11 @@ class MappedFlat:
 
     def __init__(self, mapped: mmap, length: int, dtype: torch.dtype) -> None:
         """``length`` counts the elements of each tensor, the control elements included."""
-        self._stride = _stride(length, dtype)
-        self._length, self._dtype = length, dtype
-        self._bytes = torch.frombuffer(mapped, dtype=torch.uint8)
-        self.shard = self.tensor(0)[CONTROL:]
+        self._dtype, self._bytes = dtype, torch.frombuffer(mapped, dtype=torch.uint8)
+        stride = _stride(length, dtype)
+        self.tensors = [self.view(offset, length, dtype) for offset in (0, stride)]
+        self.shard = self.tensors[0][CONTROL:]
         """The parameters that ``deposit`` writes to."""
-
-    def tensor(self, number: int) -> Tensor:
-        return self.view(number * self._stride, self._length, self._dtype)
 
     def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
         """The tensor at this offset in bytes, or MessageRefused: it must be of the segment's type."""
@@ -64,34 +60,27 @@ class SharedFlat:
     def __init__(self, run: str) -> None:
         """``run`` is what the segment is named after."""
         self.why = ""
-        self.params: Tensor | None = None
+        self.params = NO_TENSOR
         """The flat parameters, once they are allocated."""
+        self.mapped: MappedFlat | None = None
         self._run = run
-        self._mapped: MappedFlat | None = None
+        self._unused: list[Tensor] = []
         self._segment: segment.OwnedSegment | None = None
-        self._size = self._made = 0
+        self._size = 0
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Allocate; the first two calls must ask for the same."""
-        if not self._made:
+        first = self.params is NO_TENSOR
+        if first:
             self._share(length, dtype, device)
-        if self._mapped is None or self._made > 1:
-            made = own_memory(length, dtype, device)
-        else:
-            made = self._mapped.tensor(self._made)
-            assert (length, dtype) == (made.numel(), made.dtype), "parameters and gradients are of one shape"
-        if not self._made:
+        made = self._unused.pop(0) if self._unused else own_memory(length, dtype, device)
+        assert (length, dtype) == (made.numel(), made.dtype), "parameters and gradients are of one shape"
+        if first:
             self.params = made[CONTROL:]
-        self._made += 1
         return made
 
     def find(self, tensor: Tensor) -> int | None:
-        return self._mapped.find(tensor) if self._mapped else None
-
-    def view(self, offset: int, length: int, dtype: torch.dtype) -> Tensor:
-        if self._mapped is None:
-            raise MessageRefused("no shared memory")
-        return self._mapped.view(offset, length, dtype)
+        return self.mapped.find(tensor) if self.mapped else None
 
     def hello(self, rank: int) -> Hello:
         """The first message to servers, by which those on this host can map the segment."""
@@ -116,7 +105,8 @@ class SharedFlat:
             self.why = str(error)
             return
         self._size = length * dtype.itemsize
-        self._mapped = MappedFlat(self._segment.memory, length, dtype)
+        self.mapped = MappedFlat(self._segment.memory, length, dtype)
+        self._unused = [*self.mapped.tensors]
 
 
 def attach(hello: Hello, shard: Tensor, rank: int, servers: int) -> MappedFlat | None:
@@ -127,7 +117,9 @@ def attach(hello: Hello, shard: Tensor, rank: int, servers: int) -> MappedFlat |
     if server_slices(torch.empty(length - CONTROL, device="meta"), servers)[rank].numel() != shard.numel():
         return None
     try:
-        if not _on_this_host(hello.process):
+        # A process in another network namespace is on another host, even on the same machine.
+        mine, other = (Path(f"/proc/{one}/ns/net").stat().st_ino for one in (os.getpid(), hello.process))
+        if mine != other:
             return None
         handle = segment.Handle(hello.process, hello.descriptor, bytes.fromhex(hello.token))
         mapped = MappedFlat(segment.attach(handle, 2 * _stride(length, shard.dtype)), length, shard.dtype)
@@ -137,12 +129,6 @@ def attach(hello: Hello, shard: Tensor, rank: int, servers: int) -> MappedFlat |
     return mapped
 
 
-def _on_this_host(process: int) -> bool:
-    """A process in another network namespace is on another host, even on the same machine."""
-    mine, other = (Path("/proc", str(one), "ns", "net").stat().st_ino for one in (os.getpid(), process))
-    return mine == other
-
-
 def _stride(length: int, dtype: torch.dtype) -> int:
     """Bytes from one tensor to the next: whole pages."""
-    return -(-length * dtype.itemsize // PAGE) * PAGE
+    return -(-length * dtype.itemsize // segment.PAGE) * segment.PAGE

@@ -1,9 +1,13 @@
 """A worker's communicator: sums of tensors, exchanges of documents, and messages to servers."""
 
 import json
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from datetime import timedelta
+from functools import cache
+from queue import SimpleQueue
 from typing import Any
 
 import torch
@@ -12,15 +16,113 @@ from torch import Tensor
 from torch.distributed.distributed_c10d import PrefixStore
 
 from paceline import shm
-from paceline.collectives import NATIVE
-from paceline.collectives.schedule import number_hosts
+from paceline.collectives import NATIVE, build_schedule
+from paceline.collectives.execute import Reducer, TorchTransport
+from paceline.collectives.schedule import Schedule, number_hosts
+from paceline.collectives.traffic import ring_bytes, swaps, traffic_of_all
 from paceline.errors import RunFailed, UsageError
+from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.flat import own_memory
 from paceline.runtimes.live.options import LiveOptions
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.run_store import MemberStore, RunStore, check_equal
-from paceline.runtimes.live.worker.allreduce import PendingSum, choose_all_reduce
 from paceline.shm.host import host_id
+from paceline.shm.operations import OPERATIONS
+
+PendingSum = Callable[[], object]
+"""Waits for a sum that was begun, and raises its error."""
+
+
+class NativeAllReduce:
+    """The backend's own; a pair of workers that communicate over gloo swaps what is small."""
+
+    def __init__(self, rank: int, workers: int, transport: str) -> None:
+        self._rank, self._workers = rank, workers
+        self._pair = transport == "gloo"
+        self._last: dist.Work | None = None
+
+    def sum(self, tensor: Tensor) -> None:
+        if not (self._pair and swaps(self._workers, tensor.nbytes)):
+            dist.all_reduce(tensor)
+            return
+        # Both workers add the same two numbers, so both get the same sum to the last bit.
+        other = torch.empty_like(tensor)
+        sending = dist.isend(tensor, 1 - self._rank)
+        dist.recv(other, 1 - self._rank)
+        assert sending is not None
+        sending.wait()
+        tensor.add_(other)
+
+    def start(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
+        """Begin to sum; torch carries sums out in the order in which they began."""
+        work: dist.Work = dist.all_reduce(tensor, async_op=True)
+        work.get_future().add_done_callback(lambda _: done())
+        self._last = work
+        return work.wait
+
+    def traffic(self, tensor: Tensor) -> tuple[int, int]:
+        return (ring_bytes(tensor.nbytes, self._workers),) * 2
+
+    def idle(self) -> bool:
+        """Whether every sum that was begun has ended."""
+        return self._last is None or self._last.is_completed()
+
+
+class ScheduledAllReduce:
+    """By a schedule, point to point.
+
+    Sums that are begun are carried out by one thread, in their order; a synchronous one begins when all of these
+    have ended. So their messages never mix, and the order is the same on all workers.
+    """
+
+    def __init__(self, schedule: Schedule, rank: int) -> None:
+        self._schedule, self._rank = schedule, rank
+        self._reducer = Reducer(schedule, rank, TorchTransport())
+        self._begun: SimpleQueue[tuple[Future[None], Tensor, Callable[[], None]]] = SimpleQueue()
+        self._last: Future[None] | None = None
+        self._traffic = cache(self._count)
+
+    def sum(self, tensor: Tensor) -> None:
+        if self._last is not None:
+            self._last.result()
+        self._reducer.all_reduce(tensor, OPERATIONS["sum"])
+
+    def start(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
+        """Queue it for the thread, which is started with the first sum and ends with the process."""
+        if self._last is None:
+            threading.Thread(target=self._work, name="all-reduce", daemon=True).start()
+        self._last = Future()
+        self._begun.put((self._last, tensor, done))
+        return self._last.result
+
+    def _work(self) -> None:
+        while True:
+            future, tensor, done = self._begun.get()
+            try:
+                self._reducer.all_reduce(tensor, OPERATIONS["sum"])
+                done()
+                future.set_result(None)
+            except Exception as error:
+                future.set_exception(error)
+
+    def traffic(self, tensor: Tensor) -> tuple[int, int]:
+        return self._traffic(tensor.nbytes, tensor.element_size())
+
+    def _count(self, size: int, element: int) -> tuple[int, int]:
+        return traffic_of_all(self._schedule, size, element, self._schedule.segments(size))[self._rank]
+
+    def idle(self) -> bool:
+        """Whether every sum that was begun has ended."""
+        return self._last is None or self._last.done()
+
+
+def choose_all_reduce(
+    collective: str, hosts: Sequence[int], rank: int, transport: str
+) -> NativeAllReduce | ScheduledAllReduce:
+    """The backend's own, or the schedule of that name among workers on these hosts."""
+    if collective == NATIVE:
+        return NativeAllReduce(rank, len(hosts), transport)
+    return ScheduledAllReduce(build_schedule(collective, hosts), rank)
 
 
 class SoloComm:
@@ -34,14 +136,8 @@ class SoloComm:
     """What tensors travel through, for people."""
     alone = True
     """Whether there are no other workers, and never will be."""
-
     members: tuple[int, ...] = (0,)
     """The ranks that take part, as of the last call; the first one reports."""
-
-    @property
-    def seat(self) -> tuple[int, int]:
-        """The index of this worker among the members, and their number."""
-        return self.members.index(self.rank), len(self.members)
 
     def sum(self, tensor: Tensor) -> None:
         """Replace every worker's tensor by the sum of all, in place."""
@@ -79,8 +175,8 @@ class SoloComm:
         """Send a message to a server; its tensors must not change before the answer."""
         raise RunFailed(f"the strategy sends to server {server}, and it has no servers")
 
-    def receive(self) -> tuple[int, Any]:
-        """Wait for the next message of a server: (server, message)."""
+    def receive(self) -> Envelope:
+        """Wait for the next message of a server."""
         raise RunFailed("the strategy waits for a message, and it has no servers")
 
     def save_shards(self, step: int) -> None:
@@ -107,43 +203,39 @@ class ProcessGroupComm(SoloComm):
 
     def __init__(
         self,
-        place: ProcessInfo,
+        info: ProcessInfo,
         options: LiveOptions,
         device: torch.device,
         collective: str,
         note: Callable[[str], None],
     ) -> None:
-        self.rank, self.workers = place.rank, place.workers
-        self.members = tuple(range(place.workers))
-        self._backend = options.transport(place, collective)
+        self.rank, self.workers = info.rank, info.workers
+        self.members = tuple(range(info.workers))
+        self.transport = self._backend = options.transport(info, collective)
         self._device = device
         timeout = timedelta(seconds=options.timeout)
-        self._store = MemberStore(place, timeout)
-        self._check_backends(collective)
-        dist.init_process_group(
-            self._backend,
-            store=PrefixStore("torch", self._store),
-            rank=place.rank,
-            world_size=place.workers,
-            timeout=timeout,
-            device_id=device if self._backend == "nccl" else None,
-            pg_options=shm.Options(run=place.launch.name if place.launch else str(place.port), warn=note)
-            if self._backend == "shm"
-            else None,
-        )
-        self.transport = "gloo" if _nothing_shared() else self._backend
-        hosts = number_hosts(self.exchange(host_id()))
-        self._all_reduce = choose_all_reduce(collective, hosts, self.rank, self._backend)
-
-    def _check_backends(self, collective: str) -> None:
-        """Groups of different backends would wait for each other for ever, so this is checked first."""
-        asked = self.exchange({"collective": collective, "the backend": self._backend})
-        try:
-            check_equal(asked)
+        self._store = MemberStore(info, timeout)
+        try:  # groups of different backends would wait for each other for ever
+            check_equal(self.exchange({"collective": collective, "the backend": self._backend}))
         except UsageError:
             self._store.leave()
             self._store.close()
             raise
+        run = info.launch.name if info.launch else str(info.port)
+        dist.init_process_group(
+            self._backend,
+            store=PrefixStore("torch", self._store),
+            rank=info.rank,
+            world_size=info.workers,
+            timeout=timeout,
+            device_id=device if self._backend == "nccl" else None,
+            pg_options=shm.Options(run=run, warn=note) if self._backend == "shm" else None,
+        )
+        group = dist.group.WORLD
+        if isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1:
+            self.transport = "gloo"  # no two workers can share memory
+        hosts = number_hosts(self.exchange(host_id()))
+        self._all_reduce = choose_all_reduce(collective, hosts, self.rank, self._backend)
 
     def sum(self, tensor: Tensor) -> None:
         self._all_reduce.sum(tensor)
@@ -166,7 +258,7 @@ class ProcessGroupComm(SoloComm):
         return self._store.exchange(document)
 
     def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        """In shared memory where the workers have some, so that sums happen in place."""
+        """In shared memory where the workers have some, so that sums happen in info."""
         if self._backend == "shm":
             return shm.zeros(length, dtype=dtype)
         return own_memory(length, dtype, device)
@@ -186,23 +278,14 @@ class ProcessGroupComm(SoloComm):
         """
         self._store.close()
         with suppress(RuntimeError):
-            if self._backend == "nccl" and dist.group.WORLD is not None:
+            if self._backend in ("nccl", "shm") and dist.group.WORLD is not None:
                 dist.group.WORLD.abort()
-            elif self._backend == "shm" and dist.group.WORLD is not None:
-                dist.group.WORLD.abort()
+            if self._backend == "shm" or (self._backend == "gloo" and self._all_reduce.idle()):
                 dist.destroy_process_group()
-            elif self._all_reduce.idle():
-                dist.destroy_process_group()
-
-
-def _nothing_shared() -> bool:
-    """Whether the group was to share memory and no two workers can, so that all goes through Gloo."""
-    group = dist.group.WORLD
-    return isinstance(group, shm.SharedMemoryGroup) and max(group.comm.team_sizes) == 1
 
 
 def join_group(
-    place: ProcessInfo,
+    info: ProcessInfo,
     options: LiveOptions,
     device: torch.device,
     collective: str = NATIVE,
@@ -212,4 +295,4 @@ def join_group(
 
     ``note`` is called, on the first rank of a host, with what this host lacks.
     """
-    return ProcessGroupComm(place, options, device, collective, note) if place.workers > 1 else SoloComm()
+    return ProcessGroupComm(info, options, device, collective, note) if info.workers > 1 else SoloComm()

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -15,18 +15,7 @@ _PRIME = 2**53 - 111
 """Numbers below it are exact in float64."""
 
 
-class NoDriftCheck:
-    """For workers that need not hold the same parameters."""
-
-    def numbers(self) -> list[float]:
-        """This worker's numbers, of which all workers find the element-wise minimum."""
-        return []
-
-    def compare(self, smallest: Sequence[float]) -> None:
-        """Compare with the minimum over all workers."""
-
-
-class DriftCheck(NoDriftCheck):
+class DriftCheck:
     """For workers whose parameters must be equal to the last bit; batch-norm statistics are each worker's own.
 
     The minimum of a number and of its negative give the smallest and the largest of all, so that every worker sees
@@ -37,19 +26,18 @@ class DriftCheck(NoDriftCheck):
         self._comm, self._me, self._equal_at = comm, me, me.clock
 
     def numbers(self) -> list[float]:
+        """This worker's numbers, of which all workers find the element-wise minimum."""
         number = float(parameter_hash(self._me.params))
         return [number, -number]
 
     def compare(self, smallest: Sequence[float]) -> None:
-        """Raise RunFailed on all workers, naming those that differ."""
-        if smallest[0] == -smallest[1]:
-            self._equal_at = self._me.clock
-            return
-        hashes = self._comm.exchange(exact_hash(self._me.params))
-        raise RunFailed(
-            f"the workers no longer train the same model: at step {self._me.clock} {describe_drift(hashes)}, and at "
-            f"step {self._equal_at} all were equal"
-        )
+        """Compare with the minimum over all workers; raise RunFailed on all workers, naming those that differ."""
+        if smallest[0] != -smallest[1]:
+            raise RunFailed(
+                f"the workers no longer train the same model: at step {self._me.clock} "
+                f"{find_drift(self._comm, self._me.params)}, and at step {self._equal_at} all were equal"
+            )
+        self._equal_at = self._me.clock
 
 
 @torch.no_grad()
@@ -73,26 +61,19 @@ def exact_hash(params: Tensor) -> str:
     return hashlib.sha256(params.detach().nan_to_num().cpu().contiguous().numpy().tobytes()).hexdigest()
 
 
-def describe_drift(hashes: Sequence[str]) -> str:
-    """Which ranks have other parameters than the majority; where there is none, all are named."""
+def find_drift(comm: SoloComm, params: Tensor) -> str:
+    """Which ranks have other parameters than the majority; without one, all are named. Empty: all are equal."""
+    hashes = comm.exchange(exact_hash(params))
     counts = Counter(hashes).most_common()
-    if len(counts) == len(hashes) or counts[0][1] == counts[1][1]:
+    if len(counts) == 1:
+        return ""
+    if counts[0][1] == counts[1][1]:
         return f"the parameters of {_ranks(range(len(hashes)))} differ"
-    usual = counts[0][0]
-    odd = [rank for rank, one in enumerate(hashes) if one != usual]
-    even = [rank for rank, one in enumerate(hashes) if one == usual]
+    odd = [rank for rank, one in enumerate(hashes) if one != counts[0][0]]
+    even = [rank for rank, one in enumerate(hashes) if one == counts[0][0]]
     return f"the parameters of {_ranks(odd)} are not those of {_ranks(even)}"
 
 
 def _ranks(ranks: Sequence[int]) -> str:
     *first, last = map(str, ranks)
     return f"ranks {', '.join(first)} and {last}" if first else f"rank {last}"
-
-
-def equal_when_saved(comm: SoloComm, params: Tensor, step: int, note: Callable[[str], None]) -> bool:
-    """Whether all workers saved the same parameters; else ``note`` is called with which differ."""
-    hashes = comm.exchange(exact_hash(params))
-    if len(set(hashes)) == 1:
-        return True
-    note(f"in the checkpoint of step {step} {describe_drift(hashes)}; this checkpoint is not used")
-    return False

@@ -22,7 +22,7 @@ from paceline.runtimes.live.process_info import ProcessInfo, file_stem, local_se
 from paceline.runtimes.live.safe_checkpoints import safe
 from paceline.runtimes.live.signals import StopRequest, die_with, leave
 from paceline.runtimes.live.timeouts import PATIENCE
-from paceline.runtimes.live.worker.server_client import Expelled, ServerLost
+from paceline.runtimes.live.worker.server_comm import Expelled, ServerLost
 from paceline.shm import PeerLost
 
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
@@ -41,8 +41,6 @@ _LOST_PEER = (
 
 
 class HasEnding(Protocol):
-    """What work returns."""
-
     @property
     def ending(self) -> str:
         """Whether it was "interrupted", "wrong" by a check, "missed" its target, or "abandoned"; else all is well."""
@@ -65,38 +63,35 @@ def run_guarded(info: ProcessInfo, work: Work) -> int:
     workers, and those with a failed check, return 0 to our own launcher: it would take anything else for a failure and
     end the others while they still save. Under our own launcher this does not return but ends the process.
     """
-    code = _run(info, work)
+    die_with(info.launcher)
+    write_stack_when_asked(info)
+    with Heartbeat(info) as heartbeat:
+        notes = _Notes(info, heartbeat, LaunchFolder(info.launch) if info.launch else None)
+        with StopRequest(notes.end_hard, patience_of(info)) as stopping:
+            try:
+                kind, code = _ENDINGS.get(work(heartbeat, stopping).ending, (None, 0))
+                if kind:
+                    notes.tell(notes.note(kind))
+                code = 0 if info.launch else code
+            except (Exception, SystemExit) as error:
+                note = notes.of(error)
+                notes.tell(note)
+                code = 2 if note.kind == "mistake" else 1
+        notes.leave_folder()
     if info.launch is not None:
         leave(code)
     return code
 
 
-def _run(info: ProcessInfo, work: Work) -> int:
-    die_with(info.launcher)
-    folder = LaunchFolder(info.launch) if info.launch is not None else None
-    write_stack_when_asked(info)
-    with Heartbeat(info) as heartbeat:
-        notes = _Notes(info, heartbeat, folder)
-        with StopRequest(notes.end_hard, patience_of(info)) as stopping:
-            try:
-                ending = work(heartbeat, stopping).ending
-            except (Exception, SystemExit) as error:
-                code = notes.failed(error)
-            else:
-                code = notes.ended(*_ENDINGS[ending]) if ending in _ENDINGS else 0
-        notes.leave_folder()
-        return code
-
-
 def patience_of(info: ProcessInfo) -> Mapping[int, float]:
     """A worker whose launcher has died leaves a run that goes on with servers elsewhere, and must not stop it."""
-    if info.launch is None or not info.servers or _holds_servers(info):
-        return PATIENCE
-    return {**PATIENCE, signal.SIGTERM: 0.0}
+    return {**PATIENCE, signal.SIGTERM: 0.0} if _served_elsewhere(info) else PATIENCE
 
 
-def _holds_servers(info: ProcessInfo) -> bool:
-    return len(local_servers(info.node_rank, info.nodes, info.servers)) > 0
+def _served_elsewhere(info: ProcessInfo) -> bool:
+    """Whether the run has servers, and none on this host."""
+    here = local_servers(info.node_rank, info.nodes, info.servers)
+    return info.launch is not None and info.servers > 0 and not here
 
 
 def lost_peer(error: BaseException) -> bool:
@@ -116,52 +111,26 @@ class _Notes:
     heartbeat: Heartbeat
     folder: LaunchFolder | None = None
 
-    def failed(self, error: BaseException) -> int:
+    def of(self, error: BaseException) -> Failure:
         match error:
             case UsageError():
-                self._tell(self._note("mistake", str(error)))
-                return 2
+                return self.note("mistake", str(error))
             case Expelled():
-                note = self._note("expelled", str(error))
+                return self.note("expelled", str(error))
             case Diverged():
-                note = self._note("diverged", str(error))
-            case RunFailed():  # which says all that there is to say
-                note = self._note("error", str(error))
+                return self.note("diverged", str(error))
+            case RunFailed():  # its message is the whole cause
+                return self.note("error", str(error))
             case _ if lost_peer(error):
-                note = self._note("lost-peer", describe(error))
+                return self.note("lost-peer", describe(error))
             case OSError() if error.errno in _NO_ROOM:
-                note = self._note(
-                    "error", f"{error.strerror}: {error.filename or 'its disk'}; make room there"
-                )
-            case _:
-                text = "".join(traceback.format_exception(error))
-                note = self._note("error", describe(error), where=users_line(error), text=text)
-        self._tell(note)
-        return 1
+                where = error.filename or "its disk"
+                return self.note("error", f"{error.strerror}: {where}; make room there")
+        text = "".join(traceback.format_exception(error))
+        return self.note("error", describe(error), where=users_line(error), text=text)
 
-    def ended(self, kind: Kind, code: int) -> int:
-        note = self._note(kind, "")
-        if not self._leave(note) and kind == "interrupted" and self._speaks() and note.run:
-            gone = [self._gone()] if self._launcher_gone() else []
-            self._print([*gone, *self._what_is_safe(Path(note.run))])
-        return code if self.info.launch is None else 0
-
-    def end_hard(self, signum: int) -> None:
-        """Called from a thread, while the main thread may be stuck."""
-        self._tell(self._note("stopped", f"could not stop in time after {signal.Signals(signum).name}"))
-        self.leave_folder()
-        os._exit(130 if signum == signal.SIGINT else 1)
-
-    def leave_folder(self) -> None:
-        """The last process to leave removes the launch folder, where the launcher has died before it could."""
-        if self.folder is None:
-            return
-        if self._launcher_gone():
-            self.folder.remove_if_last()
-        else:
-            self.folder.close()
-
-    def _note(self, kind: Kind, message: str, where: str = "", text: str = "") -> Failure:
+    def note(self, kind: Kind, message: str = "", where: str = "", text: str = "") -> Failure:
+        """A traceback, ``text``, is written into the run folder where there is one."""
         info, progress = self.info, self.heartbeat.progress()
         if text and progress.run is not None:
             with suppress(OSError):
@@ -179,23 +148,33 @@ class _Notes:
             run=str(progress.run) if progress.run else None,
         )
 
-    def _tell(self, note: Failure) -> None:
-        if self._leave(note):
-            return
-        saved = f" (traceback in {note.run})" if note.kind == "error" and not note.traceback else ""
-        lines = [f"{note.traceback}paceline: {sentence(note)}{saved}"]
-        if self._launcher_gone():
-            if not self._speaks():
+    def tell(self, note: Failure) -> None:
+        """Leave a note for our launcher; where there is none, or it has gone, print it."""
+        launch, gone = self.info.launch, self._launcher_gone()
+        if launch is not None and not gone:
+            with suppress(OSError):
+                note.write(launch)
                 return
-            lines = [self._gone(), *(() if note.kind in ("lost-peer", "stopped") else lines)]
-        if note.run and (note.kind in ("stopped", "diverged") or self._launcher_gone()):
+        ended = note.kind in ("interrupted", "check", "abandoned")
+        if (gone or ended) and (self.info.role != "worker" or self.info.local_rank != 0):
+            return  # the first worker of the host speaks for all
+        lines = []
+        if gone:
+            lines.append(f"paceline: the launcher (process {self.info.launcher}) has gone; its workers end")
+        if not ended and not (gone and note.kind in ("lost-peer", "stopped")):
+            in_folder = note.kind == "error" and note.run and not note.traceback
+            saved = f" (traceback in {note.run})" if in_folder else ""
+            lines.append(f"{note.traceback}paceline: {sentence(note)}{saved}")
+        if note.run and (gone or note.kind in ("stopped", "diverged", "interrupted")):
             lines += [what_next(line, note) for line in self._what_is_safe(Path(note.run))]
-        self._print(lines)
+        with suppress(OSError):
+            sys.stderr.write("".join(f"{line}\n" for line in lines))
+            sys.stderr.flush()
 
     def _what_is_safe(self, run: Path) -> list[str]:
         """What is safe and how to go on; a host without servers that ends has left a run that goes on elsewhere."""
         info = self.info
-        if info.launch is not None and info.servers and not _holds_servers(info):
+        if info.launch is not None and _served_elsewhere(info):
             return join_command(run, False, read_servers(info.launch), info.secret_file)
         lines = safe(run, info.again)
         if info.launch is None and info.nodes > 1:  # another launcher started all hosts and must do so again
@@ -203,27 +182,20 @@ class _Notes:
             lines = [line.replace("Resume: paceline train", same) for line in lines]
         return lines
 
-    def _print(self, lines: list[str]) -> None:
-        with suppress(OSError):
-            sys.stderr.write("\n".join(lines) + "\n")
-            sys.stderr.flush()
+    def end_hard(self, signum: int) -> None:
+        """Called from a thread, while the main thread may be stuck."""
+        self.tell(self.note("stopped", f"could not stop in time after {signal.Signals(signum).name}"))
+        self.leave_folder()
+        os._exit(130 if signum == signal.SIGINT else 1)
 
-    def _speaks(self) -> bool:
-        """Whether this is the one of its host's workers that speaks where the launcher cannot."""
-        return self.info.role == "worker" and self.info.local_rank == 0
-
-    def _gone(self) -> str:
-        return f"paceline: the launcher (process {self.info.launcher}) has gone; its workers end"
+    def leave_folder(self) -> None:
+        """The last process to leave removes the launch folder, where the launcher has died before it could."""
+        if self.folder is None:
+            return
+        if self._launcher_gone():
+            self.folder.remove_if_last()
+        else:
+            self.folder.close()
 
     def _launcher_gone(self) -> bool:
         return self.info.launcher is not None and os.getppid() != self.info.launcher
-
-    def _leave(self, note: Failure) -> bool:
-        """Leave the note for our launcher; False where there is none, or it has gone."""
-        if self.info.launch is None or self._launcher_gone():
-            return False
-        try:
-            note.write(self.info.launch)
-        except OSError:
-            return False
-        return True

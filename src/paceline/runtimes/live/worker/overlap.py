@@ -10,8 +10,7 @@ from paceline.collectives.traffic import plan_buckets
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.worker.allreduce import PendingSum
-from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.comm import PendingSum, SoloComm
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.strategies.effects import BucketedMean
 
@@ -82,11 +81,12 @@ class Overlap:
 
     def _start(self) -> None:
         place = len(self._pending)
-        self._begun.append(perf_counter())
-        self._pending.append(self._comm.start_sum(self._early[place], partial(self._done, place)))
 
-    def _done(self, place: int) -> None:
-        self._ended[place] = perf_counter()
+        def done() -> None:
+            self._ended[place] = perf_counter()
+
+        self._begun.append(perf_counter())
+        self._pending.append(self._comm.start_sum(self._early[place], done))
 
     def finish(self) -> list[tuple[float, float]]:
         """Sum the rest and wait for all; return the spans in which sums ran during backward, which has just ended."""
@@ -96,16 +96,11 @@ class Overlap:
         while len(self._pending) < len(self._early):
             self._start()
         self._comm.sum(self._last)
-        for work in self._pending:
-            work.wait()
-        return self._hidden(behind, over)
-
-    def _hidden(self, behind: int, over: float) -> list[tuple[float, float]]:
-        """Sums follow each other, so each begins when it was started and the one before it was done."""
-        spans = []
-        free = 0.0
+        for wait in self._pending:
+            wait()
+        spans, free = [], 0.0
         for begun, ended in zip(self._begun[:behind], self._ended, strict=False):
-            # The time may still be on its way from the other thread; then it is after the end of backward.
+            # Sums follow each other. An end may still be on its way from the other thread: it is after backward's.
             end = over if ended is None else min(ended, over)
             spans.append((max(begun, free), end))
             free = end

@@ -5,10 +5,9 @@ from time import perf_counter
 
 import torch
 
-from paceline.records.ledger import TimeLedger
-from paceline.records.spans import Kind, Span, StepRecord
+from paceline.records.spans import Kind, Span, StepRecord, TimeLedger
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.drift import NoDriftCheck
+from paceline.runtimes.live.worker.drift import DriftCheck
 
 SETTLE_AFTER = 256
 """Exchanges that are kept before they are settled outside a sync point: it bounds what a killed worker loses."""
@@ -32,23 +31,21 @@ class StepRecorder:
         ledger: TimeLedger,
         begun: float = 0.0,
         flush: Callable[[], None] = lambda: None,
-        drift: NoDriftCheck | None = None,
+        drift: DriftCheck | None = None,
     ) -> None:
         """``begun`` is the run's time so far, where a run resumes; ``flush`` brings what was written to the disk.
 
         Replicas are compared by ``drift`` whenever exchanges are, in the same message.
         """
-        self._ledger = ledger
-        self._comm, self._write, self._flush = comm, write, flush
-        self._drift = drift or NoDriftCheck()
+        self._comm, self._write, self._ledger, self._flush = comm, write, ledger, flush
+        self._drift = drift
         self._last = perf_counter()
         self._origin = self._last - begun
         self._record = StepRecord(step=0, is_step=False)
         self._warm = False
         self._closed: list[StepRecord] = []
         self._exchanges: list[tuple[StepRecord, int]] = []
-        self._seen = 0
-        self._settled_at = 0
+        self._seen = self._settled_at = 0
 
     @property
     def now(self) -> float:
@@ -65,8 +62,7 @@ class StepRecorder:
         """The time since the last mark was spent in an exchange with all other workers."""
         self._exchanges.append((self._record, len(self._record.spans)))
         self.mark("communicate")
-        self._record.sent += sent
-        self._record.received += received
+        self.moved(sent, received)
         if len(self._exchanges) >= SETTLE_AFTER:
             self.settle()
 
@@ -77,13 +73,13 @@ class StepRecorder:
 
     def answered(self, held: float) -> None:
         """The time since the last mark was spent on an answer, ``held`` seconds of it waiting for other workers."""
-        now = perf_counter()
-        wait = min(held, now - self._last)
-        start, transfer = self._last - self._origin, now - self._last - wait
-        self._record.spans.append(Span("communicate", start, transfer))
+        self.mark("communicate")
+        span = self._record.spans.pop()
+        wait = min(held, span.length)
+        transfer = span._replace(length=span.length - wait)
+        self._record.spans.append(transfer)
         if wait > 0:
-            self._record.spans.append(Span("wait", start + transfer, wait))
-        self._last = now
+            self._record.spans.append(Span("wait", transfer.start + transfer.length, wait))
 
     def hide(self, start: float, end: float) -> None:
         """Traffic overlapped with backward between these readings of the clock."""
@@ -133,14 +129,20 @@ class StepRecorder:
 
     def _compare(self) -> None:
         lengths = [record.spans[place].length for record, place in self._exchanges]
-        numbers = torch.tensor([*lengths, 0.0, *self._drift.numbers()], dtype=torch.float64)
+        drift = self._drift.numbers() if self._drift else [0.0]
+        numbers = torch.tensor([*lengths, *drift], dtype=torch.float64)
         self._comm.minimum(numbers)
         smallest = numbers.tolist()
-        shortest = smallest[: len(lengths)]
-        self._drift.compare(smallest[len(lengths) + 1 :])
+        if self._drift:
+            self._drift.compare(smallest[len(lengths) :])
         # From the last to the first: a span that becomes two moves those after it.
-        for (record, place), least in zip(self._exchanges[::-1], shortest[::-1], strict=True):
-            record.spans[place : place + 1] = _split(record.spans[place], least)
+        for (record, place), transfer in reversed([*zip(self._exchanges, smallest, strict=False)]):
+            kind, start, length = record.spans[place]
+            if (wait := length - transfer) > 0:
+                record.spans[place : place + 1] = (
+                    Span("wait", start, wait),
+                    Span(kind, start + wait, transfer),
+                )
         self._exchanges.clear()
         self._seen = 0
         self.mark("wait")
@@ -166,10 +168,3 @@ class StepRecorder:
             self._ledger.add(record)
             self._write(record)
         self._closed.clear()
-
-
-def _split(span: Span, transfer: float) -> list[Span]:
-    wait = span.length - transfer
-    if wait <= 0:
-        return [span]
-    return [Span("wait", span.start, wait), Span("communicate", span.start + wait, transfer)]

@@ -6,13 +6,10 @@ from paceline.collectives import NATIVE
 from paceline.records.events import MetricsRow, append_metrics
 from paceline.records.files import from_document, to_document, write_json
 from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.load import HostLoad, usable_cores
-from paceline.records.observer import Observer, Started
+from paceline.records.load import HostLoad, SystemSampler, usable_cores
 from paceline.records.servers import ServerTotals
-from paceline.records.spans import Totals
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.spans import TimeLedger, Totals
+from paceline.records.summary import Observer, Started, Summary
 from paceline.runtimes.live.worker.comm import SoloComm
 from paceline.runtimes.live.worker.run_folder import HeldFolder, recorded_time
 from paceline.runtimes.prepare import Prepared
@@ -40,31 +37,29 @@ class RunReporter:
             self._observer.noted(sentence)
 
     def started(self, held: HeldFolder, parameters: int, first_step: int, seconds: float) -> None:
-        prepared = self._prepared
+        prepared, comm = self._prepared, self._comm
+        settings = prepared.settings
+        scheduled = settings.collective != NATIVE and comm.workers > 1
         self._started = Started(
             name=held.folder.path.name,
             job=prepared.job.name,
             parameters=parameters,
-            strategy=shorten(prepared.settings.strategy, STRATEGIES),
-            batch_sizes=prepared.settings.batch_sizes,
+            strategy=shorten(settings.strategy, STRATEGIES),
+            batch_sizes=settings.batch_sizes,
             step=prepared.job.step,
-            transport=self._transport(),
+            transport=f"{comm.transport}, by {settings.collective}" if scheduled else comm.transport,
             last_step=prepared.triggers.last,
             steps_per_epoch=prepared.triggers.steps_per_epoch,
             first_step=first_step,
             seconds=seconds,
-            target=prepared.settings.target_accuracy,
+            target=settings.target_accuracy,
             folder=str(held.folder.path),
             threads=torch.get_num_threads(),
             cores=usable_cores(),
         )
         if self.is_first:
-            self._introduce()
-
-    def _transport(self) -> str:
-        collective, transport = self._prepared.settings.collective, self._comm.transport
-        plain = collective == NATIVE or self._comm.workers == 1
-        return transport if plain else f"{transport}, by {collective}"
+            self._introduced = True
+            self._observer.started(self._started)
 
     def stepped(self, progress: int, samples: int, loss: float, seconds: float) -> None:
         if self._introduced:
@@ -81,13 +76,10 @@ class RunReporter:
 
     def _take_over(self) -> None:
         if not self._introduced:
+            self._introduced = True
             self._observer.noted(f"rank {self._comm.rank} reports from here on: the ranks before it are gone")
-            self._introduce()
-
-    def _introduce(self) -> None:
-        self._introduced = True
-        if self._started is not None:
-            self._observer.started(self._started)
+            if self._started is not None:
+                self._observer.started(self._started)
 
     def finished(
         self,
@@ -99,26 +91,14 @@ class RunReporter:
         sampler: SystemSampler | None,
     ) -> Summary:
         """The run's summary, which the first worker writes; all workers call this, but one that leaves alone."""
-        if ending == "left":  # the other workers train on and have nothing to report yet
-            return self._summary(ending, held.folder, me, position, [ledger.totals()])
-        totals, loads = gather_totals(self._comm, held.folder, ledger, sampler.load if sampler else None)
-        summary = self._summary(ending, held.folder, me, position, totals)
-        summary.loads = loads
-        summary.servers = [from_document(document, ServerTotals) for document in self._comm.server_totals()]
-        held.lock.check()
-        if sampler:
-            summary.cpu_percent, summary.memory_bytes = sampler.cpu_percent, sampler.memory_bytes
-        if self.is_first:
-            write_json(held.folder.summary, summary.to_json())
-            self._take_over()
-            self._observer.finished(summary)
-        return summary
-
-    def _summary(
-        self, ending: Ending, folder: RunFolder, me: Worker, position: Position, totals: list[Totals]
-    ) -> Summary:
-        return Summary(
-            name=folder.path.name,
+        totals, loads, servers = [ledger.totals()], list[HostLoad](), list[ServerTotals]()
+        left = ending == "left"  # then the other workers train on and have nothing to report yet
+        if not left:
+            totals, loads = gather_totals(self._comm, held.folder, ledger, sampler.load if sampler else None)
+            servers = [from_document(document, ServerTotals) for document in self._comm.server_totals()]
+            held.lock.check()
+        summary = Summary(
+            name=held.folder.path.name,
             runtime="live",
             ending=ending,
             workers=self._comm.workers,
@@ -131,20 +111,26 @@ class RunReporter:
             target_seconds=position.reached,
             final=self._last_row.to_json() if self._last_row else {},
             totals=totals,
+            servers=servers,
+            cpu_percent=sampler.cpu_percent if sampler else None,
+            memory_bytes=sampler.memory_bytes if sampler else None,
+            loads=loads,
         )
+        if self.is_first and not left:
+            write_json(held.folder.summary, summary.to_json())
+            self._take_over()
+            self._observer.finished(summary)
+        return summary
 
 
 def gather_totals(
     comm: SoloComm, folder: RunFolder, ledger: TimeLedger, load: HostLoad | None = None
 ) -> tuple[list[Totals], list[HostLoad]]:
-    """Every worker's totals, at the index of its rank; of one that is gone, as far as it has recorded them here."""
+    """Every worker's totals, at the index of its rank; of one that is gone, what it has recorded on this host."""
     mine = {"totals": to_document(ledger.totals()), "load": to_document(load)}
     gathered = comm.exchange({"rank": comm.rank, **mine})
     totals = {one["rank"]: from_document(one["totals"], Totals) for one in gathered}
-    gone = set(range(comm.workers)) | set(folder.event_files())
-    for rank in gone - set(totals):
+    for rank in {*range(comm.workers), *folder.event_files()} - set(totals):
         totals[rank] = recorded_time(folder, rank)[0].totals()
-    by_rank = [
-        totals.get(rank, Totals()) for rank in range(max(totals) + 1)
-    ]  # a rank may never have been used
+    by_rank = [totals.get(rank, Totals()) for rank in range(max(totals) + 1)]  # not every rank is in use
     return by_rank, [HostLoad(**one["load"]) for one in gathered if one["load"]]

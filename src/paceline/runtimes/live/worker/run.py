@@ -11,22 +11,19 @@ from torch import Tensor
 
 from paceline.collectives.traffic import broadcast_bytes
 from paceline.records.checkpoints import Checkpoints
-from paceline.records.events import EventWriter, MetricsRow
-from paceline.records.folder import RunFolder
-from paceline.records.ledger import TimeLedger
-from paceline.records.observer import Observer
-from paceline.records.summary import Summary
-from paceline.records.system import SystemSampler
+from paceline.records.events import EventWriter
+from paceline.records.load import SystemSampler
+from paceline.records.spans import TimeLedger
+from paceline.records.summary import Observer, Summary
 from paceline.records.tensors import write_tensors
 from paceline.runtimes.config import already_complete
 from paceline.runtimes.live.heartbeat import Heartbeat
-from paceline.runtimes.live.worker.checkpoint import load_shared, load_with_servers, restore, snapshot
 from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.drift import DriftCheck, NoDriftCheck
+from paceline.runtimes.live.worker.drift import DriftCheck
 from paceline.runtimes.live.worker.overlap import Overlap, PhaseHooks, Slowdown
 from paceline.runtimes.live.worker.recorder import StepRecorder
 from paceline.runtimes.live.worker.reporter import RunReporter
-from paceline.runtimes.live.worker.run_folder import HeldFolder, last_recorded_step, recorded_time
+from paceline.runtimes.live.worker.run_folder import HeldFolder, load_shared, recorded_time, restore, snapshot
 from paceline.runtimes.live.worker.stopping import StopByVote
 from paceline.runtimes.prepare import Prepared
 from paceline.runtimes.replica import Replica, stream_seed
@@ -80,14 +77,14 @@ class WorkerRun:
         self.begun = 0.0
         """The run's time when training begins here, in seconds."""
         self.resumed_step: int | None = None
+        self._has_checkpoint = True
         self._leaving = leaving
-        self._recorded_to: int | None = None
         self._slowdown = Slowdown(settings.slow.get(comm.rank, 1.0), comm.rank, settings.slow_turns)
         self._share_buffers = settings.buffers == "rank0" and not comm.alone and self.me.buffers.numel() > 0
         self._overlaps: dict[BucketedMean, Overlap] = {}
         self._loss, self._seen = 0.0, 0
         self._do: dict[type, Callable[[Any], object]] = {
-            Gradient: self._first_gradient,
+            Gradient: self._gradient,
             Apply: self._apply,
             Clock: self._clock,
             Send: self._send,
@@ -99,22 +96,20 @@ class WorkerRun:
             Export: self._export,
         }
 
-    def restore(self, folder: RunFolder, checkpoints: Checkpoints) -> None:
+    def restore(self, checkpoints: Checkpoints) -> None:
         """Load the newest checkpoint that all processes share; nothing in the folder changes.
 
         Where there are servers theirs decide: a worker without one of that step only continues to count.
         """
         settings, last = self.prepared.settings, self.prepared.triggers.last
-        load = load_with_servers if self.prepared.servers else load_shared
-        step, tree = load(folder, checkpoints, self.comm, self.reporter.noted, self.prepared)
-        self.resumed_step = step
+        step, tree = load_shared(checkpoints, self.comm, self.prepared, self.reporter.noted)
+        self.resumed_step, self._has_checkpoint = step, tree is not None
         if tree is not None:
-            restore(tree, self.replica, self.me, self.position, settings.target_accuracy)
+            self.position = restore(tree, self.replica, self.me, settings.target_accuracy)
         else:
             self.position.progress = self.position.last_sync = step
-            self._recorded_to = maxsize
         if self.position.last_sync >= last:
-            raise already_complete(folder, settings, last, step)
+            raise already_complete(checkpoints.folder, last, step)
 
     def open(self, held: HeldFolder, begun: float | None = None) -> None:
         """Use the run folder; records and checkpoints after the restored state are removed.
@@ -123,20 +118,19 @@ class WorkerRun:
         """
         self.held, self.ledger = held, TimeLedger()
         self.heartbeat.show(held.folder.path)
-        self._checkpoints = held.checkpoints(self.prepared.settings.keep)
         if begun is not None:
             self.begun = begun
             return
         rank = self.comm.rank
-        clock = self.me.clock if self._recorded_to is None else self._recorded_to
+        clock = self.me.clock if self._has_checkpoint else maxsize
         damaged = held.truncate(rank, clock, self.position.progress)
-        self.ledger, end = recorded_time(held.folder, rank)
+        self.ledger, end, last_step = recorded_time(held.folder, rank)
         others = self.comm.exchange({"begun": max(self.me.now, end), "damaged": damaged})
         for sentence in (sentence for other in others for sentence in other["damaged"]):
             self.reporter.noted(sentence)
         self.begun = max(other["begun"] for other in others)
-        if self._recorded_to is not None:  # no step is recorded twice, and no mini-batch drawn again
-            self.me.clock = last_recorded_step(held.folder, rank)
+        if not self._has_checkpoint:  # no step is recorded twice, and no mini-batch drawn again
+            self.me.clock = last_step
 
     def train(
         self,
@@ -170,25 +164,10 @@ class WorkerRun:
         # Workers of servers share no exchange whose lengths they could compare.
         compared = SoloComm() if self.prepared.servers else self.comm
         same = self.prepared.strategy.replicated and not self.comm.alone
-        drift = DriftCheck(self.comm, self.me) if same else NoDriftCheck()
+        drift = DriftCheck(self.comm, self.me) if same else None
         self.recorder = StepRecorder(compared, events.append, self.ledger, self.begun, events.flush, drift)
-        try:
-            ending = self._carry_out(self._new_session())
-            self.me.now = self.recorder.now
-        except BaseException:
-            self.recorder.give_up(self.me.clock)
-            raise
-        finally:
-            self.replica.close()
-        return ending
-
-    def _new_session(self) -> Session:
         prepared = self.prepared
-
-        def report(row: MetricsRow) -> None:
-            self.reporter.evaluated(row, self.held)
-
-        self._session = Session(
+        session = Session(
             strategy=prepared.strategy,
             me=self.me,
             triggers=prepared.triggers,
@@ -198,13 +177,21 @@ class WorkerRun:
             target=prepared.settings.target_accuracy,
             buffers=prepared.settings.buffers,
             learning_rate=self.replica.learning_rate,
-            report=report,
+            report=lambda row: self.reporter.evaluated(row, self.held),
             stopping=lambda: self._stop.reached(self.me.clock),
         )
-        return self._session
+        try:
+            ending = self._carry_out(session)
+            self.me.now = self.recorder.now
+        except BaseException:
+            self.recorder.give_up(self.me.clock)
+            raise
+        finally:
+            self.replica.close()
+        return ending
 
     def _carry_out(self, session: Session) -> Ending:
-        program, answer, at_sync_point = session.program(), None, False
+        program, answer, at_sync_point, trained = session.program(), None, False, False
         self._seen = self.me.seen
         while True:
             self.heartbeat.enter("exchange")  # whatever follows waits for others, unless it says otherwise
@@ -218,9 +205,13 @@ class WorkerRun:
             if session.at_sync_point and not at_sync_point:
                 self._write_records()
             at_sync_point = session.at_sync_point
-            if type(effect) is Gradient and self._leaving():
-                self._write_records()
-                return "left"
+            if type(effect) is Gradient:
+                leaving = self._leaving()
+                if leaving or not trained:  # before the first step: the next exchange may be far
+                    self._write_records()
+                if leaving:
+                    return "left"
+                trained = True
             answer = self._do[type(effect)](effect)
             self.me.now = self.recorder.now
 
@@ -228,12 +219,6 @@ class WorkerRun:
         """Bring all records so far to the disk; all workers are at the same point."""
         self.recorder.close(self.me.clock)
         self.recorder.settle()
-
-    def _first_gradient(self, effect: Gradient) -> None:
-        """What came before the first step is settled at once: the next exchange may be far."""
-        self._write_records()
-        self._do[Gradient] = self._gradient
-        self._gradient(effect)
 
     def _gradient(self, effect: Gradient) -> None:
         me, replica, recorder = self.me, self.replica, self.recorder
@@ -244,13 +229,17 @@ class WorkerRun:
         me.samples = replica.shards.size(me.rank, me.clock)
         share = me.samples / replica.shards.total(me.clock) if effect.reduce else 1.0
         overlap = self._overlap(effect.reduce)
-        loss = replica.gradient(
-            me.clock, share, PhaseHooks(self.heartbeat, recorder, self._slowdown, me.clock, overlap)
-        )
+        hooks = PhaseHooks(self.heartbeat, recorder, self._slowdown, me.clock, overlap)
+        loss = replica.gradient(me.clock, share, hooks)
         self._loss = loss if me.samples else self._loss
         self.heartbeat.enter("exchange")
         if overlap:
-            self._reduce_gradient(overlap)
+            storage = replica.flat.grad_storage
+            self._fill_control(storage, me.samples)
+            for start, end in overlap.finish():
+                recorder.hide(start, end)
+            self._read_control(storage)
+            recorder.exchanged(overlap.sent, overlap.received)
         elif effect.reduce:
             me.total_weight = me.samples
         me.samples_since_sync += me.samples
@@ -263,27 +252,18 @@ class WorkerRun:
             self._overlaps[mean] = Overlap(self.replica.flat, mean, self.comm, self._slowdown)
         return self._overlaps[mean]
 
-    def _reduce_gradient(self, overlap: Overlap) -> None:
-        storage = self.replica.flat.grad_storage
-        self._fill_control(storage, self.me.samples)
-        for start, end in overlap.finish():
-            self.recorder.hide(start, end)
-        self._read_control(storage)
-        self.recorder.exchanged(overlap.sent, overlap.received)
-
     def _fill_control(self, storage: Tensor, weight: float) -> None:
         storage[WEIGHT] = weight
         storage[VOTE] = self._stop.vote()
 
     def _read_control(self, storage: Tensor) -> None:
         self.me.total_weight, votes = storage[: VOTE + 1].tolist()
-        if votes:
-            self._stop.count(votes)
+        self._stop.count(votes)
 
     def _apply(self, effect: Apply) -> None:
         me = self.me
         self.heartbeat.enter("apply")
-        self.replica.apply(self._session.triggers.epoch(self.position.progress), effect.rate)
+        self.replica.apply(self.prepared.triggers.epoch(self.position.progress), effect.rate)
         me.clock += 1
         self.recorder.mark("apply")
         by_step = self.prepared.strategy.sync_point is SyncPoint.EVERY_STEP
@@ -306,10 +286,10 @@ class WorkerRun:
         self.recorder.moved(message_bytes(effect.message), 0)
 
     def _receive(self, _: Receive) -> tuple[Peer, Any]:
-        server, message = self.comm.receive()
-        self.recorder.answered(getattr(message, "held", 0.0))
-        self.recorder.moved(0, message_bytes(message))
-        return Peer("server", server), message
+        envelope = self.comm.receive()
+        self.recorder.answered(getattr(envelope.message, "held", 0.0))
+        self.recorder.moved(0, message_bytes(envelope.message))
+        return envelope.sender, envelope.message
 
     @torch.no_grad()
     def _all_reduce(self, effect: AllReduce) -> None:
@@ -351,7 +331,9 @@ class WorkerRun:
     def _evaluate(self, effect: Evaluate) -> Tensor:
         alive = partial(self.heartbeat.enter, "evaluate")
         alive()
-        sums = self.replica.evaluate(effect.params, effect.buffers, *self.comm.seat, alive)
+        members = self.comm.members
+        place = members.index(self.comm.rank)
+        sums = self.replica.evaluate(effect.params, effect.buffers, place, len(members), alive)
         self.recorder.mark("evaluate")
         return sums
 
@@ -367,7 +349,7 @@ class WorkerRun:
             self.recorder.mark("wait")
         self.comm.save_shards(self.position.progress)
         self.heartbeat.enter("checkpoint")
-        self.held.commit(self.position.progress, self.me.rank, self.comm.members, self._checkpoints)
+        self.held.commit(self.position.progress, self.me.rank, self.comm.members)
         self.recorder.mark("checkpoint")
 
     def _write_checkpoint(self) -> None:
@@ -378,7 +360,7 @@ class WorkerRun:
             raise self.replica.diverged(what, self.me.clock)
         tree = snapshot(self.replica, self.me, self.position, self.prepared.settings.target_accuracy)
         try:
-            self._checkpoints.save(self.position.progress, self.me.rank, tree)
+            self.held.checkpoints.save(self.position.progress, self.me.rank, tree)
         except FileNotFoundError:
             self.held.lock.check()
             raise

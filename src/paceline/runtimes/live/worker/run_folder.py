@@ -2,22 +2,31 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from shutil import rmtree
 from typing import Any
+
+import torch
 
 from paceline.errors import UsageError
 from paceline.records.checkpoints import Checkpoints, Commits
 from paceline.records.events import read_events, truncate_events, truncate_metrics
 from paceline.records.files import DamagedFile
-from paceline.records.folder import RunFolder, check_folder_name, create, create_new
-from paceline.records.ledger import TimeLedger
-from paceline.records.lock import RunLock
+from paceline.records.folder import RunFolder, RunLock, check_folder_name, create, create_new
+from paceline.records.spans import StepRecord, TimeLedger
 from paceline.records.tensors import RunIdentity
 from paceline.runtimes.config import new_identity, read_config
-from paceline.runtimes.live.task import ProcessTask
+from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.worker.comm import SoloComm
+from paceline.runtimes.live.worker.drift import find_drift
+from paceline.runtimes.live.worker.server_comm import ServerComm
+from paceline.runtimes.prepare import Prepared
+from paceline.runtimes.replica import Replica
+from paceline.runtimes.session import Position
+from paceline.strategies.base import Worker
+
+_NUMBERS = ("clock", "now", "samples", "samples_since_sync", "total_weight")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,6 +36,7 @@ class HeldFolder:
     folder: RunFolder
     identity: RunIdentity
     lock: RunLock
+    checkpoints: Checkpoints
     commits: Commits | None = None
     """The record of complete checkpoints; None for a worker that joined, which writes none."""
     workers: list[Any] = field(default_factory=list)
@@ -34,22 +44,19 @@ class HeldFolder:
     local: tuple[int, ...] = ()
     """The ranks of this host's workers, the first of which writes the commits."""
 
-    def checkpoints(self, keep: int) -> Checkpoints:
-        return Checkpoints(self.folder, self.identity, keep)
-
-    def commit(self, step: int, rank: int, members: Sequence[int], checkpoints: Checkpoints) -> None:
+    def commit(self, step: int, rank: int, members: Sequence[int]) -> None:
         """Record, once a host, that the checkpoint is complete on all members; remove those that are too old."""
         self.lock.check()
         first_here = rank == min((local for local in self.local if local in members), default=None)
         if first_here and self.commits:
             self.commits.add(step)
-        checkpoints.prune(rank)
+        self.checkpoints.prune(rank)
         if first_here:
-            checkpoints.prune_gone(rank, members)
+            self.checkpoints.prune_gone(rank, members)
 
     def truncate(self, rank: int, clock: int, progress: int) -> list[str]:
         """Remove what was recorded and saved after a checkpoint; return a sentence for each damaged file."""
-        self.checkpoints(1).forget_after(progress, rank)
+        self.checkpoints.forget_after(progress, rank)
         if self.commits:
             self.commits.forget_after(progress)
         damaged = truncate_events(self.folder.events(rank), clock)
@@ -64,22 +71,23 @@ def hold_folder(comm: SoloComm, task: ProcessTask, name: str, owned: RunLock | N
     ``owned`` is the resumed folder's lock where this worker took it already. No worker writes before all have called
     this: whatever is wrong with the run has been found by then.
     """
-    place = task.place
-    here = {"rank": place.rank, "host": place.host, "node": place.node_rank, "pid": os.getpid()}
+    info = task.info
+    here = {"rank": info.rank, "host": info.host, "node": info.node_rank, "pid": os.getpid()}
     workers = comm.exchange(here)
     if task.resume is None or task.resumed is None:
         folder, identity, owned = agree_on_folder(comm, task, name, workers)
     else:
         folder, identity = task.resume, task.resumed
-        if place.local_rank == 0:
+        if info.local_rank == 0:
             task.describe(folder, identity, workers)
     return HeldFolder(
         folder=folder,
         identity=identity,
-        lock=owned or RunLock.share(folder, place.node_rank),
-        commits=Commits(folder, identity, place.node_rank),
+        lock=owned or RunLock.share(folder, info.node_rank),
+        checkpoints=Checkpoints(folder, identity, task.settings.keep),
+        commits=Commits(folder, identity, info.node_rank),
         workers=workers,
-        local=tuple(worker["rank"] for worker in workers if worker["node"] == place.node_rank),
+        local=tuple(worker["rank"] for worker in workers if worker["node"] == info.node_rank),
     )
 
 
@@ -91,7 +99,7 @@ def agree_on_folder(
     The first worker of each host makes and locks it there. A folder that exists already is another run's, unless it
     says that it is this one's: hosts may share a file system. Where one host refuses, all do, and nothing is left.
     """
-    first = task.place.local_rank == 0
+    first = task.info.local_rank == 0
     made: RunFolder | None = None
     offer: dict[str, Any] = {}
     if comm.rank == 0:
@@ -106,7 +114,7 @@ def agree_on_folder(
     try:
         if first and comm.rank != 0:
             made = claim(folder, identity, lambda draft: task.describe(draft, identity, workers))
-        lock = RunLock.own(folder, task.place.node_rank) if first else None
+        lock = RunLock.own(folder, task.info.node_rank) if first else None
     except UsageError as mistake:
         refusal = str(mistake)
     if refusals := [one for one in comm.exchange(refusal) if one]:
@@ -137,21 +145,76 @@ def check_owner(folder: RunFolder, identity: RunIdentity) -> None:
         )
 
 
-def last_recorded_step(folder: RunFolder, rank: int) -> int:
-    """The last step that a worker has recorded; 0 where it has recorded none."""
-    path = folder.events(rank)
-    return max((record.step for record in read_events(path)), default=0) if path.exists() else 0
-
-
-def recorded_time(folder: RunFolder, rank: int) -> tuple[TimeLedger, float]:
-    """What a worker has recorded, added up, and when that ended; as far as it can be read."""
-    ledger, end = TimeLedger(), 0.0
+def recorded_time(folder: RunFolder, rank: int) -> tuple[TimeLedger, float, int]:
+    """What a worker has recorded, added up, as far as it can be read; when that ended, and its last step."""
+    ledger, end, last = TimeLedger(), 0.0, 0
     if folder.events(rank).exists():
         try:
             for record in read_events(folder.events(rank)):
                 ledger.add(record)
                 end = record.spans[-1].start + record.spans[-1].length if record.spans else end
+                last = max(last, record.step)
         except DamagedFile:
-            ledger.note_damage()
+            ledger.add(StepRecord(step=0, damaged=1, is_step=False))
     ledger.starting = True
-    return ledger, end
+    return ledger, end, last
+
+
+def snapshot(replica: Replica, me: Worker, position: Position, target: float | None) -> dict[str, Any]:
+    """Everything that ``restore`` needs; tensors and numbers only."""
+    on_gpu = replica.device.type == "cuda"
+    return {
+        "replica": replica.state(),
+        "gpu_rng": torch.cuda.get_rng_state(replica.device) if on_gpu else None,
+        "state": dict(me.state),
+        "worker": {name: getattr(me, name) for name in _NUMBERS},
+        "position": asdict(position),
+        "target": target,
+    }
+
+
+def restore(tree: dict[str, Any], replica: Replica, me: Worker, target: float | None) -> Position:
+    """Set the worker to what it was. Under another target, it is forgotten when the old one was reached."""
+    replica.load(tree["replica"])
+    if tree["gpu_rng"] is not None:
+        torch.cuda.set_rng_state(tree["gpu_rng"], replica.device)
+    me.state.update({name: tensor.to(replica.device) for name, tensor in tree["state"].items()})
+    for name in _NUMBERS:
+        setattr(me, name, tree["worker"][name])
+    position = Position(**tree["position"])
+    if tree["target"] != target:
+        position.reached = None
+    return position
+
+
+def load_shared(
+    checkpoints: Checkpoints, comm: SoloComm, prepared: Prepared, note: Callable[[str], None]
+) -> tuple[int, dict[str, Any] | None]:
+    """The step of the newest checkpoint that is whole on all processes, and this worker's tree.
+
+    Where there are servers theirs decide, and a worker may have no tree of that step. Where the strategy keeps
+    replicas, they must be equal on all workers.
+    """
+    whole, refused = checkpoints.valid_steps(comm.rank)
+    mine = {"whole": whole, "refused": refused}
+    if isinstance(comm, ServerComm):
+        found = comm.servers(prepared.servers)
+        refused += [sentence for one in found for sentence in one["refused"]]
+    else:
+        found = comm.exchange(mine)
+        refused = [sentence for one in found for sentence in one["refused"]]
+    for sentence in refused:
+        note(sentence)
+    shared: set[int] = set.intersection(*(set(one["whole"]) for one in found))
+    for step in sorted(shared, reverse=True):
+        tree: dict[str, Any] | None = checkpoints.load(step, comm.rank) if step in whole else None
+        if not prepared.strategy.replicated or tree is None:
+            return step, tree
+        drift = find_drift(comm, tree["replica"]["params"])
+        if not drift:
+            return step, tree
+        note(f"in the checkpoint of step {step} {drift}; this checkpoint is not used")
+    who = f"{prepared.servers} servers" if prepared.servers else f"{comm.workers} workers"
+    raise UsageError(
+        f"{checkpoints.folder.path} holds no checkpoint that is whole on all {who}; start the run anew"
+    )

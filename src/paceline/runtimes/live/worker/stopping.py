@@ -5,22 +5,28 @@ from collections.abc import Callable
 from typing import Self
 
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.worker.comm import SoloComm
-from paceline.runtimes.live.worker.server_client import ServerClient
-from paceline.strategies.base import SyncPoint, Worker
+from paceline.strategies.base import Worker
 
 _POLL = 0.5
 _POLL_SOON = 0.02
 _REQUESTED = "stop/requested"
+AT_ROUND = "stopping when this round ends, as asked; Ctrl-C again ends at once"
+AT_STEP = "stopping at the next step, as asked"
+AT_SYNC_POINT = "stopping when all workers have reached a sync point, as asked; Ctrl-C again ends at once"
 
 
 class StopByVote:
     """Votes travel with each reduction of the whole vector, and all workers see their sum at the same point."""
 
-    sentence = "stopping when this round ends, as asked; Ctrl-C again ends at once"
-
-    def __init__(self, requested: Callable[[], bool], note: Callable[[str], None]) -> None:
-        self._requested, self._note = requested, note
+    def __init__(
+        self,
+        requested: Callable[[], bool],
+        note: Callable[[str], None],
+        sentence: str = AT_ROUND,
+        decided: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """``decided`` is for workers that need no votes: whether it is settled already that all stop here."""
+        self._requested, self._note, self._sentence, self._decided = requested, note, sentence, decided
         self._agreed = self._noted = False
 
     def vote(self) -> float:
@@ -29,11 +35,11 @@ class StopByVote:
 
     def count(self, votes: float) -> None:
         """Take the sum of all workers' votes; one is enough."""
-        if votes:
-            self._agreed = True
+        self._agreed = self._agreed or votes > 0
 
     def reached(self, clock: int) -> bool:  # noqa: ARG002
         """Whether to stop here; asked before every step, with the same answer on all workers at a sync point."""
+        self._agreed = self._agreed or self._decided()
         if self._agreed or self._requested():
             self._note_once()
         return self._agreed
@@ -41,39 +47,13 @@ class StopByVote:
     def _note_once(self) -> None:
         if not self._noted:
             self._noted = True
-            self._note(self.sentence)
+            self._note(self._sentence)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         pass
-
-
-class StopAtOnce(StopByVote):
-    """For one worker."""
-
-    sentence = "stopping at the next step, as asked"
-
-    def reached(self, clock: int) -> bool:  # noqa: ARG002
-        if self._requested():
-            self._note_once()
-        return self._requested()
-
-
-class StopByServers(StopByVote):
-    """The servers decide; a worker that is asked to stop tells them with the next message that it sends."""
-
-    sentence = "stopping when all workers have reached a sync point, as asked; Ctrl-C again ends at once"
-
-    def __init__(self, client: ServerClient, note: Callable[[str], None]) -> None:
-        super().__init__(lambda: False, note)
-        self._client = client
-
-    def reached(self, clock: int) -> bool:  # noqa: ARG002
-        if self._client.stopping:
-            self._note_once()
-        return self._client.stopping
 
 
 class StopAtStep(StopByVote):
@@ -86,8 +66,6 @@ class StopAtStep(StopByVote):
     there are reductions; they too are seen by all before the same step.
     """
 
-    sentence = "stopping at the next step, as asked"
-
     def __init__(
         self,
         requested: Callable[[], bool],
@@ -98,7 +76,7 @@ class StopAtStep(StopByVote):
         patience: float,
     ) -> None:
         """``patience`` is how many seconds a held worker waits for the other workers' posts."""
-        super().__init__(requested, note)
+        super().__init__(requested, note, AT_STEP)
         self._store, self._me, self._patience = store, me, patience
         self._changed = threading.Condition(threading.Lock())
         self._hold: int | None = None
@@ -115,35 +93,29 @@ class StopAtStep(StopByVote):
         with self._changed:
             if self._hold is None:
                 return False
-            if self._hold == clock and self._target is None:
-                self._wait()
+            if self._hold == clock:
+                self._changed.wait_for(lambda: self._target is not None or self._lost, self._patience)
+                if self._lost:
+                    raise self._lost
+                if self._target is None:
+                    raise ConnectionError(
+                        f"a remote peer did not post within {self._patience:g} s where it can stop"
+                    )
         self._note_once()
         return clock == self._target
 
-    def _wait(self) -> None:
-        known = self._changed.wait_for(lambda: self._target is not None or self._lost, self._patience)
-        if self._lost:
-            raise self._lost
-        if not known:
-            raise ConnectionError(f"a remote peer did not post within {self._patience:g} s where it can stop")
-
     def _listen(self) -> None:
         try:
-            if self._wait_for_request():
-                self._agree()
+            while not self._store.check([_REQUESTED]):
+                if self._requested():
+                    self._store.set(_REQUESTED, "")
+                elif self._over.wait(_POLL):
+                    return
+            self._agree()
         except RuntimeError as error:  # the store is gone, and with it the process that keeps it
             with self._changed:
                 self._lost = error
                 self._changed.notify_all()
-
-    def _wait_for_request(self) -> bool:
-        """Wait until some worker was asked to stop; False where the run ends first."""
-        while not self._store.check([_REQUESTED]):
-            if self._requested():
-                self._store.set(_REQUESTED, "")
-            elif self._over.wait(_POLL):
-                return False
-        return True
 
     def _agree(self) -> None:
         with self._changed:  # the worker cannot pass the hold between the reading and the setting
@@ -164,20 +136,3 @@ class StopAtStep(StopByVote):
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self._thread.join(_POLL)
-
-
-def choose_stop(
-    comm: SoloComm,
-    sync_point: SyncPoint,
-    me: Worker,
-    *,
-    requested: Callable[[], bool],
-    note: Callable[[str], None],
-    patience: float,
-) -> StopByVote:
-    """How workers without servers agree where to stop."""
-    if comm.alone:
-        return StopAtOnce(requested, note)
-    if sync_point is SyncPoint.AFTER_ROUND:
-        return StopByVote(requested, note)
-    return StopAtStep(requested, note, store=comm.open_store(), me=me, patience=patience)

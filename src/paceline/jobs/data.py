@@ -12,6 +12,8 @@ from paceline.errors import UsageError, describe, users_line
 from paceline.jobs.batches import Batch
 from paceline.jobs.job import Data
 
+Collate = Callable[[list[Any]], Batch]
+
 
 class TensorData:
     """Inputs and targets in memory; a batch is one gather, whatever its size."""
@@ -43,10 +45,9 @@ class TensorData:
 
 
 class DrawnData(TensorData):
-    """Samples that are made when the first of them is asked for; until then they take no memory."""
+    """Samples that ``draw`` makes, all at once, when the first is asked for; until then they take no memory."""
 
     def __init__(self, samples: int, shape: tuple[int, ...], draw: Callable[[], Batch]) -> None:
-        """``draw`` makes all inputs and targets; it is called once at the most."""
         self._samples, self._shape, self._draw = samples, shape, draw
 
     @cached_property
@@ -73,25 +74,19 @@ class MapStyle(Protocol):
 class DatasetData:
     """Any map-style data set, batched as torch's own loader does it."""
 
-    def __init__(self, dataset: MapStyle, collate: Callable[[list[Any]], Batch] | None = None) -> None:
+    def __init__(self, dataset: MapStyle, collate: Collate | None = None) -> None:
         self.dataset, self._collate = dataset, collate or default_collate
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def take(self, indices: Tensor) -> Batch:
-        """Fetch and collate these samples, one by one unless the data set fetches several at once."""
-        return self._collate(self._samples(indices.tolist()))
-
-    def _samples(self, indices: list[int]) -> list[Any]:
         fetch_many = getattr(self.dataset, "__getitems__", None)
-        samples: list[Any] = fetch_many(indices) if fetch_many else [self.dataset[index] for index in indices]
-        return samples
+        wanted = indices.tolist()
+        return self._collate(fetch_many(wanted) if fetch_many else [self.dataset[index] for index in wanted])
 
 
-def as_data(
-    thing: Any, where: str, collate: Callable[[list[Any]], Batch] | None = None
-) -> tuple[Data, Batch]:
+def as_data(thing: Any, where: str, collate: Collate | None = None) -> tuple[Data, Batch]:
     """A torch data set, or a ``Data`` as it is, ready for batches, and a batch of one sample of it.
 
     ``where`` names it in a mistake.
@@ -103,26 +98,19 @@ def as_data(
         return data, data.take(torch.zeros(1, dtype=torch.int64))
     except Exception as error:
         line = users_line(error)
+        hint = ""
+        if collate is None and "default_collate" in str(error):
+            hint = "; convert it in the data set, or give collate=a function from samples to a batch"
         raise UsageError(
-            f"{where}: its first sample raised {describe(error)}{f' ({line})' if line else ''}"
-            + _collate_hint(error, collate)
+            f"{where}: its first sample raised {describe(error)}{f' ({line})' if line else ''}{hint}"
         ) from error
 
 
-def _collate_hint(error: Exception, collate: object) -> str:
-    """Torch's own function refuses whatever is no tensor, array, number or text."""
-    uncollated = collate is None and "default_collate" in str(error)
-    return (
-        "; convert it in the data set, or give collate=a function from samples to a batch"
-        if uncollated
-        else ""
-    )
-
-
-def _wrap(thing: Any, where: str, collate: Callable[[list[Any]], Batch] | None) -> Data:
+def _wrap(thing: Any, where: str, collate: Collate | None) -> Data:
     # Some data sets of other libraries have a ``take`` of another meaning; ours have no ``__getitem__``.
     if type(thing) is TensorDataset and len(thing.tensors) == 2 and collate is None:
         return TensorData(*thing.tensors)
+    kind = type(thing).__name__
     if isinstance(thing, IterableDataset):
         raise UsageError(
             f"{where} is an IterableDataset, whose samples have no index, so that they cannot be shuffled and shared "
@@ -132,13 +120,12 @@ def _wrap(thing: Any, where: str, collate: Callable[[list[Any]], Batch] | None) 
         return DatasetData(thing, collate)
     if not (hasattr(thing, "take") and hasattr(thing, "__len__")):
         raise UsageError(
-            f"{where} is a {type(thing).__name__}; it must be a torch Dataset with a length and samples by "
-            "index, or a Data with a length and take(indices)"
+            f"{where} is a {kind}; it must be a torch Dataset with a length and samples by index, or a Data with a "
+            "length and take(indices)"
         )
     if collate is not None:
         raise UsageError(
-            f"{where} is a {type(thing).__name__}, whose take(indices) makes batches itself; leave collate out, or "
-            "give a Dataset"
+            f"{where} is a {kind}, whose take(indices) makes batches itself; leave collate out, or give a Dataset"
         )
     data: Data = thing
     return data

@@ -1,0 +1,251 @@
+"""Codecs that lose something: fewer bits a number, a few of the numbers, or products of thin matrices."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from paceline.codecs.base import Message, elements
+
+LEVELS, BITS = 127, 8
+INDEX_BYTES, MOST_INDEXED = 4, 2**31
+
+
+def _check(name: str, value: float, inside: bool, rule: str) -> None:
+    if not inside:
+        raise ValueError(f"{name}={value} is out of range; it must {rule}")
+
+
+def _check_ratio(name: str, ratio: float) -> None:
+    _check(name, ratio, 0 < ratio <= 1, "be more than 0 and at most 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Half:
+    """Send every number in 16 bits."""
+
+    format: str = "bf16"
+    """bf16 has the range of 32 bits and 8 bits of precision; fp16 has 11 bits and overflows above 65,504."""
+    sums: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.format not in ("bf16", "fp16"):
+            raise ValueError(f"format={self.format} is unknown; choose bf16 or fp16")
+
+    def encode(self, tensor: Tensor) -> Message:
+        return (tensor.to(torch.bfloat16 if self.format == "bf16" else torch.float16),)
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        return message[0].to(torch.float32).reshape(tuple(shape))
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:  # noqa: ARG002
+        return 2 * elements(shapes)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Int8:
+    """Round numbers at random to 127 levels of their block's largest, unbiased (QSGD; Alistarh et al., 2017)."""
+
+    block: int = 2048
+    """Numbers that share a scale; fewer follow the gradient more closely and send more scales."""
+    sums: ClassVar[bool] = False  # blocks of different workers have different scales
+
+    def __post_init__(self) -> None:
+        _check("block", self.block, 1 <= self.block <= 2**24, f"lie between 1 and {2**24}")
+
+    def encode(self, tensor: Tensor) -> Message:
+        """A scale a block, and a signed byte a number."""
+        flat = tensor.reshape(-1)
+        blocks = pad(flat, (0, -flat.numel() % self.block)).view(-1, self.block)
+        scales = blocks.abs().amax(dim=1, keepdim=True)
+        # Divided first: the number of levels over a small scale may be more than the format holds.
+        levels = (blocks / scales.clamp_min(torch.finfo(scales.dtype).tiny)).mul_(LEVELS)
+        rounded = torch.floor(levels + torch.rand_like(levels)).clamp_(-LEVELS, LEVELS)
+        return scales.view(-1), rounded.to(torch.int8).view(-1)[: flat.numel()]
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        scales, levels = message
+        blocks = pad(levels, (0, -levels.numel() % self.block)).view(-1, self.block)
+        values = blocks.to(scales.dtype) * (scales.view(-1, 1) / LEVELS)
+        return values.view(-1)[: prod(shape)].reshape(tuple(shape))
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
+        count = elements(shapes)
+        return count + -(-count // self.block) * element
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sign:
+    """Send one bit a number, and the mean size of all (scaled signSGD; Karimireddy et al., 2019)."""
+
+    sums: ClassVar[bool] = False
+
+    def encode(self, tensor: Tensor) -> Message:
+        """The mean of the absolute values, and the signs eight to a byte."""
+        flat = tensor.reshape(-1)
+        bits = pad((flat >= 0).to(torch.uint8), (0, -flat.numel() % BITS)).view(-1, BITS)
+        places = torch.arange(BITS, dtype=torch.uint8, device=flat.device)
+        packed = (bits << places).sum(dim=1, dtype=torch.uint8)
+        return flat.abs().mean().view(1), packed
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        mean, packed = message
+        bits = (packed.view(-1, 1) >> torch.arange(BITS, dtype=torch.uint8, device=packed.device)) & 1
+        signs = bits.view(-1)[: prod(shape)].to(mean.dtype).mul_(2).sub_(1)
+        return (signs * mean).reshape(tuple(shape))
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
+        return -(-elements(shapes) // BITS) + element
+
+
+def _kept(count: int, ratio: float) -> int:
+    return min(count, max(1, round(ratio * count)))
+
+
+def _scatter(places: Tensor, values: Tensor, shape: Sequence[int]) -> Tensor:
+    flat = values.new_zeros(prod(shape))
+    return flat.scatter_(0, places.long(), values).reshape(tuple(shape))
+
+
+class _WithPlaces:
+    """Values and their places; those of different workers are elsewhere, so messages do not add."""
+
+    sums: ClassVar[bool] = False
+
+    def _message(self, flat: Tensor, places: Tensor) -> Message:
+        if flat.numel() > MOST_INDEXED:
+            raise ValueError(
+                f"a tensor of {flat.numel():,} numbers is too large to send places; cut it to {MOST_INDEXED:,}"
+            )
+        return flat[places], places.to(torch.int32)
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        values, places = message
+        return _scatter(places, values, shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TopK(_WithPlaces):
+    """Send the largest numbers and their places (Aji and Heafield, 2017)."""
+
+    ratio: float = 0.01
+    """Part of the numbers that is sent; less is fewer bytes and more error to feed back."""
+
+    def __post_init__(self) -> None:
+        _check_ratio("ratio", self.ratio)
+
+    def encode(self, tensor: Tensor) -> Message:
+        flat = tensor.reshape(-1)
+        return self._message(flat, flat.abs().topk(_kept(flat.numel(), self.ratio), sorted=False).indices)
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
+        return _kept(elements(shapes), self.ratio) * (element + INDEX_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Threshold(_WithPlaces):
+    """Send the numbers whose size is at least a bound, and their places (Strom, 2015)."""
+
+    bound: float = 0.001
+    """The size from which a number is sent; higher is fewer bytes and more error to feed back."""
+    density: float = 0.01
+    """Part of the numbers that is expected above the bound: what predictions count with, since only data can tell."""
+
+    def __post_init__(self) -> None:
+        _check_ratio("density", self.density)
+        _check("bound", self.bound, 0 <= self.bound < float("inf"), "be at least 0")
+
+    def encode(self, tensor: Tensor) -> Message:
+        flat = tensor.reshape(-1)
+        above = flat.abs() >= self.bound
+        if flat.is_meta:  # only data can tell how many there are
+            places = torch.empty(_kept(flat.numel(), self.density), dtype=torch.long, device="meta")
+        else:
+            places = above.nonzero().view(-1)
+        return self._message(flat, places)
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
+        return _kept(elements(shapes), self.density) * (element + INDEX_BYTES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class RandomK:
+    """Send numbers at places that a seed decides, the same for all workers, so that they add (Stich et al., 2018)."""
+
+    ratio: float = 0.01
+    """Part of the numbers that is sent; less is fewer bytes and more error to feed back."""
+    seed: int = 0
+    """Decides the places; workers must agree on it, and change it from step to step."""
+    sums: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        _check_ratio("ratio", self.ratio)
+
+    def encode(self, tensor: Tensor) -> Message:
+        flat = tensor.reshape(-1)
+        return (flat[self._places(flat.numel(), flat.device)],)
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        return _scatter(self._places(prod(shape), message[0].device), message[0], shape)
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
+        return _kept(elements(shapes), self.ratio) * element
+
+    def _places(self, count: int, device: torch.device) -> Tensor:
+        """Distinct places, from a generator of its own, so that no other random number changes."""
+        if device.type == "meta":
+            return torch.randperm(count, device=device)[: _kept(count, self.ratio)]
+        drawn = torch.randperm(count, generator=torch.Generator().manual_seed(self.seed))
+        return drawn[: _kept(count, self.ratio)].to(device)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PowerSGD:
+    """Send a matrix as the product of two thin ones, by one step of power iteration (Vogels et al., 2019)."""
+
+    rank: int = 4
+    """Columns of the thin matrices; fewer are fewer bytes and more error to feed back."""
+    sums: ClassVar[bool] = True  # thin matrices of all workers add: first P, then Q
+
+    def __post_init__(self) -> None:
+        _check("rank", self.rank, 1 <= self.rank <= 4096, "lie between 1 and 4096")
+
+    def encode(self, tensor: Tensor) -> Message:
+        """P and Q of a matrix; what has one dimension, or would not become smaller, is sent as it is."""
+        if not self._is_thinner(tensor.shape):
+            return (tensor,)
+        matrix = tensor.reshape(tensor.shape[0], -1)
+        start = torch.randn(matrix.shape[1], self.rank, dtype=matrix.dtype, device=matrix.device)
+        left = _orthogonal(matrix @ start)
+        return left, matrix.T @ left
+
+    def decode(self, message: Message, shape: Sequence[int]) -> Tensor:
+        found = message[0] if len(message) == 1 else message[0] @ message[1].T
+        return found.reshape(tuple(shape))
+
+    def message_bytes(self, shapes: Sequence[Sequence[int]], element: int) -> int:
+        return element * sum(
+            self.rank * (shape[0] + prod(shape[1:])) if self._is_thinner(shape) else prod(shape)
+            for shape in shapes
+        )
+
+    def _is_thinner(self, shape: Sequence[int]) -> bool:
+        if len(shape) < 2:
+            return False
+        height, width = shape[0], prod(shape[1:])
+        return self.rank < min(height, width) and self.rank * (height + width) < height * width
+
+
+def _orthogonal(columns: Tensor) -> Tensor:
+    """Gram-Schmidt, each column against all before it at once; twice, which is as good as one by one."""
+    made = columns.clone()
+    for place, column in enumerate(made.unbind(dim=1)):
+        before = made[:, :place]
+        for _ in range(2 if place else 0):
+            column.sub_(before @ (before.T @ column))
+        column.div_(column.norm().clamp_min(torch.finfo(column.dtype).tiny))
+    return made

@@ -1,0 +1,324 @@
+"""The data sets that ship: labelled images in memory, read from their usual files or made up."""
+
+import gzip
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.nn.functional import interpolate
+
+from paceline.errors import UsageError
+from paceline.jobs.batches import Batch
+from paceline.jobs.data import DrawnData, TensorData
+from paceline.jobs.spec import ImageShape, at_least
+
+FILES = Path(__file__).parent / "files"
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """What a source gives: float32 images of about zero mean and unit variance, and int64 labels."""
+
+    train: TensorData
+    test: TensorData
+    classes: int = 10
+
+    @property
+    def shape(self) -> ImageShape:
+        return ImageShape(self.train.shape)
+
+
+class DataSource(Protocol):
+    """Where images come from. A frozen, keyword-only dataclass; its fields are its settings."""
+
+    def load(self, folder: str | None) -> Images:
+        """Read the files in the folder, or in the usual places; a UsageError says what is missing or broken."""
+
+
+def labelled(pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: Sequence[float]) -> TensorData:
+    """Bytes of shape (samples, channels, height, width) as normalised floats.
+
+    Mean and deviation are those of pixels / 255, a channel each. The floats are normalised in place, so that they
+    take four bytes a pixel and no more.
+    """
+    inputs = pixels.to(torch.float32, memory_format=torch.contiguous_format)
+    for channel, (middle, spread) in enumerate(zip(mean, deviation, strict=True)):
+        inputs[:, channel].sub_(255 * middle).div_(255 * spread)
+    return TensorData(inputs, labels.to(torch.int64))
+
+
+def find_folder(
+    name: str, folder: str | None, usual: Sequence[str], inside: Sequence[str], sign: Sequence[str], get: str
+) -> Path:
+    """The first folder that holds a file named in ``sign``.
+
+    Looks in the folder given, or else in the usual ones, and in the subfolders ``inside`` of each. ``get``
+    tells how to get the data.
+    """
+    roots = [folder] if folder is not None else usual
+    places = [Path(root, sub) for root in roots for sub in ("", *inside)]
+    for place in places:
+        if _first_file(place, sign):
+            return place
+    missing = f"{sign[0]} is not in {', '.join(dict.fromkeys(map(str, places)))}"
+    if folder is not None and not Path(folder).is_dir():
+        missing = f"there is no folder {folder}"
+    raise UsageError(f"no {name} data: {missing}; {get}, or name its data folder")
+
+
+def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
+    return next((folder / name for name in names if (folder / name).is_file()), None)
+
+
+def need_file(folder: Path, names: Sequence[str]) -> Path:
+    path = _first_file(folder, names)
+    if path is None:
+        raise UsageError(
+            f"{folder} has no {' or '.join(names)}, but other files of the same data; get all of them"
+        )
+    return path
+
+
+def read_bytes(path: Path) -> bytearray:
+    """A whole file, unpacked if its name ends in .gz."""
+    try:
+        data = path.read_bytes()
+        return bytearray(gzip.decompress(data) if path.suffix == ".gz" else data)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise broken(path, f"it does not unpack ({error})") from error
+    except OSError as error:
+        raise broken(path, f"it cannot be read ({error.strerror or error})") from error
+
+
+def broken(path: Path, why: str) -> UsageError:
+    return UsageError(f"{path} is damaged or of another kind: {why}; get the file again")
+
+
+def refuse_folder(name: str, folder: str | None) -> None:
+    if folder is not None:
+        raise UsageError(f"{name} reads no files, so the data folder {folder} has no place; leave it out")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Digits:
+    """1,437 + 360 grey 8x8 images of handwritten digits, 10 classes; inside the package."""
+
+    def load(self, folder: str | None) -> Images:
+        """Sort by label, keep the order otherwise: every fifth image from the first is for the test.
+
+        So both parts have the same mix of digits and of writers, and no random numbers are needed.
+        """
+        refuse_folder("digits", folder)
+        pixels = _read_idx(FILES / "digits-images-idx3-ubyte.gz", dimensions=3).unsqueeze(1)
+        labels = _read_labels(FILES / "digits-labels-idx1-ubyte.gz", len(pixels))
+        is_test = torch.zeros(len(labels), dtype=torch.bool)
+        is_test[labels.argsort(stable=True)[::5]] = True
+        scale = 16 / 255  # the brightest pixel
+        train, test = (
+            labelled(pixels[part], labels[part], (0.3058 * scale,), (0.3762 * scale,))
+            for part in (~is_test, is_test)
+        )
+        return Images(train, test)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FashionMnist:
+    """Fashion-MNIST: 60,000 + 10,000 grey 28x28 images of clothes, 10 classes."""
+
+    def load(self, folder: str | None) -> Images:
+        place = find_folder(
+            "fashion-mnist",
+            folder,
+            usual=("/usr/share/datasets/fashion-mnist", "data/fashion-mnist", "data"),
+            inside=("fashion-mnist", "FashionMNIST/raw"),
+            sign=_idx_names("train", "images", 3),
+            get="on Debian 'apt-get install dataset-fashion-mnist' installs it, elsewhere download its four "
+            "idx files (https://github.com/zalandoresearch/fashion-mnist) into data/fashion-mnist",
+        )
+        train, test = (_read_idx_pair(place, part, 0.2860, 0.3530) for part in ("train", "t10k"))
+        return Images(train, test)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mnist:
+    """MNIST: 60,000 + 10,000 grey 28x28 images of handwritten digits, 10 classes."""
+
+    def load(self, folder: str | None) -> Images:
+        place = find_folder(
+            "mnist",
+            folder,
+            usual=("data/mnist", "data", "/usr/share/datasets/mnist"),
+            inside=("mnist", "MNIST/raw"),
+            sign=_idx_names("train", "images", 3),
+            get="download its four idx files (for example from "
+            "https://ossci-datasets.s3.amazonaws.com/mnist/) into data/mnist",
+        )
+        train, test = (_read_idx_pair(place, part, 0.1307, 0.3081) for part in ("train", "t10k"))
+        return Images(train, test)
+
+
+def _idx_names(part: str, what: str, dimensions: int) -> tuple[str, ...]:
+    """What such a file is called; the second form is how some archives unpack."""
+    stems = (f"{part}-{what}-idx{dimensions}-ubyte", f"{part}-{what}.idx{dimensions}-ubyte")
+    return tuple(stem + end for stem in stems for end in ("", ".gz"))
+
+
+def _read_idx_pair(folder: Path, part: str, mean: float, deviation: float) -> TensorData:
+    images = need_file(folder, _idx_names(part, "images", 3))
+    pixels = _read_idx(images, dimensions=3)
+    if pixels.shape[1:] != (28, 28):
+        raise broken(images, f"its images are {pixels.shape[1]}x{pixels.shape[2]}, not 28x28")
+    labels = _read_labels(need_file(folder, _idx_names(part, "labels", 1)), len(pixels))
+    return labelled(pixels.unsqueeze(1), labels, (mean,), (deviation,))
+
+
+def _read_labels(path: Path, samples: int) -> Tensor:
+    labels = _read_idx(path, dimensions=1)
+    if len(labels) != samples or int(labels.max()) > 9:
+        raise broken(
+            path, f"it has {len(labels):,} labels up to {int(labels.max())}, not {samples:,} from 0 to 9"
+        )
+    return labels
+
+
+def _read_idx(path: Path, dimensions: int) -> Tensor:
+    """A tensor of bytes: two zero bytes, the type (8), the dimensions and each as 4 bytes, the items."""
+    data = read_bytes(path)
+    head = 4 + 4 * dimensions
+    if len(data) < head or data[:4] != bytes((0, 0, 8, dimensions)):
+        raise broken(path, f"it does not begin as an idx file of bytes in {dimensions} dimensions")
+    shape = [int.from_bytes(data[at : at + 4], "big") for at in range(4, head, 4)]
+    items, held = prod(shape), len(data) - head
+    if items == 0 or held != items:
+        raise broken(path, f"it says that it holds {items:,} bytes after its head, and holds {held:,}")
+    return torch.frombuffer(data, dtype=torch.uint8, offset=head).view(shape)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cifar10:
+    """CIFAR-10: 50,000 + 10,000 colour 32x32 images, 10 classes; the binary version."""
+
+    def load(self, folder: str | None) -> Images:
+        """Read the six .bin files; the Python version is a pickle, which can run code, and is not read."""
+        place = find_folder(
+            "cifar10",
+            folder,
+            usual=("data/cifar10", "data"),
+            inside=("cifar-10-batches-bin",),
+            sign=("data_batch_1.bin",),
+            get="unpack the binary version, not the Python one "
+            "(https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz), into data/cifar10",
+        )
+        names = [f"data_batch_{number}.bin" for number in range(1, 6)]
+        return Images(_read_cifar(place, names), _read_cifar(place, ["test_batch.bin"]))
+
+
+CIFAR_SAMPLE = 1 + 3 * 32 * 32
+"""A label, then the pixels: all red ones, all green ones, all blue ones."""
+
+
+def _read_cifar(folder: Path, names: Sequence[str]) -> TensorData:
+    parts = []
+    for path in [need_file(folder, (name,)) for name in names]:
+        data = read_bytes(path)
+        if not data or len(data) % CIFAR_SAMPLE:
+            raise broken(
+                path, f"its {len(data):,} bytes are not a whole number of samples of {CIFAR_SAMPLE:,} bytes"
+            )
+        parts.append(torch.frombuffer(data, dtype=torch.uint8).view(-1, CIFAR_SAMPLE))
+        if (largest := int(parts[-1][:, 0].max())) > 9:
+            raise broken(path, f"a label is {largest}, and labels are 0 to 9")
+    samples = torch.cat(parts)
+    mean, deviation = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
+    return labelled(samples[:, 1:].view(-1, 3, 32, 32), samples[:, 0], mean, deviation)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Svhn:
+    """SVHN: 73,257 + 26,032 colour 32x32 images of house numbers' digits, 10 classes; needs scipy."""
+
+    def load(self, folder: str | None) -> Images:
+        place = find_folder(
+            "svhn",
+            folder,
+            usual=("data/svhn", "data"),
+            inside=("svhn",),
+            sign=("train_32x32.mat",),
+            get="download train_32x32.mat and test_32x32.mat (http://ufldl.stanford.edu/housenumbers/) "
+            "into data/svhn",
+        )
+        train, test = (_read_svhn(need_file(place, (f"{part}_32x32.mat",))) for part in ("train", "test"))
+        return Images(train, test)
+
+
+def _read_svhn(path: Path) -> TensorData:
+    """Cropped house numbers in MATLAB's format: X of shape (32, 32, 3, samples), y from 1 to 10."""
+    try:
+        from scipy.io import loadmat
+    except ImportError as error:
+        raise UsageError("svhn needs scipy, which is not installed: pip install 'paceline[svhn]'") from error
+    try:
+        arrays: dict[str, Any] = loadmat(path)
+        images, labels = arrays["X"], arrays["y"].reshape(-1)
+    except Exception as error:  # scipy raises whatever the damaged bytes lead it to
+        raise broken(
+            path, f"scipy finds no arrays X and y in it ({type(error).__name__}: {error})"
+        ) from error
+    if images.shape != (32, 32, 3, len(labels)) or images.dtype != "uint8" or not len(labels):
+        raise broken(path, f"X is {images.dtype} of shape {images.shape} with {len(labels):,} labels in y")
+    if labels.min() < 1 or labels.max() > 10:
+        raise broken(path, f"labels run from {labels.min()} to {labels.max()}, and must be 1 to 10")
+    pixels = torch.from_numpy(images).permute(3, 2, 0, 1)
+    digits = torch.from_numpy(labels.astype("int64") % 10)  # the files call the digit 0 a 10
+    return labelled(pixels, digits, (0.4377, 0.4438, 0.4728), (0.1980, 0.2010, 0.1970))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Synthetic:
+    """Made-up images of any shape: one smooth pattern a class, and noise."""
+
+    shape: ImageShape = ImageShape((3, 32, 32))
+    """Channels x height x width."""
+    classes: int = 10
+    """How many kinds of image there are."""
+    train: int = 2000
+    """Training samples."""
+    test: int = 500
+    """Test samples."""
+    noise: float = 1.0
+    """The noise's deviation, where the pattern's is 1; more is harder to learn."""
+    seed: int = 0
+    """Another seed makes other patterns and other noise."""
+
+    def __post_init__(self) -> None:
+        at_least(2, classes=self.classes)
+        at_least(1, train=self.train, test=self.test)
+        at_least(0, noise=self.noise)
+
+    def load(self, folder: str | None) -> Images:
+        """Everything comes from the seed, when it is first needed; the same seed gives the same images."""
+        refuse_folder("synthetic", folder)
+        train = DrawnData(self.train, self.shape, partial(self._draw, 1, self.train))
+        test = DrawnData(self.test, self.shape, partial(self._draw, 2, self.test))
+        return Images(train, test, self.classes)
+
+    def _generator(self, part: int) -> torch.Generator:
+        """One a part, so that it does not matter which is drawn first."""
+        return torch.Generator().manual_seed(3 * self.seed + part)
+
+    def _draw(self, part: int, samples: int) -> Batch:
+        channels, *sides = self.shape
+        coarse = torch.randn(self.classes, channels, 4, 4, generator=self._generator(0))
+        patterns = interpolate(coarse, size=sides, mode="bilinear")
+        patterns /= patterns.std()
+        generator = self._generator(part)
+        labels = torch.randint(self.classes, (samples,), generator=generator)
+        images = torch.randn(samples, *self.shape, generator=generator)
+        images.mul_(self.noise).add_(patterns[labels]).div_((1 + self.noise**2) ** 0.5)
+        return images, labels

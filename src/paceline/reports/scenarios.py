@@ -1,0 +1,312 @@
+"""Answers of scenarios as text and as documents, under the names of ``studies.scenarios.scenario.ASKS``."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from paceline.records.files import to_document
+from paceline.records.servers import Updated
+from paceline.reports.explain import sentences
+from paceline.reports.explain.explanation import explain
+from paceline.reports.explain.page import document as explain_document
+from paceline.reports.explain.request import DRAWN, ExplainRequest
+from paceline.reports.explain.text import explanation_lines
+from paceline.reports.text import counted, percent
+from paceline.reports.timeline import distance_to_sequential, sequential_updates, timeline_text
+from paceline.studies.scenarios.questions import LeastTraffic, Peak, Scaling
+from paceline.units import show_rate
+
+if TYPE_CHECKING:  # they import torch, which formulas do not need
+    from paceline.studies.predict import Prediction
+    from paceline.studies.scenarios.run import Crossover, Rounds, RunAnswer
+
+FEW = 3
+"""Kinds of rounds that a sentence can hold."""
+FEW_WORKERS = 6
+"""Workers whose every message can be listed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RenderedAnswer:
+    """One answer in words and as a document."""
+
+    answer: str
+    """One or two sentences."""
+    lines: Sequence[str]
+    """The table or timeline behind it."""
+    document: dict[str, Any]
+
+
+def exact_seconds(seconds: float) -> str:
+    """A time to a thousandth of its unit, without trailing zeros: "595.5 s", "32,014 s", "2.097 ms"."""
+    size = abs(seconds)
+    if not seconds or size >= 0.1:
+        return f"{trimmed(seconds)} s"
+    return f"{trimmed(seconds * 1e3)} ms" if size >= 1e-3 else f"{trimmed(seconds * 1e6)} us"
+
+
+def trimmed(value: float) -> str:
+    """At most three decimals, without trailing zeros."""
+    text = f"{value:,.3f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def three(value: float) -> str:
+    """Three figures, zeros included: "0.940", "1.90"."""
+    return f"{value:#.3g}".removesuffix(".")
+
+
+def listed(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def table(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Right-aligned columns, three spaces apart, each as wide as its widest cell; the first one left-aligned words."""
+    widths = [max(len(cell) for cell in column) for column in zip(titles, *rows, strict=True)]
+    words = any(not row[0][:1].isdigit() for row in rows)
+    return [
+        "   ".join(
+            cell.ljust(width) if words and place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in (titles, *rows)
+    ]
+
+
+def render_crossover(answer: "Crossover") -> RenderedAnswer:
+    tried = {one.workers: one for one in answer.tried}
+    found = tried[answer.workers or answer.most]
+    times = f"{exact_seconds(found.rest)} a round against {exact_seconds(found.compute)}"
+    if answer.workers is None:
+        words = (
+            f"Up to {answer.most:,} workers, communication and aggregation take less than computing: {times}."
+        )
+    else:
+        before = tried.get(answer.workers - 1)
+        fewer = f"; with {before.workers:,} it is {exact_seconds(before.rest)}" if before else ""
+        words = (
+            f"From {answer.workers:,} workers on, communication and aggregation take longer than computing: "
+            f"{times}{fewer}."
+        )
+    rows = [
+        [f"{one.workers:,}", trimmed(one.compute), trimmed(one.rest), trimmed(one.compute + one.rest)]
+        for one in answer.tried
+    ]
+    lines = table(["workers", "computing s", "all else s", "a round s"], rows)
+    return RenderedAnswer(answer=words, lines=lines, document=asdict(answer))
+
+
+def render_least_traffic(answer: LeastTraffic) -> RenderedAnswer:
+    n, items = answer.processes, answer.items
+    words = (
+        f"In any all-reduce of {items:,} items of {answer.item_size} B among {n} processes, some process must send at "
+        f"least {answer.bound:,} B."
+    )
+    lines = [f"ceil(2 x {n - 1}/{n} x {items:,}) items x {answer.item_size} B = {answer.bound:,} B"]
+    if answer.use is not None and answer.seconds is not None:
+        words += f" Done in {exact_seconds(answer.seconds)}, that uses {show_rate(answer.use)}"
+        words += f", {percent(round(answer.use / answer.link, 3))} of the link." if answer.link else "."
+        lines.append(f"{answer.bound:,} B / {exact_seconds(answer.seconds)} = {answer.use:,.0f} B/s")
+    elif answer.link is not None:
+        least = exact_seconds(answer.bound / answer.link)
+        words += f" Over {show_rate(answer.link)} it takes at least {least}."
+        lines.append(f"{answer.bound:,} B / {answer.link:,.0f} B/s = {least}")
+    return RenderedAnswer(answer=words, lines=lines, document=asdict(answer))
+
+
+def render_peak(answer: Peak) -> RenderedAnswer:
+    models = answer.models
+    rates = [f"{one.rate:,.0f} images/s with {one.model} ({1e3 * one.seconds:.2g} ms)" for one in models]
+    words = (
+        f"At its peak of {answer.flops / 1e12:.4g} TFLOP/s, {answer.device} could do about {listed(rates)}."
+    )
+    rows = [
+        [one.model, f"{one.operations / 1e6:,.0f}", f"{1e3 * one.seconds:.2f}", f"{one.rate:,.0f}"]
+        for one in models
+    ]
+    lines = table(["model", "M operations an image", "ms an image", "images/s"], rows)
+    return RenderedAnswer(answer=words, lines=lines, document=asdict(answer))
+
+
+SCALING_TITLES = (
+    *("workers", "batch a worker", "epoch s", "compute s", "communicate s"),
+    *("step ms", "speed-up", "efficiency", "bandwidth use"),
+)
+
+
+def render_scaling(answer: Scaling) -> RenderedAnswer:
+    rows = [
+        [
+            f"{point.workers}",
+            f"{point.batch:,}",
+            f"{point.seconds:.2f}",
+            f"{point.compute:.2f}",
+            "-" if point.workers == 1 else f"{point.communicate:.2f}",
+            f"{1e3 * point.seconds / point.steps:.1f}",
+            three(point.speed_up),
+            f"{100 * point.speed_up / point.workers:.0f} %",
+            "-" if point.use is None else show_rate(point.use),
+        ]
+        for point in answer.points
+    ]
+    lines = [
+        *table(SCALING_TITLES, rows),
+        "",
+        "compute is one worker's epoch over the workers, communicate is the rest; bandwidth use is the least that an "
+        f"all-reduce of {answer.parameters:,} parameters",
+        "must send, over the rest",
+    ]
+    return RenderedAnswer(answer=_scaling_sentence(answer), lines=lines, document=asdict(answer))
+
+
+def _scaling_sentence(answer: Scaling) -> str:
+    together = sorted((point for point in answer.points if point.workers > 1), key=lambda one: one.speed_up)
+    if not together:
+        return f"{answer.model} was measured with one worker only: there is nothing to compare."
+    worst, best, slower = together[0], together[-1], sum(point.speed_up < 1 for point in together)
+    compared = "no measured point is slower than one worker."
+    if slower:
+        compared = (
+            f"{slower} of {len(together)} points are slower than one worker, "
+            f"the worst {worst.workers} at batch {worst.batch:,} ({three(worst.speed_up)})."
+        )
+    return (
+        f"{best.workers} workers are at best {three(best.speed_up)} times as fast as one, "
+        f"at batch {best.batch:,} a worker; {compared}"
+    )
+
+
+def render_explanation(request: Mapping[str, Any]) -> RenderedAnswer:
+    """Play what was asked for; the rounds in a sentence, then each of them."""
+    story = explain(ExplainRequest(**request), DRAWN)
+    phases = [
+        sentences.count(len(list(steps)), f"{phase} round")
+        for phase, steps in groupby(story.schedule.each_round(), key=lambda one: one.phase)
+    ]
+    words = (
+        f"{sentences.processes(story.schedule.workers)} take {', then '.join(phases) or 'no round'}; "
+        f"every one ends with the {story.op}: {sentences.result(story)}."
+    )
+    lines = [line.plain for line in explanation_lines(story)]
+    return RenderedAnswer(answer=words, lines=lines, document=explain_document(story))
+
+
+def render_prediction(answer: "Prediction") -> RenderedAnswer:
+    """As 'paceline predict' shows it."""
+    from paceline.reports.predict.table import paleo_lines
+    from paceline.reports.predict.text import text_lines
+
+    lines = paleo_lines(answer) if answer.cost_model == "paleo" else text_lines(answer)
+    return RenderedAnswer(answer=lines[0], lines=lines[2:], document=to_document(answer))
+
+
+def render_run(answer: "RunAnswer") -> RenderedAnswer:
+    """Asynchronous and short: update by update; else by rounds, or by where a worker's time went."""
+    updates = [entry for entry in answer.entries if isinstance(entry, Updated)]
+    staleness = [max((one.staleness for one in update.used), default=0) for update in updates]
+    document = {
+        **asdict(answer),
+        "entries": [to_document(entry) for entry in answer.entries],
+        "staleness": staleness,
+    }
+    sequential = None if answer.horizon is None else sequential_updates(answer.compute, answer.horizon)
+    if answer.entries:
+        document["distance"] = distance_to_sequential(staleness, sequential).bound
+    if any(staleness):
+        first = all(one.version == 0 for update in updates for one in update.used)
+        words = _updates_sentence(answer, staleness, first, document["distance"])
+        lines = [*timeline_text(answer.entries, sequential).split("\n"), "", _names(answer)]
+    elif answer.updates:
+        words, lines = _rounds_sentence(answer), _round_lines(answer)
+    elif answer.horizon is not None:
+        words = f"No update within {exact_seconds(answer.horizon)}: no gradient was finished by then."
+        lines = []
+    else:
+        words, lines = _steps_text(answer)
+    return RenderedAnswer(answer=words, lines=lines, document=document)
+
+
+def _updates_sentence(answer: "RunAnswer", staleness: Sequence[int], first: bool, distance: int) -> str:
+    within = f" within {exact_seconds(answer.horizon)}" if answer.horizon is not None else ""
+    computed = ", all computed on the first parameters" if first else ""
+    missing = f" and {', '.join(answer.unfinished)} does not finish" if answer.unfinished else ""
+    return (
+        f"{counted(answer.updates, 'update')}{within}{computed}: staleness {', '.join(map(str, staleness))}, so "
+        f"{sum(map(bool, staleness))} of {len(staleness)} are stale{missing}. The model is at most "
+        f"{distance} eta Delta from sequential SGD's."
+    )
+
+
+def _names(answer: "RunAnswer") -> str:
+    return "; ".join(f"worker {rank} is {name}" for rank, name in enumerate(answer.workers))
+
+
+def _rounds_sentence(answer: "RunAnswer") -> str:
+    took = exact_seconds(answer.seconds)
+    trained = f"{answer.batches:,} batches in all"
+    if answer.local_batches > 1:
+        trained = f"{answer.local_batches:,} batches a worker and round"
+    if not answer.rounds or len(answer.rounds) > FEW:
+        return f"{took} for {counted(answer.updates, 'update')}, {trained}."
+    if answer.updates == 1:
+        return f"{took} for one round of {counted(answer.rounds[0].workers, 'worker')}, {trained}."
+    return f"{took} for {answer.batches:,} batches: {listed([_round_words(one) for one in answer.rounds])}."
+
+
+def _round_words(rounds: "Rounds") -> str:
+    of, took = f"of {counted(rounds.workers, 'worker')}", exact_seconds(rounds.seconds)
+    return (
+        f"1 round {of} takes {took}"
+        if rounds.count == 1
+        else f"{rounds.count:,} rounds {of} take {took} each"
+    )
+
+
+def _round_lines(answer: "RunAnswer") -> list[str]:
+    if not answer.rounds:
+        return ["the rounds differ too much to be listed"]
+    rows = [
+        [
+            f"{one.count:,}",
+            f"{one.workers:,}",
+            *map(
+                trimmed,
+                (answer.compute, one.seconds - answer.compute, one.seconds, one.count * one.seconds),
+            ),
+        ]
+        for one in answer.rounds
+    ]
+    titles = ["rounds", "workers", "computing s", "all else s", "a round s", "together s"]
+    lines = table(titles, rows)
+    if answer.entries and answer.updates <= FEW and len(answer.workers) <= FEW_WORKERS:
+        lines += ["", *timeline_text(answer.entries).split("\n"), "", _names(answer)]
+    return lines
+
+
+def _steps_text(answer: "RunAnswer") -> tuple[str, list[str]]:
+    """Of workers without servers."""
+    workers, communicate, wait = len(answer.workers), answer.communicate or 0.0, answer.wait or 0.0
+    steps = answer.batches // workers // answer.local_batches
+    words = (
+        f"{exact_seconds(answer.seconds)} for {counted(steps, 'step')} of each of {counted(workers, 'worker')}: "
+        f"{exact_seconds(communicate)} of it is communication and {exact_seconds(wait)} waiting."
+    )
+    rows = [
+        ["computing", exact_seconds(answer.seconds - communicate - wait)],
+        ["communicating", exact_seconds(communicate)],
+        ["waiting for others", exact_seconds(wait)],
+        ["in all", exact_seconds(answer.seconds)],
+    ]
+    return words, table(["where a worker's time went", ""], rows)
+
+
+RENDERERS: Mapping[str, Callable[[Any], RenderedAnswer]] = {
+    "crossover": render_crossover,
+    "explain": render_explanation,
+    "lower-bound": render_least_traffic,
+    "peak": render_peak,
+    "predict": render_prediction,
+    "run": render_run,
+    "scaling": render_scaling,
+}
