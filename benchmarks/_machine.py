@@ -24,7 +24,7 @@ from paceline.clusters.cluster import Cluster, Host, Link
 from paceline.clusters.profile import LinkFit, Profile
 from paceline.records.folder import RunFolder
 from paceline.studies.calibrate.messages import calibrate_messages
-from paceline.studies.predict.deployment import Layout, SyncPattern
+from paceline.studies.predict.deployment import Layout
 
 USUAL = 0.004
 """Seconds of a step of the networks that links are calibrated with."""
@@ -111,13 +111,13 @@ def in_namespaces(profile: Profile, rate: str) -> Layout:
     They share the machine's cores, though not its memory.
     """
 
-    def layout(workers: int, pattern: SyncPattern) -> Cluster:
-        fit = profile.link(f"{rate} {'wire' if pattern.served else 'network'}", workers)
+    def layout(workers: int, served: bool, apart: float) -> Cluster:
+        fit = profile.link(f"{rate} {'wire' if served else 'network'}", workers)
         assert fit is not None, f"{rate} was not calibrated"
         link = Link(bandwidth=fit.bandwidth, latency=fit.latency)
         hosts = [Host(name=f"host-{number}", link=link) for number in range(workers)]
-        server = [Host(name="server", link=link, workers=0, servers=1)] if pattern.served else []
-        return Cluster.of((*hosts, *server), contention=profile.contention_between(pattern.apart))
+        server = [Host(name="server", link=link, workers=0, servers=1)] if served else []
+        return Cluster.of((*hosts, *server), contention=profile.contention_between(apart))
 
     return layout
 

@@ -35,7 +35,8 @@ from paceline.costs.roofline import Roofline
 from paceline.costs.trace.trace import Trace, trace
 from paceline.jobs.build import traceable_of
 from paceline.jobs.job import Job, Traceable
-from paceline.reports.calibrate import ShownCalibration, render_device
+from paceline.reports.calibrate import render_device
+from paceline.reports.progress import Screen
 from paceline.studies.calibrate.device import USUAL_SECONDS, calibrate_device
 from paceline.studies.calibrate.measure import TrainingStep
 from paceline.studies.predict.pricing import NORMAL
@@ -141,9 +142,9 @@ def calibrated(profile: Path | None, seconds: float) -> FittedDevice:
     """The device of a profile, or of a calibration now, which is kept beside the predictions."""
     if profile is not None:
         return read_fitted(read_profile(profile, torch.__version__).device, str(profile))
-    shown = ShownCalibration()
-    made, found = calibrate_device(seconds, observer=shown)
-    shown.close()
+    screen = Screen(sys.stderr)
+    made, found = calibrate_device(seconds, show=screen.count_down, note=screen.note)
+    screen.close()
     print("\n".join([*render_device(found)]))
     write_profile(made, Path("predicted-calibrated-profile.json"))
     return read_fitted(made.device, "the profile")

@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from _machine import calibrate, in_namespaces
+from _score import compare_parts, parts_table
 from _shaped import run_apart, run_here
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import Profile, read_profile, write_profile
@@ -41,7 +42,6 @@ from paceline.studies.predict.memory import MemorySize
 from paceline.studies.predict.model import Case, PacelineModel
 from paceline.studies.predict.prediction import PredictedStep
 from paceline.studies.predict.request import PredictRequest
-from paceline.studies.predict.score import compare_parts, parts_table
 
 MEDIAN, MOST, TWICE = 7.0, 15.0, 2.0
 """Per cent that the median error and nine tenths of the errors may be; how many times as far off Paleo must be."""
@@ -145,7 +145,7 @@ def predict(cell: Cell, alone: Sequence[Path], traced: Trace, profile: Profile) 
         memory_size=MemorySize(name="here"),
     )
     samples = model.batch
-    return model.explain(
+    return model.step(
         Case(strategy=cell.strategy, workers=cell.workers, batch=samples, samples=cell.workers * samples)
     )
 

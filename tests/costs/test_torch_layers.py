@@ -19,6 +19,7 @@ from timed_operators import time_operators
 NO_LAYERS = {
     "Module Container Sequential ModuleDict ModuleList ParameterDict ParameterList": "holds others",
     "RNNBase RNNCellBase": "what others are made of",
+    "NLLLoss2d": "another name of NLLLoss",
     "DataParallel SyncBatchNorm": "needs several devices or processes",
     "LazyBatchNorm1d LazyBatchNorm2d LazyBatchNorm3d LazyConv1d LazyConv2d LazyConv3d LazyConvTranspose1d "
     "LazyConvTranspose2d LazyConvTranspose3d LazyInstanceNorm1d LazyInstanceNorm2d LazyInstanceNorm3d "

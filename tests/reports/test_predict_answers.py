@@ -35,12 +35,12 @@ def told(words: PredictRequest) -> tuple[Prediction, list[str]]:
 
 
 def rate(words: PredictRequest, workers: int) -> float:
-    pricing = Pricing(words, find_model(words))
+    pricing = Pricing(find_model(words))
     return pricing.rate(pricing.case(words.strategies[0], workers))
 
 
 def speed_up(words: PredictRequest, workers: int) -> float:
-    return rate(words, workers) / Pricing(words, find_model(words)).alone
+    return rate(words, workers) / Pricing(find_model(words)).alone
 
 
 def test_two_workers_of_one_host_hear_of_the_link_that_they_share_and_of_no_other():
@@ -155,7 +155,7 @@ def test_the_limit_is_what_perfecting_it_removes():
 
 def test_one_worker_hears_of_no_link():
     _, lines = told(replace(SMALL, workers=(1,), network=None))
-    assert "Links: none is used, for one worker exchanges nothing." in lines
+    assert "Links: none, for all workers are on one host." in lines
 
 
 def test_strategies_that_are_all_slower_than_one_worker_are_said_to_be():
@@ -206,9 +206,7 @@ def test_one_worker_with_a_server_is_said_to_be_slower_than_one_without_and_wher
     )
     assert lines[0].endswith("is faster than one.")
     assert "the server's link (10 Gbit/s Ethernet)" in lines[0]
-    assert any(
-        line.startswith("Links:") and "the server is on the first worker's host" in line for line in lines
-    )
+    assert any(line.startswith("Links:") and "servers are on the workers' hosts" in line for line in lines)
 
 
 @pytest.mark.parametrize(

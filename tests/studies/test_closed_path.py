@@ -11,18 +11,20 @@ from paceline.clusters.cluster import Cluster, Device, Host, Link
 from paceline.collectives import SCHEDULES
 from paceline.costs.collectives import AllReduceCosts
 from paceline.costs.topology import Topology
-from paceline.studies.predict.extremes import expected_maximum, mean_factor, sum_of
+from paceline.studies.predict.approximation import (
+    approximate_bounded,
+    approximate_rounds,
+    by_slowest,
+    expected_maximum,
+    sum_of,
+)
 from paceline.studies.predict.observe import ExchangePattern
 from paceline.studies.predict.prediction import PredictedStep
-from paceline.studies.predict.servers import approximate_bounded, approximate_rounds
-from paceline.studies.predict.setup import Setup
-from paceline.studies.predict.step import acts_in_step, by_events, by_groups, by_slowest, predict_step
+from paceline.studies.predict.setup import mean_factor
+from paceline.studies.predict.simulation import by_events, by_groups
+from paceline.studies.predict.step import acts_in_step, predict_step
 
 PARTS = ("data", "forward", "backward", "apply", "communicate", "wait", "hidden")
-
-
-def by_arrivals(setup: Setup) -> PredictedStep:
-    return approximate_rounds(setup, by_groups)
 
 
 def assert_equal(found: PredictedStep, expected: PredictedStep, within: float = 1e-9) -> None:
@@ -166,14 +168,14 @@ def test_rounds_with_servers_of_many_workers_that_vary(
 ) -> None:
     # 8 %, of which the simulation's own draws are 2.
     setup = with_servers(workers, "ps", servers, gbit, jitter, apart)
-    assert by_arrivals(setup).seconds == pytest.approx(by_events(setup).seconds, rel=0.08)
+    assert approximate_rounds(setup).seconds == pytest.approx(by_events(setup).seconds, rel=0.08)
 
 
 def test_rounds_of_workers_that_hardly_vary_are_those_of_workers_that_do_not() -> None:
     for servers, apart in itertools.product((1, 3), (False, True)):
         setup = with_servers(24, "ps", servers, 10, 1e-6, apart)
         still = by_groups(replace(setup, jitter=0.0))
-        assert by_arrivals(setup).seconds == pytest.approx(still.seconds, rel=1e-4)
+        assert approximate_rounds(setup).seconds == pytest.approx(still.seconds, rel=1e-4)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +200,7 @@ def test_rounds_with_servers_wait_for_a_slow_worker_among_many(jitter: float) ->
             for place, host in enumerate(even.cluster.hosts)
         ]
         setup = replace(even, cluster=even.cluster.with_hosts(hosts))
-        found, expected = by_arrivals(setup), by_events(setup)
+        found, expected = approximate_rounds(setup), by_events(setup)
         assert found.seconds == pytest.approx(expected.seconds, rel=0.02)
         assert found.rate == pytest.approx(expected.rate, rel=0.02)
         assert min(getattr(found.breakdown, name) for name in PARTS) >= 0

@@ -11,8 +11,9 @@ from paceline.clusters.cluster import Link
 from paceline.codecs import CODECS, build_codec
 from paceline.collectives import SCHEDULES
 from paceline.costs.compression import Compression, compression_of
-from paceline.studies.predict.servers import approximate_bounded
-from paceline.studies.predict.step import by_events, by_groups, explain_step, predict_step
+from paceline.studies.predict.approximation import approximate_bounded
+from paceline.studies.predict.simulation import by_events, by_groups
+from paceline.studies.predict.step import find_bounds, predict_step
 
 TENTH = Compression(sums=False, ratio=0.1, encode_rate=1e-10, decode_rate=1e-11, held_rate=1.0)
 HALF = Compression(sums=True, ratio=0.5, encode_rate=0.0, decode_rate=0.0, held_rate=0.0)
@@ -58,7 +59,7 @@ def test_encoding_takes_its_time():
     )
     assert 0.1 * SHAPE.size * 4 * 1e-8 < longer <= SHAPE.size * 4 * 1e-8
     assert predict_step(coded(4, "all-reduce", slow)).breakdown.backward == COST.step.backward
-    assert explain_step(coded(4, "all-reduce", replace(TENTH, encode_rate=1e-6))).bound == "codec"
+    assert find_bounds(coded(4, "all-reduce", replace(TENTH, encode_rate=1e-6))).bound == "codec"
 
 
 def real(spec: str) -> Compression:

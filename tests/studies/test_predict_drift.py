@@ -8,7 +8,7 @@ from paceline.costs.trace.trace import trace
 from paceline.jobs.build import traceable_of
 from paceline.records.spans import StepBreakdown
 from paceline.studies.predict.compute import BatchTraces, ComputeTimes, NominalDevice
-from paceline.studies.predict.deployment import Deployment, SyncPattern, one_machine
+from paceline.studies.predict.deployment import Deployment, one_machine
 from paceline.studies.predict.memory import MemorySize
 from paceline.studies.predict.model import Case, PacelineModel
 from paceline.studies.predict.request import PredictRequest
@@ -36,7 +36,6 @@ def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
     compute = ComputeTimes(
         level="profiled",
         words="",
-        doubt="",
         typical=RecordedStep(StepBreakdown(forward=1e-3, backward=2e-3), SAMPLES),
         device=NominalDevice(),
         traces=BatchTraces(lambda samples: trace(subject, samples)),
@@ -52,7 +51,7 @@ def step(strategy: str, jitter: float, stated: float = 0.0) -> float:
         memory_size=MemorySize(name="here"),
     )
     case = Case(strategy=strategy, workers=2, batch=SAMPLES, samples=2 * SAMPLES, jitter=stated)
-    return model.explain(case).seconds
+    return model.step(case).seconds
 
 
 @pytest.mark.parametrize("strategy", ["ssp", "async"])
@@ -68,7 +67,7 @@ def test_workers_who_wait_for_all_do_so_in_company(strategy):
 
 def test_gloo_goes_over_the_loopback():
     shm, gloo = one_machine(PROFILE), one_machine(PROFILE, "gloo")
-    assert shm(2, SyncPattern()).hosts[0].inside.bandwidth == 4e9
-    (host,) = gloo(2, SyncPattern()).hosts
+    assert shm(2, False, 0.0).hosts[0].inside.bandwidth == 4e9
+    (host,) = gloo(2, False, 0.0).hosts
     assert (host.inside.bandwidth, host.backend) == (1e9, "gloo")
-    assert gloo(2, SyncPattern(served=True)).hosts[0].inside.bandwidth == 1e6
+    assert gloo(2, True, 0.0).hosts[0].inside.bandwidth == 1e6

@@ -20,19 +20,19 @@ from paceline.jobs.build import traceable_of
 from paceline.records.files import from_document, to_document
 from paceline.records.spans import StepBreakdown
 from paceline.studies.predict import price_request
-from paceline.studies.predict.compute import BatchTraces, as_clause
+from paceline.studies.predict.compute import BatchTraces
 from paceline.studies.predict.deployment import (
-    SyncPattern,
+    Deployment,
     equal_hosts,
     equal_machines,
     find_deployment,
     first_workers,
     one_machine,
 )
+from paceline.studies.predict.findings import find_remedies
 from paceline.studies.predict.model import Case, find_model
-from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Prediction, Wire
+from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Prediction, StepBounds, Wire
 from paceline.studies.predict.pricing import Pricing, interval, longest
-from paceline.studies.predict.remedies import find_remedies
 from paceline.studies.predict.request import PredictRequest, parse_counts
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 from paceline.studies.predict.setup import AS_DESCRIBED, Change, apply_change
@@ -42,6 +42,7 @@ from paceline.studies.predict.setup import AS_DESCRIBED, Change, apply_change
 class ByHand:
     """A step of a second a sample, then whatever the exchange of so many workers takes; nothing overlaps."""
 
+    request: PredictRequest = None
     exchange: Callable[[int], float]
     seconds: float = 1.0
     batch: int = 1
@@ -50,26 +51,23 @@ class ByHand:
     """The exchange without a codec."""
     epoch_samples: int | None = None
     name: str = "by hand"
+    parameters: int = 10
     title: str = "hand"
     strategies: tuple[str, ...] = ("all-reduce",)
     explains: bool = True
     accumulate: int = 1
-    jitter: float = 0.0
-    most: int = 10**6
-    links_spread: float = 0.2
     spread: float = 0.1
+    deployment: Deployment = Deployment(
+        layout=equal_hosts(Link(bandwidth=1e9, latency=1e-5), 8, lambda workers: MEMORY, ()),
+        most=10**6,
+        words="a formula",
+    )
     basis: Basis = Basis(level="catalogue", compute="a stated time", links="a formula", interval="a guess")
 
     def wire(self, case: Case, where: str) -> Wire:
         return Wire(where=where, name="a cable", bandwidth=1e9, latency=1e-5)
 
-    def hosts(self, workers: int) -> int:
-        return -(-workers // 8)
-
-    def parameters(self) -> int:
-        return 10
-
-    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
+    def modules(self) -> tuple[ModuleCost, ...]:
         return ()
 
     def memory(self, case: Case) -> None:
@@ -84,11 +82,12 @@ class ByHand:
         exchange = self.exchange if request.codec == self.codec or self.plain is None else self.plain
         if request.network is not None:
             factor = float(request.network[1:])
-            return replace(self, exchange=lambda workers: exchange(workers) / factor)
-        return replace(self, exchange=exchange, batch=request.batch_size or 1)
+            return replace(self, request=request, exchange=lambda workers: exchange(workers) / factor)
+        return replace(self, request=request, exchange=exchange, batch=request.batch_size or 1)
 
-    def explain(self, case: Case) -> PredictedStep:
-        return self.step(case)
+    def bounds(self, case: Case) -> StepBounds:
+        parts = self.step(case).breakdown
+        return StepBounds("bandwidth" if parts.communicate > parts.forward else "compute", "bandwidth")
 
     def step(self, case: Case) -> PredictedStep:
         change = case.change
@@ -98,31 +97,28 @@ class ByHand:
             breakdown=StepBreakdown(forward=forward, communicate=talk),
             sent=1.0,
             rate=case.workers * case.batch / (forward + talk),
-            bound="bandwidth" if talk > forward else "compute",
-            besides="bandwidth",
         )
 
 
-def asked(
-    exchange: Callable[[int], float], seconds: float = 1.0, model=None, remedies=(), **settings
-) -> Pricing:
+def asked(exchange: Callable[[int], float], seconds: float = 1.0, model=None, **settings) -> Pricing:
     settings = {"model": "hand", "device": "a100", "batch_size": 1, "workers": (1, 2, 4)} | settings
     request = PredictRequest(**settings)
     model = model or ByHand(exchange=exchange, seconds=seconds)
     samples = {
+        "request": request,
         "batch": request.batch_size,
         "epoch_samples": request.samples,
         "strategies": request.strategies,
     }
-    return Pricing(request, replace(model, **samples), remedies=remedies)
+    return Pricing(replace(model, **samples))
 
 
-def predict(pricing: Pricing, **settings) -> Prediction:
-    return price_request(pricing, **settings)
+def predict(pricing: Pricing, *remedies: tuple[str, str]) -> Prediction:
+    return price_request(pricing, remedies)
 
 
-def findings(pricing: Pricing):
-    return predict(pricing).series[0].findings
+def findings(pricing: Pricing, *remedies: tuple[str, str]):
+    return predict(pricing, *remedies).series[0].findings
 
 
 def test_the_worked_case_crosses_over_at_67_workers():
@@ -204,30 +200,30 @@ def test_the_bandwidth_that_makes_it_compute_bound_leaves_a_tenth_for_links():
     assert found.wire.bandwidth == 1e9
 
 
-def offered(exchange: Callable[[int], float], *networks: float) -> Pricing:
+def offered(exchange: Callable[[int], float], *networks: float) -> Prediction:
     """With networks of so many times the bandwidth to choose from."""
-    return asked(exchange, remedies=[("network", f"x{factor:g}") for factor in networks])
+    return predict(asked(exchange), *(("network", f"x{factor:g}") for factor in networks))
 
 
 def test_the_slowest_network_that_is_enough_is_told_with_what_was_predicted_for_it():
     """Four workers exchange for 2 s beside 1 s of computing: 8 times the bandwidth leaves 0.25 s, 80 % efficiency."""
-    (told,) = findings(offered(lambda workers: 2.0, 1.05, 8, 100)).helps
+    (told,) = offered(lambda workers: 2.0, 1.05, 8, 100).series[0].findings.helps
     assert (told.change, told.workers) == ((("network", "x8"),), 4)
     assert told.gain == pytest.approx(3.0 / 1.25)
     assert told.speed_up == pytest.approx(4 / 1.25)
-    (told,) = findings(offered(lambda workers: 2.0, 1.5, 4, 4.1)).helps
+    (told,) = offered(lambda workers: 2.0, 1.5, 4, 4.1).series[0].findings.helps
     assert told.change == (("network", "x4"),), (
         "where none is enough, one that is no better is not worth its price"
     )
-    assert findings(offered(lambda workers: 2.0, 1.05)).helps == ()
-    assert findings(offered(lambda workers: 0.01, 8)).helps == ()
+    assert offered(lambda workers: 2.0, 1.05).series[0].findings.helps == ()
+    assert offered(lambda workers: 0.01, 8).series[0].findings.helps == ()
 
 
 def test_a_larger_batch_helps_only_where_it_helps_against_one_worker_too():
     """Twice the batch computes twice as long: as many samples a second for one worker, more for four that exchange."""
     larger = ("batch_size", "2")
     for exchange, told in ((2.0, [(larger,)]), (0.05, [])):
-        found = findings(asked(lambda workers, seconds=exchange: seconds, remedies=[larger])).helps
+        found = findings(asked(lambda workers, seconds=exchange: seconds), larger).helps
         assert [one.change for one in found] == told
         assert all(one.speed_up == pytest.approx(8 / 4) for one in found)
 
@@ -251,14 +247,17 @@ class Served(ByHand):
             raise UsageError(f"{case.servers} servers do not fit")
         if case.change == AS_DESCRIBED:
             case = case.with_link("network", bandwidth=case.servers)
-        return replace(super().step(case), bound="server")
+        return super().step(case)
+
+    def bounds(self, case: Case) -> StepBounds:
+        return StepBounds("server", "bandwidth")
 
 
 def test_more_servers_are_told_only_where_there_is_room_for_them_and_a_run_may_have_them():
     more = ("servers", "4")
     for room, told in ((4, [(more,)]), (3, [])):
         model = Served(exchange=lambda workers: 90.0, room=room)
-        found = findings(asked(model.exchange, model=model, strategies=("ps",), servers=2, remedies=[more]))
+        found = findings(asked(model.exchange, model=model, strategies=("ps",), servers=2), more)
         assert [one.change for one in found.helps] == told
 
 
@@ -322,7 +321,7 @@ def test_money_counts_whole_hosts_and_the_whole_training():
 
 
 def test_a_prediction_is_read_back_as_it_was_written():
-    prediction = predict(offered(lambda workers: 2.0, 9.0))
+    prediction = offered(lambda workers: 2.0, 9.0)
     assert prediction.series[0].findings.helps
     document = json.loads(json.dumps(to_document(prediction)))
     assert from_document(document, Prediction).series == prediction.series
@@ -372,11 +371,11 @@ def test_no_factor_is_found_where_none_is_enough():
         ("0", "out of range"),
         ("1,x", "is no count"),
         ("-3", "is no count"),
-        ("8-2", "runs backwards"),
+        ("8-2", "is no count"),
         ("1-100000", "at most 64"),
-        ("9999999999999999999999", "out of range"),
+        ("9999999999999999999999", "is no count"),
         ("1.5", "is no count"),
-        (",", "names no number"),
+        (",", "at least 1"),
     ],
 )
 def test_nonsense_counts_are_refused(text, says):
@@ -395,16 +394,16 @@ def test_more_workers_than_samples_are_refused():
 
 def test_usual_counts_leave_out_those_that_a_strategy_cannot_do_with():
     words = PredictRequest(model="mlp", device="a100", strategies=("all-reduce", "ps:backup=2"))
-    assert words.counts(10**6, 32) == (4, 8, 16, 32, 64, 128)
-    assert words.counts(3, 32) == (3,)
-    assert replace(words, strategies=("ps:backup=200",)).counts(10**6, 32) == (201,)
+    assert words.counts(10**6) == (4, 8, 16, 32, 64, 128)
+    assert words.counts(3) == (3,)
+    assert replace(words, strategies=("ps:backup=200",)).counts(10**6) == (201,)
     with pytest.raises(UsageError, match="needs at least 3 workers, and this run has 2"):
-        words.counts(2, 32)
-    assert replace(words, workers=(3, 4)).counts(10**6, 32) == (3, 4)
+        words.counts(2)
+    assert replace(words, workers=(3, 4)).counts(10**6) == (3, 4)
 
 
-PLAIN = SyncPattern()
-SERVED = SyncPattern(served=True)
+PLAIN = (False, 0.0)
+SERVED = (True, 0.0)
 
 
 def alike(link: Link, per_host: int):
@@ -413,12 +412,12 @@ def alike(link: Link, per_host: int):
 
 def test_hosts_fill_in_order_and_the_last_is_partly_used():
     layout = alike(Link(bandwidth=1e9, latency=0.0), 4)
-    assert [host.workers for host in layout(10, PLAIN).hosts] == [4, 4, 2]
-    assert [host.workers for host in layout(3, PLAIN).hosts] == [3]
+    assert [host.workers for host in layout(10, *PLAIN).hosts] == [4, 4, 2]
+    assert [host.workers for host in layout(3, *PLAIN).hosts] == [3]
 
 
 def test_a_hundred_thousand_hosts_are_two_groups():
-    assert [group.count for group in alike(Link(bandwidth=1e9, latency=0.0), 4)(400_003, PLAIN).groups] == [
+    assert [group.count for group in alike(Link(bandwidth=1e9, latency=0.0), 4)(400_003, *PLAIN).groups] == [
         100_000,
         1,
     ]
@@ -432,8 +431,8 @@ def test_a_described_cluster_gives_its_first_workers_and_keeps_its_servers():
         Host(name="c", link=link, workers=2),
     )
     layout = first_workers(Cluster.of(hosts))
-    assert [(host.name, host.workers) for host in layout(1, SERVED).hosts] == [("a", 1), ("b", 0)]
-    assert [host.name for host in layout(4, PLAIN).hosts] == ["a", "c"], "no worker sends to servers"
+    assert [(host.name, host.workers) for host in layout(1, *SERVED).hosts] == [("a", 1), ("b", 0)]
+    assert [host.name for host in layout(4, *PLAIN).hosts] == ["a", "c"], "no worker sends to servers"
 
 
 def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_none():
@@ -449,7 +448,7 @@ def test_a_host_that_only_keeps_servers_is_no_second_host_of_workers_that_have_n
     case = Case(strategy="all-reduce", workers=2, batch=8, samples=16)
     faster = case.with_link("inside", bandwidth=4.0)
     assert model.step(faster).seconds < model.step(case).seconds
-    assert model.explain(faster).link == "inside"
+    assert model.bounds(faster).link == "inside"
     other = case.with_link("network", bandwidth=100.0, latency=0.0)
     assert model.step(other).seconds == model.step(case).seconds, "nothing crosses it"
 
@@ -497,9 +496,9 @@ def test_workers_of_a_measured_machine_talk_as_it_was_measured_and_compute_in_co
         name="here", made="now", versions={}, machine={}, device={}, links=links, contention=(1.0, 1.5)
     )
     layout = one_machine(profile)
-    (host,) = layout(2, PLAIN).hosts
+    (host,) = layout(2, *PLAIN).hosts
     assert (host.workers, host.inside.bandwidth, host.contention) == (2, 1e9, (1.0, 1.5))
-    assert layout(2, SERVED).hosts[0].inside.bandwidth == 2e9
+    assert layout(2, *SERVED).hosts[0].inside.bandwidth == 2e9
 
 
 def measured_across(*names: str) -> Profile:
@@ -515,11 +514,11 @@ def measured_across(*names: str) -> Profile:
 
 def test_workers_on_several_measured_machines_talk_over_the_network_that_was_measured():
     layout = equal_machines(measured_across("network", "wire", "memory"), 2)
-    cluster = layout(3, PLAIN)
+    cluster = layout(3, *PLAIN)
     assert [host.workers for host in cluster.hosts] == [2, 1]
     assert {(host.link.bandwidth, host.inside.bandwidth) for host in cluster.hosts} == {(1e8, 3e8)}
     assert cluster.hosts[0].contention == (1.0, 1.5)
-    assert layout(3, SERVED).hosts[0].link.bandwidth == 2e8, "messages have a fit of their own"
+    assert layout(3, *SERVED).hosts[0].link.bandwidth == 2e8, "messages have a fit of their own"
 
 
 def test_a_profile_of_several_hosts_puts_a_worker_on_each():
@@ -564,11 +563,5 @@ def test_what_is_guessed_is_said_beside_the_interval():
 def test_only_numbers_that_were_asked_about_are_told_to_who_waits():
     told: list[str] = []
     asking = asked(lambda workers: 0.5)
-    predict(Pricing(asking.request, asking.model, progress=told.append))
+    predict(Pricing(asking.model, told.append))
     assert {one.rpartition(", ")[2] for one in told} == {"1 worker", "2 workers", "4 workers"}
-
-
-def test_a_disturbed_measurement_is_told_as_the_rest_of_a_sentence():
-    told = as_clause("Other processes used 1.0 of 2 cores on a: times are longer.")
-    assert told == "; other processes used 1.0 of 2 cores on a: times are longer"
-    assert as_clause("") == ""

@@ -11,7 +11,7 @@ from paceline.cli.main import main
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter
-from paceline.studies.calibrate.quiet import CalibrationObserver, QuietMachine
+from paceline.studies.calibrate.quiet import QuietMachine
 from paceline.studies.predict.compute import BatchTraces, NominalDevice, by_profile
 
 LOAD = HostLoad(host="here", cores=2, wanted=1, others=0.0)
@@ -31,25 +31,17 @@ class Stated:
         return replace(LOAD, others=next(self._others, 0.0))
 
 
-class Heard(CalibrationObserver):
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def noted(self, sentence: str) -> None:
-        self.said.append(sentence)
-
-
-def machine(*others: float, busy: bool = False, patience: float = 5.0) -> tuple[QuietMachine, Heard]:
-    heard = Heard()
+def machine(*others: float, busy: bool = False, patience: float = 5.0) -> tuple[QuietMachine, list[str]]:
+    said: list[str] = []
     meter = cast("LoadMeter", Stated(*others))
-    return QuietMachine(meter, heard, busy=busy, patience=patience, window=0.0), heard
+    return QuietMachine(meter, said.append, busy=busy, patience=patience, window=0.0), said
 
 
 def test_it_waits_until_nothing_else_computes_and_says_so() -> None:
-    found, heard = machine(0.9, 0.9, 0.0)
+    found, said = machine(0.9, 0.9, 0.0)
     assert found.lost == 2.0
-    assert len(heard.said) == 1
-    assert "other processes use 0.9 of 2 cores on here" in heard.said[0]
+    assert len(said) == 1
+    assert "other processes use 0.9 of 2 cores on here" in said[0]
 
 
 def test_what_was_disturbed_is_measured_again() -> None:
@@ -71,10 +63,10 @@ def test_it_gives_up_and_names_the_amount() -> None:
 
 
 def test_a_busy_machine_that_is_accepted_is_not_waited_for_and_told() -> None:
-    found, heard = machine(0.8, 0.6, busy=True)
+    found, said = machine(0.8, 0.6, busy=True)
     found.measure(lambda: None)
     found.measure(lambda: None)
-    assert not heard.said
+    assert not said
     assert found.disturbance.startswith("Other processes used 0.7 of 2 cores on here during the measurement")
 
 
@@ -94,4 +86,4 @@ def test_predictions_by_a_marked_profile_say_so() -> None:
     machine = {"threads": 2, DISTURBED: "Other processes used 0.9 of 2 cores."}
     profile = Profile(name="here", made="now", versions={}, machine=machine, device={})
     words = by_profile(profile, NominalDevice(), cast("BatchTraces", None)).words
-    assert words.endswith("measured now, 2 threads a worker; other processes used 0.9 of 2 cores")
+    assert words.endswith("measured now, 2 threads a worker. Other processes used 0.9 of 2 cores")

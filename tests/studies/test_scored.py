@@ -1,5 +1,6 @@
 """A prediction beside the record of a run: here the run is virtual too, so both must agree."""
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,9 +15,12 @@ from paceline.records.spans import StepBreakdown
 from paceline.runtimes.virtual.recording import FolderRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.simulate import simulate
-from paceline.studies.predict.score import compare_parts, parts_table
 from paceline.studies.predict.setup import Setup
 from paceline.studies.predict.step import predict_step
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from _score import compare_parts, parts_table
 
 LINK = Link(bandwidth=1e9, latency=1e-4)
 SETUP = Setup(

@@ -85,13 +85,16 @@ def device(
     as_json
         One JSON document instead of text.
     """
-    from paceline.reports.calibrate import ShownCalibration, render_device
+    from paceline.reports.calibrate import render_device
+    from paceline.reports.progress import Screen
     from paceline.studies.calibrate.device import calibrate_device, check_out
 
     _refuse_launcher("device")
     check_out(out)
-    with closing(ShownCalibration()) as observer:
-        profile, found = calibrate_device(seconds, threads, name, observer=observer, busy=busy)
+    with closing(Screen(sys.stderr)) as screen:
+        profile, found = calibrate_device(
+            seconds, threads, name, show=screen.count_down, note=screen.note, busy=busy
+        )
     return _write(profile, out, {"device": asdict(found)}, render_device(found), as_json)
 
 

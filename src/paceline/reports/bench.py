@@ -70,7 +70,6 @@ class BenchReport:
 
 
 def header(settings: BenchSettings) -> list[str]:
-    """What is measured, in two lines."""
     request, hosts = settings.request, len(settings.hosts)
     fit = f"as many timed calls as fit {show_seconds(request.cell_seconds)} a cell"
     calls = f"{request.repeats} timed calls a cell" if request.repeats else fit
@@ -93,7 +92,6 @@ def row(cell: Cell) -> str:
 
 
 def conclusion(cells: Sequence[Cell], ending: Ending) -> str:
-    """The last sentence."""
     if ending == "interrupted":
         return f"interrupted after {len(cells)} rows"
     if wrong := [f"{cell.what} at {show_bytes(cell.size)}" for cell in cells if not cell.right]:

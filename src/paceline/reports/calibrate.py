@@ -1,34 +1,20 @@
 """A calibration as people read it: the answer, its error, what was found, and what to type next."""
 
-import sys
 from collections.abc import Iterator, Sequence
 from math import exp
 from pathlib import Path
 
-from paceline.reports.progress import Screen
 from paceline.reports.scenarios import exact_seconds
 from paceline.reports.scenarios import table as aligned
 from paceline.reports.text import counted
 from paceline.studies.calibrate.device_fit import DeviceFit
 from paceline.studies.calibrate.link_fit import ContentionFit
-from paceline.studies.calibrate.quiet import CalibrationObserver
 from paceline.studies.calibrate.record import RecordFit
 from paceline.studies.calibrate.table import Forecast, TableFit
 from paceline.units import show_bytes, show_rate, show_seconds
 
 
-class ShownCalibration(CalibrationObserver):
-    """Progress on stderr: a bar on a terminal, a line at intervals elsewhere."""
-
-    def __init__(self) -> None:
-        screen = Screen(sys.stderr, sys.stderr)
-        self.progressed = screen.count_down  # type: ignore[method-assign]
-        self.noted = screen.note  # type: ignore[method-assign]
-        self.close = screen.close
-
-
 def render_profile(path: Path, replaced: str | None) -> str:
-    """Where the profile was written, and in place of what."""
     size = show_bytes(path.stat().st_size)
     return f"written: {path} ({size}{f', in place of {replaced}' if replaced else ''})"
 
@@ -82,7 +68,6 @@ def render_links(found: ContentionFit, path: Path) -> Iterator[str]:
 
 
 def render_fits(fits: Sequence[TableFit], model: str) -> Iterator[str]:
-    """The fit that suits the rest best, or what they agree on; then all of them, point by point."""
     best, shown = fits[0], _merged(fits)
     rows = [
         [

@@ -41,7 +41,6 @@ def bar(share: float, width: int, blocks: bool) -> str:
 
 
 def can_draw(stream: TextIO) -> bool:
-    """Whether the stream's encoding has the block characters."""
     try:
         EIGHTHS.encode(stream.encoding or "utf-8")
     except (LookupError, UnicodeEncodeError):

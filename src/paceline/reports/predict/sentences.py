@@ -210,7 +210,9 @@ def _last_step(series: StrategyPrediction) -> str:
 def _winners(prediction: Prediction) -> str:
     """Which strategy is fastest, by ranges of worker counts, and where none is as fast as one worker."""
     counts = prediction.workers
-    best = [prediction.fastest(place) for place in range(len(counts))]
+    best = [
+        max(prediction.series, key=lambda series: series.rows[place].rate) for place in range(len(counts))
+    ]
     ranges: list[tuple[str, int, int]] = []
     for count, series in zip(counts, best, strict=True):
         if ranges and ranges[-1][0] == series.strategy:

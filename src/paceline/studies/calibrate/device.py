@@ -1,6 +1,7 @@
 """Calibrate what computes here: random networks until the time is up, then the fit, then the profile."""
 
 import socket
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -25,7 +26,7 @@ from paceline.studies.calibrate.measure import (
     measure_page,
 )
 from paceline.studies.calibrate.networks import MOST_WORK, draw_network
-from paceline.studies.calibrate.quiet import WINDOW, CalibrationObserver, QuietMachine
+from paceline.studies.calibrate.quiet import WINDOW, QuietMachine
 
 USUAL_SECONDS = 180.0
 LEAST_SECONDS, MOST_SECONDS = 2.0, 3600.0
@@ -44,13 +45,15 @@ def calibrate_device(
     threads: int | None = None,
     name: str | None = None,
     *,
-    observer: CalibrationObserver,
+    show: Callable[[float, str], None],
+    note: Callable[[str], None],
     busy: bool = False,
 ) -> tuple[Profile, DeviceFit]:
     """Measure for so many seconds, fit, which takes a few seconds more, and make a new profile of this machine.
 
     None is the usual time, number of threads or host name. Waits until nothing else computes, measures again what was
-    disturbed, and raises RunFailed where that takes too long; unless a ``busy`` machine is accepted.
+    disturbed, and raises RunFailed where that takes too long; unless a ``busy`` machine is accepted. ``show`` gets the
+    share that is done, and the rest in words.
     """
     seconds, threads = USUAL_SECONDS if seconds is None else seconds, check_threads(threads)
     if not LEAST_SECONDS <= seconds <= MOST_SECONDS:
@@ -61,10 +64,10 @@ def calibrate_device(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        quiet = QuietMachine(LoadMeter(wanted=threads), observer, busy=busy)
+        quiet = QuietMachine(LoadMeter(wanted=threads), note, busy=busy)
         limits, page = quiet.measure(lambda: (measure_limits(), measure_page()))
-        networks, layers = _measure_networks(seconds, observer, quiet)
-        observer.noted(f"fitting the times of {len(networks)} networks, which takes some seconds more")
+        networks, layers = _measure_networks(seconds, show, quiet)
+        note(f"fitting the times of {len(networks)} networks, which takes some seconds more")
         device, found = fit_device(networks, layers, limits, page)
     finally:
         torch.set_num_threads(before)
@@ -74,9 +77,8 @@ def calibrate_device(
 
 
 def _measure_networks(
-    seconds: float, observer: CalibrationObserver, quiet: QuietMachine
+    seconds: float, show: Callable[[float, str], None], quiet: QuietMachine
 ) -> tuple[Measured, Measured]:
-    """Random networks and single layers, as many as there is time for, a few at a time."""
     begun = monotonic() - quiet.lost
     networks: Measured = []
     layers: Measured = []
@@ -87,7 +89,7 @@ def _measure_networks(
             few, single = quiet.measure(partial(_measure_few, len(networks), len(layers), seconds >= 30))
             networks += few
             layers += single
-            observer.progressed(min(1.0, spent / seconds), f"{len(networks)} networks")
+            show(min(1.0, spent / seconds), f"{len(networks)} networks")
     return networks, layers
 
 
@@ -118,13 +120,11 @@ def check_threads(threads: int | None) -> int:
 
 
 def check_out(out: Path) -> None:
-    """Refuse a place where no profile can be written, before minutes are spent on measuring."""
     if out.is_dir() or not out.parent.is_dir():
         raise UsageError(f"{out} is a folder, or lies in none; give a file, for example {DEFAULT_PATH}")
 
 
 def make_profile(device: FittedDevice, threads: int, name: str | None) -> Profile:
-    """A profile of the device alone, on this machine."""
     here = environment()
     machine = {part: here[part] for part in ("cpu", "cores", "usable_cores", "memory_bytes", "platform")}
     return Profile(
@@ -137,7 +137,6 @@ def make_profile(device: FittedDevice, threads: int, name: str | None) -> Profil
 
 
 def mark_disturbed(profile: Profile, disturbed: str) -> Profile:
-    """The profile, which says so where a part of it was measured while something else computed."""
     return replace(profile, machine={**profile.machine, DISTURBED: disturbed}) if disturbed else profile
 
 

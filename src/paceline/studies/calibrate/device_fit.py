@@ -93,7 +93,6 @@ class DeviceFit:
 def fit_device(
     networks: Sequence[MeasuredNetwork], layers: Sequence[MeasuredNetwork], limits: DevicePeaks, page: float
 ) -> tuple[FittedDevice, DeviceFit]:
-    """Fit everything; raises RunFailed where too many measurements are impossible."""
     measured = _at_usual_pace([*networks, *layers])
     points, dropped = _points(measured, limits, page)
     if not points or dropped > 0.2 * (len(points) + dropped):
@@ -121,7 +120,6 @@ def fit_device(
 
 
 def _at_usual_pace(measured: Sequence[MeasuredNetwork]) -> list[MeasuredNetwork]:
-    """The times as they would be if the machine had always been as fast as it usually was."""
     usual, found = median(one.pace for one in measured), []
     for one in measured:
         factor = (usual / one.pace) ** PACE
@@ -183,7 +181,6 @@ def _fit(
 
 
 def _fit_points(points: Sequence[CurvePoint], limits: DevicePeaks) -> tuple[FittedCurve, np.ndarray]:
-    """The curve of an operator, and by how much each point is off the curve through all others."""
     places, values, reach = _arrays(points, limits)
     # A call of a few microseconds is measured less exactly than one of milliseconds, and matters less.
     doubts = np.clip((TYPICAL / np.array([point.seconds for point in points])) ** 0.5, 0.25, 4.0)
@@ -197,7 +194,6 @@ def _fit_points(points: Sequence[CurvePoint], limits: DevicePeaks) -> tuple[Fitt
 
 
 def _some(points: list[CurvePoint], most: int) -> list[CurvePoint]:
-    """At most so many, longer calls rather than shorter ones."""
     if len(points) <= most:
         return points
     weights = np.array([point.seconds for point in points]) ** 0.3
@@ -212,7 +208,6 @@ def _arrays(points: Sequence[CurvePoint], limits: DevicePeaks) -> tuple[np.ndarr
 
 
 def _joint_curve(operators: Sequence[Sequence[CurvePoint]], limits: DevicePeaks) -> FittedCurve:
-    """One for all of some operators, each of which has the same weight."""
     random = Random(0)  # noqa: S311
     most = max(2, USUAL_POINTS // len(operators))
     some = [point for found in operators for point in random.sample(found, min(most, len(found)))]

@@ -44,7 +44,6 @@ class ImageNetwork:
         return self.random.random() < share
 
     def convolve(self) -> None:
-        """Add convolutions with their usual norm and activation, if they fit."""
         chance = self.random.random()
         fits = (chance < 0.08 and self._upsample()) or (chance > 0.94 and self._invert())
         if fits or (found := self._draw_convolution()) is None:
@@ -56,7 +55,6 @@ class ImageNetwork:
             self._add(layer, layer.out_channels, sides)
 
     def pool(self) -> None:
-        """Add a pooling layer, if the images are large enough."""
         if min(self.sides) < 5:
             return
         kind = self.random.choice((nn.MaxPool2d, nn.MaxPool2d, nn.AvgPool2d))
@@ -78,7 +76,6 @@ class ImageNetwork:
         return nn.Sequential(*self.layers, nn.Linear(features, classes))
 
     def _upsample(self) -> bool:
-        """Add a transposed convolution; whether it fits."""
         outputs = max(4, round(self.channels * self.random.choice((0.25, 0.5, 0.5, 1))))
         kernel, padding = self.random.choice(((2, 0), (2, 0), (4, 1), (3, 1)))
         stride = self.random.choice((1, 2)) if kernel == 3 else 2
@@ -92,7 +89,6 @@ class ImageNetwork:
         return fits
 
     def _invert(self) -> bool:
-        """Add some inverted blocks; whether they fit."""
         kernel, wider = self.random.choice((3, 5, 7, 7)), self.random.choice((2, 4))
         fits = min(self.sides) >= 2 and self.channels >= 8 and wider * self.elements <= MOST_ELEMENTS / 2
         fits = fits and 2.0 * self.elements * self.channels * wider <= self.work
@@ -136,7 +132,6 @@ class ImageNetwork:
         return outputs, 1
 
     def _add(self, layer: nn.Module, channels: int, sides: list[int]) -> None:
-        """Add a layer, and the norm and the activation that usually follow it."""
         self.layers.append(layer)
         self.channels, self.sides = channels, sides
         chance = self.random.random()
@@ -156,7 +151,6 @@ class ImageNetwork:
             self.layers.append(nn.Dropout(0.1))
 
     def _branch(self, layer: nn.Conv2d) -> None:
-        """Add the convolution with a shortcut where channels allow it, or with a second branch beside it."""
         if layer.out_channels == self.channels and self._chance(0.5):
             self.layers.append(Shortcut(layer))
         else:
@@ -168,7 +162,6 @@ class ImageNetwork:
 def draw_images(
     random: Random, samples: int, work: float, classes: int
 ) -> tuple[nn.Module, tuple[int, int, int]]:
-    """A network and the shape of its images; no layer's forward takes more than ``work`` operations."""
     channels = random.choice((1, 3, 0, 0, 0, 0))
     fitting = [side for side in SIDES if samples * (channels or 64) * side * side <= MOST_ELEMENTS / 2]
     side = random.choice(fitting or SIDES[:1])

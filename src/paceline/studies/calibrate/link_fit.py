@@ -86,7 +86,6 @@ def fit_wire(line: AlphaBeta, measured: Sequence[tuple[float, float]], workers: 
 
 
 def _link_fit(name: str, link: Link, off: Sequence[float], workers: int) -> LinkFit:
-    """``off`` is the logarithm of (measured / predicted) of each measurement."""
     return LinkFit(
         name=name,
         bandwidth=link.bandwidth,

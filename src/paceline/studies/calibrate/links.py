@@ -67,7 +67,6 @@ one worker, on all with a barrier after each step ("short") or after many ("long
 
 
 def check_profile(path: Path, out: Path) -> None:
-    """Refuse, before anything is measured, a profile that links cannot be added to."""
     if usual_threads() != 1:
         raise UsageError(
             f"{VARIABLE}={usual_threads()} does not go with links, which are measured with one thread each; unset it"
@@ -161,7 +160,6 @@ class _LinkProbe:
         )
 
     def _wire(self, rounds: int) -> LinkFit | None:
-        """What a message between two hosts takes, with nothing else under way and no part of an all-reduce."""
         if "network" not in self._links:
             return None
         points = Prober(self._group, rounds * self._turn).exchange("across", self._group.first_of_each_host())
@@ -291,7 +289,6 @@ class _AveragingStep(TrainingStep):
 
 
 def _bucket_bytes(flat: Flat) -> tuple[int, ...]:
-    """What is all-reduced in a step, one after the other."""
     element = flat.grad_storage.element_size()
     sizes = [parameter.numel() for parameter in flat.parameters]
     buckets = plan_buckets(sizes, element, MEAN.first_bucket, MEAN.bucket)

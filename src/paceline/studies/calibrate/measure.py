@@ -106,7 +106,6 @@ def measure(subject: Traceable | Job, samples: int, *, whole: bool) -> MeasuredN
 
 
 def _whole_step(subject: Traceable | Job, samples: int, repeats: int, pace: float) -> StepBreakdown:
-    """The medians of a step's parts, as they would be at this pace."""
     step = TrainingStep(subject, samples)
     step.run()
     before = _pace()
@@ -123,7 +122,6 @@ def _pace() -> float:
 
 
 def _typical(calls: tuple[tuple[Operator, float], ...]) -> TimedOperator:
-    """The medians of an operator's runs."""
     times = [seconds for _, seconds in calls]
     pages = [seconds.faults for seconds in times if isinstance(seconds, _FaultedSeconds)]
     return TimedOperator(calls[0][0], median(times), median(pages))

@@ -69,7 +69,6 @@ def _dense(random: Random, samples: int, work: float) -> Drawn:
 
 
 def _tokens(random: Random, samples: int, work: float) -> Drawn:
-    """A transformer."""
     heads, length = random.choice((1, 2, 4, 6, 8)), log_uniform(random, 8, 512)
     width = heads * max(8, round(log_uniform(random, 32, 768) / heads / 8) * 8)
     blocks, causal, wider = random.randint(1, 3), random.random() < 0.7, random.choice((2, 4, 4))

@@ -18,16 +18,6 @@ REMEDY = "stop them and calibrate again, or allow a busy machine, which marks th
 T = TypeVar("T")
 
 
-class CalibrationObserver:
-    """What is shown of a calibration while it runs; this one shows nothing."""
-
-    def progressed(self, done: float, words: str) -> None:
-        """The share that is done."""
-
-    def noted(self, sentence: str) -> None:
-        """Worth saying at once, such as what is waited for."""
-
-
 class QuietMachine:
     """Runs measurements until nothing has disturbed them; gives up when its patience is at an end.
 
@@ -37,16 +27,15 @@ class QuietMachine:
     def __init__(
         self,
         meter: LoadMeter,
-        observer: CalibrationObserver,
+        note: Callable[[str], None],
         *,
         busy: bool = False,
         patience: float = PATIENCE,
         window: float = WINDOW,
     ) -> None:
-        self._meter, self._observer, self._busy = meter, observer, busy
+        self._meter, self._note, self._busy = meter, note, busy
         self._patience, self._window = patience, window
         self.lost = 0.0
-        """Seconds so far."""
         self._loads: list[tuple[float, HostLoad]] = []
         if not busy:
             self._wait()
@@ -83,7 +72,7 @@ class QuietMachine:
             self._lose(self._meter.seconds, load)
             if time.monotonic() - said >= REMIND:
                 said = time.monotonic()
-                self._observer.noted(
+                self._note(
                     f"waiting for a quiet machine, for up to {self._patience - self.lost:.0f} s more: other processes "
                     f"use {load.words}"
                 )

@@ -40,7 +40,6 @@ class RecordFit:
 
     @property
     def error(self) -> float:
-        """By how much the predicted step was longer, as a share."""
         return sum(self.predicted.values()) / sum(self.measured.values()) - 1
 
     def to_json(self) -> dict[str, Any]:
@@ -74,7 +73,6 @@ def calibrate_by_record(
 
 
 def plain_device() -> FittedDevice:
-    """A device of which nothing is known but that it computes and moves."""
     usual: dict[Phase, Overhead] = {phase: Overhead() for phase in PHASES}
     return FittedDevice(
         limits=PLAIN, peak=PLAIN.flops, curves={}, kinds={}, overheads=usual, spread=PLAIN_SPREAD
@@ -82,7 +80,6 @@ def plain_device() -> FittedDevice:
 
 
 def _correct(device: FittedDevice, folder: RunFolder) -> tuple[FittedDevice, RecordFit]:
-    """The device with each phase as long as it was in the run, and its error before."""
     check_alone(folder)
     typical, samples, _ = typical_step(folder)
     subject = traceable_of_job(read_run(folder).settings.job)

@@ -58,12 +58,10 @@ class EpochTable:
         return -(-self.samples // (point.workers * point.batch))
 
     def alone(self, batch: int) -> float:
-        """One worker's epoch with this batch."""
         return self.epochs[TablePoint(1, batch)]
 
     @property
     def together(self) -> list[TablePoint]:
-        """The points of more than one worker, in order."""
         return sorted(point for point in self.epochs if point.workers > 1)
 
     def compute(self, point: TablePoint) -> float:
@@ -107,7 +105,6 @@ def table_of(reader: Reader) -> EpochTable:
 
 
 def _read_row(reader: Reader, epochs: dict[TablePoint, float]) -> None:
-    """The epochs of one number of workers."""
     reader.need("workers = 2", "batch = [32, 128]", 'epoch = ["30.38 s", "12.82 s"]')
     workers = reader.whole("workers", 0, least=1)
     batches = [one.whole(key, 0, least=1) for one, key in reader.items("batch")]
@@ -135,7 +132,6 @@ class Forecast(NamedTuple):
 
     @property
     def error(self) -> float | None:
-        """Predicted over measured, less one."""
         return None if self.measured is None else self.seconds / self.measured - 1
 
 
@@ -155,7 +151,6 @@ class TableFit:
 
     @property
     def errors(self) -> list[float]:
-        """Of the points that were measured."""
         return [point.error for point in self.points if point.error is not None]
 
     @property

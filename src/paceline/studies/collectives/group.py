@@ -85,7 +85,6 @@ class BenchGroup:
         return times
 
     def agree(self, right: bool) -> bool:
-        """Whether it is right on all ranks."""
         return not self.slowest([float(not right)])[0]
 
     def first_of_each_host(self) -> list[int]:
@@ -126,12 +125,10 @@ def timed_in_turn(
 
 
 def calls_within(budget: float, once: float) -> int:
-    """How many calls fit into so many seconds."""
     return max(FEWEST_CALLS, min(MOST_CALLS, int(budget / max(once, 1e-9))))
 
 
 def quartiles(times: Sequence[float]) -> tuple[float, float]:
-    """The first and the third."""
     if len(times) < 2:
         return times[0], times[0]
     low, _, high = quantiles(times, n=4, method="inclusive")

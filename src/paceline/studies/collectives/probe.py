@@ -115,7 +115,6 @@ class Prober:
         return [(size, seconds / EXCHANGES) for size, seconds in times.items()]
 
     def _reduce(self, operation: Operation, dtype: torch.dtype) -> float:
-        """Seconds a byte to combine what has arrived with what is held."""
         held, came = (torch.zeros(16, REDUCED // dtype.itemsize, dtype=dtype) for _ in range(2))
 
         def combine() -> None:
@@ -220,7 +219,6 @@ def _link(line: AlphaBeta | None, at_once: int) -> Link:
 
 
 def _sentences(found: ProbeResult) -> list[str]:
-    """Each figure and how it was measured."""
     links = {"between hosts": found.across, "inside a host": found.inside}
     sentences = [
         f"{where}: {show_seconds(line.latency)} a message and {show_rate(1 / max(line.byte_seconds, QUICKEST))} each "

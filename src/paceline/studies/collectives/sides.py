@@ -45,7 +45,6 @@ def build_sides(
 
 
 def reducer(name: str, group: BenchGroup, operation: Operation) -> Callable[[Tensor], object]:
-    """A backend's own all-reduce, or a schedule over Gloo."""
     if name not in (GLOO, SHM, ELSEWHERE):
         scheduled = Reducer(build_schedule(name, group.hosts), group.rank, TorchTransport())
         return lambda tensor: scheduled.all_reduce(tensor, operation)

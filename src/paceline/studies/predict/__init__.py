@@ -4,19 +4,19 @@
 """
 
 import platform
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
+from pathlib import Path
 
 import torch
 
 from paceline import __version__
-from paceline.studies.predict.findings import Finder
+from paceline.studies.predict.findings import Finder, find_remedies, find_roomier
 from paceline.studies.predict.model import find_model
 from paceline.studies.predict.paleo import find_paleo_model
-from paceline.studies.predict.prediction import Basis, Prediction, StrategyPrediction
-from paceline.studies.predict.pricing import FOREIGN, Pricing, Progress, guessed_share, longest, silent
-from paceline.studies.predict.remedies import find_remedies, find_roomier
+from paceline.studies.predict.prediction import Prediction, Setting, StrategyPrediction
+from paceline.studies.predict.pricing import FOREIGN, Pricing, Progress, guessed_share, longest
 from paceline.studies.predict.request import PredictRequest
 
 __all__ = ["PredictRequest", "Prediction", "predict"]
@@ -25,7 +25,9 @@ LEAST_SHARE = 0.001
 """Of computing: a smaller share that is guessed is not mentioned."""
 
 
-def predict(request: PredictRequest, *, modules: bool = False, progress: Progress = silent) -> Prediction:
+def predict(
+    request: PredictRequest, *, modules: bool = False, progress: Progress = lambda _: None
+) -> Prediction:
     """Price every strategy at every number of workers, and say what follows.
 
     With ``modules``, also where the step of one worker goes. Deterministic but for the time it was made at; nothing is
@@ -33,31 +35,48 @@ def predict(request: PredictRequest, *, modules: bool = False, progress: Progres
     """
     progress("reading")
     if request.cost_model == "paleo":
-        return price_request(Pricing(request, find_paleo_model(request), progress=progress), modules=modules)
-    model = find_model(request)
-    pricing = Pricing(
-        request, model, remedies=find_remedies(model), roomier=find_roomier(model), progress=progress
-    )
-    return price_request(pricing, modules=modules)
+        prediction = price_request(Pricing(find_paleo_model(request), progress), modules=modules)
+    else:
+        model = find_model(request)
+        remedies, roomier = tuple(find_remedies(model)), tuple(find_roomier(model))
+        prediction = price_request(Pricing(model, progress), remedies, roomier, modules=modules)
+    given = {name: value for name, value in asdict(request).items() if value is not None}
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    return replace(prediction, settings=settings)
 
 
-def price_request(pricing: Pricing, *, modules: bool = False) -> Prediction:
-    """The same for a cost model that is given."""
-    request, model = pricing.request, pricing.model
-    series = tuple(_series(pricing, strategy) for strategy in model.strategies)
-    first = pricing.case(model.strategies[0], pricing.workers[0])
-    unmeasured = model.cost(first.batch).unmeasured
+def price_request(
+    pricing: Pricing,
+    remedies: Sequence[Setting] = (),
+    roomier: Sequence[Setting] = (),
+    *,
+    modules: bool = False,
+) -> Prediction:
+    """The same for a cost model that is given, with the changes that are tried."""
+    model = pricing.model
+    series = []
+    for strategy in model.strategies:
+        rows = tuple(pricing.row(strategy, workers) for workers in pricing.workers)
+        findings = Finder(pricing, strategy, remedies, roomier).findings() if model.explains else None
+        series.append(StrategyPrediction(strategy=strategy, rows=rows, findings=findings))
+    unmeasured = model.cost(pricing.case(model.strategies[0], pricing.workers[0]).batch).unmeasured
+    basis, share = model.basis, guessed_share(unmeasured)
+    if share >= LEAST_SHARE:
+        words = (
+            f"; {100 * share:.0f} % of computing is guessed, of operators that may take {FOREIGN:g} times as long, so "
+            f"that all of computing may take {longest(unmeasured):.2g} times as long"
+        )
+        basis = replace(basis, interval=basis.interval + words)
     return Prediction(
         name=model.title,
-        parameters=model.parameters(),
-        scaling=request.scaling,
+        parameters=model.parameters,
+        scaling=pricing.request.scaling,
         batch=pricing.batch,
         cost_model=model.name,
-        basis=_with_guesses(model.basis, unmeasured),
-        series=series,
+        basis=basis,
+        series=tuple(series),
         unmeasured=unmeasured,
-        modules=model.modules(pricing.batch) if modules else (),
-        settings=request.to_json(),
+        modules=model.modules() if modules else (),
         versions={
             "paceline": __version__,
             "torch": str(torch.__version__),
@@ -65,21 +84,3 @@ def price_request(pricing: Pricing, *, modules: bool = False) -> Prediction:
         },
         made=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
     )
-
-
-def _series(pricing: Pricing, strategy: str) -> StrategyPrediction:
-    rows = tuple(pricing.row(strategy, workers) for workers in pricing.workers)
-    findings = Finder(pricing, strategy).findings() if pricing.model.explains else None
-    return StrategyPrediction(strategy=strategy, rows=rows, findings=findings)
-
-
-def _with_guesses(basis: Basis, unmeasured: Mapping[str, float]) -> Basis:
-    """Say by how much the interval is wider for operators without a measured relative."""
-    share = guessed_share(unmeasured)
-    if share < LEAST_SHARE:
-        return basis
-    words = (
-        f"; {100 * share:.0f} % of computing is guessed, of operators that may take {FOREIGN:g} times as long, so that "
-        f"all of computing may take {longest(unmeasured):.2g} times as long"
-    )
-    return replace(basis, interval=basis.interval + words)

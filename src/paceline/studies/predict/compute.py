@@ -1,8 +1,7 @@
 """Where compute times come from: a data sheet, a measured machine, or the job's own step; traces by batch size."""
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, fields, replace
-from math import exp
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from types import MappingProxyType
 from typing import Any
 
@@ -12,7 +11,7 @@ from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
 from paceline.costs.recorded import RecordedStep, recorded_jitter, typical_step
 from paceline.costs.roofline import TORCH, WIDTHS, Roofline
-from paceline.costs.trace.operator import Operator
+from paceline.costs.trace.operator import PHASES, Operator
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of, traceable_of_job
@@ -27,6 +26,19 @@ from paceline.studies.predict.request import PredictRequest
 
 SMALLEST = 2
 """A batch of one is a special case to some operators, so no line is drawn through it."""
+
+MEASURED_SPREAD = 0.05
+"""Of a measured step: standard deviation of the logarithm over repeated runs."""
+
+PRECISIONS = MappingProxyType(
+    {
+        TORCH: "FP32 with TF32 tensor cores in convolutions",
+        "fp32": "FP32",
+        "tf32": "TF32 tensor cores in convolutions and matrix products",
+        "fp16": "FP16 mixed precision",
+        "bf16": "BF16 mixed precision",
+    }
+)
 
 
 class BatchTraces:
@@ -44,14 +56,12 @@ class BatchTraces:
 
     def trace(self, samples: int) -> Trace:
         if samples not in self._found:
-            self._found[samples] = self._between(samples) or self._make(samples)
+            largest = max(self._made, default=0)
+            between = None
+            if SMALLEST < samples < largest:
+                between = interpolate(self._make(SMALLEST), self._make(largest), samples)
+            self._found[samples] = between or self._make(samples)
         return self._found[samples]
-
-    def _between(self, samples: int) -> Trace | None:
-        largest = max(self._made, default=0)
-        if not SMALLEST < samples < largest:
-            return None
-        return interpolate(self._make(SMALLEST), self._make(largest), samples)
 
     def _make(self, samples: int) -> Trace:
         if samples not in self._made:
@@ -63,85 +73,34 @@ def interpolate(small: Trace, large: Trace, samples: int) -> Trace | None:
     """The trace between two others; None where their operators differ."""
     part = (samples - small.samples) / (large.samples - small.samples)
     phases: dict[str, Any] = {}
-    for phase in ("forward", "backward", "apply"):
+    for phase in PHASES:
         ends = getattr(small, phase), getattr(large, phase)
-        if list(map(_identity, ends[0])) != list(map(_identity, ends[1])):
+        kinds = [[(one.name, one.kind, one.module, type(one.shape)) for one in end] for end in ends]
+        if kinds[0] != kinds[1] or small.parameters != large.parameters:
             return None
-        pairs = zip(*ends, strict=True)
-        scale = samples / large.samples
-        phases[phase] = tuple(_operator(one, two, part, scale) for one, two in pairs)
-    if small.parameters != large.parameters:
-        return None
+        phases[phase] = tuple(
+            # The largest tensor is not linear: a weight with a small batch may be an activation with a large one.
+            replace(
+                _interpolated(one, two, part),
+                elements=max(one.elements, round(two.elements * samples / large.samples)),
+            )
+            for one, two in zip(*ends, strict=True)
+        )
     inputs = round(small.inputs + (large.inputs - small.inputs) * part)
     return replace(large, samples=samples, inputs=inputs, **phases)
-
-
-def _identity(operator: Operator) -> tuple[object, ...]:
-    return operator.name, operator.kind, operator.module, type(operator.shape)
-
-
-def _operator(one: Operator, two: Operator, part: float, scale: float) -> Operator:
-    """The largest tensor is not linear: a weight with a small batch may be an activation with a large one."""
-    found: Operator = _interpolated(one, two, part)
-    return replace(found, elements=max(one.elements, round(two.elements * scale)))
 
 
 def _interpolated(one: Any, two: Any, part: float) -> Any:
     """A value of the same form with every number on its line."""
     if one is None or isinstance(one, (bool, str)):
         return one
-    if isinstance(one, int):
-        return round(one + (two - one) * part)
-    if isinstance(one, float):
-        return one + (two - one) * part
+    if isinstance(one, int | float):
+        value = one + (two - one) * part
+        return round(value) if isinstance(one, int) else value
     if isinstance(one, tuple):
         return tuple(_interpolated(*pair, part) for pair in zip(one, two, strict=True))
     names = [field.name for field in fields(one)]
     return type(one)(**{name: _interpolated(getattr(one, name), getattr(two, name), part) for name in names})
-
-
-def module_costs(
-    trace: Trace, seconds: Callable[[Operator], float], mini_batches: int = 1
-) -> tuple[ModuleCost, ...]:
-    """The modules in the order in which forward enters them; the optimizer belongs to none of them."""
-    modules: dict[str, list[Operator]] = {}
-    for operator in (*trace.forward, *trace.backward):
-        modules.setdefault(operator.module, []).append(operator)
-    times = {module: _phases(operators, seconds) for module, operators in modules.items()}
-    whole = sum(map(sum, times.values())) or 1.0
-    return tuple(
-        ModuleCost(
-            module=module or "(model)",
-            kinds=", ".join(dict.fromkeys(operator.kind for operator in operators)),
-            flops=mini_batches * sum(operator.flops for operator in operators),
-            bytes=float(mini_batches * sum(operator.read + operator.written for operator in operators)),
-            forward=mini_batches * times[module][0],
-            backward=mini_batches * times[module][1],
-            share=sum(times[module]) / whole,
-        )
-        for module, operators in modules.items()
-    )
-
-
-def _phases(operators: Iterable[Operator], seconds: Callable[[Operator], float]) -> tuple[float, float]:
-    spent = {"forward": 0.0, "backward": 0.0}
-    for operator in operators:
-        spent[operator.phase] += seconds(operator)
-    return spent["forward"], spent["backward"]
-
-
-MEASURED_SPREAD = 0.05
-"""Of a measured step: standard deviation of the logarithm over repeated runs."""
-
-PRECISIONS = MappingProxyType(
-    {
-        TORCH: "FP32 with TF32 tensor cores in convolutions",
-        "fp32": "FP32",
-        "tf32": "TF32 tensor cores in convolutions and matrix products",
-        "fp16": "FP16 mixed precision",
-        "bf16": "BF16 mixed precision",
-    }
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -155,8 +114,6 @@ class ComputeTimes:
     level: Level
     words: str
     """Where the times are from."""
-    doubt: str
-    """What their spread rests on."""
     device: DeviceModel
     traces: BatchTraces
     accumulate: int = 1
@@ -164,15 +121,25 @@ class ComputeTimes:
     jitter: float = 0.0
     """By how much the steps of one worker vary, where that was recorded."""
     typical: RecordedStep | None = None
+    _costs: dict[int, StepCost] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    @property
+    def spread(self) -> float:
+        return self.device.spread if self.typical is None else MEASURED_SPREAD
 
     def cost(self, samples: int) -> StepCost:
         """A step alone on the device; of a measured step, another batch takes its share of all but the optimizer."""
-        modelled = accumulated(step_cost(self.trace(samples), self.device), self.accumulate)
+        if samples not in self._costs:
+            modelled = accumulated(step_cost(self.trace(samples), self.device), self.accumulate)
+            self._costs[samples] = replace(self._measured(modelled, samples), samples=samples)
+        return self._costs[samples]
+
+    def _measured(self, modelled: StepCost, samples: int) -> StepCost:
         if self.typical is None:
-            return replace(modelled, samples=samples)
+            return modelled
         measured = self.typical.step
         step = replace(measured * (samples / self.typical.samples), apply=measured.apply)
-        return replace(modelled, samples=samples, step=step, spread=MEASURED_SPREAD, unmeasured={})
+        return replace(modelled, step=step, spread=MEASURED_SPREAD, unmeasured={})
 
     def trace(self, samples: int) -> Trace:
         """Of one mini-batch of such a step, and of the optimizer."""
@@ -195,6 +162,27 @@ class ComputeTimes:
         """Seconds that a step computes on another device."""
         return accumulated(step_cost(self.trace(samples), device), self.accumulate).step.compute
 
+    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
+        """The modules in the order in which forward enters them; the optimizer belongs to none of them."""
+        trace = self.trace(batch)
+        seconds, times = self.timed(trace), self.accumulate
+        modules: dict[str, list[Operator]] = {}
+        for operator in (*trace.forward, *trace.backward):
+            modules.setdefault(operator.module, []).append(operator)
+        whole = sum(seconds(operator) for operators in modules.values() for operator in operators) or 1.0
+        return tuple(
+            ModuleCost(
+                module=module or "(model)",
+                kinds=", ".join(dict.fromkeys(one.kind for one in operators)),
+                flops=times * sum(one.flops for one in operators),
+                bytes=float(times * sum(one.read + one.written for one in operators)),
+                forward=times * sum(seconds(one) for one in operators if one.phase == "forward"),
+                backward=times * sum(seconds(one) for one in operators if one.phase == "backward"),
+                share=sum(map(seconds, operators)) / whole,
+            )
+            for module, operators in modules.items()
+        )
+
 
 class NominalDevice:
     """A device with some operations and some bytes a second, to divide a known time by."""
@@ -211,11 +199,11 @@ class NominalDevice:
 
 def find_subject(request: PredictRequest) -> Traceable | Job:
     """What is trained."""
+    if request.times is not None:
+        return traceable_of_job(read_run(RunFolder(request.times)).settings.job)
     if request.job is not None:
         return traceable_of_job(request.job)
-    if request.model is None:
-        assert request.times is not None, "a request that names nothing to train is refused"
-        return traceable_of_job(read_run(RunFolder(request.times)).settings.job)
+    assert request.model is not None, "a request that names nothing to train is refused"
     optimizer = request.optimizer or "sgd"
     return traceable_of(request.model, shape=request.shape, classes=request.classes, optimizer=optimizer)
 
@@ -228,23 +216,21 @@ def find_compute(
     traces: BatchTraces,
 ) -> ComputeTimes:
     """``sheet`` is the device of the catalogue, where there is one."""
+    fitted = None if profile is None else read_fitted(profile.device, str(request.profile))
     if request.times is not None:
-        fitted = None if profile is None else read_fitted(profile.device, str(request.profile))
         return by_run(RunFolder(request.times), fitted or NominalDevice(), traces, subject.accumulate)
     accumulate = request.accumulate or 1
-    if profile is not None:
-        return by_profile(profile, read_fitted(profile.device, str(request.profile)), traces, accumulate)
+    if profile is not None and fitted is not None:
+        return by_profile(profile, fitted, traces, accumulate)
     if sheet is None:
         raise UsageError(
             f"how fast does a worker compute? cluster {request.cluster} names no device of the catalogue for its first "
             "worker; give a device, a profile or the times of a run"
         )
-    device = roofline(request, sheet)
     return ComputeTimes(
         level="catalogue",
         words=f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})",
-        doubt=f"a data sheet misses the real time of a step by a typical factor of {_factor(device.spread)}",
-        device=device,
+        device=roofline(request, sheet),
         traces=traces,
         accumulate=accumulate,
     )
@@ -254,12 +240,13 @@ def by_profile(
     profile: Profile, device: DeviceModel, traces: BatchTraces, accumulate: int = 1
 ) -> ComputeTimes:
     """A machine that was measured; the job was not."""
-    threads = profile.machine.get("threads")
     return ComputeTimes(
         level="calibrated",
-        words=f"profile {profile.name!r}, measured {profile.made}{_threads(threads)}"
-        + as_clause(str(profile.machine.get(DISTURBED, ""))),
-        doubt=f"the profile's own residuals, a typical factor of {_factor(device.spread)}",
+        words=_measured_words(
+            f"profile {profile.name!r}, measured {profile.made}",
+            profile.machine.get("threads"),
+            str(profile.machine.get(DISTURBED, "")),
+        ),
         device=device,
         traces=traces,
         accumulate=accumulate,
@@ -269,18 +256,25 @@ def by_profile(
 def by_run(folder: RunFolder, device: DeviceModel, traces: BatchTraces, accumulate: int = 1) -> ComputeTimes:
     """A job whose step was measured on one worker."""
     typical, host = typical_step(folder), HostRoom.of_run(folder)
-    words = f"the typical step of {folder.path}, {typical.samples} samples"
-    words += _threads(None if host is None else host.threads)
     return ComputeTimes(
         level="profiled",
-        words=words + as_clause(disturbance(recorded_loads(folder), "that run")),
-        doubt=f"a measured step repeats to a typical factor of {_factor(MEASURED_SPREAD)}",
+        words=_measured_words(
+            f"the typical step of {folder.path}, {typical.samples} samples",
+            None if host is None else host.threads,
+            disturbance(recorded_loads(folder), "that run"),
+        ),
         device=device,
         traces=traces,
         accumulate=accumulate,
         jitter=recorded_jitter(folder),
         typical=typical,
     )
+
+
+def _measured_words(source: str, threads: int | None, disturbed: str) -> str:
+    """``disturbed`` is a sentence on what else computed meanwhile, or empty."""
+    each = "" if threads is None else f", {threads} thread{'s' if threads > 1 else ''} a worker"
+    return f"{source}{each}" + (f". {disturbed.removesuffix('.')}" if disturbed else "")
 
 
 def roofline(request: PredictRequest, sheet: DeviceSheet) -> Roofline:
@@ -299,36 +293,22 @@ def precision_words(request: PredictRequest, sheet: DeviceSheet | None, subject:
         return "" if subject.precision == "fp32" else measured
     if request.precision not in (None, TORCH):
         return PRECISIONS[str(request.precision)]
-    usual = PRECISIONS[TORCH if "tf32" in sheet.tensor_flops else "fp32"]
-    return f"{usual} (PyTorch's default)"
+    return f"{PRECISIONS[TORCH if 'tf32' in sheet.tensor_flops else 'fp32']} (PyTorch's default)"
 
 
 def faster_precision(
     request: PredictRequest, sheet: DeviceSheet | None, compute: ComputeTimes, batch: int
 ) -> tuple[str, float] | None:
-    """The narrowest format that the named device has, and how many times as fast one worker computes in it."""
-    narrow = None if sheet is None else narrowest(sheet)
-    if sheet is None or narrow is None or request.device is None or is_mixed(request):
+    """The narrower format that the named device has, and how many times as fast one worker computes in it."""
+    narrow = None if sheet is None else narrower_format(request, sheet)
+    if sheet is None or narrow is None:
         return None
     other = roofline(replace(request, precision=narrow), sheet)
-    step = compute.cost(batch).step
-    return narrow, step.compute / compute.compute_on(other, batch)
+    return narrow, compute.cost(batch).step.compute / compute.compute_on(other, batch)
 
 
-def narrowest(sheet: DeviceSheet) -> str | None:
-    """The format of mixed precision that a device has matrix units for."""
+def narrower_format(request: PredictRequest, sheet: DeviceSheet) -> str | None:
+    """The format of mixed precision that a named device has matrix units for, where it is not used already."""
+    if request.device is None or is_mixed(request):
+        return None
     return next((name for name in ("bf16", "fp16") if name in sheet.tensor_flops), None)
-
-
-def as_clause(sentence: str) -> str:
-    """A sentence as the rest of another one; empty where there is none."""
-    return f"; {sentence[0].lower()}{sentence[1:].removesuffix('.')}" if sentence else ""
-
-
-def _threads(threads: int | None) -> str:
-    return "" if threads is None else f", {threads} thread{'s' if threads > 1 else ''} a worker"
-
-
-def _factor(spread: float) -> str:
-    """The standard deviation of a logarithm as a factor."""
-    return f"{exp(spread):.3g}"

@@ -1,14 +1,21 @@
 """What follows from the steps: whether more workers pay off, up to where, why not further, and what would help."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
 
+from paceline.clusters.catalogue import all_devices, find_network
 from paceline.codecs import build_codec
+from paceline.codecs.base import Identity
+from paceline.collectives import NATIVE
 from paceline.errors import UsageError
+from paceline.runtimes.settings import MOST_SERVERS
 from paceline.strategies import build_strategy
-from paceline.studies.predict.model import Case
+from paceline.studies.predict.compute import narrower_format
+from paceline.studies.predict.deployment import inside_name
+from paceline.studies.predict.model import Case, PacelineModel
+from paceline.studies.predict.observe import observe
 from paceline.studies.predict.prediction import (
     BandwidthNeed,
     Bound,
@@ -18,12 +25,11 @@ from paceline.studies.predict.prediction import (
     Knee,
     Limit,
     Memory,
-    PredictedStep,
     Setting,
     Speedup,
-    Where,
 )
 from paceline.studies.predict.pricing import ONE_WORKER, PERFECT, Pricing
+from paceline.studies.predict.request import USUAL_NETWORK
 from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_to
 
 WELL = 0.8
@@ -35,8 +41,8 @@ FAR = 100_000
 CLOSE = 16
 """Up to so many times the requested workers, the first number is looked for that is faster than one."""
 
-ROUGH = 0.1
-"""To what fraction a bandwidth is found where every worker is simulated."""
+FINE, ROUGH = 0.02, 0.1
+"""To what fraction a bandwidth is found: where steps are found quickly, and where every worker is simulated."""
 
 TENTH = 1.1
 """Links count as no limit where the step takes at most so many times as long as on perfect ones."""
@@ -53,6 +59,11 @@ SIMULATED = 3
 MOST_HELPS = 3
 """Changes that are recommended at most."""
 
+ROOMY = 0.9
+"""The fraction of a memory that a recommended change needs at most: allocators leave gaps, predictions err."""
+
+UNLIMITED = 1e9
+
 DIRECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "bandwidth": ("network", "inside"),
@@ -64,32 +75,82 @@ DIRECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Which settings come first, by what bounds a step; the others follow by how much they help."""
 
-ROOMY = 0.9
-"""The fraction of a memory that a recommended change needs at most: allocators leave gaps, predictions err."""
+NETWORKS = (
+    *("2.5gbit", "10gbit", "25gbit", "100gbit", "200gbit"),
+    *("infiniband-hdr", "400gbit", "infiniband-ndr"),
+)
+"""Usual ones, slowest first."""
 
-FINE = 0.02
-"""To what fraction a bandwidth is found elsewhere."""
 
-UNLIMITED = 1e9
+def find_remedies(model: PacelineModel) -> Iterator[Setting]:
+    """Changes that may make training faster; of one setting, what costs least comes first.
+
+    Each is a request of its own, so that it is predicted before it is recommended.
+    """
+    request = model.request
+    per_host = request.per_host or 1
+    if model.deployment.by_catalogue:
+        if request.workers is None or max(request.workers) > per_host:
+            now = find_network(request.network or USUAL_NETWORK).bandwidth
+            yield from (("network", name) for name in NETWORKS if find_network(name).bandwidth > now)
+        if model.sheet is not None and per_host > 1:
+            linked = inside_name(request)
+            now = find_network(linked).bandwidth if linked else 0.0
+            yield from (("inside", name) for name in model.sheet.inside if find_network(name).bandwidth > now)
+    if request.served and 2 * request.servers <= MOST_SERVERS:
+        yield "servers", str(2 * request.servers)
+    yield "codec", "half" if isinstance(build_codec(request.codec), Identity) else "identity"
+    if not request.served and request.collective == NATIVE:
+        yield "collective", "halving-doubling"
+    if len(request.built) == 1:
+        seconds = model.cost(model.batch).step.compute
+        if request.served:
+            yield "strategy", "all-reduce"
+        elif observe(request.built[0], 2, seconds, model.strategies[0]).cycle == 1:
+            yield "strategy", "local-sgd:period=16"
+    yield from (("batch_size", str(times * model.batch // model.accumulate)) for times in (2, 4))
+
+
+def find_roomier(model: PacelineModel) -> Iterator[Setting]:
+    """Narrower numbers, then devices of the catalogue with more memory, the smallest first."""
+    request, sheet = model.request, model.sheet
+    if request.device is None or sheet is None:
+        return
+    if narrow := narrower_format(request, sheet):
+        yield "precision", narrow
+    if request.memory is None:
+        larger = [
+            one for one in all_devices().values() if one.kind == sheet.kind and one.memory > sheet.memory
+        ]
+        yield from (("device", one.name) for one in sorted(larger, key=lambda one: one.memory))
 
 
 class Finder:
     """Looks for the findings of one strategy."""
 
-    def __init__(self, pricing: Pricing, strategy: str) -> None:
+    def __init__(
+        self, pricing: Pricing, strategy: str, remedies: Sequence[Setting], roomier: Sequence[Setting]
+    ) -> None:
+        """``remedies`` may make training faster, ``roomier`` changes need less memory or have more."""
         self._pricing, self._strategy = pricing, strategy
+        self._remedies, self._roomier = remedies, roomier
         self._asked = max(pricing.workers)
         self._quick = pricing.step(self._case(self._asked)).path != "events"
 
     def findings(self) -> Findings:
-        limit = self._limit()
         several = self._asked > 1
+        limit = self._asked
+        if several and self._quick:  # as far as workers are of use
+            limit = min(max(FAR, self._asked), self._pricing.most)
         return Findings(
-            well=holds_up_to(self._well, limit),
+            # In whole percent, as the table shows it.
+            well=holds_up_to(lambda workers: round(self._speed_up(workers) / workers, 2) >= WELL, limit),
             knee=self._knee(limit),
             crossover=holds_up_to(self._computes_longer, limit),
-            slower=holds_up_to(self._no_faster, min(limit, CLOSE * self._asked)),
-            limit=self._limit_of(self._focus()) if several else None,
+            slower=holds_up_to(
+                lambda workers: workers == 1 or self._speed_up(workers) <= 1, min(limit, CLOSE * self._asked)
+            ),
+            limit=self._limit() if several else None,
             bandwidth=self._bandwidth() if several else None,
             helps=tuple(self._helps()) if several else (),
             gathering=self._gathering() if several else None,
@@ -99,91 +160,81 @@ class Finder:
     def _case(self, workers: int) -> Case:
         return self._pricing.case(self._strategy, workers)
 
-    def _other(self, pricing: Pricing) -> str:
-        """The strategy of a changed request, which may be another."""
+    def _other_case(self, pricing: Pricing, workers: int) -> Case:
+        """Of a changed request, whose strategy may be another."""
         strategies = pricing.request.strategies
-        return self._strategy if self._strategy in strategies else strategies[0]
+        return pricing.case(self._strategy if self._strategy in strategies else strategies[0], workers)
 
     def _speed_up(self, workers: int) -> float:
         return self._pricing.rate(self._case(workers)) / self._pricing.alone
-
-    def _limit(self) -> int:
-        """How far to look: as far as workers are of use where steps are found quickly; else as far as was asked."""
-        if self._asked == 1:
-            return 1
-        return min(max(FAR, self._asked), self._pricing.most) if self._quick else self._asked
-
-    def _well(self, workers: int) -> bool:
-        """As the table shows it, in whole percent."""
-        return round(self._speed_up(workers) / workers, 2) >= WELL
-
-    def _no_faster(self, workers: int) -> bool:
-        return workers == 1 or self._speed_up(workers) <= 1
-
-    def _knee(self, limit: int) -> Knee:
-        reach, dip = pays_up_to(lambda workers: self._pricing.rate(self._case(workers)), limit)
-        fewer = min(reach.workers + 1, max(1, limit // 2))
-        limited = self._reason(self._case(fewer), self._case(min(2 * fewer, limit)), 2)
-        where = self._pricing.explain(self._case(min(2 * fewer, limit))).link
-        return Knee(reach=reach, bound=limited.bound, where=where, dip=dip)
-
-    def _focus(self) -> int:
-        """The number of workers whose limit the answer names: the slowest below one worker's rate, or the largest."""
-        speeds = {workers: self._speed_up(workers) for workers in self._pricing.workers if workers > 1}
-        slowest = min(speeds, key=lambda workers: speeds[workers])
-        return slowest if speeds[slowest] < 1 else self._asked
-
-    def _limit_of(self, workers: int) -> Limit:
-        """What keeps these workers from being as many times as fast as one that trains alone."""
-        one = replace(self._pricing.case(ONE_WORKER, 1), servers=1)
-        return self._reason(one, self._case(workers), workers)
-
-    def _reason(self, few: Case, case: Case, times: int) -> Limit:
-        """What keeps the workers of a case from being ``times`` times as fast as those of the one with few."""
-        step = self._pricing.explain(case)
-        bound = _obstacle(self._pricing.step(few), few, step, case, times)
-        limit = Limit(workers=case.workers, bound=bound, wire=None, without=None)
-        if bound == "encryption":
-            return replace(limit, cipher=step.cipher)
-        if bound not in ("bandwidth", "latency", "server"):
-            return limit
-        without: dict[Bound, float] = {"bandwidth": self._relieved(case, step.link, bandwidth=UNLIMITED)}
-        if bound == "server":
-            if without["bandwidth"] < WORTH * self._speed_up(case.workers):
-                return limit
-        else:
-            without["latency"] = self._relieved(case, step.link, latency=0.0)
-            # Where either would do, the one that counts for more now is named.
-            now = bound
-            bound = max(without, key=lambda name: without[name] * (ALIKE_RATES if name == now else 1.0))
-        wire = self._pricing.model.wire(case, step.link)
-        return replace(limit, bound=bound, wire=wire, without=without.get(bound, without["bandwidth"]))
-
-    def _relieved(self, case: Case, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> float:
-        """The speed-up with a better link."""
-        other = case.with_link(where, bandwidth=bandwidth, latency=latency)
-        return self._pricing.rate(other) / self._pricing.alone
 
     def _computes_longer(self, workers: int) -> bool:
         """Without jitter, which makes workers wait for each other, not for the network."""
         parts = self._pricing.step(replace(self._case(workers), jitter=0.0)).breakdown
         return parts.communicate + parts.hidden + parts.wait <= parts.compute
 
+    def _knee(self, limit: int) -> Knee:
+        reach, dip = pays_up_to(lambda workers: self._pricing.rate(self._case(workers)), limit)
+        fewer = min(reach.workers + 1, max(1, limit // 2))
+        more = self._case(min(2 * fewer, limit))
+        bound = self._reason(self._case(fewer), more, 2).bound
+        return Knee(reach=reach, bound=bound, where=self._pricing.bounds(more).link, dip=dip)
+
+    def _limit(self) -> Limit:
+        """Of the slowest number below one worker's rate, or of the largest."""
+        speeds = {workers: self._speed_up(workers) for workers in self._pricing.workers if workers > 1}
+        slowest = min(speeds, key=lambda workers: speeds[workers])
+        workers = slowest if speeds[slowest] < 1 else self._asked
+        one = replace(self._pricing.case(ONE_WORKER, 1), servers=1)
+        return self._reason(one, self._case(workers), workers)
+
+    def _reason(self, few: Case, case: Case, times: int) -> Limit:
+        """What keeps the workers of a case from being ``times`` times as fast as those of the one with few."""
+        bounds, bound = self._pricing.bounds(case), self._obstacle(few, case, times)
+        limit = Limit(workers=case.workers, bound=bound, wire=None, without=None)
+        if bound == "encryption":
+            return replace(limit, cipher=bounds.cipher)
+        if bound not in ("bandwidth", "latency", "server"):
+            return limit
+
+        def relieved(bandwidth: float = 1.0, latency: float = 1.0) -> float:
+            other = case.with_link(bounds.link, bandwidth=bandwidth, latency=latency)
+            return self._pricing.rate(other) / self._pricing.alone
+
+        without: dict[Bound, float] = {"bandwidth": relieved(bandwidth=UNLIMITED)}
+        if bound == "server":
+            if without["bandwidth"] < WORTH * self._speed_up(case.workers):
+                return limit
+        else:
+            without["latency"] = relieved(latency=0.0)
+            # Where either would do, the one that counts for more now is named.
+            now = bound
+            bound = max(without, key=lambda name: without[name] * (ALIKE_RATES if name == now else 1.0))
+        wire = self._pricing.model.wire(case, bounds.link)
+        return replace(limit, bound=bound, wire=wire, without=without.get(bound, without["bandwidth"]))
+
+    def _obstacle(self, few: Case, many: Case, times: int) -> Bound:
+        """It need not be what takes longest: computing is in the way only where more workers do not shorten it."""
+        before, after = self._pricing.step(few), self._pricing.step(many)
+        lost = after.seconds / many.samples - before.seconds / few.samples / times
+        computing = after.breakdown.compute / many.samples - before.breakdown.compute / few.samples / times
+        return "compute" if computing > lost / 2 else self._pricing.bounds(many).besides
+
     def _bandwidth(self) -> BandwidthNeed | None:
         """Of the link that a step would gain most from; None where no links make workers compute more than wait."""
-        case = self._case(self._asked)
-        best = self._pricing.step(replace(case, change=PERFECT, jitter=0.0)).breakdown
+        pricing, case = self._pricing, self._case(self._asked)
+        best = pricing.step(replace(case, change=PERFECT, jitter=0.0)).breakdown
         if best.wait > best.compute:
             return None
-        now = self._pricing.explain(case)
+        now = pricing.bounds(case)
         where = "network" if now.besides == "encryption" else now.link
-        wire = self._pricing.model.wire(case, where)
-        perfect = self._pricing.seconds(replace(case, change=PERFECT))
+        wire = pricing.model.wire(case, where)
+        perfect = pricing.seconds(replace(case, change=PERFECT))
         factor = least_factor(
-            lambda more: self._pricing.seconds(case.with_link(where, bandwidth=more)) <= TENTH * perfect,
+            lambda more: pricing.seconds(case.with_link(where, bandwidth=more)) <= TENTH * perfect,
             precision=FINE if self._quick else ROUGH,
         )
-        left = self._pricing.seconds(case.with_link(where, bandwidth=UNLIMITED)) - perfect
+        left = pricing.seconds(case.with_link(where, bandwidth=UNLIMITED)) - perfect
         return BandwidthNeed(
             workers=self._asked,
             wire=wire,
@@ -193,12 +244,13 @@ class Finder:
 
     def _helps(self) -> list[Speedup]:
         """The changes that help most, each predicted: of every setting the first that is enough, else the fastest."""
-        if self._speed_up(self._asked) * WORTH > self._asked or not _has_room(self._memory(self._pricing)):
+        case = self._case(self._asked)
+        if self._speed_up(self._asked) * WORTH > self._asked or not _fits(self._pricing.memory(case)):
             return []
-        settings = groupby(self._pricing.remedies, key=lambda remedy: remedy[0])
+        settings = groupby(self._remedies, key=lambda remedy: remedy[0])
         found = {setting: self._best(list(remedies)) for setting, remedies in settings}
         helps = {setting: one for setting, one in found.items() if one is not None}
-        first = DIRECT.get(self._pricing.explain(self._case(self._asked)).besides, ())
+        first = DIRECT.get(self._pricing.bounds(case).besides, ())
         order = sorted(helps, key=lambda setting: (setting not in first, -helps[setting].gain))
         return [helps[setting] for setting in order[:MOST_HELPS]]
 
@@ -209,11 +261,9 @@ class Finder:
                 one = self._speedup(remedy)
             except UsageError:  # too little data for a larger batch, no hosts for more servers
                 continue
-            if one is None:
-                continue
-            if best is None or one.gain > WORTH * best.gain:
+            if one is not None and (best is None or one.gain > WORTH * best.gain):
                 best = one
-            if best.speed_up >= WELL * self._asked:
+            if best is not None and best.speed_up >= WELL * self._asked:
                 break
         now = self._speed_up(self._asked)
         worth = best is not None and best.gain >= WORTH and best.speed_up >= WORTH * now
@@ -221,10 +271,11 @@ class Finder:
 
     def _speedup(self, remedy: Setting) -> Speedup | None:
         """What a change gains; None where it does not fit the memory."""
-        pricing = self._pricing.changed(remedy)
-        if not _has_room(self._memory(pricing)):
+        pricing = self._pricing.changed([remedy])
+        case = self._other_case(pricing, self._asked)
+        if not _fits(pricing.memory(case)):
             return None
-        rate = pricing.rate(pricing.case(self._other(pricing), self._asked))
+        rate = pricing.rate(case)
         return Speedup(
             change=(remedy,),
             workers=self._asked,
@@ -232,23 +283,16 @@ class Finder:
             speed_up=rate / pricing.alone,
         )
 
-    def _memory(self, pricing: Pricing, workers: int | None = None) -> Memory | None:
-        case = pricing.case(self._other(pricing), workers or self._asked)
-        return pricing.model.memory(case)
-
     def _fits(self) -> Iterator[Fit]:
         """For the most workers that do not fit: the smaller batch, and of every other setting the first that is enough.
 
         Where none is, the one with the largest batch; and of devices also the smallest that is of use.
         """
-        short = [
-            workers
-            for workers in self._pricing.workers
-            if not _has_room(self._memory(self._pricing, workers))
-        ]
+        counts = self._pricing.workers
+        short = [count for count in counts if not _fits(self._pricing.memory(self._case(count)))]
         if not short:
             return
-        for _, settings in groupby((None, *self._pricing.roomier), key=lambda one: one and one[0]):
+        for _, settings in groupby((None, *self._roomier), key=lambda one: one and one[0]):
             found = [one for setting in settings if (one := self._fit(setting, max(short)))]
             if found:
                 best = max(found, key=lambda one: one[0])
@@ -258,43 +302,42 @@ class Finder:
         """The change, with as large a batch as fits with memory to spare, up to the requested one; and the batch."""
         change = () if setting is None else (setting,)
         try:
-            pricing = self._pricing.changed(*change) if change else self._pricing
+            pricing = self._pricing.changed(change)
         except UsageError:  # the device has no matrix units for the precision
             return None
-        memory = self._memory(pricing, workers)
+        memory = pricing.memory(self._other_case(pricing, workers))
         if memory is not None and not _is_roomy(memory):
             batch = self._largest_batch(pricing, workers, memory)
             if not batch:
                 return None
             change = (*change, ("batch_size", str(batch)))
-            pricing = self._pricing.changed(*change)
-            memory = self._memory(pricing, workers)
+            pricing = self._pricing.changed(change)
+            memory = pricing.memory(self._other_case(pricing, workers))
         if memory is None or memory.capacity is None:
             return None
-        rate = pricing.rate(pricing.case(self._other(pricing), workers))
+        rate = pricing.rate(self._other_case(pricing, workers))
         fit = Fit(change=change, workers=workers, needed=memory.needed, capacity=memory.capacity, rate=rate)
         return pricing.batch, fit
 
     def _largest_batch(self, pricing: Pricing, workers: int, memory: Memory) -> int:
         """Samples of a mini-batch, of all workers together in strong scaling; 0 where none fits."""
-        strong = pricing.request.scaling == "strong"
-        accumulate = pricing.model.accumulate
-        least = accumulate * (workers if strong else 1)
-        most = pricing.batch // least if memory.largest is None else memory.largest // accumulate
-        case = pricing.case(self._other(pricing), workers)
+        accumulate, case = pricing.model.accumulate, self._other_case(pricing, workers)
+        shares = workers if pricing.strong else 1
+        most = pricing.batch // (accumulate * shares)
+        if memory.largest is not None:
+            most = memory.largest // accumulate
 
         def is_roomy(times: int) -> bool:
             return _is_roomy(pricing.model.memory(replace(case, batch=times * accumulate)))
 
-        times = holds_up_to(is_roomy, max(1, most)).workers
-        return times * least // accumulate
+        return holds_up_to(is_roomy, max(1, most)).workers * shares
 
     def _gathering(self) -> GatheringCodec | None:
         """Where every worker receives all messages: from where on uncompressed gradients would be faster."""
         codec = self._pricing.request.codec
         if build_codec(codec).sums or build_strategy(self._strategy).served:
             return None
-        plain = self._pricing.changed(("codec", "identity"))
+        plain = self._pricing.changed([("codec", "identity")])
         slower = None
         for workers in sorted(self._pricing.workers, reverse=True) if self._quick else []:
             case = self._case(workers)
@@ -304,17 +347,7 @@ class Finder:
         return GatheringCodec(codec=codec, slower=slower)
 
 
-def _obstacle(before: PredictedStep, few: Case, after: PredictedStep, many: Case, times: int) -> Bound:
-    """What keeps ``times`` as many workers from being as many times as fast.
-
-    That need not be what takes longest: computing is in the way only where more workers do not shorten it a sample.
-    """
-    lost = after.seconds / many.samples - before.seconds / few.samples / times
-    computing = after.breakdown.compute / many.samples - before.breakdown.compute / few.samples / times
-    return "compute" if computing > lost / 2 else after.besides
-
-
-def _has_room(memory: Memory | None) -> bool:
+def _fits(memory: Memory | None) -> bool:
     return memory is None or memory.fits
 
 

@@ -1,14 +1,14 @@
 """What a worker and a server hold in memory at the most, and whether it fits."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Any
 
 from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.cluster import Host
 from paceline.clusters.profile import Profile
 from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
-from paceline.records.files import read_json
+from paceline.records.files import DamagedFile, read_json
 from paceline.records.folder import RunFolder
 from paceline.runtimes.flat import CONTROL
 from paceline.studies.predict.prediction import Memory
@@ -39,14 +39,9 @@ class MemorySize:
     name: str
     """A device, or the host whose workers share it."""
     size: float = 0.0
-    """Bytes; 0 where it is not known."""
+    """0 where it is not known."""
     shared: bool = True
     """Whether all workers and servers of a host share it, as a CPU's; each GPU has its own."""
-
-    @property
-    def base(self) -> float:
-        """Bytes that a worker takes before it has a tensor."""
-        return LOADED + KERNELS if self.shared else CONTEXT
 
 
 def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceSheet | None) -> MemorySize:
@@ -56,7 +51,12 @@ def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceS
     elif profile is not None:
         found = MemorySize(name=profile.name, size=float(profile.machine.get("memory_bytes", 0)))
     else:
-        found = MemorySize(name="the machine of the run", size=_recorded_memory(request))
+        assert request.times is not None, "compute times have a source"
+        try:
+            size = float(read_json(RunFolder(request.times).env).get("memory_bytes", 0))
+        except (OSError, DamagedFile):
+            size = 0.0
+        found = MemorySize(name="the machine of the run", size=size)
     if request.memory is None:
         return found
     size = parse_bytes(request.memory)
@@ -65,68 +65,55 @@ def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceS
     return replace(found, size=size)
 
 
-def _recorded_memory(request: PredictRequest) -> float:
-    """Of the machine on which a run was recorded; 0 where the record does not say."""
-    if request.times is None:
-        return 0.0
-    try:
-        return float(read_json(RunFolder(request.times).env).get("memory_bytes", 0))
-    except (OSError, ValueError):
-        return 0.0
-
-
-def predict_memory(setup: Setup, usual: MemorySize, *, mixed: bool) -> Callable[[Trace], Memory]:
-    """From a trace to the memory of a step; of all hosts, on the one that has least to spare.
+def predict_memory(setup: Setup, trace: Trace, usual: MemorySize, *, mixed: bool) -> Memory:
+    """Of all hosts, on the one that has least to spare.
 
     ``usual`` is the memory of hosts that do not state theirs. With ``mixed`` precision, parameters, gradients and the
     optimizer's state stay as they are.
     """
     cluster = setup.cluster.split(setup.server_hosts)
     places = [cluster.group_at(host) for host in setup.server_hosts]
-    groups = [(group.host, places.count(at)) for at, group in enumerate(cluster.groups) if group.workers]
-
-    def needs(trace: Trace) -> Memory:
-        server = _server_bytes(setup, trace) if places else None
-        found = [_on_host(setup, trace, host, servers, server, usual, mixed) for host, servers in groups]
-        return min(found, key=lambda one: ((one.capacity or float("inf")) - one.needed, -one.needed))
-
-    return needs
+    found = [
+        _on_host(setup, trace, group.host, places.count(at), usual, mixed)
+        for at, group in enumerate(cluster.groups)
+        if group.workers
+    ]
+    return min(found, key=lambda one: ((one.capacity or float("inf")) - one.needed, -one.needed))
 
 
-def _memory_of(host: Host, usual: MemorySize) -> MemorySize:
-    """That of a host's own device, where the cluster says what it is."""
-    device = host.device
-    if device.sheet is None and not device.memory:
-        return usual
-    shared = usual.shared if device.sheet is None else device.sheet.kind == "cpu"
-    name = f"host {host.name}" if shared else device.sheet.title if device.sheet else device.name
-    return MemorySize(name=name, size=device.memory or usual.size, shared=shared)
-
-
-def _on_host(
-    setup: Setup, trace: Trace, host: Host, servers: int, server: float | None, usual: MemorySize, mixed: bool
-) -> Memory:
-    """``servers`` of the host have ``server`` bytes each."""
+def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: MemorySize, mixed: bool) -> Memory:
+    """``servers`` are on this host."""
     size = _memory_of(host, usual)
     vector = float(_vector_bytes(trace))
-    optimizer = 0.0 if server is not None else float(trace.optimizer)
-    activations, workspace = float(trace.held(mixed=mixed)), HOLES * trace.heap if size.shared else 0.0
-    exchange = _exchange_bytes(setup, size, vector)
-    total = 2 * vector + trace.fixed + optimizer + activations + workspace + exchange + size.base
+    server = _server_bytes(setup, trace) if setup.server_hosts else None
+    parts: dict[str, Any] = {
+        "parameters": vector + trace.fixed,
+        "gradients": vector,
+        "optimizer": 0.0 if setup.server_hosts else float(trace.optimizer),
+        "activations": float(trace.held(mixed=mixed)),
+        "workspace": HOLES * trace.heap if size.shared else 0.0,
+        "exchange": _exchange_bytes(setup, size, vector),
+        "base": LOADED + KERNELS if size.shared else CONTEXT,
+    }
+    total: float = sum(parts.values())
     return Memory(
-        parameters=vector + trace.fixed,
-        gradients=vector,
-        optimizer=optimizer,
-        activations=activations,
-        workspace=workspace,
-        exchange=exchange,
-        base=size.base,
+        **parts,
         total=total,
         server=server,
         device=size.name,
         needed=host.workers * total + servers * (server or 0.0) if size.shared else total,
         capacity=size.size or None,
     )
+
+
+def _memory_of(host: Host, usual: MemorySize) -> MemorySize:
+    """That of a host's own device, where the cluster says what it is."""
+    device, sheet = host.device, host.device.sheet
+    if sheet is None and not device.memory:
+        return usual
+    shared = usual.shared if sheet is None else sheet.kind == "cpu"
+    name = f"host {host.name}" if shared else sheet.title if sheet else device.name
+    return MemorySize(name=name, size=device.memory or usual.size, shared=shared)
 
 
 def _vector_bytes(trace: Trace) -> int:

@@ -1,6 +1,6 @@
 """Paceline's cost model: traced compute on a device, and the strategy's program on the links."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp
 
@@ -17,7 +17,6 @@ from paceline.costs.trace.trace import trace
 from paceline.jobs.job import Job, Traceable
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
-from paceline.strategies.base import Strategy
 from paceline.studies.predict.compute import (
     BatchTraces,
     ComputeTimes,
@@ -25,23 +24,24 @@ from paceline.studies.predict.compute import (
     find_compute,
     find_subject,
     is_mixed,
-    module_costs,
     precision_words,
 )
-from paceline.studies.predict.deployment import (
-    Deployment,
-    SyncPattern,
-    at_their_speeds,
-    find_deployment,
-    first_device,
-)
+from paceline.studies.predict.deployment import Deployment, at_their_speeds, find_deployment
 from paceline.studies.predict.memory import MemorySize, find_memory, predict_memory
 from paceline.studies.predict.observe import observe
-from paceline.studies.predict.prediction import Basis, Memory, ModuleCost, PredictedStep, Where, Wire
+from paceline.studies.predict.prediction import (
+    Basis,
+    Memory,
+    ModuleCost,
+    PredictedStep,
+    StepBounds,
+    Where,
+    Wire,
+)
 from paceline.studies.predict.request import USUAL_BATCH, PredictRequest
 from paceline.studies.predict.search import holds_up_to
 from paceline.studies.predict.setup import AS_DESCRIBED, Change, Setup, apply_change
-from paceline.studies.predict.step import explain_step, predict_step
+from paceline.studies.predict.step import find_bounds, predict_step
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,12 +75,9 @@ class PacelineModel:
     deployment: Deployment
     memory_size: MemorySize
     """The memory of a worker whose host does not say what memory it has."""
-    costs: dict[int, StepCost] = field(default_factory=dict)
-    """Of ``compute``, by batch: shared by models that have the same."""
     name: str = "paceline"
     explains: bool = True
     """Whether it knows what bounds a step, so that findings follow."""
-    _memories: dict[Case, Memory] = field(default_factory=dict, init=False)
 
     @property
     def title(self) -> str:
@@ -107,60 +104,42 @@ class PacelineModel:
         return self.subject.train_samples if self.request.samples is None else self.request.samples
 
     @property
-    def most(self) -> int:
-        return self.deployment.most
-
-    @property
-    def jitter(self) -> float:
-        return self.deployment.jitter if self.request.jitter is None else self.request.jitter
-
-    @property
-    def links_spread(self) -> float:
-        return self.deployment.spread
-
-    @cached_property
     def basis(self) -> Basis:
         times = self.accumulate
         return Basis(
             level=self.compute.level,
             compute=self.compute.words + (f"; {times} mini-batches a step" if times > 1 else ""),
             links=self.deployment.words,
-            interval=f"{self.compute.doubt}; transfers likewise {exp(self.links_spread):.3g}",
+            interval=f"computing is off by a typical factor of {exp(self.compute.spread):.3g}, transfers by "
+            f"{exp(self.deployment.spread):.3g}",
             precision=precision_words(self.request, self.sheet, self.subject),
             faster_precision=faster_precision(self.request, self.sheet, self.compute, self.batch),
         )
 
     def step(self, case: Case) -> PredictedStep:
-        """Without what bounds it; ``rate`` counts ``workers`` times ``batch`` samples."""
+        """``rate`` counts ``workers`` times ``batch`` samples."""
         return predict_step(self.setup(case))
 
-    def explain(self, case: Case) -> PredictedStep:
-        return explain_step(self.setup(case))
+    def bounds(self, case: Case) -> StepBounds:
+        return find_bounds(self.setup(case))
 
     def cost(self, batch: int) -> StepCost:
-        if batch not in self.costs:
-            self.costs[batch] = self.compute.cost(batch)
-        return self.costs[batch]
+        return self.compute.cost(batch)
 
+    @property
     def parameters(self) -> int:
-        return self.compute.trace(next(iter(self.costs))).size
+        return self.compute.trace(self.batch).size
 
-    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
-        traced = self.compute.trace(batch)
-        return module_costs(traced, self.compute.timed(traced), self.accumulate)
+    def modules(self) -> tuple[ModuleCost, ...]:
+        return self.compute.modules(self.batch)
 
     def memory(self, case: Case) -> Memory:
         """By the trace; where it does not fit, also the largest batch that does."""
-        if case not in self._memories:
-            self._memories[case] = self._memory(case)
-        return self._memories[case]
-
-    def _memory(self, case: Case) -> Memory:
         setup = self.setup(replace(case, change=AS_DESCRIBED))
-        needed = predict_memory(setup, self.memory_size, mixed=is_mixed(self.request))
 
         def needs(batch: int) -> Memory:
-            return needed(self.compute.trace(batch))
+            traced = self.compute.trace(batch)
+            return predict_memory(setup, traced, self.memory_size, mixed=is_mixed(self.request))
 
         found = needs(case.batch)
         if found.fits:
@@ -170,9 +149,6 @@ class PacelineModel:
         largest -= largest % self.accumulate
         return replace(found, largest=largest, least=None if largest else needs(1).needed)
 
-    def hosts(self, workers: int) -> int:
-        return self.deployment.hosts(workers)
-
     def wire(self, case: Case, where: Where) -> Wire:
         return self.deployment.wire(self.setup(case).cluster, where)
 
@@ -180,63 +156,52 @@ class PacelineModel:
         return find_model(request, like=self)
 
     def setup(self, case: Case) -> Setup:
-        strategy = build_strategy(case.strategy)
-        cost = self.cost(case.batch)
-        pattern = SyncPattern(strategy.served, self._apart(strategy, cost))
-        cluster = self.deployment.cluster(case.workers, pattern)
+        strategy, cost = build_strategy(case.strategy), self.cost(case.batch)
+        apart, traced = cost.step.compute, self.compute.trace(case.batch)
+        if self.profile is not None and not strategy.served:  # only a measured machine depends on it
+            apart *= observe(strategy, 2, apart).cycle
+        cluster = self.deployment.layout(case.workers, strategy.served, apart)
         if strategy.served:
-            measured = self.profile.cipher if self.profile else None
-            cluster = replace(cluster, cipher=measured or CIPHER)
+            cluster = replace(cluster, cipher=(self.profile and self.profile.cipher) or CIPHER)
+        # Without the recorded jitter, workers that do not wait for all others would stay in step. For workers that
+        # wait for all, the wait is part of the measured contention.
+        drifts = strategy.served and strategy.staleness_bound != 0
         setup = Setup(
             strategy=case.strategy,
             cluster=cluster,
             cost=cost,
-            shape=self._shape(case.batch),
+            shape=JobShape(
+                name=traced.name,
+                parameters=tuple(parameter.elements for parameter in traced.parameters),
+                dtype=traced.dtype,
+                buffers=traced.buffers,
+                train_samples=1,
+                test_samples=1,
+                compression=self._compression,
+            ),
             collective=self.request.collective,
             servers=case.servers,
-            jitter=case.jitter or self._drift(strategy),
+            jitter=case.jitter or (self.compute.jitter if drifts else 0.0),
         )
         return apply_change(setup, case.change)
-
-    def _drift(self, strategy: Strategy) -> float:
-        """The recorded jitter, for workers that do not wait for all others: without it they would stay in step.
-
-        For workers that wait for all, the wait is part of the measured contention.
-        """
-        return self.compute.jitter if strategy.served and strategy.staleness_bound != 0 else 0.0
-
-    def _apart(self, strategy: Strategy, cost: StepCost) -> float:
-        """Seconds that a worker computes between two exchanges."""
-        alone = cost.step.compute
-        if strategy.served or self.profile is None:  # only a measured machine depends on it
-            return alone
-        return observe(strategy, 2, alone).cycle * alone
-
-    def _shape(self, batch: int) -> JobShape:
-        traced = self.compute.trace(batch)
-        return JobShape(
-            name=traced.name,
-            parameters=tuple(parameter.elements for parameter in traced.parameters),
-            dtype=traced.dtype,
-            buffers=traced.buffers,
-            train_samples=1,
-            test_samples=1,
-            compression=self._compression,
-        )
 
     @cached_property
     def _compression(self) -> Compression:
         codec = build_codec(self.request.codec)
         if isinstance(codec, Identity):
             return UNCOMPRESSED
-        traced = self.compute.trace(next(iter(self.costs)))
+        traced = self.compute.trace(self.batch)
         shapes = [parameter.shape for parameter in traced.parameters]
         return compression_of(codec, shapes, traced.dtype, self.compute.timed(traced))
 
 
 def find_model(request: PredictRequest, like: PacelineModel | None = None) -> PacelineModel:
     """Look everything up; ``like`` has traced the same subject, and computes alike where its device is the same."""
-    profile = _find_profile(request) if like is None else like.profile
+    if like is None:
+        path = request.profile
+        profile = None if path is None else read_profile(path, str(torch.__version__))
+    else:
+        profile = like.profile
     deployment = find_deployment(request, profile)
     subject = find_subject(request) if like is None else like.subject
     if request.times is None:  # a run says itself how it was trained
@@ -248,10 +213,10 @@ def find_model(request: PredictRequest, like: PacelineModel | None = None) -> Pa
         )
     sheet = _find_sheet(request, deployment)
     if like is not None and (sheet, request.precision) == (like.sheet, like.request.precision):
-        compute, costs = like.compute, like.costs
+        compute = like.compute
     else:
-        traces = BatchTraces(lambda samples: trace(subject, samples)) if like is None else like.compute.traces
-        compute, costs = find_compute(request, subject, profile, sheet, traces), {}
+        traces = like.compute.traces if like else BatchTraces(lambda samples: trace(subject, samples))
+        compute = find_compute(request, subject, profile, sheet, traces)
     model = PacelineModel(
         request=request,
         subject=subject,
@@ -260,19 +225,14 @@ def find_model(request: PredictRequest, like: PacelineModel | None = None) -> Pa
         compute=compute,
         deployment=deployment,
         memory_size=find_memory(request, profile, sheet),
-        costs=costs,
     )
-    placed = at_their_speeds(request, deployment, compute, model.batch)
-    return model if placed is deployment else replace(model, deployment=placed)
-
-
-def _find_profile(request: PredictRequest) -> Profile | None:
-    return None if request.profile is None else read_profile(request.profile, str(torch.__version__))
+    return replace(model, deployment=at_their_speeds(request, deployment, compute, model.batch))
 
 
 def _find_sheet(request: PredictRequest, deployment: Deployment) -> DeviceSheet | None:
     """The device that times are for: the named one, or that of the cluster's first worker."""
     if request.device is not None:
         return find_device(request.device)
-    measured = request.profile is not None or request.times is not None
-    return None if deployment.described is None or measured else first_device(deployment.described)
+    if deployment.described is None or request.profile or request.times:
+        return None
+    return next(group.host for group in deployment.described.groups if group.workers).device.sheet

@@ -1,17 +1,33 @@
 """Paleo's model (Qi et al., 2017) as a cost model: its cases are its schemes to sum gradients, and nothing overlaps."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from paceline.clusters.catalogue import find_device, find_network
+from paceline.clusters.cluster import MEMORY, Link
 from paceline.costs.device import StepCost
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
 from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
 from paceline.studies.predict.compute import BatchTraces, find_subject
+from paceline.studies.predict.deployment import Deployment, equal_hosts
 from paceline.studies.predict.model import Case
-from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, Where, Wire
+from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, StepBounds, Where, Wire
 from paceline.studies.predict.request import MOST_WORKERS, USUAL_BATCH, USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate
+
+SETTINGS = (
+    "model",
+    "job",
+    "shape",
+    "classes",
+    "optimizer",
+    "device",
+    "network",
+    "workers",
+    "batch_size",
+    "scaling",
+)
+"""Settings of a request that Paleo's model has, beside its own."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,14 +38,12 @@ class PaleoModel:
     model: Paleo
     traces: BatchTraces
     title: str
+    deployment: Deployment
     name: str = "paleo"
     strategies: tuple[str, ...] = tuple(SCHEMES)
     explains: bool = False
     accumulate: int = 1
     epoch_samples: int | None = None
-    most: int = MOST_WORKERS
-    jitter: float = 0.0
-    links_spread: float = 0.0
 
     @property
     def batch(self) -> int:
@@ -37,31 +51,30 @@ class PaleoModel:
 
     @property
     def basis(self) -> Basis:
-        device, network = self.model.device, show_rate(self.model.bandwidth)
         return Basis(
             level="catalogue",
-            compute=f"{device.title} at {self.model.compute:g} of its peak",
-            links=f"links of {network} at {self.model.network:g}",
+            compute=f"{self.model.device.title} at {self.model.compute:g} of its peak",
+            links=self.deployment.words,
             interval="none",
         )
 
     def step(self, case: Case) -> PredictedStep:
         breakdown = paleo_step(self.model, self.traces.trace(case.batch), case.workers, case.strategy)
-        rate = case.workers * case.batch / breakdown.total
-        return PredictedStep(breakdown=breakdown, sent=0.0, rate=rate)
+        return PredictedStep(breakdown=breakdown, sent=0.0, rate=case.workers * case.batch / breakdown.total)
 
-    def explain(self, case: Case) -> PredictedStep:
-        return self.step(case)
+    def bounds(self, case: Case) -> StepBounds:  # noqa: ARG002
+        return StepBounds()
 
     def cost(self, batch: int) -> StepCost:
         step = paleo_step(self.model, self.traces.trace(batch))
         return StepCost(samples=batch, step=step, ready=(), spread=0.0)
 
+    @property
     def parameters(self) -> int:
         return self.traces.trace(self.batch).size
 
-    def modules(self, batch: int) -> tuple[ModuleCost, ...]:
-        layers = paleo_layers(self.model, self.traces.trace(batch))
+    def modules(self) -> tuple[ModuleCost, ...]:
+        layers = paleo_layers(self.model, self.traces.trace(self.batch))
         whole = sum(layer.forward + layer.backward for layer in layers)
         return tuple(
             ModuleCost(
@@ -79,11 +92,8 @@ class PaleoModel:
     def memory(self, case: Case) -> None:
         """Paleo's model does not predict it."""
 
-    def hosts(self, workers: int) -> int:
-        return workers
-
-    def wire(self, case: Case, where: Where) -> Wire:  # noqa: ARG002
-        return Wire(where=where, name="", bandwidth=self.model.bandwidth, latency=0.0)
+    def wire(self, case: Case, where: Where) -> Wire:
+        return self.deployment.wire(self.deployment.layout(case.workers, False, 0.0), where)
 
     def changed(self, request: PredictRequest) -> "PaleoModel":
         return find_paleo_model(request)
@@ -96,41 +106,35 @@ def find_paleo_model(request: PredictRequest) -> PaleoModel:
     subject = find_subject(
         request if request.model is None else replace(request, model=as_paleo(request.model))
     )
+    network = find_network(request.network or USUAL_NETWORK)
+    model = Paleo(
+        device=find_device(request.device),
+        bandwidth=network.bandwidth,
+        compute=1.0 if request.ppp_comp is None else request.ppp_comp,
+        network=1.0 if request.ppp_comm is None else request.ppp_comm,
+    )
     return PaleoModel(
         request=request,
-        model=Paleo(
-            device=find_device(request.device),
-            bandwidth=find_network(request.network or USUAL_NETWORK).bandwidth,
-            compute=1.0 if request.ppp_comp is None else request.ppp_comp,
-            network=1.0 if request.ppp_comm is None else request.ppp_comm,
-        ),
+        model=model,
         traces=BatchTraces(lambda samples: trace(subject, samples)),
         title=subject.name,
+        deployment=Deployment(
+            layout=equal_hosts(Link.of(network), 1, lambda _: MEMORY, ()),
+            most=MOST_WORKERS,
+            words=f"links of {show_rate(model.bandwidth)} at {model.network:g}",
+            spread=0.0,
+        ),
     )
 
 
 def _check(request: PredictRequest) -> None:
     if request.device is None:
         raise UsageError("cost model paleo needs a device of the catalogue: name one, such as k40")
-    unknown = {
-        "cluster": request.cluster,
-        "per-host": request.per_host,
-        "inside": request.inside,
-        "precision": request.precision,
-        "accumulate": request.accumulate,
-        "threads": request.threads,
-        "jitter": request.jitter,
-        "strategy": None if request.strategies == ("all-reduce",) else " ".join(request.strategies),
-        "collective": None if request.collective == "native" else request.collective,
-        "servers": None if request.servers == 1 else request.servers,
-        "codec": None if request.codec == "identity" else request.codec,
-        "price": request.price or None,
-        "host-price": request.host_price or None,
-        "epochs": request.epochs,
-        "samples": request.samples,
-    }
-    for setting, value in unknown.items():
-        if value is not None:
+    known = (*SETTINGS, "cost_model", "ppp_comp", "ppp_comm")
+    for field in fields(request):
+        value = getattr(request, field.name)
+        if field.name not in known and value != field.default:
             raise UsageError(
-                f"{setting} {value}: Paleo's model does not have it; leave it out, or use Paceline's cost model"
+                f"{field.name.replace('_', ' ')} {value}: Paleo's model does not have it; leave it out, or use "
+                "Paceline's cost model"
             )

@@ -1,8 +1,11 @@
-"""A prediction: rows by worker count, what follows from them, and what they rest on."""
+"""A prediction: rows by worker count, what follows from them, and what they rest on.
+
+Times are seconds, sizes bytes, rates and bandwidths a second; ``docs/predict.md`` describes the JSON document.
+"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from paceline.records.spans import StepBreakdown
 
@@ -17,7 +20,7 @@ Bound = Literal["compute", "bandwidth", "latency", "encryption", "codec", "serve
 
 Path = Literal["groups", "events", "approximation"]
 """How a step was found: one worker simulated for each group of equal ones, every worker simulated, or a large run
-with servers approximated (``servers.py``)."""
+with servers approximated (``approximation.py``)."""
 
 Setting = tuple[str, str]
 """The name and the value of a setting of the request, such as ("network", "100gbit")."""
@@ -25,33 +28,31 @@ Setting = tuple[str, str]
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedStep:
-    """A worker's step in the long run."""
-
     breakdown: StepBreakdown
     sent: float
-    """Bytes sent by a worker."""
     rate: float
-    """Samples a second of all workers together."""
     path: Path = "groups"
-    bound: Bound = "compute"
-    besides: Bound = "compute"
-    """What it would gain most from if computing stayed as it is; compute where nothing else helps."""
-    link: Where = "network"
-    """The link that bandwidth or latency refer to."""
-    cipher: float = 0.0
-    """Bytes a second that a process encrypts of what goes to servers on other hosts; 0 where nothing does."""
 
     @property
     def seconds(self) -> float:
         return self.breakdown.total
 
 
+class StepBounds(NamedTuple):
+    bound: Bound = "compute"
+    besides: Bound = "compute"
+    """The same if computing stayed as it is; compute where nothing else helps."""
+    link: Where = "network"
+    """The link that bandwidth or latency refer to."""
+    cipher: float = 0.0
+    """Bytes a second that a process encrypts for servers on other hosts; 0 where nothing does."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """The most that a worker holds at a time, in bytes; ``total`` is the sum of the fields before it."""
+    """The most that a worker holds at a time; ``total`` is the sum of the fields before it."""
 
     parameters: float
-    """With buffers, and parameters that are not trained."""
     gradients: float
     optimizer: float
     """The optimizer's state; 0 where servers keep it."""
@@ -60,12 +61,9 @@ class Memory:
     workspace: float
     """What a CPU's allocator holds beyond the tensors; not measured on GPUs, where it is 0."""
     exchange: float
-    """Messages and what a codec makes of them."""
     base: float
-    """Of a process that has loaded torch, or of a GPU's context."""
     total: float
     server: float | None
-    """The most that a server holds; None without servers."""
     device: str
     """Whose memory it is: a device, or a host that its workers share; of several, the one with the least to spare."""
     needed: float
@@ -84,43 +82,31 @@ class Memory:
 
 @dataclass(frozen=True, kw_only=True)
 class PredictionRow:
-    """One number of workers."""
-
     workers: int
     batch: int
-    """Samples of the worker that has most of them."""
+    """Of the worker that has most samples."""
     samples: int
-    """Samples of all workers in one step."""
+    """Of all workers in one step."""
     breakdown: StepBreakdown
-    """Of a worker's step."""
     step: float
-    """Seconds."""
     low: float
-    """One step in ten is predicted to be shorter than this."""
+    """One step in ten is predicted to be shorter."""
     high: float
-    """One in ten is predicted to be longer."""
     sent: float
-    """Bytes sent by a worker in a step."""
     rate: float
-    """Samples a second of all workers together."""
     speed_up: float
     """Against one worker that trains alone."""
     efficiency: float
-    """``speed_up`` / ``workers``."""
     bound: Bound
     path: Path
     cost_million: float | None = None
-    """The cost of a million samples, where there is a price."""
     finish: float | None = None
-    """Seconds of the whole training, where its length is known."""
     cost: float | None = None
-    """The cost of the whole training."""
     memory: Memory | None = None
     """None where the cost model does not predict it."""
 
     @property
     def fits(self) -> bool:
-        """Whether its memory does, as far as that is known."""
         return self.memory is None or self.memory.fits
 
 
@@ -129,7 +115,6 @@ class Reach:
     """Up to how many workers something holds."""
 
     workers: int
-    """The largest number for which it does; 0 where it does for none."""
     searched: int
     """The largest number that was tried."""
 
@@ -141,13 +126,11 @@ class Reach:
 
 @dataclass(frozen=True, kw_only=True)
 class Wire:
-    """A link that steps cross."""
-
     where: Where
     name: str
     """As the catalogue or the profile has it; empty where only its figures are known."""
     bandwidth: float
-    """Bytes a second each way; of a described or measured host, what all workers share."""
+    """Each way; of a described or measured host, what all workers share."""
     latency: float
 
 
@@ -160,9 +143,8 @@ class Limit:
     wire: Wire | None
     """The link, where the limit is its bandwidth or latency, or a server's link rather than the server's work."""
     without: float | None
-    """Predicted speed-up of these workers if that link had unlimited bandwidth, or no latency."""
+    """Speed-up if that link had unlimited bandwidth, or no latency."""
     cipher: float | None = None
-    """Bytes a second that a process encrypts, where encryption is the limit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,7 +152,7 @@ class Knee:
     """Where doubling the workers stops paying off."""
 
     reach: Reach
-    """The largest number of workers whose doubling makes training at least 1.5 times as fast; 0: there is none."""
+    """Workers whose doubling makes training at least 1.5 times as fast."""
     bound: Bound
     """What keeps twice as many from being twice as fast."""
     where: Where
@@ -185,7 +167,7 @@ class BandwidthNeed:
     workers: int
     wire: Wire
     needed: float | None
-    """Bytes a second; None where no bandwidth is enough."""
+    """None where no bandwidth is enough."""
     left: float
     """Seconds a step that the links would cost with unlimited bandwidth."""
 
@@ -199,7 +181,6 @@ class Speedup:
     gain: float
     """Times as many samples a second at that number of workers."""
     speed_up: float
-    """Of these workers against one, both with the change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,10 +190,8 @@ class Fit:
     change: tuple[Setting, ...]
     workers: int
     needed: float
-    """Bytes of memory with the change."""
     capacity: float
     rate: float
-    """Samples a second of all these workers with the change."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -226,15 +205,12 @@ class GatheringCodec:
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
-    """What follows from the rows of one strategy."""
-
     well: Reach
-    """Up to how many workers the efficiency is 80 % or more."""
     knee: Knee
     crossover: Reach
-    """Up to how many workers computing takes at least as long as communication and waiting."""
+    """Computing takes at least as long as communication and waiting."""
     slower: Reach
-    """Up to how many workers training is no faster than on one; 1 where two are faster."""
+    """Training is no faster than on one worker; 1 where two are faster."""
     limit: Limit | None
     """Of the slowest of the asked numbers that are slower than one worker, else of the largest; None for one worker."""
     bandwidth: BandwidthNeed | None
@@ -242,17 +218,15 @@ class Findings:
     helps: tuple[Speedup, ...]
     gathering: GatheringCodec | None = None
     fits: tuple[Fit, ...] = ()
-    """Changes for the numbers of workers that do not fit their memory."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class StrategyPrediction:
-    """One strategy, or one scheme of Paleo's."""
+    """One strategy, or one scheme of Paleo's, which has no findings."""
 
     strategy: str
     rows: tuple[PredictionRow, ...]
     findings: Findings | None = None
-    """None for Paleo's model."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,19 +245,14 @@ class Basis:
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleCost:
-    """One module's part of a step."""
-
     module: str
     kinds: str
     """What its operators do, such as "convolution, norm"."""
     flops: float | None
-    """Of forward and backward; None where Paleo's model prices the module."""
     bytes: float | None
-    """Read and written, forward and backward."""
     forward: float
     backward: float
     share: float
-    """Of all modules' forward and backward."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -291,11 +260,10 @@ class Prediction:
     """The answer to one request; its JSON document is this dataclass, field by field."""
 
     name: str
-    """What is trained."""
     parameters: int
     scaling: Literal["weak", "strong"]
     batch: int
-    """Samples a worker, or of all workers together in strong scaling."""
+    """Of a worker, or of all workers together in strong scaling."""
     cost_model: str
     basis: Basis
     series: tuple[StrategyPrediction, ...]
@@ -303,18 +271,11 @@ class Prediction:
     unmeasured: Mapping[str, float] = field(default_factory=dict)
     """Operators that the calibration never measured, by name: their share of one worker's computing."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """The request."""
     versions: Mapping[str, str] = field(default_factory=dict)
     made: str = ""
-    """UTC, such as 2026-11-16T03:40:00Z."""
     schema: Literal[3] = 3
     kind: Literal["prediction"] = "prediction"
 
     @property
     def workers(self) -> tuple[int, ...]:
-        """The numbers of workers, the same for every strategy."""
         return tuple(row.workers for row in self.series[0].rows)
-
-    def fastest(self, place: int) -> StrategyPrediction:
-        """The strategy with the highest rate in the row at this place."""
-        return max(self.series, key=lambda series: series.rows[place].rate)

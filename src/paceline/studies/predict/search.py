@@ -12,10 +12,9 @@ PATIENCE = 3
 """After so many doublings in a row that do not pay off, no further one is tried."""
 
 
-def powers_of_two(limit: int) -> list[int]:
+def _powers_of_two(limit: int) -> list[int]:
     """1, 2, 4 and so on, and the limit itself."""
-    rungs = [2**power for power in range(limit.bit_length()) if 2**power <= limit]
-    return rungs if rungs[-1] == limit else [*rungs, limit]
+    return sorted({2**power for power in range(limit.bit_length())} | {limit})
 
 
 def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
@@ -25,7 +24,7 @@ def holds_up_to(holds: Callable[[int], bool], limit: int) -> Reach:
     to within a hundredth of it.
     """
     good = 0
-    for rung in powers_of_two(limit):
+    for rung in _powers_of_two(limit):
         if not holds(rung):
             return Reach(workers=_between(holds, good, rung), searched=limit)
         good = rung
@@ -37,12 +36,11 @@ def pays_up_to(rate: Callable[[int], float], limit: int) -> tuple[Reach, int | N
 
     That one may come early: the second worker, or the second host, is the first to need the network at all.
     """
-    half = max(1, limit // 2)
 
     def pays(workers: int) -> bool:
         return 2 * workers <= limit and rate(2 * workers) >= PAYS * rate(workers)
 
-    rungs = powers_of_two(half)
+    rungs = _powers_of_two(max(1, limit // 2))
     paying: list[int] = []
     for place, rung in enumerate(rungs):
         if pays(rung):
@@ -65,13 +63,11 @@ def _between(holds: Callable[[int], bool], good: int, bad: int) -> int:
     return good
 
 
-def least_factor(
-    enough: Callable[[float], bool], *, least: float = 1e-3, most: float = 1e3, precision: float = 0.02
-) -> float | None:
-    """The smallest factor, to within the precision, that is enough; None where the largest is not."""
-    if not enough(most):
+def least_factor(enough: Callable[[float], bool], *, precision: float = 0.02) -> float | None:
+    """The smallest factor of 0.001 to 1,000 that is enough, to within the precision; None where the largest is not."""
+    if not enough(1e3):
         return None
-    low, high = math.log(least), math.log(most)
+    low, high = math.log(1e-3), math.log(1e3)
     while high - low > precision:
         middle = (low + high) / 2
         low, high = (low, middle) if enough(math.exp(middle)) else (middle, high)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import exp
 
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.collectives import NATIVE
@@ -11,7 +12,6 @@ from paceline.runtimes.settings import Every, Settings
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.strategies import build_strategy
 from paceline.strategies.base import Strategy
-from paceline.studies.predict.extremes import mean_factor
 from paceline.studies.predict.observe import ExchangePattern, observe
 from paceline.studies.predict.prediction import Where
 
@@ -43,32 +43,23 @@ class Setup:
         """The host of each server, by its index in the cluster; none where the strategy has no servers."""
         return self.cluster.place_servers(self.servers) if self.program.served else ()
 
-    @property
-    def alone(self) -> float:
-        """Seconds of the fastest worker's step by itself."""
-        return self.cost.step.compute / max(self.paces)
-
     @cached_property
     def pattern(self) -> ExchangePattern:
         """What the workers exchange; of a strategy without servers."""
-        return observe(self.program, self.cluster.workers, self.alone, self.strategy)
+        alone = self.cost.step.compute / max(self.paces)
+        return observe(self.program, self.cluster.workers, alone, self.strategy)
 
     @cached_property
     def paces(self) -> tuple[float, ...]:
         """How fast a worker of each group of hosts with workers computes."""
-        return tuple(self._pace(group.host) for group in self.cluster.groups if group.workers)
-
-    def _pace(self, host: Host) -> float:
-        return host.device.speed / self.cluster.slowdown(host)
+        hosts = [group.host for group in self.cluster.groups if group.workers]
+        return tuple(host.device.speed / self.cluster.slowdown(host) for host in hosts)
 
     @property
     def times(self) -> StepTimes:
         """A worker's from its cost, and a server's as the cluster states them; without jitter."""
-        return StepTimes(
-            step=self.cost.step,
-            serve=self.cluster.times.serve,
-            aggregate=self.cluster.times.aggregate,
-        )
+        stated = self.cluster.times
+        return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
     def settings(self, workers: int, steps: int) -> Settings:
         """A run without evaluations and checkpoints."""
@@ -86,9 +77,8 @@ class Setup:
 
     def shape_for(self, settings: Settings) -> JobShape:
         """The job's shape, with so much data that no epoch ends."""
-        ready = self.shape.ready or self.cost.ready
         samples = sum(settings.batch_sizes) * (2 * (settings.iterations or 1) + 1)
-        return replace(self.shape, ready=ready, train_samples=samples)
+        return replace(self.shape, ready=self.shape.ready or self.cost.ready, train_samples=samples)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,10 +90,9 @@ class Change:
     transfers: float = 1.0
     """Of the time of all transfers and of encryption."""
     link: Where = "network"
+    """The link of which ``bandwidth`` and ``latency`` are meant."""
     bandwidth: float = 1.0
-    """Of that link."""
     latency: float = 1.0
-    """Of that link."""
     coding: float = 1.0
     """Of the time to encode and decode."""
     cipher: float = 1.0
@@ -125,52 +114,39 @@ def apply_change(setup: Setup, change: Change) -> Setup:
     if change.even:
         setup = _even(setup)
     compression = setup.shape.compression
-    if change.coding != 1:
-        compression = replace(
-            compression,
-            encode_rate=compression.encode_rate * change.coding,
-            decode_rate=compression.decode_rate * change.coding,
-        )
+    coded = replace(
+        compression,
+        encode_rate=compression.encode_rate * change.coding,
+        decode_rate=compression.decode_rate * change.coding,
+    )
     return replace(
         setup,
         cluster=_changed_cluster(setup, change),
         cost=slower(setup.cost, change.compute),
-        shape=replace(setup.shape, compression=compression),
+        shape=replace(setup.shape, compression=coded),
         updating=setup.updating * change.updating / change.servers,
     )
 
 
 def _changed_cluster(setup: Setup, change: Change) -> Cluster:
-    def changed(host: Host) -> Host:
-        return replace(
-            host,
-            link=_changed_link(host.link, change, "network"),
-            inside=_changed_link(host.inside, change, "inside"),
-        )
-
-    cluster = setup.cluster.map_hosts(changed)
+    cluster = setup.cluster
     if change.servers != 1:
         cluster = cluster.split(setup.server_hosts)
-        hosts = {cluster.group_at(place) for place in setup.server_hosts}
-        groups = [
-            replace(group, host=_wider(group.host, change.servers)) if index in hosts else group
-            for index, group in enumerate(cluster.groups)
-        ]
-        cluster = replace(cluster, groups=tuple(groups))
-    return replace(cluster, cipher=cluster.cipher * change.cipher / change.transfers)
+    servers = {cluster.group_at(place) for place in setup.server_hosts}
 
+    def link(old: Link, where: Where, more: float) -> Link:
+        bandwidth, latency = (change.bandwidth, change.latency) if change.link == where else (1.0, 1.0)
+        return Link(
+            bandwidth=old.bandwidth * more * bandwidth / change.transfers,
+            latency=old.latency * latency * change.transfers,
+        )
 
-def _changed_link(link: Link, change: Change, where: Where) -> Link:
-    bandwidth, latency = (change.bandwidth, change.latency) if change.link == where else (1.0, 1.0)
-    return Link(
-        bandwidth=link.bandwidth * bandwidth / change.transfers,
-        latency=link.latency * latency * change.transfers,
-    )
-
-
-def _wider(host: Host, factor: float) -> Host:
-    link, inside = (replace(one, bandwidth=one.bandwidth * factor) for one in (host.link, host.inside))
-    return replace(host, link=link, inside=inside)
+    groups = []
+    for index, group in enumerate(cluster.groups):
+        host, more = group.host, change.servers if index in servers else 1.0
+        host = replace(host, link=link(host.link, "network", more), inside=link(host.inside, "inside", more))
+        groups.append(replace(group, host=host))
+    return replace(cluster, groups=tuple(groups), cipher=cluster.cipher * change.cipher / change.transfers)
 
 
 def _even(setup: Setup) -> Setup:
@@ -180,12 +156,8 @@ def _even(setup: Setup) -> Setup:
     def even(host: Host) -> Host:
         return replace(host, device=replace(host.device, speed=setup.cluster.slowdown(host) / mean))
 
-    return replace(
-        setup,
-        cluster=setup.cluster.map_hosts(even),
-        cost=slower(setup.cost, mean_factor(setup.jitter)),
-        jitter=0.0,
-    )
+    cost = slower(setup.cost, mean_factor(setup.jitter))
+    return replace(setup, cluster=setup.cluster.map_hosts(even), cost=cost, jitter=0.0)
 
 
 def slower(cost: StepCost, factor: float) -> StepCost:
@@ -193,11 +165,6 @@ def slower(cost: StepCost, factor: float) -> StepCost:
     return replace(cost, step=cost.step * factor)
 
 
-def links_in_use(setup: Setup) -> tuple[Where, ...]:
-    """Those that a step may cross."""
-    hosts = {*setup.server_hosts}
-    with_workers = sum(group.count for group in setup.cluster.groups if group.workers)
-    apart = sum(1 for place in hosts if not setup.cluster.groups[setup.cluster.group_at(place)].workers)
-    network: tuple[Where, ...] = ("network",) if with_workers + apart > 1 else ()
-    shared = bool(hosts) or any(group.host.workers > 1 for group in setup.cluster.groups)
-    return (*network, "inside") if shared else network
+def mean_factor(jitter: float) -> float:
+    """The mean of the lognormal factor by which a step varies; its median is 1."""
+    return exp(jitter**2 / 2)

@@ -1,4 +1,8 @@
-"""The declared approximation: steps with many workers and servers, where workers vary or do not wait for all.
+"""The declared approximations, for workers that vary, or that do not wait for all others.
+
+Workers that vary and wait for all others in collectives are as fast as the slowest: the expected maximum of their
+times. A worker's step varies by a lognormal factor; the time between two exchanges is a sum of a few such, and taken to
+be lognormal itself, with the same mean and variance (Fenton, 1960), which is exact for a single step.
 
 Small runs with servers are simulated worker by worker; a large one would take minutes, so its step is bounded by what
 links and servers can carry. Workers that wait for no other spread over time: a step takes the worker's computing and
@@ -7,21 +11,27 @@ analysis; Denning and Buzen, 1978). Against the simulation of every worker it is
 25 % with several, rounds within 8 % (``docs/accuracy.md``; ``tests/studies/test_closed_path.py`` holds it to that).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import inf, log2
+from math import expm1, inf, log, log1p, log2, sqrt
+from typing import NamedTuple
 
 import torch
 
 from paceline.clusters.cluster import Cluster
 from paceline.costs.topology import Topology
-from paceline.records.spans import StepBreakdown
 from paceline.strategies.messages import HEADER
-from paceline.studies.predict.extremes import Lognormal, expected_maximum, mean_factor, sum_of
 from paceline.studies.predict.observe import updates_before_answering
 from paceline.studies.predict.prediction import PredictedStep
-from paceline.studies.predict.setup import Change, Setup, apply_change
+from paceline.studies.predict.setup import Change, Setup, apply_change, mean_factor, slower
+from paceline.studies.predict.simulation import COMPUTING, StepSample, by_groups, cycles_by_groups, mean_step
+
+POINTS = 4096
+"""Of the integral of the expected maximum: enough for six digits."""
+
+LEAST = 1e-9
+"""The smallest spread: less changes no digit of an answer, and is lost where logarithms are subtracted."""
 
 CROWDED = 0.2
 """Fraction by which links carry less with every doubling of servers beside workers: these slow down those, workers wait
@@ -31,7 +41,74 @@ Demand = Mapping[int, float]
 """By group of workers: seconds for which a step of all workers of the group keeps a link or a server busy."""
 
 
-def approximate_rounds(setup: Setup, by_groups: Callable[[Setup], PredictedStep]) -> PredictedStep:
+class Lognormal(NamedTuple):
+    """A time whose logarithm is normal."""
+
+    mean_log: float
+    spread: float
+
+    def quantiles(self, parts: torch.Tensor) -> torch.Tensor:
+        return torch.exp(self.mean_log + self.spread * torch.special.ndtri(parts))
+
+
+def sum_of(times: Sequence[float], jitter: float) -> Lognormal:
+    """The sum of times that vary independently, each by a factor of this jitter."""
+    total = sum(times)
+    part = sum(time**2 for time in times) / total**2
+    variance = log1p(part * expm1(jitter**2))
+    return Lognormal(log(total) + jitter**2 / 2 - variance / 2, max(LEAST, sqrt(variance)))
+
+
+def expected_maximum(groups: Sequence[tuple[Lognormal, int]]) -> float:
+    """The mean of the largest of independent times, given as distributions and how many times have each.
+
+    The largest is below x where all are: the product of their distributions. Its mean is integrated in the logarithm,
+    where the density is smooth.
+    """
+    spread = max(time.spread for time, _ in groups)
+    middle = max(time.mean_log for time, _ in groups)
+    at = torch.linspace(middle - 9 * spread, middle + 12 * spread, POINTS, dtype=torch.float64)
+    below = torch.zeros_like(at)
+    for time, many in groups:
+        below += many * torch.special.log_ndtr((at - time.mean_log) / time.spread)
+    return float((torch.exp(below).diff() * torch.exp((at[1:] + at[:-1]) / 2)).sum())
+
+
+def by_slowest(setup: Setup) -> PredictedStep:
+    """The step of workers that vary and wait for all others in collectives.
+
+    The slowest takes the expected maximum from one exchange to the next. A worker's own time is the mean, and it waits
+    for the rest. Transfers are hidden behind the slowest worker's backward, also while others already wait for it.
+    """
+    groups = [(_stretches(steps), many) for steps, many in cycles_by_groups(setup)]
+    longest = mean_factor(setup.jitter)
+    if groups[0][0]:
+        exchanges = range(len(groups[0][0]))
+        still = sum(max(sum(found[at]) for found, _ in groups) for at in exchanges)
+        times = [[(sum_of(found[at], setup.jitter), many) for found, many in groups] for at in exchanges]
+        longest = sum(map(expected_maximum, times)) / still
+    step = mean_step(cycles_by_groups(replace(setup, cost=slower(setup.cost, longest))))
+    own, parts = mean_factor(setup.jitter) / longest, step.breakdown
+    shorter = {part: own * getattr(parts, part) for part in COMPUTING}
+    return replace(step, breakdown=replace(parts, **shorter, wait=parts.wait + (1 - own) * parts.compute))
+
+
+def _stretches(steps: Sequence[StepSample]) -> list[list[float]]:
+    """What a worker computes before each of its exchanges, step by step: each varies by itself."""
+    found: list[list[float]] = []
+    current: list[float] = []
+    for one in steps:
+        current.append(one.computing - one.after)
+        if one.exchanged:
+            found.append(current)
+            current = [one.after] if one.after else []
+    # What follows the last exchange comes before the first one of the next cycle.
+    if found:
+        found[0] = current + found[0]
+    return found
+
+
+def approximate_rounds(setup: Setup) -> PredictedStep:
     """Synchronous rounds of workers that vary: gradients arrive one after the other, the last one decides.
 
     The step of workers that do not vary is known exactly; added is by how much later the servers have everything.
@@ -66,7 +143,7 @@ def approximate_bounded(setup: Setup) -> PredictedStep:
         rates = {place: min(rate, slowest_rate) for place, rate in rates.items()}
     steps = {place: load.count(place) * rates[place] for place in groups}
     total = sum(steps.values())
-    seconds, own = load.workers / total, mean_factor(setup.jitter)
+    seconds, own = load.cluster.workers / total, mean_factor(setup.jitter)
     scale = own * sum(steps[place] / total / paces[place] for place in groups)
     exchange = seconds - scale * busy
     longer = sum(steps[place] / total * (held[place] - own) / paces[place] for place in groups)
@@ -75,13 +152,7 @@ def approximate_bounded(setup: Setup) -> PredictedStep:
     behind = sum(steps[place] / total * max(0.0, slowest - 1 / alone[place]) for place in groups)
     wait = min(exchange, load.answer + longer * busy + behind)
     return PredictedStep(
-        breakdown=StepBreakdown(
-            data=setup.cost.step.data * scale,
-            forward=setup.cost.step.forward * scale,
-            backward=setup.cost.step.backward * scale,
-            communicate=exchange - wait,
-            wait=wait,
-        ),
+        breakdown=replace(setup.cost.step * scale, apply=0.0, communicate=exchange - wait, wait=wait),
         sent=float(sum(load.pushes)),
         rate=total * setup.cost.samples,
         path="approximation",
@@ -90,7 +161,7 @@ def approximate_bounded(setup: Setup) -> PredictedStep:
 
 @dataclass(frozen=True)
 class ServedLoad:
-    """What the workers of a setup ask of its links and servers in one step."""
+    """What the workers of a setup ask of its links and servers in one step; a group of hosts goes by its index."""
 
     setup: Setup
 
@@ -116,12 +187,7 @@ class ServedLoad:
 
     @cached_property
     def paces(self) -> dict[int, float]:
-        split = replace(self.setup, cluster=self.cluster)
-        return dict(zip(self.groups, split.paces, strict=True))
-
-    @property
-    def workers(self) -> int:
-        return self.cluster.workers
+        return dict(zip(self.groups, replace(self.setup, cluster=self.cluster).paces, strict=True))
 
     def count(self, place: int) -> int:
         return self.cluster.groups[place].workers
@@ -129,8 +195,7 @@ class ServedLoad:
     @property
     def busy(self) -> float:
         """Seconds that a worker computes in a step."""
-        step = self.setup.cost.step
-        return step.data + step.forward + step.backward
+        return self.setup.cost.step.compute - self.setup.cost.step.apply
 
     @property
     def staleness(self) -> float:
@@ -219,7 +284,7 @@ class ServedLoad:
         def carry(groups: list[int], pushes: list[int], models: list[int]) -> float:
             return max(sum(demand.values()) for demand in self._loads(groups, pushes, models).values())
 
-        pushes = max(carry(self.groups, self.pushes, nothing), self.workers * self.answer)
+        pushes = max(carry(self.groups, self.pushes, nothing), self.cluster.workers * self.answer)
         pulls, theirs = (carry(ones, nothing, self.models) for ones in (self.groups, faster))
         return max(max(1 / rate for rate in alone.values()) + theirs, first + pushes + pulls)
 
@@ -228,11 +293,8 @@ class ServedLoad:
         found: dict[int, dict[int, float]] = {}
         for place in groups:
             for push, model, server in zip(pushes, models, self.servers, strict=True):
-                routes = (
-                    (self.topology.to_server(place, server), push),
-                    (self.topology.from_server(server, place), model),
-                )
-                for route, size in routes:
+                there, back = self.topology.to_server(place, server), self.topology.from_server(server, place)
+                for route, size in ((there, push), (back, model)):
                     for link, times in route.crosses.items():
                         demand = found.setdefault(link, {})
                         seconds = times * size / self.topology.capacities[link]
@@ -246,39 +308,32 @@ class ServedLoad:
         carried; the links of workers, when the last of all has sent its own; the memory of a server's host, when those
         on it have.
         """
-        arrivals, topology = self._arrivals(), self.topology
-        left = torch.arange(self.workers, 0, -1, dtype=torch.float64) / self.workers
-        out, inside, shared = (dict[int, float]() for _ in range(3))
-        for place in self.groups:
-            near = {topology.out_of(place): out, topology.inside(place): inside}
-            for server, size in zip(self.servers, self.pushes, strict=True):
-                for link, often in topology.to_server(place, server).crosses.items():
-                    found = near.get(link, shared)
-                    found[link] = found.get(link, 0.0) + often * size / topology.capacities[link]
-        ends = [float((arrivals + left * busy).max()) for busy in shared.values()]
-        ends += [float(arrivals[-1]) + busy for busy in out.values()]
-        for place, times in self._computing().items():
-            ends.append(expected_maximum([times]) + inside.get(topology.inside(place), 0.0))
-        return max(ends)
-
-    def _computing(self) -> dict[int, tuple[Lognormal, int]]:
-        """How long workers of each group compute, and how many they are."""
-        jitter = self.setup.jitter
-        return {
+        jitter, workers, topology = self.setup.jitter, self.cluster.workers, self.topology
+        computing = {
             place: (sum_of([self.busy / pace], jitter), self.count(place))
             for place, pace in self.paces.items()
         }
+        arrivals = _arrivals(list(computing.values()))
+        left = torch.arange(workers, 0, -1, dtype=torch.float64) / workers
+        loads = self._loads(self.groups, self.pushes, [0] * len(self.servers))
+        busy = {link: sum(demand.values()) for link, demand in loads.items()}
+        out = [busy.pop(topology.out_of(place), None) for place in self.groups]
+        inside = {place: busy.pop(topology.inside(place), 0.0) for place in self.groups}
+        ends = [float((arrivals + left * seconds).max()) for seconds in busy.values()]
+        ends += [float(arrivals[-1]) + seconds for seconds in out if seconds is not None]
+        ends += [expected_maximum([times]) + inside[place] for place, times in computing.items()]
+        return max(ends)
 
-    def _arrivals(self) -> torch.Tensor:
-        """When workers of all groups have computed, in order, as it is in the mean."""
-        groups = list(self._computing().values())
-        times = [
-            time.quantiles((torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25))
-            for time, many in groups
-        ]
-        arrivals = torch.cat(times).sort().values
-        arrivals[-1] = expected_maximum(groups)
-        return arrivals
+
+def _arrivals(groups: Sequence[tuple[Lognormal, int]]) -> torch.Tensor:
+    """When workers of all groups have computed, in order, as it is in the mean."""
+    times = [
+        time.quantiles((torch.arange(many, dtype=torch.float64) + 0.625) / (many + 0.25))
+        for time, many in groups
+    ]
+    arrivals = torch.cat(times).sort().values
+    arrivals[-1] = expected_maximum(groups)
+    return arrivals
 
 
 def _shared_rates(alone: Mapping[int, float], demands: list[Demand], together: bool) -> dict[int, float]:
