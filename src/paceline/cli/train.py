@@ -190,7 +190,7 @@ def _join(
             raise UsageError(
                 f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
             )
-    from paceline.runtimes.live.worker.join import join
+    from paceline.runtimes.live.worker.start import join
 
     spare_compiler()
     return join(run, where.secret_file, where.live(None), keep.runs, job=options.job, trust=resume.trust)

@@ -15,10 +15,8 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from paceline import shm
 from paceline.clusters.profile import LinkFit, read_profile, write_profile
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError
@@ -26,9 +24,9 @@ from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.step import StepPhase
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.runtimes.flat import CONTROL, Flat, own_memory
+from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.comm import NativeAllReduce, PendingSum, SoloComm
+from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
@@ -243,30 +241,12 @@ def _factor(rounds: Sequence[Round], how: str, net: str) -> float:
     return median(one[how, net] / one["alone", net] for one in rounds)
 
 
-class _BenchComm(SoloComm):
+class _BenchComm(ProcessGroupComm):
     """Sums alone, over a group that the benchmark has made and will end: in shared memory, or by Gloo."""
 
     def __init__(self, group: BenchGroup, *, shared: bool) -> None:
-        self._shm = group.shm if shared else None
-        self._gloo = NativeAllReduce(group.rank, group.workers, "gloo")
-
-    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        if self._shm is None:
-            return own_memory(length, dtype, device)
-        return shm.zeros(length, dtype=dtype, group=self._shm)
-
-    def sum(self, tensor: Tensor) -> None:
-        if self._shm is None:
-            self._gloo.sum(tensor)
-        else:
-            dist.all_reduce(tensor, group=self._shm)
-
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        if self._shm is None:
-            return self._gloo.start(tensor, done)
-        work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
-        work.get_future().add_done_callback(lambda _: done())
-        return work.wait
+        self.rank, self.workers = group.rank, group.workers
+        self._backend, self._group = ("shm", group.shm) if shared else ("gloo", None)
 
 
 class _AveragingStep(TrainingStep):
@@ -274,7 +254,7 @@ class _AveragingStep(TrainingStep):
 
     def __init__(self, subject: Traceable, comm: _BenchComm) -> None:
         super().__init__(subject, DENSE_SAMPLES, comm.zeros)
-        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowdown())
+        self._overlap = Overlap(self.model.flat, comm, Slowdown(), MEAN)
 
     def last_backward(self) -> None:
         self._overlap.begin()

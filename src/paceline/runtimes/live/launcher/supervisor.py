@@ -27,7 +27,7 @@ from paceline.runtimes.live.timeouts import (
 )
 from paceline.runtimes.live.wire.channel import connect
 from paceline.runtimes.live.wire.encoding import pack
-from paceline.runtimes.live.wire.messages import Died
+from paceline.runtimes.live.wire.messages import Goodbye
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """The signals that ask a launcher to stop."""
@@ -232,7 +232,9 @@ class DeathNotices:
 
     def send(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
         for endpoint in endpoints:
-            thread = threading.Thread(target=self._send, args=(Died(rank, step), endpoint), daemon=True)
+            thread = threading.Thread(
+                target=self._send, args=(Goodbye(rank, step, "died"), endpoint), daemon=True
+            )
             thread.start()
             self._threads.append(thread)
 
@@ -241,7 +243,7 @@ class DeathNotices:
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
-    def _send(self, death: Died, endpoint: str) -> None:
+    def _send(self, death: Goodbye, endpoint: str) -> None:
         with suppress(OSError):
             channel = connect(endpoint, self._key, patience=DEATH_NOTICE)
             channel.send(pack(death), most=1)
