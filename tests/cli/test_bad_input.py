@@ -74,7 +74,7 @@ MISTAKES = {
     "train --resume nowhere --name other": "--name other",
     "train --servers 2": "2 servers have no place beside strategy 'all-reduce'",
     "train --strategy ps --servers 0": "0 servers are out of range",
-    "train --strategy ps --servers 65": "1 to 64 servers",
+    "train --strategy ps --servers 65": "65 servers are out of range: 1 to 64",
     "simulate --servers 2 --strategy local-sgd": "2 servers have no place beside strategy 'local-sgd'",
     "train --strategy ps --backend gloo": "backend gloo has no place beside strategy 'ps'",
     "train --strategy ps --secret-file nowhere": "the secret file nowhere cannot be read",

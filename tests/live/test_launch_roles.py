@@ -8,6 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.errors import UsageError
+from paceline.runtimes.live.launcher.launch import environments
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.process_info import ProcessInfo, local_servers
 
 
@@ -72,19 +74,18 @@ def test_under_torchrun_the_last_processes_of_a_node_are_its_servers(
 
 def test_our_own_launcher_tells_each_process_by_its_variables(tmp_path: Path) -> None:
     """If this failed, a server that our launcher starts would train."""
-    told = {"WORLD_SIZE": "3", "LOCAL_WORLD_SIZE": "3", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
-    told |= {"PACELINE_LAUNCH": str(tmp_path), "PACELINE_SERVERS": "1"}
-    told["PACELINE_SECRET_FILE"] = str(tmp_path / "secret")
-    places = [
-        ProcessInfo.from_environment({**told, "RANK": rank, "LOCAL_RANK": rank}) for rank in ("0", "1", "2")
-    ]
+    plan = LaunchPlan(workers=2, servers=1, resume=tmp_path / "run", again={"secret_file": tmp_path})
+    environs = environments(plan, 29500, tmp_path, tmp_path / "secret", {})
+    places = [ProcessInfo.from_environment(environ) for environ in environs]
     assert [(place.role, place.rank, place.workers) for place in places if place] == [
         ("worker", 0, 2),
         ("worker", 1, 2),
         ("server", 0, 2),
     ]
     assert places[2] is not None
-    assert places[2].secret_file == tmp_path / "secret"
+    assert (places[2].secret_file, places[2].resume) == (tmp_path / "secret", tmp_path / "run")
+    assert places[2].again == {"secret_file": str(tmp_path)}
+    assert [environ["RANK"] for environ in environs] == ["0", "1", "2"]
 
 
 def test_ranks_dealt_out_to_hosts_in_turn_are_refused_where_there_are_servers() -> None:

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.records.servers import AppliedGradient
-from paceline.strategies.gradient_buffer import GradientBuffer
+from paceline.strategies.parameter_server import GradientBuffer
 
 LENGTH = 6
 

@@ -38,7 +38,6 @@ COMMANDS = {
 
 
 def make_app() -> App:
-    """The command with its sub-commands, none of them imported yet."""
     app = App(
         name="paceline",
         help="How should I spread this PyTorch training over several workers, and how fast will it go?",
@@ -104,7 +103,6 @@ def _complain(sentence: str, code: int) -> int:
 
 
 def _one_sentence(error: CycloptsError) -> str:
-    """What the parser found, in our words where its own are jargon."""
     command = " ".join(["paceline", *(error.command_chain or ())])
     if isinstance(error, UnknownOptionError):
         option = (error.token.keyword or error.token.value).partition("=")[0]

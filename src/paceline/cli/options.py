@@ -49,7 +49,6 @@ _TABLES = {
 
 
 def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
-    """Read a whole number; 1.5 is none."""
     try:
         return int(tokens[0].value)
     except ValueError:
@@ -57,14 +56,13 @@ def whole(kind: object, tokens: Sequence[Token]) -> int:  # noqa: ARG001
 
 
 def given(options: "DataclassInstance") -> dict[str, object]:
-    """The options that were given, by name; those that were not are None."""
+    """The options that were given, by name; those that were not are None, or False."""
     values = {field.name: getattr(options, field.name) for field in fields(options)}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None and value is not False}
 
 
 def given_options(options: "DataclassInstance") -> list[str]:
-    """The options that were given, as the user writes them."""
-    return [f"--{name.replace('_', '-')}" for name in given(options)]
+    return [f"--{name.removeprefix('as_').replace('_', '-')}" for name in given(options)]
 
 
 @Parameter(name="*")
@@ -126,7 +124,6 @@ class RunOptions:
     """How many checkpoints are kept (default 3)."""
 
     def __post_init__(self) -> None:
-        """Refuse a name or a setting that there is not, before torch is imported."""
         for name, table in _TABLES.items():
             if (spec := getattr(self, name)) is not None:
                 specs.check(spec, table, name)
@@ -194,16 +191,13 @@ class KeepOptions:
             )
 
     def given(self) -> list[str]:
-        """The options about the run folder that were given, as the user writes them."""
-        named = {"--runs": self.runs, "--name": self.name, "--tensorboard": self.tensorboard or None}
-        return [option for option, value in named.items() if value is not None]
+        return [option for option in given_options(self) if option != "--json"]
 
     @property
     def parent(self) -> Path:
         return self.runs or Path("runs")
 
     def observers(self, settings: Settings, clock: str) -> "list[Observer]":
-        """``clock`` says whose seconds the run counts."""
         from paceline.reports.progress import ConsoleObserver, JsonObserver
         from paceline.reports.tensorboard import TensorBoardObserver
 
@@ -232,7 +226,6 @@ class PlaceOptions:
     """What only the run's processes know, the same file on every host (made for you on one host)."""
 
     def plan(self, workers: int) -> "LaunchPlan":
-        """The launch of so many workers on this host."""
         from paceline.runtimes.live.launcher.plan import LaunchPlan
         from paceline.runtimes.live.secret import Secret
 
@@ -248,7 +241,6 @@ class PlaceOptions:
         )
 
     def under_launcher(self, info: "ProcessInfo") -> "ProcessInfo":
-        """A process that another launcher started, with the secret that the user gave."""
         from paceline.runtimes.live.secret import NEEDED, Secret
 
         self.refuse(info)
@@ -261,7 +253,6 @@ class PlaceOptions:
         return info
 
     def refuse(self, info: "ProcessInfo") -> None:
-        """Refuse what another launcher has decided."""
         for name in ("nodes", "node_rank", "address", "port"):
             if (value := getattr(self, name)) is not None:
                 raise UsageError(
@@ -276,7 +267,6 @@ class PlaceOptions:
 
 
 def run_workers(where: PlaceOptions, workers: int, task: WorkerTask) -> int:
-    """Be one worker where a launcher has set its variables, else start ``workers`` on this host."""
     from paceline.runtimes.live.process_info import ProcessInfo
 
     info = ProcessInfo.from_environment()
@@ -319,7 +309,6 @@ def parse_batch_sizes(text: str | None, workers: int) -> tuple[int, ...]:
 
 
 def parse_slow(texts: list[str]) -> dict[int, float]:
-    """Read "1=2.5" as rank to factor."""
     slow: dict[int, float] = {}
     for piece in (piece for text in texts for piece in text.split(",")):
         rank, _, factor = piece.partition("=")

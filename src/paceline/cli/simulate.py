@@ -57,14 +57,12 @@ class ClusterOptions:
     """End a run with servers at this time, such as '0.6 s'; what is unfinished then does not count."""
 
     def given(self) -> list[str]:
-        """The options that were given, as the user writes them."""
         names = ("cluster", "workers", "times", "horizon")
         given = [f"--{name}" for name in names if getattr(self, name) is not None]
         return given if self.gradients else [*given, "--no-gradients"]
 
     @property
     def end(self) -> float:
-        """The horizon in seconds."""
         try:
             return inf if self.horizon is None else parse_seconds(self.horizon)
         except UsageError as mistake:
@@ -141,7 +139,6 @@ def _refuse(given: list[str], what: str) -> None:
 
 
 def _answer(path: Path, given: list[str], as_json: bool) -> int:
-    """Answer what a scenario asks."""
     from paceline.reports.scenarios import RENDERERS
     from paceline.studies.scenarios.scenario import read_scenario
 
@@ -221,7 +218,6 @@ def _run(options: RunOptions, where: ClusterOptions, keep: KeepOptions) -> int:
 def _recording(
     keep: KeepOptions, name: str, prepared: "Prepared", machinery: dict[str, Any], workers: int, clock: str
 ) -> Iterator[tuple["FolderRecorder", "Tee"]]:
-    """A new run folder, and whoever else is told of the run."""
     from paceline.reports.progress import Tee
     from paceline.runtimes.virtual.recording import FolderObserver, FolderRecorder, new_folder
 

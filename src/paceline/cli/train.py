@@ -32,7 +32,16 @@ if TYPE_CHECKING:
     from paceline.runtimes.live.request import TrainRequest
 
 _LATEST = Path("latest")
-_OWN_OF_A_JOINER = ("--device", "--threads", "--timeout", "--secret-file", "--join")
+_OWN_OF_A_JOINER = (
+    "--device",
+    "--threads",
+    "--timeout",
+    "--secret-file",
+    "--join",
+    "--trust",
+    "--runs",
+    "--job",
+)
 
 
 @Parameter(name="*")
@@ -67,7 +76,6 @@ class WhereOptions(PlaceOptions):
                 )
 
     def live(self, resume: RunFolder | None) -> "LiveOptions":
-        """As asked for, else as an earlier run had it, else as usual."""
         from paceline.runtimes.config import read_live
         from paceline.runtimes.live.options import LiveOptions
 
@@ -87,7 +95,6 @@ class ResumeOptions:
     """With --resume or --join: run code that the run names, also where it has changed or lies in the run folder."""
 
     def folder(self, keep: KeepOptions) -> RunFolder | None:
-        """The earlier run's folder, in which the run goes on; the latest is looked for in ``--runs``."""
         from paceline.runtimes.live.request import latest_run
 
         if self.resume is None:
@@ -128,32 +135,28 @@ def train(
             "--trust has no place without --resume or --join: the code of a new run is your own; leave it out"
         )
     info = ProcessInfo.from_environment()
-    if info is not None:
-        return _run_process(options, where, resume, keep, info)
-    # torch reads it when it is imported, before workers are forked: paceline itself reports what goes wrong there.
-    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+    if info is None:
+        # torch reads it when it is imported, before workers are forked: paceline reports what goes wrong there.
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     try:
-        return _launch(_request(options, where, resume.folder(keep), resume.trust, keep), where)
-    except KeyboardInterrupt:  # once workers run, their launcher handles it
-        say_on_stderr(BEFORE_FIRST_STEP)
+        from paceline.runtimes.live.request import TrainRequest
+
+        folder = RunFolder(info.resume) if info and info.resume else resume.folder(keep)
+        request = TrainRequest(
+            asked=options.settings,
+            given=given(options),
+            options=where.live(folder),
+            observe=partial(_observe, keep),
+            runs=keep.parent,
+            resume=folder,
+            name=keep.name or "",
+            trust=resume.trust,
+        )
+        return _launch(request, where) if info is None else _run_process(request, where, info)
+    except KeyboardInterrupt:
+        if info is None:  # once workers run, their launcher handles it
+            say_on_stderr(BEFORE_FIRST_STEP)
         raise
-
-
-def _request(
-    options: RunOptions, where: WhereOptions, folder: RunFolder | None, trust: bool, keep: KeepOptions
-) -> "TrainRequest":
-    from paceline.runtimes.live.request import TrainRequest
-
-    return TrainRequest(
-        asked=options.settings,
-        given=given(options),
-        options=where.live(folder),
-        observe=partial(_observe, keep),
-        runs=keep.parent,
-        resume=folder,
-        name=keep.name or "",
-        trust=trust,
-    )
 
 
 def _observe(keep: KeepOptions, settings: Settings) -> "Observer":
@@ -181,14 +184,10 @@ def _launch(request: "TrainRequest", where: WhereOptions) -> int:
     return launch_training(request, where.plan(workers), main, sys.argv[1:])
 
 
-def _run_process(
-    options: RunOptions, where: WhereOptions, resume: ResumeOptions, keep: KeepOptions, info: "ProcessInfo"
-) -> int:
+def _run_process(request: "TrainRequest", where: WhereOptions, info: "ProcessInfo") -> int:
     from paceline.runtimes.live.worker.start import run_process
 
     spare_compiler()
-    folder = RunFolder(info.resume) if info.resume else resume.folder(keep)
-    request = _request(options, where, folder, resume.trust, keep)
     if info.launch is None:
         info = where.under_launcher(info.with_servers(request.servers()))
     return run_process(request, info)
@@ -197,16 +196,11 @@ def _run_process(
 def _join(
     run: str, options: RunOptions, where: WhereOptions, resume: ResumeOptions, keep: KeepOptions
 ) -> int:
-    refused = [option for option in given_options(where) if option not in _OWN_OF_A_JOINER]
-    refused += ["--resume"] if resume.resume else []
-    refused += [
-        option for option in (*keep.given(), "--json" if keep.as_json else "") if option not in ("--runs", "")
-    ]
-    refused += [option for option in given_options(options) if option != "--job"]
-    for option in refused:
-        raise UsageError(
-            f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
-        )
+    for option in (option for group in (where, resume, keep, options) for option in given_options(group)):
+        if option not in _OWN_OF_A_JOINER:
+            raise UsageError(
+                f"{option} has no place beside --join {run}: the run that is joined decides it; leave it out"
+            )
     from paceline.runtimes.live.worker.join import join
 
     spare_compiler()

@@ -44,7 +44,6 @@ def batch_loss(job: "StepDefinition", model: nn.Module, batch: Batch) -> Tensor:
 
 
 def check_loss(job: "StepDefinition", batch: Batch) -> None:
-    """Refuse a batch that does not say which part of it is the target."""
     if job.loss is not None and job.compute_loss is not None:
         raise UsageError("both loss and compute_loss say how the loss is computed; leave one of them out")
     if job.loss is not None and not _has_target(batch):
@@ -138,7 +137,6 @@ def _has_target(batch: Batch) -> bool:
 
 
 def _call(job: "StepDefinition", model: nn.Module, inputs: Any) -> Any:
-    """Elements of a tuple are the model's positional arguments, entries of a mapping its keywords."""
     spread = isinstance(inputs, tuple | list)
     args = tuple(inputs) if spread else () if isinstance(inputs, Mapping) else (inputs,)
     keywords = {str(key): value for key, value in inputs.items()} if isinstance(inputs, Mapping) else {}

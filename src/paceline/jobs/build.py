@@ -34,7 +34,6 @@ def build_job(spec: JobSpec) -> Job:
 
 
 def traceable_of_job(spec: JobSpec) -> Traceable | Job:
-    """What a job trains, fed with samples that look like its data."""
     if spec.path is not None:
         return build_job(spec)
     images, parts = _load_parts(spec)
@@ -43,7 +42,6 @@ def traceable_of_job(spec: JobSpec) -> Traceable | Job:
 
 
 def _load_parts(spec: JobSpec) -> tuple[Images, dict[str, Any]]:
-    """The data, and what a job of shipped parts and a trace of it share."""
     # All specs are read before the data is: a typing mistake should not cost a minute.
     source: DataSource = specs.build(spec.data, DATA, "data")
     make = model_maker(spec.model)
@@ -192,7 +190,6 @@ def traceable_of(
 def _batches_for(
     module: nn.Module, where: str, shape: tuple[int, ...] | None, classes: int | None
 ) -> Callable[[int], Batch]:
-    """Made-up samples, in the type of the module's first floating-point parameter."""
     if shape is None:
         raise UsageError(
             f"{where} is an nn.Module, which does not say what it is fed; give the input shape of one sample, such "
@@ -204,7 +201,6 @@ def _batches_for(
 
 
 def _score_loss(where: str, outputs: Any, targets: Tensor) -> Tensor:
-    """Cross-entropy, if the module gives a score a class."""
     if isinstance(outputs, Tensor) and outputs.dim() == 2:
         return cross_entropy(outputs, targets)
     found = (

@@ -53,40 +53,36 @@ def labelled(pixels: Tensor, labels: Tensor, mean: Sequence[float], deviation: S
     return TensorData(inputs, labels.to(torch.int64))
 
 
-def find_folder(
-    name: str, folder: str | None, usual: Sequence[str], inside: Sequence[str], sign: Sequence[str], get: str
-) -> Path:
-    """The first folder that holds a file named in ``sign``.
+def find_files(
+    name: str,
+    folder: str | None,
+    usual: Sequence[str],
+    inside: Sequence[str],
+    files: Sequence[Sequence[str]],
+    get: str,
+) -> list[Path]:
+    """Each of the ``files`` by the first of its names that exists, all in one folder.
 
     Looks in the folder given, or else in the usual ones, and in the subfolders ``inside`` of each. ``get``
     tells how to get the data.
     """
-    roots = [folder] if folder is not None else usual
-    places = [Path(root, sub) for root in roots for sub in ("", *inside)]
+    places = [Path(root, sub) for root in (usual if folder is None else [folder]) for sub in ("", *inside)]
     for place in places:
-        if _first_file(place, sign):
-            return place
-    missing = f"{sign[0]} is not in {', '.join(dict.fromkeys(map(str, places)))}"
+        found = [next(filter(Path.is_file, (place / name for name in names)), None) for names in files]
+        missing = [" or ".join(names) for names, path in zip(files, found, strict=True) if path is None]
+        if len(missing) < len(files):
+            if missing:
+                raise UsageError(
+                    f"{place} has no {missing[0]}, but other files of the same data; get all of them"
+                )
+            return [path for path in found if path is not None]
+    wrong = f"{files[0][0]} is not in {', '.join(dict.fromkeys(map(str, places)))}"
     if folder is not None and not Path(folder).is_dir():
-        missing = f"there is no folder {folder}"
-    raise UsageError(f"no {name} data: {missing}; {get}, or name its data folder")
-
-
-def _first_file(folder: Path, names: Sequence[str]) -> Path | None:
-    return next((folder / name for name in names if (folder / name).is_file()), None)
-
-
-def need_file(folder: Path, names: Sequence[str]) -> Path:
-    path = _first_file(folder, names)
-    if path is None:
-        raise UsageError(
-            f"{folder} has no {' or '.join(names)}, but other files of the same data; get all of them"
-        )
-    return path
+        wrong = f"there is no folder {folder}"
+    raise UsageError(f"no {name} data: {wrong}; {get}, or name its data folder")
 
 
 def read_bytes(path: Path) -> bytearray:
-    """A whole file, unpacked if its name ends in .gz."""
     try:
         data = path.read_bytes()
         return bytearray(gzip.decompress(data) if path.suffix == ".gz" else data)
@@ -132,17 +128,16 @@ class FashionMnist:
     """Fashion-MNIST: 60,000 + 10,000 grey 28x28 images of clothes, 10 classes."""
 
     def load(self, folder: str | None) -> Images:
-        place = find_folder(
+        files = find_files(
             "fashion-mnist",
             folder,
             usual=("/usr/share/datasets/fashion-mnist", "data/fashion-mnist", "data"),
             inside=("fashion-mnist", "FashionMNIST/raw"),
-            sign=_idx_names("train", "images", 3),
+            files=IDX_FILES,
             get="on Debian 'apt-get install dataset-fashion-mnist' installs it, elsewhere download its four "
             "idx files (https://github.com/zalandoresearch/fashion-mnist) into data/fashion-mnist",
         )
-        train, test = (_read_idx_pair(place, part, 0.2860, 0.3530) for part in ("train", "t10k"))
-        return Images(train, test)
+        return _read_idx_pairs(files, mean=0.2860, deviation=0.3530)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,32 +145,36 @@ class Mnist:
     """MNIST: 60,000 + 10,000 grey 28x28 images of handwritten digits, 10 classes."""
 
     def load(self, folder: str | None) -> Images:
-        place = find_folder(
+        files = find_files(
             "mnist",
             folder,
             usual=("data/mnist", "data", "/usr/share/datasets/mnist"),
             inside=("mnist", "MNIST/raw"),
-            sign=_idx_names("train", "images", 3),
+            files=IDX_FILES,
             get="download its four idx files (for example from "
             "https://ossci-datasets.s3.amazonaws.com/mnist/) into data/mnist",
         )
-        train, test = (_read_idx_pair(place, part, 0.1307, 0.3081) for part in ("train", "t10k"))
-        return Images(train, test)
+        return _read_idx_pairs(files, mean=0.1307, deviation=0.3081)
 
 
-def _idx_names(part: str, what: str, dimensions: int) -> tuple[str, ...]:
-    """What such a file is called; the second form is how some archives unpack."""
-    stems = (f"{part}-{what}-idx{dimensions}-ubyte", f"{part}-{what}.idx{dimensions}-ubyte")
-    return tuple(stem + end for stem in stems for end in ("", ".gz"))
+IDX_FILES = [
+    [f"{part}-{what}{mark}{kind}{end}" for mark in "-." for end in ("", ".gz")]
+    for part in ("train", "t10k")
+    for what, kind in (("images", "idx3-ubyte"), ("labels", "idx1-ubyte"))
+]
+"""The four files, each with its possible names; a "." is how some archives unpack."""
 
 
-def _read_idx_pair(folder: Path, part: str, mean: float, deviation: float) -> TensorData:
-    images = need_file(folder, _idx_names(part, "images", 3))
-    pixels = _read_idx(images, dimensions=3)
-    if pixels.shape[1:] != (28, 28):
-        raise broken(images, f"its images are {pixels.shape[1]}x{pixels.shape[2]}, not 28x28")
-    labels = _read_labels(need_file(folder, _idx_names(part, "labels", 1)), len(pixels))
-    return labelled(pixels.unsqueeze(1), labels, (mean,), (deviation,))
+def _read_idx_pairs(files: Sequence[Path], mean: float, deviation: float) -> Images:
+    parts = []
+    for images, labels in (files[:2], files[2:]):
+        pixels = _read_idx(images, dimensions=3)
+        if pixels.shape[1:] != (28, 28):
+            raise broken(images, f"its images are {pixels.shape[1]}x{pixels.shape[2]}, not 28x28")
+        classes = _read_labels(labels, len(pixels))
+        parts.append(labelled(pixels.unsqueeze(1), classes, (mean,), (deviation,)))
+    train, test = parts
+    return Images(train, test)
 
 
 def _read_labels(path: Path, samples: int) -> Tensor:
@@ -206,26 +205,25 @@ class Cifar10:
 
     def load(self, folder: str | None) -> Images:
         """Read the six .bin files; the Python version is a pickle, which can run code, and is not read."""
-        place = find_folder(
+        *train, test = find_files(
             "cifar10",
             folder,
             usual=("data/cifar10", "data"),
             inside=("cifar-10-batches-bin",),
-            sign=("data_batch_1.bin",),
+            files=[[f"data_batch_{number}.bin"] for number in range(1, 6)] + [["test_batch.bin"]],
             get="unpack the binary version, not the Python one "
             "(https://www.cs.toronto.edu/~kriz/cifar-10-binary.tar.gz), into data/cifar10",
         )
-        names = [f"data_batch_{number}.bin" for number in range(1, 6)]
-        return Images(_read_cifar(place, names), _read_cifar(place, ["test_batch.bin"]))
+        return Images(_read_cifar(train), _read_cifar([test]))
 
 
 CIFAR_SAMPLE = 1 + 3 * 32 * 32
 """A label, then the pixels: all red ones, all green ones, all blue ones."""
 
 
-def _read_cifar(folder: Path, names: Sequence[str]) -> TensorData:
+def _read_cifar(files: Sequence[Path]) -> TensorData:
     parts = []
-    for path in [need_file(folder, (name,)) for name in names]:
+    for path in files:
         data = read_bytes(path)
         if not data or len(data) % CIFAR_SAMPLE:
             raise broken(
@@ -244,17 +242,16 @@ class Svhn:
     """SVHN: 73,257 + 26,032 colour 32x32 images of house numbers' digits, 10 classes; needs scipy."""
 
     def load(self, folder: str | None) -> Images:
-        place = find_folder(
+        train, test = find_files(
             "svhn",
             folder,
             usual=("data/svhn", "data"),
             inside=("svhn",),
-            sign=("train_32x32.mat",),
+            files=[["train_32x32.mat"], ["test_32x32.mat"]],
             get="download train_32x32.mat and test_32x32.mat (http://ufldl.stanford.edu/housenumbers/) "
             "into data/svhn",
         )
-        train, test = (_read_svhn(need_file(place, (f"{part}_32x32.mat",))) for part in ("train", "test"))
-        return Images(train, test)
+        return Images(_read_svhn(train), _read_svhn(test))
 
 
 def _read_svhn(path: Path) -> TensorData:

@@ -38,7 +38,6 @@ class ImageInput:
         return replace(self, shape=shape, classes=check_classes(classes, self.classes))
 
     def batch(self, samples: int) -> Batch:
-        """Made-up samples, on the device that is the default now."""
         return noise(samples, *self.shape), choices(self.classes, samples)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
@@ -91,7 +90,6 @@ def noise(*shape: int) -> Tensor:
 
 
 def choices(among: int, *shape: int) -> Tensor:
-    """Whole numbers from 0 to below ``among``."""
     return _drawn(torch.empty(shape, dtype=torch.int64), lambda tensor: tensor.random_(among))
 
 

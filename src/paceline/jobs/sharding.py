@@ -95,7 +95,6 @@ class Shards:
 # Workers may be in different epochs; a few orders serve all but the most uneven.
 @lru_cache(maxsize=4)
 def permutation(samples: int, seed: int, epoch: int) -> Tensor:
-    """The order of one epoch; it leaves the global random stream alone."""
     generator = torch.Generator().manual_seed(_mix(seed, epoch))
     return torch.randperm(samples, generator=generator)
 

@@ -53,7 +53,6 @@ class Checkpoints:
         return read_tensors(*self._file(step, rank))
 
     def is_whole(self, step: int, rank: int) -> bool:
-        """Whether this worker's part exists, unaltered and written by this run."""
         try:
             check_tensors(*self._file(step, rank))
         except (DamagedFile, OSError):
@@ -129,12 +128,10 @@ class Checkpoints:
         return {int(number): path for number, path in numbers.items() if number.isdecimal()}
 
     def _saved(self, rank: int) -> list[int]:
-        """The steps that this worker has saved, newest first, whole or not."""
         return [step for step in self.steps() if self.is_there(step, rank)]
 
 
 def _remove(file: Path) -> None:
-    """Remove a file, and its folder where nothing else is in it."""
     file.unlink(missing_ok=True)
     with suppress(OSError):  # another worker's file is in it, or another worker has just removed it
         file.parent.rmdir()
@@ -165,7 +162,6 @@ class Commits:
         self._write({*self.steps(), step})
 
     def forget_after(self, step: int) -> None:
-        """The run resumes from a step: later ones are to be saved anew."""
         known = self.steps()
         if any(one > step for one in known):
             self._write({one for one in known if one <= step})

@@ -5,14 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from paceline.records.files import DamagedFile, LineWriter, read_lines, repair
+import msgspec
+
+from paceline.records.files import LineWriter, read_lines, repair
 from paceline.records.spans import StepRecord
-
-_AT_ONCE = 4096
-"""Records that are written together: some 5 MB, which takes 10 ms."""
-
-_Line = dict[str, float | None]
-"""A row of metrics as it is written; null stands for a number that is not finite."""
 
 TEST_LOSS = 2
 """The place of the test loss in a vector of sums; 0 where nothing was tested."""
@@ -71,27 +67,28 @@ class MetricsRow:
         return cls(step=int(step), epoch=epoch, scores=scores, learning_rate=rate, seconds=seconds)
 
 
-class EventWriter(LineWriter[StepRecord]):
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, _AT_ONCE)
+EventWriter = LineWriter[StepRecord]
 
 
 def append_metrics(path: Path, row: MetricsRow) -> None:
-    """Add a row at once, so that other programs can follow a run."""
     with LineWriter[dict[str, float]](path, at_once=1) as lines:
         lines.append(row.to_json())
 
 
+_decode_step = msgspec.json.Decoder(StepRecord).decode
+_decode_line = msgspec.json.Decoder(dict[str, float | None]).decode
+
+
+def _decode_row(line: bytes) -> MetricsRow:
+    return MetricsRow.from_json(_decode_line(line))
+
+
 def read_events(path: Path) -> Iterator[StepRecord]:
-    return read_lines(path, StepRecord, "a record of a step")
+    return read_lines(path, _decode_step, "a record of a step")
 
 
 def read_metrics(path: Path) -> Iterator[MetricsRow]:
-    for number, line in enumerate(read_lines(path, _Line, "a row of metrics"), start=1):
-        try:
-            yield MetricsRow.from_json(line)
-        except KeyError as error:
-            raise DamagedFile(path, f"is damaged: line {number} is not a row of metrics") from error
+    return read_lines(path, _decode_row, "a row of metrics")
 
 
 def truncate_events(path: Path, step: int) -> list[str]:
@@ -99,18 +96,13 @@ def truncate_events(path: Path, step: int) -> list[str]:
 
     A damaged line becomes a record that says so, so that later totals know of it.
     """
-    last = 0
-
-    def keep(_: int, record: StepRecord) -> bool:
-        nonlocal last
-        last = record.step
-        return last <= step
-
-    def stand_in(_: int) -> StepRecord | None:
-        return StepRecord(step=last, is_step=False, damaged=1) if last <= step else None
-
-    return repair(path, StepRecord, keep, stand_in)
+    return repair(
+        path,
+        _decode_step,
+        keep=lambda _, last: last is None or last.step <= step,
+        stand_in=lambda last: StepRecord(step=last.step if last else 0, is_step=False, damaged=1),
+    )
 
 
 def truncate_metrics(path: Path, step: int) -> list[str]:
-    return repair(path, _Line, lambda _, line: MetricsRow.from_json(line).step <= step, lambda _: None)
+    return repair(path, _decode_row, keep=lambda _, row: row is None or row.step <= step)

@@ -42,7 +42,6 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def leftovers(folder: Path, name: str) -> list[Path]:
-    """Temporary files of crashed attempts to write ``folder / name``."""
     return listing(folder, f".{name}.*.tmp")
 
 
@@ -96,7 +95,6 @@ def from_document(document: Any, kind: type[T]) -> T:
 
 
 def write_sealed(path: Path, document: dict[str, Any]) -> None:
-    """Write a JSON document with its own SHA-256 in it, so that an altered one is noticed."""
     write_json(path, {**document, "digest": digest_of(document)})
 
 
@@ -123,7 +121,7 @@ class LineWriter(Generic[T]):
     finite become null.
     """
 
-    def __init__(self, path: Path, at_once: int) -> None:
+    def __init__(self, path: Path, at_once: int = 2048) -> None:
         path.parent.mkdir(exist_ok=True)  # and no more: a run folder that was deleted stays deleted
         self._file = path.open("ab")
         self._at_once = at_once
@@ -131,7 +129,6 @@ class LineWriter(Generic[T]):
         self._writing = threading.Lock()
 
     def append(self, thing: T) -> None:
-        """Add a line; about a microsecond, until ``at_once`` of them are written together."""
         self._kept.append(thing)
         if len(self._kept) >= self._at_once:
             self.flush()
@@ -159,51 +156,51 @@ def encode_line(thing: Any) -> bytes:
     return msgspec.json.encode(thing) + b"\n"
 
 
-def read_lines(path: Path, kind: type[T], what: str) -> Iterator[T]:
-    """Every whole line as a ``kind``; a line torn by a crash is skipped, a damaged one raises DamagedFile."""
-    for number, _, thing in _whole_lines(path, kind):
+def read_lines(path: Path, decode: Callable[[bytes], T], what: str) -> Iterator[T]:
+    """Every whole line; a line torn by a crash is skipped, a damaged one raises DamagedFile."""
+    for number, _, thing in _whole_lines(path, decode):
         if thing is None:
             raise DamagedFile(path, f"is damaged: line {number} is not {what}")
         yield thing
 
 
 def repair(
-    path: Path, kind: type[T], keep: Callable[[int, T], bool], stand_in: Callable[[int], T | None]
+    path: Path,
+    decode: Callable[[bytes], T],
+    keep: Callable[[int, T | None], bool],
+    stand_in: Callable[[T | None], T] | None = None,
 ) -> list[str]:
     """Rewrite a file for a run that resumes; return a sentence if any of its lines was damaged.
 
-    ``keep`` is given each line's number, from 1, and its content; a LookupError says that it is damaged. A damaged line
-    becomes the ``stand_in`` of its number, or goes where that is None. A torn last line goes as well. The file may be
-    missing. It is replaced in one go: close its writer first.
+    ``keep`` is given each line's number, from 1, and the last whole line so far. A damaged line becomes the
+    ``stand_in`` of the last whole one, or goes where there is no such function. A torn last line goes as well. The
+    file may be missing. It is replaced in one go: close its writer first.
     """
     if not path.exists():
         return []
-    damaged: list[int] = []
+    last, damaged = None, []
     with replacing(path) as file:
-        for number, line, thing in _whole_lines(path, kind):
-            try:
-                if thing is None:
-                    raise LookupError("not of its kind")
-                file.write(line if keep(number, thing) else b"")
-            except LookupError:
+        for number, line, thing in _whole_lines(path, decode):
+            if thing is None:
                 damaged.append(number)
-                other = stand_in(number)
-                file.write(b"" if other is None else encode_line(other))
+                line = b"" if stand_in is None else encode_line(stand_in(last))
+            else:
+                last = thing
+            file.write(line if keep(number, last) else b"")
     if not damaged:
         return []
     # One sentence, however many lines: it is sent to the other workers.
     return [f"{path}: damaged lines, the first of {len(damaged)} is line {damaged[0]}; they are in no total"]
 
 
-def _whole_lines(path: Path, kind: type[T]) -> Iterator[tuple[int, bytes, T | None]]:
+def _whole_lines(path: Path, decode: Callable[[bytes], T]) -> Iterator[tuple[int, bytes, T | None]]:
     """Each line's number, bytes and content; None where it is damaged."""
-    decoder = msgspec.json.Decoder(kind)
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 return
             try:
-                thing = decoder.decode(line)
-            except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+                thing = decode(line)
+            except (msgspec.MsgspecError, LookupError, UnicodeDecodeError, RecursionError):
                 thing = None
             yield number, line, thing

@@ -62,7 +62,6 @@ class RunFolder:
         return self.path / "events" / f"server-{rank}.jsonl"
 
     def failure(self, who: str) -> Path:
-        """The traceback of a worker or server that failed: of "rank-1", or "server-0"."""
         return self.path / f"failure-{who}.txt"
 
     def lock(self, node: int) -> Path:
@@ -83,7 +82,6 @@ class RunFolder:
 
 
 def _numbered(folder: Path, prefix: str, suffix: str = "") -> dict[int, Path]:
-    """The files ``<prefix>N<suffix>`` of a folder by N, in order."""
     found = {
         path.name.removeprefix(prefix).removesuffix(suffix): path
         for path in folder.glob(f"{prefix}*{suffix}")
@@ -281,7 +279,6 @@ class RunLock:
             time.sleep(_LOCK_INTERVAL)
 
     def _sign(self) -> None:
-        """Write who holds it; it is held on a full disk too."""
         who = {
             "pid": os.getpid(),
             "host": socket.gethostname(),

@@ -90,7 +90,6 @@ class LoadMeter:
         return time.monotonic() - self._begun
 
     def load(self) -> HostLoad:
-        """The mean since the start."""
         total, own = _host_seconds() - self._total, _job_seconds(self._roots) - self._own
         cores = usable_cores()
         # A quota leaves cores to others that the job could not have used.
@@ -233,6 +232,5 @@ class SystemSampler:
 
 
 def _traffic() -> tuple[int, int]:
-    """Bytes sent and received by all interfaces since the machine began, the loopback included."""
     counters = psutil.net_io_counters()
     return (counters.bytes_sent, counters.bytes_recv) if counters else (0, 0)

@@ -1,6 +1,6 @@
 """What a server received and did, in order: the record of staleness, and what a replay follows."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -56,33 +56,24 @@ class Damaged(_Entry, frozen=True):
 
 
 Entry = Received | Ticked | Updated | Damaged
-_AnyEntry: type[Entry] = Entry  # type: ignore[assignment]  # which msgspec takes for a type
+_decode: Callable[[bytes], Entry] = msgspec.json.Decoder(Entry).decode
 
-
-class ServerLog(LineWriter[Entry]):
-    """Writes ``events/server-N.jsonl``; ``keep_entries`` cuts it where a run resumes."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__(path, at_once=1024)
+ServerLog = LineWriter[Entry]
+"""Writes ``events/server-N.jsonl``; ``keep_entries`` cuts it where a run resumes."""
 
 
 def read_server_log(path: Path) -> Iterator[Entry]:
-    return read_lines(path, _AnyEntry, "an entry of a server")
+    return read_lines(path, _decode, "an entry of a server")
 
 
 def keep_entries(path: Path, count: int) -> list[str]:
     """Keep the first ``count`` entries, for a run that resumes from there; see ``repair``."""
-    at = 0.0
-
-    def keep(number: int, entry: Entry) -> bool:
-        nonlocal at
-        at = entry.at
-        return number <= count
-
-    def stand_in(number: int) -> Entry | None:
-        return Damaged(at) if number <= count else None
-
-    return repair(path, _AnyEntry, keep, stand_in)
+    return repair(
+        path,
+        _decode,
+        keep=lambda number, _: number <= count,
+        stand_in=lambda last: Damaged(last.at if last else 0.0),
+    )
 
 
 class MembershipChange(NamedTuple):

@@ -48,7 +48,6 @@ class StepBreakdown:
 
     @property
     def compute(self) -> float:
-        """What the worker does by itself."""
         return self.data + self.forward + self.backward + self.apply
 
     def __add__(self, more: "StepBreakdown") -> "StepBreakdown":
@@ -161,7 +160,6 @@ class TimeLedger:
         *,
         warm_up: bool = False,
     ) -> None:
-        """Count a step by its seconds of each kind, in the order of KINDS."""
         totals = self._totals
         totals.steps += 1
         totals.samples += samples

@@ -54,7 +54,6 @@ class Summary:
 
     @property
     def notes(self) -> list[str]:
-        """Warnings about the figures or the model, a sentence each."""
         reached = f"it was {self.final['accuracy']:.4f} " if "accuracy" in self.final else ""
         missed = (
             f"The target accuracy of {self.target} was not reached: {reached}after epoch {self.epochs:.4g}; "
@@ -67,7 +66,6 @@ class Summary:
 
 
 def read_summary(folder: RunFolder) -> Summary:
-    """Read what ``to_json`` gave; raise DamagedFile for anything else, UsageError for another version's."""
     document = read_json(folder.summary)
     schema = document.get("schema") if isinstance(document, dict) else None
     if type(schema) is not int:

@@ -135,7 +135,9 @@ def read_tensors(path: Path, identity: FileIdentity | None = None) -> Tree:
             tensors = {name: file.get_tensor(name).clone() for name in file.keys()}  # noqa: SIM118
             return _decode(json.loads(file.metadata()["tree"]), tensors)
     except _NONSENSE as error:
-        raise DamagedFile(path, f"has a header that makes no sense ({error})") from error
+        raise DamagedFile(
+            path, f"is cut short or was altered: its header makes no sense ({error})"
+        ) from error
 
 
 def check_tensors(path: Path, identity: FileIdentity | None = None) -> None:
@@ -144,7 +146,9 @@ def check_tensors(path: Path, identity: FileIdentity | None = None) -> None:
         metadata = _check_bytes(path)
         found = from_document(json.loads(metadata["identity"]), FileIdentity | None)  # type: ignore[arg-type]
     except _NONSENSE as error:
-        raise DamagedFile(path, f"has a header that makes no sense ({error})") from error
+        raise DamagedFile(
+            path, f"is cut short or was altered: its header makes no sense ({error})"
+        ) from error
     if identity is not None and found != identity:
         other = "other settings" if str(found) == str(identity) else str(found or "no run")
         raise DamagedFile(path, f"belongs to {other}, not to {identity}")
@@ -152,34 +156,26 @@ def check_tensors(path: Path, identity: FileIdentity | None = None) -> None:
 
 def _check_bytes(path: Path) -> dict[str, str]:
     """The metadata of a file whose bytes are as they were written."""
-    actual = path.stat().st_size
     with path.open("rb") as file:
         start = file.read(_LENGTH.size)
         if start == b"PACELINE":
             raise DamagedFile(
                 path, "is a tensor file of an older paceline (up to 0.1), which this one does not read"
             )
-        length = _LENGTH.unpack(start)[0] if len(start) == _LENGTH.size else actual
-        if _LENGTH.size + length > actual:
-            raise DamagedFile(path, f"is cut short, or was altered: it holds {actual} bytes")
-        text = file.read(length)
-        header = json.loads(text)
-        metadata: dict[str, str] = header.pop("__metadata__")
+        text = file.read(min(_LENGTH.unpack(start)[0], path.stat().st_size))
+        metadata: dict[str, str] = json.loads(text)["__metadata__"]
         if metadata["paceline"] != _VERSION:
             raise DamagedFile(
                 path,
                 f"is a tensor file of version {metadata['paceline']}, which another paceline wrote; "
                 f"this one reads version {_VERSION}",
             )
-        size = _LENGTH.size + length + max((one["data_offsets"][1] for one in header.values()), default=0)
-        if actual < size:
-            raise DamagedFile(path, f"is cut short, or was altered: it holds {actual} of {size} bytes")
         written = metadata["sha256"].encode()
         digest = hashlib.sha256(start + text.replace(written, _NO_DIGEST, 1))
         while chunk := file.read(1 << 20):
             digest.update(chunk)
-    if digest.hexdigest().encode() != written or actual != size:
-        raise DamagedFile(path, "was altered: its checksum does not match")
+    if digest.hexdigest().encode() != written:
+        raise DamagedFile(path, "is cut short or was altered: its checksum does not match")
     return metadata
 
 

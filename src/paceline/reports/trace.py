@@ -8,6 +8,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from paceline.records.events import read_events, read_metrics
 from paceline.records.files import read_lines, replacing
 from paceline.records.folder import RunFolder
@@ -110,7 +112,11 @@ def _losses(folder: RunFolder, rank: int, end: float) -> Events:
 def _system(folder: RunFolder, ranks: list[int], process: int, end: float) -> Events:
     """CPU and memory of the workers that the run began with here, in order of rank, and of the machine."""
     known: dict[int, int] = {}
-    for line in read_lines(folder.system, dict, "a sample") if folder.system.exists() else ():
+    for line in (
+        read_lines(folder.system, msgspec.json.Decoder(dict).decode, "a sample")
+        if folder.system.exists()
+        else ()
+    ):
         if line["time"] > end:
             continue
         if not known:

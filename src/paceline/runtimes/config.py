@@ -160,14 +160,12 @@ def check_unfinished(folder: RunFolder, settings: Settings) -> None:
 
 
 def already_complete(folder: RunFolder, last: int, step: int) -> UsageError:
-    """Nothing is left to resume: the settings end at step ``last``, and the run has done ``step``."""
     return UsageError(
         f"{folder.path} is at step {step}, and these settings end at step {last}; ask for more epochs or iterations"
     )
 
 
 def import_paths(settings: Settings) -> list[str]:
-    """The import paths of a user's own code that a run with these settings imports."""
     job = settings.job
     parts = [(job.data, DATA), (job.model, MODELS), (job.optimizer, OPTIMIZERS), (job.schedule, SCHEDULES)]
     own = [job.path] if job.path else [specs.import_path(spec, table) for spec, table in parts]
@@ -177,7 +175,6 @@ def import_paths(settings: Settings) -> list[str]:
 
 
 def check_code(config: Config, folder: RunFolder, where: str, fix: str) -> None:
-    """Refuse to import code that is not what the run last ran with; see ``check_trusted``."""
     for path in import_paths(config.settings):
         check_trusted(path, config.code, folder.path, where, fix)
 
@@ -205,7 +202,6 @@ def _written_out(spec: str, table: specs.Table, kind: str) -> str:
 
 
 def check_same_job(folder: RunFolder, settings: Settings) -> None:
-    """Refuse times that were recorded with another model or other data."""
     recorded, asked = read_config(folder).settings.job, resolved(settings).job
     for part in ("path", "data", "model"):
         was, now = getattr(recorded, part), getattr(asked, part)

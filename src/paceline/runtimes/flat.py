@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from inspect import unwrap
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -24,7 +25,6 @@ Zeros = Callable[[int, torch.dtype, torch.device], Tensor]
 
 
 def own_memory(length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Allocate memory of this process alone."""
     return torch.zeros(length, dtype=dtype, device=device)
 
 
@@ -53,27 +53,16 @@ def flatten_parameters(model: nn.Module, zeros: Zeros = own_memory) -> Flat:
     parameters = tuple(p for p in model.parameters() if p.requires_grad)
     if not parameters:
         raise UsageError("the model has no trainable parameter; a job needs at least one")
-    kinds = {(p.dtype, p.device) for p in parameters}
-    if len(kinds) > 1:
-        dtypes = ", ".join(sorted(str(dtype) for dtype, _ in kinds))
+    (dtype, device), *others = {(p.dtype, p.device) for p in parameters}
+    if others or dtype not in (torch.float32, torch.float64):
+        dtypes = ", ".join(sorted({str(p.dtype) for p in parameters}))
         raise UsageError(
-            f"the model's parameters are of several types ({dtypes}); convert the model to one with .to()"
+            f"the model's parameters are {dtypes}; they must all be float32, or all float64, and on one device, "
+            "so that sums keep their digits: convert the model with .to(), and compute in less with torch.autocast"
         )
-    ((dtype, device),) = kinds
-    if dtype not in (torch.float32, torch.float64):
-        raise UsageError(
-            f"the model's parameters are {dtype}, in which sums over workers and counts of samples lose digits; "
-            "keep them in float32 and compute in less with torch.autocast"
-        )
-    offsets = [0]
-    for parameter in parameters:
-        offsets.append(offsets[-1] + parameter.numel())
-    flat = Flat(
-        params_storage=zeros(CONTROL + offsets[-1], dtype, device),
-        grad_storage=zeros(CONTROL + offsets[-1], dtype, device),
-        parameters=parameters,
-        offsets=tuple(offsets),
-    )
+    offsets = (0, *accumulate(p.numel() for p in parameters))
+    storage, grad_storage = (zeros(CONTROL + offsets[-1], dtype, device) for _ in range(2))
+    flat = Flat(storage, grad_storage, parameters, offsets)
     params, grad = flat.params, flat.grad
     with torch.no_grad():
         for parameter, start, stop in zip(parameters, offsets, offsets[1:], strict=False):
@@ -110,7 +99,6 @@ class FlatModel:
     """
 
     def __init__(self, job: Job | Traceable, model: nn.Module, zeros: Zeros = own_memory) -> None:
-        """``zeros`` allocates the parameters and gradients."""
         self.job, self.model = job, model.train()
         self.flat = flatten_parameters(self.model, zeros)
         self.buffers = flatten_buffers(self.model)
@@ -118,7 +106,6 @@ class FlatModel:
         self.optimizer = ScheduledOptimizer(optimizer, self.flat.grad, job.clip_norm)
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the mean loss of a mini-batch."""
         if self.job.precision == "fp32":
             return batch_loss(self.job, self.model, batch)
         with torch.autocast(self.flat.params.device.type, torch.bfloat16):
@@ -127,7 +114,6 @@ class FlatModel:
     def accumulate(
         self, batches: Iterator[Batch], shares: Sequence[float], hooks: StepHooks = NO_HOOKS
     ) -> list[float]:
-        """Overwrite the gradient with that of the mini-batches, each times its share; return their losses."""
         return accumulate_gradient(self.forward, self.flat.grad_storage, batches, shares, hooks)
 
 
@@ -140,16 +126,14 @@ class ScheduledOptimizer:
         self._step = _plain_step(optimizer)
 
     def step(self, factor: float = 1.0) -> None:
-        """Clip the flat gradient and move along it, at ``factor`` times the learning rates."""
         clip_norm_(self._grad, self._clip_norm)
         for group, rate in zip(self._optimizer.param_groups, self.base_rates, strict=True):
             group["lr"] = rate * factor
         self._step()
 
     def state(self) -> dict[int, Any]:
-        """Return what it keeps from step to step, by parameter; ``load`` is its inverse."""
-        slots: dict[int, Any] = self._optimizer.state_dict()["state"]
-        return slots
+        """What it keeps from step to step, by parameter; ``load`` is its inverse."""
+        return self._optimizer.state_dict()["state"]  # type: ignore[no-any-return]
 
     def load(self, state: dict[Any, Any]) -> None:
         """Take over a saved state; the parameters' numbers may have become text in a file."""
@@ -171,9 +155,8 @@ def _plain_step(optimizer: optim.Optimizer) -> Callable[[], object]:
 
 def takes_vector(optimizer: optim.Optimizer, flat: Flat) -> bool:
     """Whether an optimizer on a model's parameters treats all their elements alike and leaves none out."""
-    if type(optimizer) not in ELEMENTWISE or len(optimizer.param_groups) > 1:
-        return False
-    return len(optimizer.param_groups[0]["params"]) == len(flat.parameters)
+    first, *others = optimizer.param_groups
+    return type(optimizer) in ELEMENTWISE and not others and len(first["params"]) == len(flat.parameters)
 
 
 def flat_optimizer(
@@ -184,6 +167,5 @@ def flat_optimizer(
     if not takes_vector(optimizer, flat):
         return optimizer
     whole = nn.Parameter(flat.params)
-    assert whole.data_ptr() == flat.params.data_ptr()
     whole.grad = flat.grad
     return factory([whole])

@@ -3,7 +3,6 @@
 import os
 import signal
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from typing import NamedTuple
 
 import torch
@@ -14,6 +13,8 @@ from paceline.jobs.data import TensorData
 from paceline.jobs.job import Data
 from paceline.runtimes.prctl import die_with_parent
 from paceline.runtimes.randomness import AllStreams, undisturbed
+
+SIGNALS = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP}
 
 
 class Request(NamedTuple):
@@ -35,13 +36,17 @@ def load(data: Data, requests: Iterable[Request], processes: int) -> Iterator[Ba
         _ByRequest(data),
         batch_sampler=requests,  # type: ignore[arg-type]
         num_workers=processes,
-        collate_fn=_as_it_is,
+        collate_fn=lambda batch: batch,
         worker_init_fn=_begin_process,
         multiprocessing_context="fork",  # a user's functions need not be picklable
         generator=torch.Generator(),  # not the stream that the model draws from
     )
-    with _signals_held():
+    # A signal that arrived while processes are forked would reach this process too, whose pipe they share.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    try:
         batches = iter(loader)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
     yield from batches
 
 
@@ -65,24 +70,10 @@ class _ByRequest(Dataset[Batch]):
         return _take(self._data, request)
 
 
-def _as_it_is(batch: Batch) -> Batch:
-    return batch
-
-
-@contextmanager
-def _signals_held() -> Iterator[None]:
-    """No signal arrives while processes are forked: they would pass it to this process, whose pipe they share."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
 def _begin_process(_: int) -> None:
     """Leave the worker's process group, so that signals to it do not stop the loader first, and die with the worker."""
     os.setpgid(0, 0)
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGHUP})
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, SIGNALS)
     die_with_parent()

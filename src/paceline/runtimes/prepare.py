@@ -27,7 +27,6 @@ class Prepared:
 
 
 def prepare(settings: Settings) -> Prepared:
-    """Build the strategy, the job and the shards, or raise a UsageError."""
     strategy = check_settings(settings)
     job = build_job(settings.job)
     if settings.target_accuracy is not None and (job.test is None or "accuracy" not in job.metrics):
@@ -62,7 +61,6 @@ def server_count(settings: Settings, strategy: Strategy) -> int:
 
 
 def check_servers(settings: Settings, strategy: Strategy) -> None:
-    """Refuse servers that no worker would use, and collectives where all workers use servers."""
     if settings.servers > 1 and not strategy.served:
         raise UsageError(
             f"{settings.servers} servers have no place beside strategy {settings.strategy!r}, which keeps no "
@@ -81,7 +79,6 @@ def check_servers(settings: Settings, strategy: Strategy) -> None:
 
 
 def check_buffers(settings: Settings, strategy: Strategy) -> None:
-    """Refuse to send buffers at every step where workers differ in steps."""
     if settings.buffers == "rank0" and strategy.sync_point is not SyncPoint.EVERY_STEP:
         raise UsageError(
             f"rank 0's buffers are sent at every step, and {settings.strategy!r} lets workers differ in steps; "

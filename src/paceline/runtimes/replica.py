@@ -30,6 +30,10 @@ from paceline.runtimes.randomness import AllStreams, State, TorchStream, undistu
 from paceline.strategies.base import server_slices
 
 
+def _nothing() -> None:
+    pass
+
+
 class Replica(FlatModel):
     """One worker's model with its data and its random streams."""
 
@@ -55,7 +59,7 @@ class Replica(FlatModel):
     def randomness(self) -> Iterator[None]:
         """Draw random numbers from this worker's own streams; for runtimes that host several workers.
 
-        The process's streams are left where this worker's stand: whoever minds wraps the whole run.
+        The process's streams are left where this worker's stand; wrap the whole run where that matters.
         """
         self.streams.set(self.rng)
         yield
@@ -72,9 +76,8 @@ class Replica(FlatModel):
         samples = sum(counts)
         shares = [share * (count / samples) for count in counts]
         losses = self.accumulate(self.batches(step), shares, hooks)
-        for value in losses:
-            if not isfinite(value):
-                raise self.diverged(f"the loss of rank {self.rank} is {value}", step + 1)
+        if bad := [value for value in losses if not isfinite(value)]:
+            raise self.diverged(f"the loss of rank {self.rank} is {bad[0]}", step + 1)
         total = sum(value * count for value, count in zip(losses, counts, strict=True))
         self.loss_sum += total
         self.loss_samples += samples
@@ -86,12 +89,10 @@ class Replica(FlatModel):
         The mini-batches of one step must all be taken before the next step's are asked for.
         """
         if step != self._next_step:
-            self._batches = load(self.job.train, self._all_requests(step), self.job.loader_workers)
+            requests = (request for one in count(step) for request in self._requests(one))
+            self._batches = load(self.job.train, requests, self.job.loader_workers)
         self._next_step = step + 1
         return (to_device(batch, self.device) for batch in self._batches)
-
-    def _all_requests(self, first: int) -> Iterator[Request]:
-        return (request for step in count(first) for request in self._requests(step))
 
     def _requests(self, step: int) -> list[Request]:
         parts = self.job.accumulate
@@ -104,25 +105,17 @@ class Replica(FlatModel):
         ]
 
     def diverged(self, what: str, step: int) -> Diverged:
-        """The error that says so, with the learning rate of that step."""
         return Diverged(what, step, self.learning_rate((step - 1) / self.shards.steps_per_epoch))
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
-        """Take the optimizer's step on the clipped gradient, at ``rate`` times the learning rate of this epoch."""
         self.optimizer.step(self.job.schedule(epoch) * rate)
 
     def learning_rate(self, epoch: float) -> float:
-        """The first group's rate at an epoch."""
         return float(self.optimizer.base_rates[0] * self.job.schedule(epoch))
 
     @torch.no_grad()
     def evaluate(
-        self,
-        params: Tensor,
-        buffers: Tensor,
-        seat: int,
-        workers: int,
-        scored: Callable[[], None] = lambda: None,
+        self, params: Tensor, buffers: Tensor, seat: int, workers: int, scored: Callable[[], None] = _nothing
     ) -> Tensor:
         """Sums over this worker's share of the test data, laid out as ``Scores.from_sums`` reads them.
 
@@ -131,11 +124,8 @@ class Replica(FlatModel):
         ranges = scoring_batches(len(self.job.test or ()), seat, workers)
         loss, metrics = 0.0, [0.0] * len(self.job.metrics)
         if ranges:
-            with (
-                self._standing_in(params, buffers),
-                undisturbed(self.streams),
-                kept_outputs(self.model) as kept,
-            ):
+            own = self._standing_in(params, buffers)
+            with own, undisturbed(self.streams), kept_outputs(self.model) as kept:
                 for samples, batch in zip(ranges, self._test_batches(ranges), strict=True):
                     loss += self.forward(batch).item() * len(samples)
                     for place, value in enumerate(self._measure(kept, batch)):
@@ -153,7 +143,6 @@ class Replica(FlatModel):
         return (to_device(batch, self.device) for batch in batches)
 
     def _measure(self, kept: list[Any], batch: Batch) -> list[float]:
-        """Every metric of a batch, by what the model returned last."""
         if self.job.metrics and not kept:
             raise UsageError(
                 f"compute_loss of job {self.job.name!r} does not call the model itself, so that there are no outputs "
@@ -162,12 +151,10 @@ class Replica(FlatModel):
         return [float(metric(kept[0], targets_of(batch))) for metric in self.job.metrics.values()]
 
     def close(self) -> None:
-        """End the loader processes."""
         self._batches, self._next_step = iter(()), None
 
     @contextmanager
     def _standing_in(self, params: Tensor, buffers: Tensor) -> Iterator[None]:
-        """Evaluate with other parameters and buffers, then put this worker's own back."""
         pairs = ((self.flat.params, params), (self.buffers, buffers))
         others = [(own, own.clone(), other) for own, other in pairs if own.data_ptr() != other.data_ptr()]
         for own, _, other in others:
@@ -181,7 +168,6 @@ class Replica(FlatModel):
                 own.copy_(saved)
 
     def export(self, params: Tensor, buffers: Tensor) -> dict[str, Tensor]:
-        """The model's state by name, with the given parameters and buffers."""
         with self._standing_in(params, buffers):
             return {name: value.detach().cpu().clone() for name, value in self.model.state_dict().items()}
 
@@ -224,7 +210,7 @@ def stream_seed(seed: int, rank: int) -> int:
 
 
 class ParameterShard:
-    """The real mathematics of one server; every part begins as every worker's model does.
+    """One server's parameters and optimizer; every part begins as every worker's model does.
 
     ``params`` and ``grad`` are the part's own memory: ``apply`` moves the one along the other.
     """
@@ -249,15 +235,12 @@ class ParameterShard:
         self._optimizer = ScheduledOptimizer(optimizer, self.grad, job.clip_norm)
 
     def apply(self, epoch: float, rate: float = 1.0) -> None:
-        """Take the optimizer's step on this part, at ``rate`` times the learning rate of this epoch."""
         self._optimizer.step(self._schedule(epoch) * rate)
 
     def state(self) -> dict[str, Any]:
-        """Everything that changes while training; tensors and numbers only. ``load`` is its inverse."""
         return {"params": self.params, "optimizer": self._optimizer.state()}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Become the part that was saved."""
         with torch.no_grad():
             self.params.copy_(state["params"])
         self._optimizer.load(state["optimizer"])
@@ -267,23 +250,18 @@ def check_divisible(job: Job, servers: int, flat: Flat | None = None) -> None:
     """Refuse what cannot work on a part of the vector; the model is looked at without memory."""
     if servers < 2:
         return
-    if job.clip_norm is not None:
-        raise UsageError(
-            f"{servers} servers and clip_norm={job.clip_norm:g} do not go together: no server knows the norm of the "
-            "whole gradient; choose 1 server or leave the clipping out"
-        )
     if flat is None:
         with torch.device("meta"):
             flat = flatten_parameters(job.model())
-    if flat.offsets[-1] < servers:
-        raise UsageError(
-            f"{servers} servers cannot share the {flat.offsets[-1]} parameters of job {job.name!r}: "
-            "each must keep at least one; choose fewer servers"
-        )
     optimizer = job.optimizer(flat.parameters)
-    if not takes_vector(optimizer, flat):
+    problem = ""
+    if job.clip_norm is not None:
+        problem = f"clip_norm={job.clip_norm:g} needs the norm of the whole gradient, which no server knows"
+    elif flat.offsets[-1] < servers:
+        problem = f"each must keep at least one of its {flat.offsets[-1]} parameters"
+    elif not takes_vector(optimizer, flat):
+        problem = f"its optimizer {type(optimizer).__name__} does not treat every element alike"
+    if problem:
         raise UsageError(
-            f"{servers} servers and the optimizer {type(optimizer).__name__} of job {job.name!r} do not go "
-            "together: it does not treat every element alike, so no server can step its part alone; "
-            "choose 1 server or another optimizer"
+            f"{servers} servers cannot share job {job.name!r}: {problem}; choose 1 server, or change the job"
         )

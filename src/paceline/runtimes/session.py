@@ -84,10 +84,8 @@ class Session:
     def program(self) -> Program:
         """Train until the last step, the target or an agreed stop; return how it ended."""
         me, position = self.me, self.position
-        by_step, on_request = (
-            self.strategy.sync_point is SyncPoint.EVERY_STEP,
-            self.strategy.sync_point is SyncPoint.ON_REQUEST,
-        )
+        sync_point = self.strategy.sync_point
+        by_step, on_request = sync_point is SyncPoint.EVERY_STEP, sync_point is SyncPoint.ON_REQUEST
         if me.clock == 0 and not on_request:
             yield Broadcast(me.params)
             if me.buffers.numel():
@@ -118,45 +116,35 @@ class Session:
     def _take_over(self, due_at: int) -> int:
         """Take over the progress that the servers sent; return when something is due next, also for a late worker."""
         position = self.position
-        position.seen = self.me.seen
-        position.progress = self.shards.steps_through(position.seen)
+        self._count_seen()
         last_sync = self.shards.steps_through(self.me.seen_at_sync)
         if last_sync <= position.last_sync:
             return due_at
         position.last_sync = last_sync
         return self.triggers.next(last_sync)
 
-    def _sync(self) -> Program:
-        if self.strategy.sync_point is SyncPoint.ON_REQUEST:
-            return (yield from self._sync_on_request())
-        due = self.triggers.due(self.position.last_sync, self.position.progress)
-        interrupted = self.stopping()
-        if interrupted:
-            # What is due here stays due, as in a run that is never stopped.
-            due = DueActions(evaluate=False, checkpoint=True, stop=True)
-        else:
-            self.position.last_sync = self.position.progress
-        on_target = False
-        if due.evaluate or (due.stop and not interrupted):
-            params = yield from self.strategy.central(self.me)
-            on_target = yield from self._evaluate(due, params)
-        if due.checkpoint or on_target:
-            yield Save()
-        if interrupted:
-            return "interrupted"
-        return "target" if on_target else "budget" if due.stop else None
+    def _count_seen(self) -> None:
+        self.position.seen = self.me.seen
+        self.position.progress = self.shards.steps_through(self.me.seen)
 
-    def _sync_on_request(self) -> Program:
-        """Workers arrive one by one, and only the servers know how far they have come."""
-        params = yield from self.strategy.central(self.me)
-        interrupted = yield from self._any_worker(self.stopping())
-        position = self.position
-        position.seen = self.me.seen
-        position.progress = self.shards.steps_through(position.seen)
+    def _sync(self) -> Program:
+        """Evaluate, save and stop as is due; return how the run ends here, or None."""
+        position, on_request = self.position, self.strategy.sync_point is SyncPoint.ON_REQUEST
+        if on_request:  # workers arrive one by one, and only the servers know how far they have come
+            params = yield from self.strategy.central(self.me)
+            interrupted = yield from self._any_worker(self.stopping())
+            self._count_seen()
+        else:
+            interrupted = self.stopping()
         due = self.triggers.due(position.last_sync, position.progress)
-        position.last_sync = position.progress
+        if interrupted and not on_request:  # what is due here stays due, as in a run that is never stopped
+            due = DueActions(evaluate=False, checkpoint=True, stop=False)
+        else:
+            position.last_sync = position.progress
         on_target = False
         if due.evaluate or due.stop:
+            if not on_request:
+                params = yield from self.strategy.central(self.me)
             on_target = yield from self._evaluate(due, params)
         if due.checkpoint or on_target or interrupted:
             yield Save()
@@ -175,7 +163,14 @@ class Session:
         if due.evaluate:
             sums = yield Evaluate(params, buffers)
             yield AllReduce(sums, op="sum")
-            row = self._row(Scores.from_sums(sums.tolist(), self.metrics))
+            epoch = self.triggers.epoch(self.position.progress)
+            row = MetricsRow(
+                step=self.position.progress,
+                epoch=epoch,
+                scores=Scores.from_sums(sums.tolist(), self.metrics),
+                learning_rate=self.learning_rate(epoch),
+                seconds=self.me.now,
+            )
             self.report(row)
             if not isfinite(sums[TEST_LOSS]):
                 raise Diverged(f"the test loss is {row.scores.test_loss}", row.step, row.learning_rate)
@@ -196,13 +191,3 @@ class Session:
         else:
             yield AllReduce(buffers, weight=self.shards.batch_size(self.me.rank))
         return buffers
-
-    def _row(self, scores: Scores) -> MetricsRow:
-        epoch = self.triggers.epoch(self.position.progress)
-        return MetricsRow(
-            step=self.position.progress,
-            epoch=epoch,
-            scores=scores,
-            learning_rate=self.learning_rate(epoch),
-            seconds=self.me.now,
-        )

@@ -35,7 +35,6 @@ class Every:
         return cls(int(words[0]), unit)  # type: ignore[arg-type]
 
     def in_steps(self, steps_per_epoch: int) -> int:
-        """The cadence in steps; 0 is never."""
         return self.count if self.unit == "steps" else self.count * steps_per_epoch
 
     def __str__(self) -> str:
@@ -71,41 +70,39 @@ class Settings:
     """How many servers keep the parameters, where the strategy has servers; each keeps an even part."""
 
     def __post_init__(self) -> None:
-        workers = len(self.batch_sizes)
-        if workers < 1:
-            raise UsageError("0 workers cannot train: use at least 1")
-        if bad := [size for size in self.batch_sizes if size < 1]:
-            raise UsageError(f"a batch size of {bad[0]} is too small: it must be at least 1")
-        if not 1 <= self.servers <= MOST_SERVERS:
-            raise UsageError(
-                f"{self.servers} servers are out of range: 1 to {MOST_SERVERS} servers keep the parameters"
-            )
         check_collective(self.collective)
-        if (self.epochs is None) == (self.iterations is None):
-            raise UsageError("give either epochs or iterations, not both")
-        counts = {"epochs": self.epochs, "iterations": self.iterations, "checkpoints to keep": self.keep}
-        for what, count in counts.items():
-            if count is not None and count < 1:
-                raise UsageError(f"{count} {what} are too few: there must be at least 1")
-        if self.target_accuracy is not None and not 0 < self.target_accuracy <= 1:
-            raise UsageError(
-                f"a target accuracy of {self.target_accuracy:g} must lie between 0 and 1, for example 0.97"
-            )
-        if not 0 <= self.seed < 2**63:
-            raise UsageError(f"seed {self.seed} is out of range: it must be at least 0 and less than 2**63")
-        self._check_slow(workers)
-
-    def _check_slow(self, workers: int) -> None:
-        if self.slow_turns < 0:
-            raise UsageError(f"slow turns of {self.slow_turns} steps are too short: use 0 for always")
-        if self.slow_turns and not self.slow:
-            raise UsageError(
-                f"slow turns of {self.slow_turns} steps say when slow ranks are slow, and none is; name the slow ranks"
-            )
+        target, least = self.target_accuracy, min(self.batch_sizes, default=1)
+        for fine, sentence in (
+            (self.batch_sizes, "0 workers cannot train: use at least 1"),
+            (least >= 1, f"a batch size of {least} is too small: it must be at least 1"),
+            (
+                1 <= self.servers <= MOST_SERVERS,
+                f"{self.servers} servers are out of range: 1 to {MOST_SERVERS}",
+            ),
+            (
+                (self.epochs is None) != (self.iterations is None),
+                "give either epochs or iterations, not both",
+            ),
+            (_positive(self.epochs), f"{self.epochs} epochs are too few: there must be at least 1"),
+            (
+                _positive(self.iterations),
+                f"{self.iterations} iterations are too few: there must be at least 1",
+            ),
+            (self.keep >= 1, f"{self.keep} checkpoints to keep are too few: there must be at least 1"),
+            (target is None or 0 < target <= 1, f"a target accuracy of {target} must lie between 0 and 1"),
+            (0 <= self.seed < 2**63, f"seed {self.seed} is out of range: at least 0 and less than 2**63"),
+            (self.slow_turns >= 0, f"slow turns of {self.slow_turns} steps are too short: use 0 for always"),
+            (
+                self.slow or not self.slow_turns,
+                f"slow turns of {self.slow_turns} steps need slow ranks: name them",
+            ),
+        ):
+            if not fine:
+                raise UsageError(sentence)
         for rank, factor in self.slow.items():
-            if not 0 <= rank < workers:
+            if not 0 <= rank < self.workers:
                 raise UsageError(
-                    f"slow rank {rank}={factor:g}: there is no rank {rank}; ranks are 0 to {workers - 1}"
+                    f"slow rank {rank}={factor:g}: there is no rank {rank}; ranks are 0 to {self.workers - 1}"
                 )
             if not 1 <= factor < float("inf"):
                 raise UsageError(
@@ -117,8 +114,11 @@ class Settings:
         return len(self.batch_sizes)
 
     def step_sizes(self, accumulate: int) -> tuple[int, ...]:
-        """Samples of each worker in a step that is made of so many mini-batches."""
         return tuple(size * accumulate for size in self.batch_sizes)
+
+
+def _positive(count: int | None) -> bool:
+    return count is None or count >= 1
 
 
 def read_exactly(document: Any, kind: type[T]) -> T:
@@ -155,7 +155,6 @@ class Triggers:
         self._checkpoint = settings.checkpoint.in_steps(steps_per_epoch)
 
     def next(self, progress: int) -> int:
-        """The first progress after this one at which something is due."""
         cadences = [every for every in (self._evaluate, self._checkpoint) if every]
         return min([self.last, *(progress - progress % every + every for every in cadences)])
 
@@ -169,5 +168,4 @@ class Triggers:
         return DueActions(reached(self._evaluate), reached(self._checkpoint), stop)
 
     def epoch(self, progress: float) -> float:
-        """Progress in epochs."""
         return progress / self.steps_per_epoch

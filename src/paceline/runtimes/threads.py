@@ -66,7 +66,6 @@ class HostRoom:
 
     @classmethod
     def of_profile(cls, profile: Profile) -> Self | None:
-        """The machine of a profile; None where it does not say."""
         threads = profile.machine.get("threads")
         cores = profile.machine.get("usable_cores", profile.machine.get("cores"))
         if type(threads) is not int or type(cores) is not int or threads < 1:
@@ -76,11 +75,9 @@ class HostRoom:
 
     @property
     def workers(self) -> int:
-        """The most workers on such a host that the times hold for."""
         return max(self.cores // self.threads, self.measured)
 
     def check(self, workers: int, option: str) -> None:
-        """Refuse more workers on one host than that."""
         if workers > self.workers:
             raise UsageError(
                 f"{option}: {too_many(workers, self.threads, self.cores)} of the host of {self.source}, so its times "

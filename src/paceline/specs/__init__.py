@@ -16,25 +16,9 @@ from importlib import import_module
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
 from paceline.errors import ParseError, UsageError, unknown
-from paceline.specs.source import Setting, describe, load, raised
-
-__all__ = [
-    "Setting",
-    "Table",
-    "build",
-    "check",
-    "describe",
-    "factory",
-    "find",
-    "import_path",
-    "list_command",
-    "load",
-    "short_name",
-    "shorten",
-    "show",
-    "split",
-    "with_setting",
-]
+from paceline.specs.source import describe as describe
+from paceline.specs.source import load as load
+from paceline.specs.source import raised
 
 Table = Mapping[str, str]
 
@@ -94,7 +78,6 @@ def with_setting(text: str, table: Table, key: str, value: str) -> str:
 
 
 def find(path: str) -> Any:
-    """The object behind an import string of ours."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
@@ -154,7 +137,6 @@ def _check_settings(
 
 
 def _checked(target: Any, name: str, kind: str) -> Any:
-    """A user's own class, if it is of the kind."""
     if kind not in MEMBERS:
         return target
     if not (isinstance(target, type) and dataclasses.is_dataclass(target)):
@@ -170,7 +152,6 @@ def _checked(target: Any, name: str, kind: str) -> Any:
 
 
 def list_command(kind: str) -> str:
-    """The command that lists what there is of a kind."""
     return {"strategy": "strategies", "data": "data"}.get(kind, f"{kind}s")
 
 
@@ -193,7 +174,6 @@ def _join(name: str, settings: Mapping[str, Any]) -> str:
 
 
 def _parameters(target: Any) -> dict[str, Any]:
-    """The settings of a dataclass, or of another class or function, each with its type."""
     if not callable(target):
         return {}
     hints = get_type_hints(target)
@@ -211,7 +191,6 @@ _WORDS = {int: "a whole number", float: "a number", bool: "true or false"}
 
 
 def _convert(text: str, kind: Any, where: str) -> Any:
-    """Text as the first of the types that can read it."""
     kinds = get_args(kind) if get_origin(kind) in (Union, types.UnionType) else (kind,)
     mistakes = []
     for one in kinds:

@@ -73,7 +73,6 @@ def _lineage(path: str) -> Iterator[tuple[ast.ClassDef, Mapping[str, str]]]:
 
 
 def _default(value: ast.expr | None, names: Mapping[str, str]) -> str:
-    """A default as a spec has it: a literal, or a value of a type of ours."""
     if value is None:
         return ""
     used = {node.id for node in ast.walk(value) if isinstance(node, ast.Name)}
@@ -170,13 +169,11 @@ def _make_importable(folder: Path) -> None:
 
 
 def raised(error: BaseException) -> str:
-    """An exception in one line, with the user's line that raised it."""
     line = "" if isinstance(error, SyntaxError) else users_line(error)
     return f"{describe_error(error)}{f' ({line})' if line else ''}"
 
 
 def fingerprints(path: str) -> dict[str, str]:
-    """The files behind an import path, each with its SHA-256."""
     return {str(file): hashlib.sha256(file.read_bytes()).hexdigest() for file in source_files(path)}
 
 

@@ -39,7 +39,6 @@ class Gpt:
 
     @property
     def default_input(self) -> TokenInput:
-        """As many tokens as it can see."""
         return TokenInput(length=self.context, vocabulary=self.vocabulary)
 
     def __call__(self, shape: tuple[int, ...], classes: int) -> nn.Module:
@@ -103,7 +102,6 @@ class Decoder(nn.Module):
                 nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """From (samples, length) to (samples, length, vocabulary)."""
         hidden = self.tokens(tokens) + self.positions[: tokens.shape[1]]
         hidden = self.norm(self.blocks(hidden))
         return linear(hidden, self.tokens.weight)
@@ -124,7 +122,6 @@ class DecoderBlock(nn.Module):
         self.perceptron_out = nn.Linear(4 * width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """(samples, length, width) to the same."""
         hidden = hidden + self.attention_out(self._attend(self.attention_in(self.attention_norm(hidden))))
         grown = self.activation(self.perceptron_in(self.perceptron_norm(hidden)))
         result: Tensor = hidden + self.perceptron_out(grown)

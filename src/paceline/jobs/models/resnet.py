@@ -32,7 +32,6 @@ class Block(nn.Module):
         self.activation = nn.ReLU(inplace=True)
 
     def _residual(self, ins: int, width: int, stride: int) -> list[nn.Module]:
-        """All but the last batch norm."""
         return [*_normed(ins, width, 3, stride), _convolution(width, width)]
 
     def forward(self, images: Tensor) -> Tensor:

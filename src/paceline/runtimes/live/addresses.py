@@ -21,7 +21,6 @@ class Endpoint(NamedTuple):
 
 
 def resolve(address: str, port: int) -> Endpoint:
-    """The first address that a name stands for, or a UsageError."""
     try:
         family, _, _, _, found = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     except (socket.gaierror, UnicodeError):
@@ -36,7 +35,6 @@ def tcp(address: str, port: int) -> str:
 
 
 def cannot_listen(error: OSError, address: str, port: int) -> UsageError:
-    """Why this host cannot listen there, and what to do about it."""
     why = {
         errno.EADDRINUSE: f"port {port} on {address} is in use; choose another port, the same on every host",
         errno.EADDRNOTAVAIL: f"{address} is not an address of {socket.gethostname()}; "
@@ -57,7 +55,6 @@ def check_reachable(address: str, port: int) -> None:
 
 
 def own_address(address: str, port: int) -> str | None:
-    """The address of this host that another one sees; None where there is no route."""
     endpoint = resolve(address, port)
     with socket.socket(endpoint.family, socket.SOCK_DGRAM) as probe:
         try:
@@ -68,7 +65,6 @@ def own_address(address: str, port: int) -> str | None:
 
 
 def interface_towards(address: str, port: int) -> str | None:
-    """The network interface whose address this host uses to reach another; None where there is no route."""
     family, own = resolve(address, port).family, own_address(address, port)
     for name, addresses in psutil.net_if_addrs().items():
         if any(entry.family == family and entry.address.partition("%")[0] == own for entry in addresses):
@@ -77,7 +73,6 @@ def interface_towards(address: str, port: int) -> str | None:
 
 
 def raise_descriptor_limit() -> None:
-    """Let this process, and its children, open as many files as the system allows, up to 65,536."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = _MOST_DESCRIPTORS if hard == resource.RLIM_INFINITY else min(hard, _MOST_DESCRIPTORS)
     if soft != resource.RLIM_INFINITY and soft < most:

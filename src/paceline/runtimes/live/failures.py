@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 import msgspec
 
@@ -18,21 +18,9 @@ from paceline.records.folder import RunFolder
 from paceline.runtimes.config import read_live
 from paceline.runtimes.live.process_info import Role, file_stem
 
-Kind = Literal[
-    "killed",
-    "exited",
-    "error",
-    "mistake",
-    "lost-host",
-    "lost-peer",
-    "stopped",
-    "interrupted",
-    "check",
-    "abandoned",
-    "hung",
-    "expelled",
-    "diverged",
-]
+_Cause = Literal["killed", "exited", "error", "mistake", "hung", "diverged"]
+_Effect = Literal["lost-host", "lost-peer", "stopped", "interrupted", "check", "abandoned", "expelled"]
+Kind = Literal[_Cause, _Effect]
 _SENTENCES: dict[Kind, str] = {
     "killed": "{who} died {when} ({message})",
     "exited": "{who} died {when} ({message})",
@@ -48,7 +36,6 @@ _SENTENCES: dict[Kind, str] = {
     "expelled": "{who} was given up by the servers {when}: {message}",
     "diverged": "{message}",
 }
-_CAUSES: tuple[Kind, ...] = ("killed", "exited", "error", "mistake", "hung", "diverged")
 _LONGEST = {"host": 255, "message": 4096, "where": 1024, "traceback": 65_536, "run": 4096}
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
 _AGAIN = "start again with the same command."
@@ -58,12 +45,10 @@ _AGAIN = "start again with the same command."
 class Failure:
     """How one worker or server ended early.
 
-    "killed" and "exited" left no note of their own. "error" is an exception, "mistake" one that the user can
-    fix, "lost-peer" a collective that failed because another process had ended, "lost-host" a launcher that does
-    not answer. "stopped" ended hard after a signal, "interrupted" stopped in agreement with all others;
-    "check" ended well, with a result that failed its check; "abandoned" is a server whose workers have all died.
-    "hung" made no progress and was ended by its launcher, "expelled" was given up by the servers after a long silence.
-    "diverged" found a loss or a parameter that is not finite.
+    "killed" and "exited" left no note of their own; "mistake" is the user's to fix; "lost-peer" is a collective that
+    failed because another process had ended, "lost-host" a launcher that does not answer. "stopped" ended hard after a
+    signal, "interrupted" in agreement with all others; "check" is a result that failed its check, "abandoned" a server
+    without workers. "hung" was ended by its launcher, "expelled" by the servers after a long silence.
     """
 
     rank: _Count
@@ -81,12 +66,11 @@ class Failure:
     at: float = field(default_factory=time.time)
 
     def to_json(self) -> bytes:
-        """As ``read_failure`` reads it; a long traceback keeps its end."""
         return json.dumps(asdict(replace(self, traceback=self.traceback[-_LONGEST["traceback"] :]))).encode()
 
     def write(self, launch: Path) -> None:
         """Leave the note for the launcher; a process's first note stands."""
-        path = _note_path(launch, self.rank, self.role)
+        path = launch / f"{file_stem(self.rank, self.role)}.failure.json"
         draft = path.with_suffix(".draft")
         draft.write_bytes(self.to_json())
         with suppress(FileExistsError):
@@ -106,33 +90,24 @@ def read_failure(text: bytes) -> Failure | None:
     return replace(failure, **clean)  # type: ignore[arg-type]
 
 
-def _note_path(launch: Path, rank: int, role: Role) -> Path:
-    return launch / f"{file_stem(rank, role)}.failure.json"
-
-
 def read_note(launch: Path, rank: int, role: Role = "worker") -> Failure | None:
-    """A worker's or server's note, or None where it left none."""
     try:
-        return read_failure(_note_path(launch, rank, role).read_bytes())
+        return read_failure((launch / f"{file_stem(rank, role)}.failure.json").read_bytes())
     except FileNotFoundError:
         return None
 
 
 def root_cause(failures: Iterable[Failure]) -> Failure:
-    """The failure that the others follow from: the first that has a cause of its own.
-
-    A process that lost a peer, or was asked to stop, never is the cause while another failure is known.
-    """
+    """The first that has a cause of its own; one that lost a peer or was stopped only where none has."""
 
     def order(failure: Failure) -> tuple[int, float]:
         lost = failure.kind in ("lost-peer", "lost-host")
-        return 0 if failure.kind in _CAUSES else 1 if lost else 2, failure.at
+        return 0 if failure.kind in get_args(_Cause) else 1 if lost else 2, failure.at
 
     return min(failures, key=order)
 
 
 def sentence(failure: Failure, *, trains: bool = True) -> str:
-    """What happened to which worker or server, and how far it had come if it ``trains``."""
     who = f"{'server' if failure.role == 'server' else 'rank'} {failure.rank} on {failure.host}"
     if failure.role == "joined":
         who = f"the worker on {failure.host} that joined"
@@ -155,11 +130,7 @@ def _when(failure: Failure, trains: bool) -> str:
 def failure_report(
     failure: Failure, *, run: Path | None, others: str = "", safe: Sequence[str] = (), trains: bool = True
 ) -> str:
-    """What happened, where, what is safe, what to type, in this order.
-
-    ``run`` is this host's run folder, ``others`` what became of the other processes, ``safe`` what is safe and what to
-    type; a command that does not train saves nothing.
-    """
+    """``others`` is what became of the other processes, ``safe`` what is safe and what to type."""
     lines = [f"{sentence(failure, trains=trains)}{others}."]
     if not trains:
         safe = [_AGAIN.capitalize()]
@@ -186,11 +157,10 @@ def join_command(
     run: Path | None, near: bool, endpoints: Sequence[str], secret_file: Path | None
 ) -> list[str]:
     """How a worker comes back to a run that goes on: ``near`` server 0 by its folder, else at its address."""
-    try:
-        path = read_live(RunFolder(run)).settings.job.path if run else None
-    except UsageError:
-        path = None
-    job = {"job": path} if path else {}  # the user's own code, which runs only where the user names it
+    job = {}  # the user's own code, which runs only where the user names it
+    with suppress(UsageError):
+        if run and (path := read_live(RunFolder(run)).settings.job.path):
+            job = {"job": path}
     if run is not None and near:
         return [f"Join: {command('train', join=short(run), **job)}"]
     if not endpoints or secret_file is None:
@@ -200,7 +170,6 @@ def join_command(
 
 
 def killed_by(code: int) -> str:
-    """An exit code as subprocess reports it, in words."""
     if code >= 0:
         return f"exit code {code}"
     with suppress(ValueError):
@@ -209,13 +178,11 @@ def killed_by(code: int) -> str:
 
 
 def short(path: Path) -> str:
-    """The path as a person at this folder would write it."""
     near = os.path.relpath(path)
     return str(path) if near.startswith("..") else near
 
 
 def command(name: str, *words: object, **settings: object) -> str:
-    """A command of paceline with these settings, as a user types it."""
     typed = ["paceline", name, *(quote(str(word)) for word in words)]
     for setting, value in settings.items():
         typed.append(f"--{setting.replace('_', '-')}")

@@ -79,7 +79,6 @@ class Heartbeat:
     """A process's own end of the file; writing costs well under a microsecond and no system call."""
 
     def __init__(self, info: ProcessInfo) -> None:
-        """Without a launch folder, the page is memory that only this process sees."""
         size = ctypes.sizeof(_Page)
         if info.launch is None:
             memory = mmap.mmap(-1, size)
@@ -99,7 +98,6 @@ class Heartbeat:
         self._page.phase, self._page.since = _NUMBERS[phase], time.monotonic()
 
     def show(self, run: Path) -> None:
-        """The run folder is known."""
         with suppress(ValueError):  # a path that is too long
             self._page.run = os.fsencode(run.absolute())
 
@@ -118,7 +116,6 @@ def _path(launch: Path, rank: int, role: Role, suffix: str) -> Path:
 
 
 def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:
-    """What a worker or server has written, dead or alive; an empty one where it wrote nothing."""
     try:
         return _Page.from_buffer_copy(_path(launch, rank, role, "beat").read_bytes()).progress()
     except (FileNotFoundError, ValueError):  # not there, or not yet of its size
@@ -126,7 +123,6 @@ def read_progress(launch: Path, rank: int, role: Role = "worker") -> Progress:
 
 
 def write_stack_when_asked(info: ProcessInfo) -> None:
-    """From now on, until this process ends, it writes its stack whenever its launcher asks."""
     if info.launch is None:
         return
     path = _path(info.launch, info.rank, info.role, "stack")
@@ -147,7 +143,6 @@ def ask_for_stack(launch: Path, rank: int, role: Role, pid: int) -> list[str]:
 
 
 def _grown(path: Path, before: int) -> str:
-    """What has been written, once no more comes."""
     deadline, size = time.monotonic() + STACK, before
     while time.monotonic() < deadline:
         time.sleep(GLANCE)
@@ -172,5 +167,4 @@ def frames_of(text: str) -> list[str]:
 
 
 def users_frame(frames: list[str]) -> str:
-    """The innermost frame of the user's own code, "my_job.py:42 in loss", or nothing."""
     return next((frame.rpartition("/")[2] for frame in frames if is_users(frame)), "")

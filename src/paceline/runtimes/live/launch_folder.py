@@ -30,7 +30,6 @@ class LaunchFolder:
 
     @classmethod
     def make(cls) -> Self:
-        """A new folder that only this user can enter; those of launchers that were killed are removed."""
         parent = Path(tempfile.gettempdir())
         sweep(parent)
         # Locked before it has its name, so that a process that sweeps meanwhile does not take it for a leftover.
@@ -46,7 +45,6 @@ class LaunchFolder:
         return False
 
     def remove(self) -> None:
-        """Remove the folder, also where others still use it."""
         shutil.rmtree(self.path, ignore_errors=True)
         self.close()
 
@@ -63,7 +61,6 @@ class LaunchFolder:
 
 
 def sweep(parent: Path) -> None:
-    """Remove the launch folders of this user that no process uses any more."""
     for path in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             status = path.lstat()
@@ -72,14 +69,12 @@ def sweep(parent: Path) -> None:
 
 
 def write_servers(launch: Path, who: str, endpoints: list[str]) -> None:
-    """Note where the run's servers are, for the launcher to notify them of deaths and its user how to join."""
     draft = launch / f"{_SERVERS}.{who}"
     draft.write_text(json.dumps(endpoints))
     draft.rename(launch / _SERVERS)
 
 
 def read_servers(launch: Path) -> list[str]:
-    """Where the run's servers are; nothing before a worker of this host has found them."""
     try:
         endpoints: list[str] = json.loads((launch / _SERVERS).read_text())
     except (FileNotFoundError, json.JSONDecodeError):

@@ -80,7 +80,6 @@ class LiveOptions:
         return "shm" if info.workers == info.local_workers and collective == NATIVE else "gloo"
 
     def device_of(self, info: ProcessInfo) -> torch.device:
-        """The device of one worker: the CPU, or the GPU with its number on the host."""
         if self.device == "cpu":
             return torch.device("cpu")
         if info.local_rank >= torch.cuda.device_count():

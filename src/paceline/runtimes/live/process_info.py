@@ -1,33 +1,20 @@
 """What a worker or server process knows of itself: its rank, its host and who launched it."""
 
-import json
 import os
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+import msgspec
 
 from paceline.errors import UsageError
 
-# Variables that ``launch`` sets for the processes that it starts, beside those that torchrun has.
-FOLDER = "PACELINE_LAUNCH"
-"""The launch folder."""
-LAUNCHER = "PACELINE_LAUNCHER"
-"""The launcher's process id."""
-SERVERS = "PACELINE_SERVERS"
-"""How many of all processes are servers."""
-SECRET_FILE = "PACELINE_SECRET_FILE"  # noqa: S105
-"""The file with the run's secret."""
-AGAIN = "PACELINE_AGAIN"
-"""The settings of a command on this host that resumes the run, as JSON."""
-RESUME = "PACELINE_RESUME"
-"""The run folder that the run goes on in."""
-
+VARIABLE = "PACELINE_PROCESS"
+"""Where our launcher says what a process is, as JSON, beside the variables that torchrun has."""
 Role = Literal["worker", "server", "joined"]
 """What a process does; one that "joined" is a worker whose rank its launcher does not know."""
-
-_NEEDED = ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,13 +23,13 @@ class ProcessInfo:
 
     role: Role = "worker"
     rank: int = 0
-    """The worker's rank among workers, or the server's number."""
+    """Among the workers, or among the servers."""
     workers: int = 1
-    """Workers of the whole run; servers are not counted."""
+    """Of the whole run, without the servers."""
     servers: int = 0
     local_rank: int = 0
     local_workers: int = 1
-    """Workers on this host; for a server, the servers on this host."""
+    """On this host; for a server, the servers on this host."""
     node_rank: int = 0
     nodes: int = 1
     host: str = ""
@@ -52,10 +39,10 @@ class ProcessInfo:
     launch: Path | None = None
     """The launch folder, for heartbeats and failure notes; None where paceline is not the launcher."""
     launcher: int | None = None
-    """The launcher's process id, where paceline is the launcher."""
+    """The process id of our launcher."""
     secret_file: Path | None = None
     """Where the run's secret is; None where the processes of one host agree on one."""
-    again: dict[str, object] = field(default_factory=dict, hash=False)
+    again: dict[str, Any] = field(default_factory=dict, hash=False)
     """The settings of a command on this host that resumes the run."""
     resume: Path | None = None
     """The run folder that the run goes on in, where our launcher has chosen it."""
@@ -73,23 +60,24 @@ class ProcessInfo:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] = os.environ) -> "ProcessInfo | None":
-        """Read what torchrun, or anything with its variables, says; None where there is no launcher.
+        """Read what our launcher, or torchrun's variables, say; None where there is no launcher.
 
         Other launchers than ours know of no servers: there every process is a worker until ``with_servers``.
         """
+        if VARIABLE in environ:
+            return msgspec.json.decode(environ[VARIABLE], type=cls, dec_hook=lambda kind, text: kind(text))
         if "RANK" not in environ:
             return None
-        if missing := [name for name in _NEEDED if not environ.get(name)]:
-            raise UsageError(
-                f"RANK is set and {missing[0]} is not: "
-                "start workers with 'paceline train' or torchrun, or unset RANK"
-            )
+        for name in ("WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT"):
+            if not environ.get(name):
+                raise UsageError(
+                    f"RANK is set and {name} is not: start workers with 'paceline train' or torchrun, or unset RANK"
+                )
         rank, workers = _count(environ, "RANK"), _count(environ, "WORLD_SIZE")
         local_rank = _count(environ, "LOCAL_RANK", 0)
         local_workers = _count(environ, "LOCAL_WORLD_SIZE", local_rank + 1)
         node_rank = _count(environ, "GROUP_RANK", rank // max(local_workers, 1))
-        folder = environ.get(FOLDER)
-        plain = cls(
+        return cls(
             rank=rank,
             workers=workers,
             local_rank=local_rank,
@@ -99,13 +87,10 @@ class ProcessInfo:
             host=host_name(),
             address=environ["MASTER_ADDR"],
             port=_count(environ, "MASTER_PORT"),
-            launch=Path(folder) if folder else None,
-            launcher=_count(environ, LAUNCHER) if LAUNCHER in environ else None,
-            secret_file=Path(environ[SECRET_FILE]) if folder and SECRET_FILE in environ else None,
-            again=json.loads(environ.get(AGAIN, "{}")),
-            resume=Path(environ[RESUME]) if folder and environ.get(RESUME) else None,
         )
-        return plain.with_servers(_count(environ, SERVERS, 0))
+
+    def to_json(self) -> str:
+        return msgspec.json.encode(self, enc_hook=str).decode()
 
     def with_servers(self, servers: int) -> "ProcessInfo":
         """The same process where so many of all processes are servers.
@@ -128,14 +113,12 @@ class ProcessInfo:
 
 
 def file_stem(rank: int, role: Role = "worker") -> str:
-    """How the files of a worker or server begin: rank-1, server-0."""
     if role == "joined":
         return f"joined-{host_name()}-{os.getpid()}"
     return f"{'server' if role == 'server' else 'rank'}-{rank}"
 
 
 def local_servers(node_rank: int, nodes: int, servers: int) -> range:
-    """The numbers of the servers on one node, of so many in all."""
     return range(node_rank, servers, nodes)
 
 
@@ -147,7 +130,6 @@ def job_roots(info: ProcessInfo) -> list[int]:
 
 
 def _check_size(info: ProcessInfo, servers: int) -> None:
-    """Refuse to make servers of processes that are too few, or that another launcher has not counted by host."""
     if info.workers <= servers:
         raise UsageError(
             f"WORLD_SIZE={info.workers} leaves no worker beside {servers} servers: at least 1 process more must "

@@ -61,7 +61,6 @@ class TrainRequest:
     trust: bool = False
 
     def settings(self, workers: int | None) -> Settings:
-        """The run's settings: of a run that resumes its own, and how long it goes on may be given anew."""
         if self.resume is None:
             return self.asked(workers)
         config = read_live(self.resume)
@@ -110,7 +109,6 @@ class TrainRequest:
 
 
 def check_trust(config: Config, folder: RunFolder, *, trust: bool) -> None:
-    """Refuse code by import path that is not what the run last ran with, without ``trust``."""
     if not trust:
         check_code(config, folder, f"resuming {folder.path}", "trust the run to execute it all the same")
 
@@ -145,7 +143,6 @@ def _shown(value: object) -> str:
 
 
 def latest_run(parent: Path) -> RunFolder:
-    """The live run that was started or resumed last; or a UsageError."""
     for path in sorted(parent.glob("*/config.json"), key=lambda path: path.stat().st_mtime_ns, reverse=True):
         with suppress(UsageError):
             if read_config(folder := RunFolder(path.parent)).runtime == "live":
@@ -173,7 +170,6 @@ class ProcessTask:
 
     @cached_property
     def resumed(self) -> RunIdentity | None:
-        """The identity of the run that is continued."""
         return read_live(self.resume).identity if self.resume else None
 
     def asked(self) -> dict[str, Any]:

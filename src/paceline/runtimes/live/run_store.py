@@ -65,24 +65,13 @@ class RunStore(Store):
         self._answers: deque[StoreAnswer] = deque()
         self._clones: list[RunStore] = []
 
-    def reached(self, seconds: float) -> bool:
-        """Whether there is a connection to the store, waiting for at most so many seconds."""
-        with self._lock:
-            try:
-                self._connected(monotonic() + seconds)
-            except dist.DistStoreError:
-                return False
-            return True
-
     def set(self, key: str, value: str | bytes) -> None:
         self._ask(Op.SET, [key], [value])
 
     def get(self, key: str) -> bytes:
-        """The value of a key; waits for it."""
         return self.read([key])[0]
 
     def read(self, keys: Sequence[str]) -> Sequence[bytes]:
-        """The values of several keys; waits for them."""
         return self._ask(Op.READ, keys, wait=self.timeout) or ()
 
     def peek(self, keys: Sequence[str]) -> Sequence[bytes] | None:
@@ -96,37 +85,27 @@ class RunStore(Store):
         return self._ask(Op.CHECK, keys) is not None
 
     def add(self, key: str, amount: int) -> int:
-        """Add to a counter, which begins at 0, and return it."""
-        return self._number(Op.ADD, [key], [str(amount)])
+        return int((self._ask(Op.ADD, [key], [str(amount)]) or (b"0",))[0])
 
     def compare_set(self, key: str, expected: str | bytes, desired: str | bytes) -> bytes:
         """Set a key if it is as expected, where "" expects none; return what it is then."""
         return (self._ask(Op.COMPARE_SET, [key], [expected, desired]) or (b"",))[0]
 
     def delete_key(self, key: str) -> bool:
-        """Remove a key; whether there was one."""
         return self._ask(Op.DELETE, [key]) is not None
 
-    def num_keys(self) -> int:
-        return self._number(Op.COUNT, [])
-
     def clone(self) -> "RunStore":
-        """Another connection to the same store; it is closed with this one."""
         other = RunStore(self._address, self._port, self._secret, self.timeout)
         self._clones.append(other)
         return other
 
     def close(self) -> None:
-        """Close the connection; questions without an answer are given up."""
         for other in self._clones:
             other.close()
         with self._lock:
             if self._channel is not None:
                 self._channel.close()
             self._lost = self._lost or "closed"
-
-    def _number(self, op: Op, keys: Sequence[str], values: Sequence[str] = ()) -> int:
-        return int((self._ask(op, keys, values) or (b"0",))[0])
 
     def _ask(
         self, op: Op, keys: Sequence[str], values: Sequence[str | bytes] = (), wait: timedelta | None = None
@@ -240,7 +219,6 @@ class MemberStore(RunStore):
         return store
 
     def exchange(self, document: Any) -> list[Any]:
-        """Every worker's JSON document, by rank."""
         before = self._key(self._rank)
         self._exchanges += 1
         self.set(self._key(self._rank), json.dumps(document))
@@ -261,7 +239,6 @@ class MemberStore(RunStore):
             self.wait(self._keys())
 
     def close(self) -> None:
-        """Close the connection, and the store where it is kept here; say what was refused there."""
         super().close()
         if self._server is not None:
             self._server.close()
@@ -282,7 +259,6 @@ def port_number(value: bytes) -> int:
 
 
 def check_equal(asked: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse workers that were started for different runs; ``asked`` is what each was started for, by rank."""
     for rank, other in enumerate(asked):
         for key, first in asked[0].items():
             if other[key] != first:

@@ -25,19 +25,12 @@ class CompleteSteps:
     """What one host can say of a run's checkpoints, newest first."""
 
     whole: _Steps = ()
-    """Steps of which every file that belongs on this host is verified: unaltered, and this run's own.
-
-    Of a run on one node the newest only: no other host can lack it, and each costs a reading of all its files.
-    """
+    """Steps whose files that belong on this host are verified; of a run on one node the newest only."""
     complete: _Steps = ()
     """Those of them that every other host has written too, where this host has seen or recorded it."""
 
-    def to_json(self) -> bytes:
-        return msgspec.json.encode(self)
-
     @classmethod
     def from_json(cls, text: bytes) -> "CompleteSteps":
-        """Read what another launcher's ``to_json`` gave; for anything else, no steps."""
         try:
             return msgspec.json.decode(text, type=cls)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -45,10 +38,9 @@ class CompleteSteps:
 
 
 def complete_steps(run: Path) -> CompleteSteps:
-    """Verify the checkpoints in this host's run folder; nothing is changed. A UsageError says why it cannot be resumed.
+    """Verify the checkpoints in this host's run folder; a UsageError says why it cannot be resumed.
 
-    The files of other hosts are not here unless the hosts share a file system. Where they are not, the record that
-    all workers had saved a step stands for them.
+    The record that all workers had saved a step stands for files that are on other hosts.
     """
     folder = RunFolder(run)
     config = read_live(folder)
@@ -62,10 +54,7 @@ def complete_steps(run: Path) -> CompleteSteps:
 
 
 def _nodes_here(folder: RunFolder, config: Config) -> set[int]:
-    """The nodes whose files are in this folder: of whose servers, else workers, it holds a record or a checkpoint.
-
-    A lock is no sign of it: a command with another host's node rank, which is then refused, leaves one too.
-    """
+    """The nodes of whose servers, else workers, this folder holds a record or a checkpoint; a lock is no sign."""
 
     def nodes(role: Role, placed: Sequence[int]) -> set[int]:
         recorded = folder.server_event_files() if role == "server" else folder.event_files()
@@ -82,11 +71,7 @@ def _nodes_here(folder: RunFolder, config: Config) -> set[int]:
 
 
 def _is_whole(folder: RunFolder, config: Config, nodes: Collection[int], step: int) -> bool:
-    """Whether all files of a step that a run resumes from are whole, of the workers and servers on these nodes.
-
-    Where servers keep the parameters, theirs decide: each writes its own when the workers have written theirs, and
-    workers may come and go.
-    """
+    """Where servers keep the parameters, their files decide: each writes its own after the workers, which may go."""
     placement = config.placement
     files = Checkpoints(folder, config.identity, 1, "server" if placement.servers else "rank")
     ranks = [rank for rank, node in enumerate(placement.servers or placement.workers) if node in nodes]
@@ -96,10 +81,7 @@ def _is_whole(folder: RunFolder, config: Config, nodes: Collection[int], step: i
 
 
 def newest_safe(hosts: Sequence[CompleteSteps], nodes: int) -> int | None:
-    """The newest step that a run of so many nodes resumes from, as these hosts know it; the same on all of them.
-
-    Where every host has said what is whole there, that is enough; else what the hosts that have know of the others.
-    """
+    """The newest step that a run of so many nodes resumes from, as these hosts know it."""
     known = [set(host.whole if len(hosts) >= nodes else host.complete) for host in hosts]
     return max(set.intersection(*known) if known else (), default=None)
 
@@ -109,9 +91,9 @@ Ask = Callable[[CompleteSteps], Sequence[CompleteSteps]]
 
 
 def safe(run: Path, settings: Mapping[str, Any] | None = None, ask: Ask = lambda _: ()) -> list[str]:
-    """The newest checkpoint that is safe and the command that goes on from it.
+    """The newest checkpoint that is safe and the command that goes on from it, with these settings.
 
-    ``settings`` are what the command needs besides the run folder; other hosts are asked once, in every case.
+    Other hosts are asked once, in every case.
     """
     try:
         nodes, mine = _nodes(read_live(RunFolder(run))), complete_steps(run)

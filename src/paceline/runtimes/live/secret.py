@@ -65,19 +65,16 @@ class Secret:
         return secret
 
     def write(self, path: Path) -> None:
-        """Make a file that only this user may read; it must not exist yet."""
         file = os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600)
         with os.fdopen(file, "wb") as stream:
             stream.write(self.text + b"\n")
 
 
 def wire_key(secret: Secret) -> bytes:
-    """What workers and servers of a run prove to each other that they have."""
     return blake2b(secret.text, digest_size=32, person=b"paceline wire").digest()
 
 
 def store_key(secret: Secret) -> bytes:
-    """What the users of the run's store prove to it that they have."""
     return blake2b(secret.text, digest_size=32, person=b"paceline store").digest()
 
 
@@ -107,7 +104,6 @@ def run_secret(info: ProcessInfo) -> Iterator[Secret]:
 
 
 def agreed_folder(port: int) -> Path:
-    """Where the processes that one parent has started for one port agree."""
     parent, started = os.getppid(), "0"
     with suppress(OSError, IndexError):  # in the kernel's ticks, because a process id may be used again
         started = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()[19]
@@ -138,7 +134,6 @@ def _is_own(folder: Path, others: int = 0o077) -> bool:
 
 
 def enter(folder: Path) -> LaunchFolder:
-    """Use the folder, which the first process makes. A UsageError where other users have rights to it."""
     while True:
         with suppress(FileExistsError):
             folder.mkdir(mode=0o700)
@@ -155,7 +150,6 @@ def enter(folder: Path) -> LaunchFolder:
 
 
 def agree(folder: Path) -> Secret:
-    """The secret in the folder, which the first process makes."""
     draft = folder / uuid4().hex
     Secret.new().write(draft)
     with suppress(FileExistsError):

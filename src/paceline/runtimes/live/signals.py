@@ -9,8 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from types import FrameType
-from typing import Any, NoReturn, Self
+from typing import NoReturn, Self
 
 from paceline.runtimes.live.timeouts import PATIENCE, RESCUE
 from paceline.runtimes.prctl import die_with_parent
@@ -27,31 +26,23 @@ class StopRequest:
     """
 
     def __init__(self, hard_end: Callable[[int], None], patience: Mapping[int, float] = PATIENCE) -> None:
-        self._hard_end = hard_end
-        self._patience = patience
+        self._hard_end, self._patience = hard_end, patience
         self._rescues: list[Callable[[], None]] = []
         self._asked = 0
         self._deadline = float("inf")
         self._thread = threading.Thread(target=self._listen, name="stop-request", daemon=True)
 
     def __call__(self) -> bool:
-        """True from the first signal on that leaves time to stop."""
         return self._asked != 0 and self._patience[self._asked] > 0
 
-    @property
-    def signal(self) -> int:
-        """The first signal, 0 before it."""
-        return self._asked
-
     def before_hard_end(self, rescue: Callable[[], None]) -> None:
-        """Have this called in a thread before ``hard_end``; it gets two seconds."""
         self._rescues.append(rescue)
 
     def __enter__(self) -> Self:
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
         self._old_fd = signal.set_wakeup_fd(self._write, warn_on_full_buffer=False)
-        self._old: dict[int, Any] = {signum: signal.signal(signum, _ignore) for signum in self._patience}
+        self._old = {signum: signal.signal(signum, lambda *_: None) for signum in self._patience}
         self._thread.start()
         return self
 
@@ -71,30 +62,19 @@ class StopRequest:
             for signum in os.read(self._read, 64) if ready else b"":
                 if signum == _LEAVE:
                     return
-                self._take(signum)
+                if signum in self._patience:
+                    again = signum == signal.SIGINT == self._asked
+                    self._asked = self._asked or signum
+                    due = 0.0 if again else time.monotonic() + self._patience[signum]
+                    self._deadline = min(self._deadline, due)
             if time.monotonic() >= self._deadline:
-                self._rescue()
+                for rescue in self._rescues:
+                    # In a thread, because a disk that does not answer must not keep the process alive.
+                    thread = threading.Thread(target=rescue, daemon=True)
+                    thread.start()
+                    thread.join(RESCUE)
                 self._hard_end(self._asked)
                 self._deadline = float("inf")
-
-    def _rescue(self) -> None:
-        """In a thread of its own, because a disk that does not answer must not keep the process alive."""
-        for rescue in self._rescues:
-            thread = threading.Thread(target=rescue, daemon=True)
-            thread.start()
-            thread.join(RESCUE)
-
-    def _take(self, signum: int) -> None:
-        if signum not in self._patience:
-            return
-        if signum == signal.SIGINT == self._asked:
-            self._deadline = 0.0
-        self._asked = self._asked or signum
-        self._deadline = min(self._deadline, time.monotonic() + self._patience[signum])
-
-
-def _ignore(signum: int, frame: FrameType | None) -> None:
-    """The thread has the signal already; Python needs a handler so that the default one does not act."""
 
 
 def die_with(launcher: int | None) -> None:

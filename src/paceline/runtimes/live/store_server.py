@@ -36,9 +36,8 @@ class Op(IntEnum):
     ADD = 2
     COMPARE_SET = 3
     DELETE = 4
-    COUNT = 5
-    CHECK = 6
-    READ = 7
+    CHECK = 5
+    READ = 6
 
 
 class Refused(ValueError):
@@ -105,8 +104,6 @@ class KeyValues:
                 if key not in values:
                     return None
                 self._bytes -= len(key) + len(values.pop(key))
-            case Op.COUNT, (), ():
-                return (b"%d" % len(values),)
             case Op.CHECK | Op.READ, (_, *_), ():
                 if not all(key in values for key in request.keys):
                     return None
@@ -145,12 +142,10 @@ class StoreServer:
 
     @property
     def refused(self) -> Counter[str]:
-        """How many connections and requests were refused, by reason."""
         with self._lock:
             return self._refused + self._listener.refused
 
     def refusals(self) -> str | None:
-        """What was refused, as a line for the user; None where nothing was."""
         outside = self._listener.refused.total()
         inside = self.refused.total() - outside
         parts = [f"{outside:,} connections without the run's secret"] if outside else []
@@ -189,7 +184,6 @@ class StoreServer:
         self._listener.send(channel, Packet(msgspec.msgpack.encode(answer), memoryview(b"")), _MOST_ANSWERS)
 
     def _wake(self, keys: tuple[bytes, ...]) -> None:
-        """Answer the members that wait for one of these keys; forget those that have gone."""
         for channel, request in list(self._waiting.items()):
             if channel.socket.fileno() < 0:
                 del self._waiting[channel]

@@ -78,7 +78,6 @@ class VirtualCollectives:
 
     @property
     def awaited(self) -> list[Node]:
-        """Those that have not joined the collective for which others wait."""
         return [worker for worker in self._members if worker not in self._joined] if self._joined else []
 
     def share(self, node: Node) -> tuple[int, int]:
@@ -122,22 +121,22 @@ class VirtualCollectives:
         return True
 
     def _begin(self, node: Node) -> None:
-        """All have joined: carry out what this worker, and so every worker, has asked for."""
         workers, effect = self._members, node.waits_for
         last = max([worker.me.now for worker in workers])
         if type(effect) is AllReduce:
             size, element = _bytes_reduced(node, effect), effect.tensor.itemsize
-            price, end = self._price_all_reduce(size, element), self._end_all_reduce
-            traffic = self._traffic(size, element)
+            price, traffic, root = self._price_all_reduce(size, element), self._traffic(size, element), 0
         else:
             size, count = effect.tensor.nbytes, len(workers)
-            price, end = self._price_broadcast(size, 1), self._end_broadcast
-            root = self._root(workers, effect)
+            # A root that is gone is replaced by the first worker.
+            root = next((place for place, one in enumerate(workers) if one.peer.rank == effect.root), 0)
+            price = self._price_broadcast(size, 1)
             traffic = [broadcast_bytes(size, count, place, root) for place in range(count)]
-        run_transfers(self._simulation.timeline, [(last, price)], partial(end, workers, traffic, last))
+        run_transfers(
+            self._simulation.timeline, [(last, price)], partial(self._end, workers, traffic, root, last)
+        )
 
     def _join(self, node: Node, effect: Any, call: Any) -> bool:
-        """Whether this worker is the last to join; all must ask for the same."""
         node.waits_for = effect
         if self._call is None:
             self._call = call
@@ -192,31 +191,21 @@ class VirtualCollectives:
             worker.waits_for = None
         self._simulation.ready.extend(self._members)
 
-    def _end_all_reduce(
-        self, workers: Sequence[Node], traffic: Traffic, last: float, intervals: Sequence[Interval]
+    def _end(
+        self, workers: Sequence[Node], traffic: Traffic, root: int, last: float, intervals: Sequence[Interval]
     ) -> None:
-        effects: list[AllReduce] = [worker.waits_for for worker in workers]
-        weights = [effect.weight for effect in effects]
-        self._compute.reduce([effect.tensor for effect in effects], weights, effects[0].op)
-        total = sum(weights)
-        for worker, effect in zip(workers, effects, strict=True):
-            worker.me.total_weight = total
-            if effect.tensor is worker.me.params:
-                worker.me.samples_since_sync = 0
-        self._end(workers, traffic, last, intervals[-1][1])
-
-    def _end_broadcast(
-        self, workers: Sequence[Node], traffic: Traffic, last: float, intervals: Sequence[Interval]
-    ) -> None:
-        effects: list[Broadcast] = [worker.waits_for for worker in workers]
-        self._compute.broadcast([effect.tensor for effect in effects], self._root(workers, effects[0]))
-        self._end(workers, traffic, last, intervals[-1][1])
-
-    def _root(self, workers: Sequence[Node], effect: Broadcast) -> int:
-        """The root's place among the workers; the first, where the root is gone."""
-        return next((place for place, one in enumerate(workers) if one.peer.rank == effect.root), 0)
-
-    def _end(self, workers: Sequence[Node], traffic: Traffic, last: float, end: float) -> None:
+        effects, end = [worker.waits_for for worker in workers], intervals[-1][1]
+        tensors = [effect.tensor for effect in effects]
+        if type(effects[0]) is AllReduce:
+            weights = [effect.weight for effect in effects]
+            total = sum(weights)
+            self._compute.reduce(tensors, weights, effects[0].op)
+            for worker, tensor in zip(workers, tensors, strict=True):
+                worker.me.total_weight = total
+                if tensor is worker.me.params:
+                    worker.me.samples_since_sync = 0
+        else:
+            self._compute.broadcast(tensors, root)
         for worker, (sent, received) in zip(workers, traffic, strict=True):
             if not worker.gone:
                 worker.ledger.exchange(worker.me.now, last - worker.me.now, end - last, sent, received)
@@ -243,7 +232,6 @@ def _bytes_reduced(node: Node, effect: AllReduce) -> int:
 
 
 def _overlaps(intervals: Sequence[Interval], begun: float, ended: float) -> tuple[Sequence[Interval], float]:
-    """The parts of the intervals that lie between two times, and their length in all."""
     cut = [(max(start, begun), min(stop, ended)) for start, stop in intervals]
     found = [(start, stop) for start, stop in cut if stop > start]
     return found, sum(stop - start for start, stop in found)

@@ -45,14 +45,12 @@ class NoCompute:
     def reduce(self, tensors: Sequence[Tensor], weights: Sequence[float], op: Literal["mean", "sum"]) -> None:
         """Every tensor becomes the weighted mean or the sum, added in rank order."""
 
-    def broadcast(self, tensors: Sequence[Tensor], root: int) -> None:
-        """Every tensor becomes the root's."""
+    def broadcast(self, tensors: Sequence[Tensor], root: int) -> None: ...
 
     def apply(self, rank: int, epoch: float, rate: float) -> None:
         """Take a worker's optimizer step, at ``rate`` times the learning rate of an epoch."""
 
-    def update(self, rank: int, epoch: float, rate: float) -> None:
-        """Take a server's optimizer step on its part."""
+    def update(self, rank: int, epoch: float, rate: float) -> None: ...
 
     def evaluate(self, rank: int, params: Tensor, buffers: Tensor, share: tuple[int, int]) -> Tensor:  # noqa: ARG002
         """The worker's sums over its share of the test data, as (which one, of how many)."""
@@ -141,7 +139,6 @@ class RealCompute(NoCompute):
 
 
 def _sum_into_all(tensors: Sequence[Tensor], divide_by: float = 1.0) -> None:
-    """Add up in the first tensor's memory, then copy."""
     first, *others = tensors
     for tensor in others:
         first.add_(tensor)

@@ -67,7 +67,6 @@ class StepLedger:
             self._note(kind, start, length)
 
     def exchange(self, start: float, wait: float, communicate: float, sent: int, received: int) -> None:
-        """Count waiting for other workers, then a transfer with these bytes."""
         seconds = self.seconds
         seconds[WAIT] += wait
         seconds[COMMUNICATE] += communicate
@@ -78,7 +77,6 @@ class StepLedger:
             self._note(COMMUNICATE, start + wait, communicate)
 
     def overlap(self, transfers: Sequence[Interval], seconds: float) -> None:
-        """Count transfers that ran behind backward, and their length in all."""
         self.hidden += seconds
         if self.record is not None:
             self._hidden += [Span("communicate", start, stop - start) for start, stop in transfers]
@@ -153,7 +151,6 @@ class Node:
 
 
 def explain_deadlock(workers: Sequence[Node]) -> str:
-    """One sentence about a run in which every node waits."""
     waiting = [worker for worker in workers if not worker.gone]
     parts = [
         f"{one} waits for {describe(one.waits_for)} since {show_seconds(one.me.now)}, at step {one.me.clock}"
@@ -167,7 +164,6 @@ def explain_deadlock(workers: Sequence[Node]) -> str:
 
 
 def describe(effect: Any) -> str:
-    """What a node waits for, in a few words."""
     match effect:
         case AllReduce():
             return f"the others in an all-reduce of {effect.tensor.nbytes} bytes"

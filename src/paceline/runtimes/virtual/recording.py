@@ -44,7 +44,6 @@ class FolderRecorder(SimulationRecorder, ExitStack):
     """Keeps steps and the exported model in a run folder; a context that closes its files."""
 
     def __init__(self, folder: RunFolder, workers: int, steps: int) -> None:
-        """``steps`` is how many each worker will take."""
         super().__init__()
         self.folder = folder
         self.detailed = workers <= MOST_WORKERS and workers * steps <= MOST_STEPS

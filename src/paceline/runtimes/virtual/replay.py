@@ -8,20 +8,21 @@ from typing import Any
 from paceline.clusters.cluster import Cluster, Host, Link, StepTimes
 from paceline.costs.stated import stated_costs
 from paceline.errors import RunFailed, UsageError
+from paceline.jobs.job import Job
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
-from paceline.records.summary import Observer, Summary
+from paceline.records.summary import Observer
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_run
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.prepare import Prepared
-from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Session
 from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import Node
 from paceline.runtimes.virtual.recording import SimulationRecorder
-from paceline.runtimes.virtual.simulate import VirtualEngine
+from paceline.runtimes.virtual.shape import JobShape
+from paceline.runtimes.virtual.simulate import runner
 from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.transport import SimulatedTransport
 from paceline.strategies.effects import Gradient, Peer, Program, Receive, Send
@@ -44,13 +45,11 @@ class Recording:
 
     @property
     def workers(self) -> int:
-        """One more than the highest rank that there was."""
         ranks = [entry.worker for entry in self.logs[0] if isinstance(entry, Received)]
         return max([*ranks, self.settings.workers - 1]) + 1
 
 
 def read_recording(folder: RunFolder) -> Recording:
-    """Read a run that is to be repeated, or raise a UsageError that says why it cannot be."""
     config = read_run(folder)
     settings, machinery = config.settings, config.machinery
     logs = {rank: list(read_server_log(file)) for rank, file in folder.server_event_files().items()}
@@ -89,21 +88,6 @@ def _initial_workers(settings: Settings, cluster: Mapping[str, Any]) -> tuple[in
     return tuple(rank for rank in range(settings.workers) if not (starts and starts[rank]))
 
 
-def replay(
-    recording: Recording,
-    prepared: Prepared,
-    *,
-    observer: Observer,
-    recorder: SimulationRecorder,
-    name: str = "",
-    folder: str | None = None,
-) -> Summary:
-    """Run it again. Raises RunFailed at the first update that is not the recorded one."""
-    with undisturbed(AllStreams()):
-        simulation = Replay(recording, prepared, observer, recorder, name, folder)
-        return VirtualEngine(simulation, ReplayTransport).run()
-
-
 class ReplayLog:
     """What one server recorded, read from the beginning to the end."""
 
@@ -121,7 +105,6 @@ class ReplayLog:
 
     @property
     def next(self) -> Entry | None:
-        """None at the end."""
         return self._entries[self.place] if self.place < len(self._entries) else None
 
     def next_sent(self, worker: int) -> str | None:
@@ -147,8 +130,8 @@ class Replay(Simulation):
         prepared: Prepared,
         observer: Observer,
         recorder: SimulationRecorder,
-        name: str,
-        folder: str | None,
+        name: str = "",
+        folder: str | None = None,
     ) -> None:
         self._recording = recording
         self.logs = {rank: ReplayLog(entries) for rank, entries in recording.logs.items()}
@@ -173,6 +156,9 @@ class Replay(Simulation):
             folder=folder,
         )
         self.steady = False  # a worker that joined late has batches of its own
+
+    def _check(self, job: Job | JobShape, gradients: bool) -> None:
+        """The run took place."""
 
     @property
     def initial_workers(self) -> tuple[int, ...]:
@@ -243,7 +229,6 @@ class ReplayTransport(SimulatedTransport):
         self._deliver(target, envelope)
 
     def receive(self, node: Node, effect: Receive) -> bool:
-        """A worker takes what is there; a server's turn comes when no worker can go on."""
         if node.session is not None and node.inbox:
             return self._take(node)
         node.waits_for = effect
@@ -283,7 +268,6 @@ class ReplayTransport(SimulatedTransport):
         return True
 
     def _can_receive(self, server: Node) -> bool:
-        """Whether the next entry is a tick, or a message that has been sent."""
         log = self._logs[server.peer.rank]
         entry = log.next
         if isinstance(entry, Ticked):
@@ -341,6 +325,10 @@ def _show(entry: Entry | None) -> str:
 def _made_of(entry: Updated) -> str:
     parts = [f"worker {one.worker} at clock {one.clock}, staleness {one.staleness}" for one in entry.used]
     return "; ".join(parts) or "nothing"
+
+
+replay = runner(Replay, ReplayTransport)
+"""Run a ``Replay``, given its arguments; raises RunFailed at the first update that is not the recorded one."""
 
 
 def model_difference(recorded: RunFolder, repeated: RunFolder) -> tuple[float, str]:

@@ -33,7 +33,6 @@ class JobShape:
 
     @classmethod
     def of(cls, job: Job) -> Self:
-        """Build the job's model without memory and measure it."""
         with torch.device("meta"):
             model = job.model()
         trained = [p for p in model.parameters() if p.requires_grad]
@@ -49,7 +48,6 @@ class JobShape:
 
     @property
     def size(self) -> int:
-        """Elements of all parameters."""
         return sum(self.parameters)
 
     @property
@@ -66,7 +64,6 @@ class JobShape:
         return whole - size + self.compression.message(size, message.grad.itemsize)
 
     def coding(self, message: Any) -> float:
-        """Seconds to encode a message and to decode it."""
         if not isinstance(message, Push):
             return 0.0
         size = message.grad.nbytes

@@ -1,78 +1,24 @@
 """Run a training in virtual time: every node's program, and its effects."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from math import inf
-from typing import Any
+from typing import Any, ParamSpec
 
-from paceline.clusters.cluster import Cluster
-from paceline.costs.stated import Costs
 from paceline.errors import RunFailed
-from paceline.jobs.job import Job
 from paceline.jobs.sharding import scoring_batches
 from paceline.records.servers import Updated
-from paceline.records.summary import Observer, Summary
+from paceline.records.summary import Summary
 from paceline.runtimes.randomness import AllStreams, undisturbed
 from paceline.runtimes.session import Evaluate, Export, Save
-from paceline.runtimes.settings import Settings
 from paceline.runtimes.virtual.collectives import VirtualCollectives
 from paceline.runtimes.virtual.node import APPLY, CHECKPOINT, EVALUATE, WAIT, Node, explain_deadlock
-from paceline.runtimes.virtual.recording import SimulationRecorder
-from paceline.runtimes.virtual.shape import JobShape
-from paceline.runtimes.virtual.simulation import Simulation, check
+from paceline.runtimes.virtual.simulation import Simulation
 from paceline.runtimes.virtual.transport import SimulatedTransport
-from paceline.strategies import build_strategy
-from paceline.strategies.base import Strategy, SyncPoint
+from paceline.strategies.base import SyncPoint
 from paceline.strategies.effects import AllReduce, Apply, Broadcast, Clock, Gradient, Receive, Send
 
-
-def simulate(
-    settings: Settings,
-    job: Job | JobShape,
-    cluster: Cluster,
-    costs: Costs,
-    *,
-    gradients: bool = True,
-    strategy: Strategy | None = None,
-    observer: Observer | None = None,
-    recorder: SimulationRecorder | None = None,
-    name: str = "",
-    folder: str | None = None,
-    horizon: float = inf,
-    server_groups: Sequence[int] | None = None,
-) -> Summary:
-    """Run the settings on the cluster and return how it went; the same arguments give the same run.
-
-    With ``gradients`` they are computed and only time is simulated; without, there is time only, and a job's shape is
-    enough. Nothing is written: checkpoints only take their time. ``strategy`` is built from the settings unless given;
-    ``folder`` is where the recorder keeps the run, for the observer. At the ``horizon``, in seconds, a run with servers
-    is over; what is unfinished then does not count. Raises UsageError for what cannot be simulated and RunFailed where
-    a strategy gets stuck.
-
-    With ``server_groups``, one worker of each group of equal hosts is simulated and stands for all of them, so 100,000
-    workers cost what one costs; the servers are on these groups, of one host each. The settings and costs are those of
-    the simulated workers, and the cluster's links as messages find them. That is right without gradients, for
-    strategies in which the workers of a group act in step.
-    """
-    strategy = strategy or build_strategy(settings.strategy)
-    if server_groups is None:
-        check(settings, job, cluster, strategy, gradients, horizon)
-    with undisturbed(AllStreams()):
-        simulation = Simulation(
-            settings,
-            job,
-            cluster,
-            costs,
-            gradients=gradients,
-            strategy=strategy,
-            observer=observer or Observer(),
-            recorder=recorder or SimulationRecorder(),
-            name=name,
-            folder=folder,
-            horizon=horizon,
-            server_groups=server_groups,
-        )
-        return VirtualEngine(simulation).run()
+P = ParamSpec("P")
 
 
 class VirtualEngine:
@@ -82,9 +28,7 @@ class VirtualEngine:
     timeline, in order of time. A step of N workers costs N resumptions and, with collectives only, no event.
     """
 
-    def __init__(
-        self, simulation: Simulation, transport: type[SimulatedTransport] = SimulatedTransport
-    ) -> None:
+    def __init__(self, simulation: Simulation, transport: type[SimulatedTransport]) -> None:
         self._simulation, self._compute, self._ready = simulation, simulation.compute, simulation.ready
         self._collectives = VirtualCollectives(simulation)
         self._transport = transport(simulation, self._collectives)
@@ -137,7 +81,6 @@ class VirtualEngine:
         return summary
 
     def _begin(self) -> None:
-        """Start the servers, then the workers in order of their ranks, each at its time."""
         simulation, at = self._simulation, self._simulation.timeline.at
         self._ready.extend(simulation.servers)
         for node in simulation.workers:
@@ -156,7 +99,6 @@ class VirtualEngine:
             self._ready.append(node)
 
     def _stop(self, now: float) -> None:
-        """The horizon is reached: what is unfinished does not count."""
         self._over = True
         for node in self._simulation.workers:
             if not node.gone:
@@ -188,7 +130,6 @@ class VirtualEngine:
             self._shut_out(now)
 
     def _shut_out(self, now: float) -> None:
-        """The run is over: end workers that no server has answered yet."""
         for node in self._simulation.workers:
             if node.gone or self._collectives.includes(node):
                 continue
@@ -200,7 +141,6 @@ class VirtualEngine:
                 self._running -= 1
 
     def _work(self, node: Node) -> None:
-        """Run a worker's program until it has to wait."""
         send, ledger = node.program.send, node.ledger
         answer, effect = node.answer, node.postponed
         node.answer = node.postponed = None
@@ -229,7 +169,6 @@ class VirtualEngine:
                 answer, node.answer = node.answer, None
 
     def _serve(self, node: Node) -> None:
-        """Run a server's program until it has to wait for a message."""
         try:
             while True:
                 effect = node.program.send(node.answer)
@@ -339,3 +278,17 @@ class VirtualEngine:
         node.ledger.span(kind, node.me.now, seconds)
         node.me.now += seconds
         return False
+
+
+def runner(make: Callable[P, Simulation], transport: type[SimulatedTransport]) -> Callable[P, Summary]:
+    """A function that takes what ``make`` takes, and runs the simulation that it makes."""
+
+    def run(*args: P.args, **kwargs: P.kwargs) -> Summary:
+        with undisturbed(AllStreams()):
+            return VirtualEngine(make(*args, **kwargs), transport).run()
+
+    return run
+
+
+simulate = runner(Simulation, SimulatedTransport)
+"""Run a ``Simulation``, given its arguments, and return how it went."""

@@ -24,7 +24,7 @@ from paceline.runtimes.virtual.recording import SimulationRecorder
 from paceline.runtimes.virtual.shape import JobShape
 from paceline.runtimes.virtual.timeline import Timeline
 from paceline.specs import shorten
-from paceline.strategies import STRATEGIES
+from paceline.strategies import STRATEGIES, build_strategy
 from paceline.strategies.base import Strategy, SyncPoint
 from paceline.strategies.effects import Peer, Program
 
@@ -33,7 +33,19 @@ NEAR = 1e-6
 
 
 class Simulation:
-    """The workers, the servers and what they are given. Built from the settings, and run once."""
+    """The settings on a cluster, run once; the same arguments give the same run.
+
+    With ``gradients`` they are computed and only time is simulated; without, there is time only, and a job's shape is
+    enough. Nothing is written: checkpoints only take their time. ``strategy`` is built from the settings unless given;
+    ``folder`` is where the recorder keeps the run, for the observer. At the ``horizon``, in seconds, a run with servers
+    is over; what is unfinished then does not count. Raises UsageError for what cannot be simulated; running it raises
+    RunFailed where a strategy gets stuck.
+
+    With ``server_groups``, one worker of each group of equal hosts is simulated and stands for all of them, so 100,000
+    workers cost what one costs; the servers are on these groups, of one host each. The settings and costs are those of
+    the simulated workers, and the cluster's links as messages find them. That is right without gradients, for
+    strategies in which the workers of a group act in step.
+    """
 
     def __init__(
         self,
@@ -42,17 +54,18 @@ class Simulation:
         cluster: Cluster,
         costs: Costs,
         *,
-        gradients: bool,
-        strategy: Strategy,
-        observer: Observer,
-        recorder: SimulationRecorder,
+        gradients: bool = True,
+        strategy: Strategy | None = None,
+        observer: Observer | None = None,
+        recorder: SimulationRecorder | None = None,
         name: str = "",
         folder: str | None = None,
         horizon: float = inf,
         server_groups: Sequence[int] | None = None,
     ) -> None:
-        self.settings, self.cluster, self.costs, self.strategy = settings, cluster, costs, strategy
-        self.observer, self.recorder = observer, recorder
+        self.settings, self.cluster, self.costs = settings, cluster, costs
+        self.strategy = strategy or build_strategy(settings.strategy)
+        self.observer, self.recorder = observer or Observer(), recorder or SimulationRecorder()
         self.steady = costs.steady
         self._horizon = horizon
         self.horizon = horizon * (1 + NEAR)
@@ -63,10 +76,11 @@ class Simulation:
         self.shards = Shards(self.shape.train_samples, sizes, settings.seed)
         self.triggers = Triggers(settings, self.shards.steps_per_epoch)
         self._metrics, self._step = (tuple(job.metrics), job.step) if isinstance(job, Job) else ((), "")
-        servers = server_count(settings, strategy)
+        servers = server_count(settings, self.strategy)
         if server_groups is not None:
             self.topology = Topology(cluster, by_group=True)
         else:
+            self._check(job, gradients)
             server_groups = cluster.place_servers(servers)
             # Messages to servers on other hosts are encrypted.
             self.topology = Topology(cluster.encrypted(server_groups) if servers else cluster)
@@ -82,9 +96,11 @@ class Simulation:
         self.ready: deque[Node] = deque()
         """Nodes whose programs can be resumed."""
 
+    def _check(self, job: Job | JobShape, gradients: bool) -> None:
+        check(self.settings, job, self.cluster, self.strategy, gradients, self._horizon)
+
     @property
     def initial_workers(self) -> tuple[int, ...]:
-        """The workers with which the run begins."""
         topology = self.topology
         return tuple(rank for rank, place in enumerate(topology.workers) if not topology.hosts[place].start)
 

@@ -38,7 +38,6 @@ class SimulatedTransport:
         return self._leaving > 0
 
     def proceed(self) -> bool:
-        """Let the next event happen; False where there is none."""
         return self._timeline.step()
 
     def note(self, node: Node, entry: Entry) -> None:
@@ -140,7 +139,6 @@ class SimulatedTransport:
             self._ready.append(node)
 
     def _take(self, node: Node) -> bool:
-        """Resume a node with the first message of its inbox."""
         me, depth = node.me, len(node.inbox)
         envelope = node.inbox.popleft()
         message, sender = envelope.message, envelope.sender

@@ -157,7 +157,6 @@ def _throughput(reader: Reader, flops: float) -> Throughput:
 
 
 def prediction(scenario: Scenario) -> "Prediction":
-    """What 'paceline predict' answers, with every option in [predict]."""
     from paceline.studies.predict import PredictRequest, predict
 
     reader = scenario.reader.table("predict")

@@ -59,7 +59,6 @@ class Work:
     local_epochs: int = 0
 
     def local_batches(self, workers: int) -> int:
-        """Mini-batches of one worker between two exchanges."""
         share = -(-self.samples // workers)
         return -(-share // self.batch) * self.local_epochs if self.local_epochs else 1
 
@@ -98,7 +97,6 @@ def _read_work(reader: Reader) -> Work:
 
 
 def _read_step(reader: Reader) -> Work:
-    """What is trained, without how long."""
     reader.need("batch = 32")
     size, parameters = reader.size("model", 0.0), reader.whole("parameters", 1, least=1)
     if "model" in reader.values and "parameters" in reader.values:
@@ -276,7 +274,6 @@ def _deal(cluster: Cluster, steps: Sequence[int]) -> Cluster:
 
 
 def _with_steps(host: Host, steps: Sequence[int]) -> Host:
-    """The host as its workers take so many steps each; one that gets none has no workers."""
     if len(set(steps)) > 1:
         raise UsageError(
             f"the {len(steps)} workers of host {host.name!r} do not get as many batches each "
@@ -297,7 +294,6 @@ def _same_for_all(work: Work, steps: Sequence[int]) -> int:
 
 
 def _check_size(work: Work, steps: float, workers: int, compute: float) -> None:
-    """Refuse what would take too long."""
     if work.horizon < inf:
         if not compute:
             raise UsageError(
@@ -353,7 +349,6 @@ def find_crossover(scenario: Scenario) -> Crossover:
 
 
 def _first(beyond: Callable[[int], bool], most: int) -> int | None:
-    """The smallest number for which it is so; None where it is not up to the most."""
     low, high = 0, 1
     while not beyond(high):
         if high == most:
@@ -389,7 +384,6 @@ def _exchange_period(work: Work, cluster: Cluster, log: RunLog) -> int:
 
 
 def _widen(cluster: Cluster, workers: int) -> Cluster:
-    """The same cluster with this many workers, each on a host like those that train in it."""
     training = [host for host in cluster.hosts if host.workers]
     like = training[0]
     for host in training:

@@ -78,7 +78,6 @@ class ExitReporter:
         return root_cause(failures or [ended])
 
     def _cause_elsewhere(self, cause: Failure) -> Failure:
-        """What other hosts know of a failure that did not begin here."""
         supervisor, lost = self._supervisor, self._supervisor.lost
         if lost is None:
             return supervisor.rendezvous.peers.posted(HEARSAY) or cause
@@ -86,7 +85,6 @@ class ExitReporter:
         return replace(cause, kind="lost-host", host=host, message=supervisor.silence_of(lost))
 
     def _others(self, cause: Failure) -> str:
-        """What became of the other processes, where this host could see it."""
         failed_at = self._supervisor.failed_at
         if self._plan.servers and failed_at is None:
             return "; no worker was left" if self._plan.nodes == 1 else "; no worker was left on this host"
@@ -122,7 +120,6 @@ class ExitReporter:
         return 130
 
     def _safe(self) -> list[str]:
-        """What all hosts that still answer agree on."""
         supervisor = self._supervisor
         if self._run is None or not supervisor.trains:
             return []

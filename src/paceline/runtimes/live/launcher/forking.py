@@ -68,7 +68,6 @@ class ForkServer:
         self._end()
 
     def start(self, command: Sequence[str], environs: Sequence[Environ]) -> Iterable[int]:
-        """Start ``command`` once for each of these environments, as ``processes.start`` does."""
         try:
             self._ours.send_bytes(json.dumps([list(command), list(map(dict, environs))]).encode())
             pids = json.loads(self._ours.recv_bytes())
@@ -129,7 +128,6 @@ class ForkServer:
 
 
 def _take(environ: Environ) -> None:
-    """Become what a new interpreter with this environment and -P would be."""
     threads = environ.get("OMP_NUM_THREADS")
     if threads != os.environ.get("OMP_NUM_THREADS") and threads and threads.isdecimal():
         sys.modules["torch"].set_num_threads(int(threads))  # which was read when torch was imported

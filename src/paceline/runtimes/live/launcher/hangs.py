@@ -87,7 +87,6 @@ class StallDetector:
         return Stall(since, until, progress.phase, False)
 
     def restart(self, now: float) -> None:
-        """The process could not go on until now."""
         self._stopped_at, self._counts_from, self._was_stopped = None, now, True
 
     def _remember(self, progress: Progress, system: Activity, now: float) -> None:
@@ -102,7 +101,6 @@ class StallDetector:
             self._busy_at = now
 
     def _limit(self, progress: Progress, alone: bool) -> float:
-        """Seconds that this phase may last."""
         if progress.phase == "exchange":
             return self.notice if alone else _NEVER
         if progress.phase == "starting" and progress.step:
@@ -128,7 +126,6 @@ class Hang:
     """The first progress that the launcher saw."""
 
     def failure(self) -> Failure:
-        """The note of the process once it is ended."""
         lasted = time.monotonic() - self.stall.since
         how = "was stopped by a signal" if self.stall.stopped else f"stood still in {self.stall.phase}"
         since = _clock_time(self.stall.since)
@@ -208,7 +205,6 @@ class HangWatch:
         return [hang for hang in self.hangs.values() if now > self._ends(hang, over_at)]
 
     def end(self, hang: Hang, *, over: bool) -> None:
-        """End a process and leave the note that it cannot leave itself."""
         del self.hangs[hang.process]
         failure = hang.failure()
         failure.write(self._folder)
@@ -259,5 +255,4 @@ class HangWatch:
 
 
 def _clock_time(moment: float) -> str:
-    """A reading of the monotonic clock as the time of day."""
     return time.strftime("%H:%M:%S", time.localtime(time.time() - (time.monotonic() - moment)))

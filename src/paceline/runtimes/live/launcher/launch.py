@@ -1,6 +1,5 @@
 """Start the workers and servers of this host, and report how it ended: of a training run, or of any command."""
 
-import json
 import os
 import signal
 import sys
@@ -24,11 +23,12 @@ from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Start
 from paceline.runtimes.live.launcher.resharding import reshard_beside
 from paceline.runtimes.live.launcher.supervisor import SIGNALS, DeathNotices, Supervisor, handling
-from paceline.runtimes.live.process_info import local_servers
+from paceline.runtimes.live.process_info import ProcessInfo, host_name, local_servers
 from paceline.runtimes.live.request import TrainRequest
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.prepare import check_settings
-from paceline.runtimes.threads import USUAL, VARIABLE
+from paceline.runtimes.threads import USUAL
+from paceline.runtimes.threads import VARIABLE as OMP_NUM_THREADS
 
 # The current folder is not searched for modules: it may be a run folder, which may come from anybody.
 _COMMAND = (sys.executable, "-P", "-m", "paceline")
@@ -38,7 +38,6 @@ Main = Callable[[Sequence[str]], int]
 
 
 def paceline_command(arguments: Sequence[str]) -> list[str]:
-    """The command of one process, from the arguments after "paceline"."""
     return [*_COMMAND, *arguments]
 
 
@@ -69,7 +68,6 @@ def launch_training(request: TrainRequest, plan: LaunchPlan, main: Main, argumen
 
 
 def launch_workers(plan: LaunchPlan, main: Main, arguments: Sequence[str]) -> int:
-    """Start the command as each worker of this host, for something else than training."""
     with starting(main) as start:
         return launch(paceline_command(arguments), plan, trains=False, start=start)
 
@@ -100,13 +98,11 @@ def launch(
     trains: bool = True,
     start: Start = processes.start,
 ) -> int:
-    """Run ``command`` once for each worker and server of this host, to the end.
+    """Run ``command`` once for each worker and server of this host, to the end; call it in the main thread.
 
     Returns 0 for done, 3 for a failed check, 130 for interrupted by a signal. A worker that fails ends them all within
     ten seconds and raises RunFailed with the root cause, or UsageError for a mistake of the user. With servers,
-    only they do, and workers before the run has begun: later the others go on, until no worker is left. A process
-    without progress is reported, and ended after ``plan.hang`` seconds. What workers print passes through untouched.
-    Call it in the main thread. Failures of what ``trains`` are reported with the step and the checkpoint that is safe.
+    only they do, and workers before the run has begun: later the others go on, until no worker is left.
     """
     folder = LaunchFolder.make()
     with ExitStack() as stack:
@@ -130,11 +126,8 @@ def launch(
 
 def environments(
     plan: LaunchPlan, port: int, folder: Path, secret_file: Path, environ: Mapping[str, str]
-) -> list[Mapping[str, str]]:
-    """The environment of every process of this host, by local rank.
-
-    Variables are as torchrun has them: ranks count node by node, servers after workers.
-    """
+) -> list[dict[str, str]]:
+    """The environment of every process of this host, by local rank, with torchrun's variables; servers come last."""
     address = plan.endpoint[0]
     sizes = [plan.workers + len(local_servers(node, plan.nodes, plan.servers)) for node in range(plan.nodes)]
     first, here = sum(sizes[: plan.node_rank]), sizes[plan.node_rank]
@@ -142,23 +135,37 @@ def environments(
     wishes = {
         "GLOO_SOCKET_IFNAME": interface_towards(address, port),
         "TORCH_CPP_LOG_LEVEL": "ERROR",
-        VARIABLE: str(USUAL),
+        OMP_NUM_THREADS: str(USUAL),
     }
-    shared = {
-        "WORLD_SIZE": str(sum(sizes)),
-        "LOCAL_WORLD_SIZE": str(here),
-        "GROUP_RANK": str(plan.node_rank),
-        "GROUP_WORLD_SIZE": str(plan.nodes),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": str(port),
-        process_info.FOLDER: str(folder),
-        process_info.LAUNCHER: str(os.getpid()),
-        process_info.SERVERS: str(plan.servers),
-        process_info.AGAIN: json.dumps(plan.settings, default=str),
-        process_info.SECRET_FILE: str(secret_file),
-        process_info.RESUME: str(plan.resume or ""),
-    }
-    shared |= {name: value for name, value in wishes.items() if value and name not in environ}
-    return [
-        {**environ, **shared, "RANK": str(first + local), "LOCAL_RANK": str(local)} for local in range(here)
-    ]
+    shared = {name: value for name, value in wishes.items() if value and name not in environ}
+    found = []
+    for local in range(here):
+        info = ProcessInfo(
+            rank=first + local,
+            workers=sum(sizes),
+            local_rank=local,
+            local_workers=here,
+            node_rank=plan.node_rank,
+            nodes=plan.nodes,
+            host=host_name(),
+            address=address,
+            port=port,
+            launch=folder,
+            launcher=os.getpid(),
+            secret_file=secret_file,
+            again=plan.settings,
+            resume=plan.resume,
+        )
+        ours = {
+            "RANK": info.rank,
+            "WORLD_SIZE": info.workers,
+            "LOCAL_RANK": local,
+            "LOCAL_WORLD_SIZE": here,
+            "GROUP_RANK": info.node_rank,
+            "GROUP_WORLD_SIZE": info.nodes,
+            "MASTER_ADDR": address,
+            "MASTER_PORT": port,
+            process_info.VARIABLE: info.with_servers(plan.servers).to_json(),
+        }
+        found.append({**environ, **shared, **{name: str(value) for name, value in ours.items()}})
+    return found

@@ -61,7 +61,6 @@ class Rendezvous:
     """The other launchers, once all are here."""
 
     def __init__(self, plan: LaunchPlan, secret: Secret, say: Callable[[str], None]) -> None:
-        """Open the store, if this is node rank 0; a port in use is a UsageError. Nothing waits yet."""
         raise_descriptor_limit()
         self._plan, self._say = plan, say
         address, self.port = plan.endpoint
@@ -75,7 +74,7 @@ class Rendezvous:
         if self._server is not None:
             self.port = self._server.port
         self._where = f"at {address}, port {self.port}"
-        self.store = RunStore(address, self.port, secret, timedelta(seconds=min(plan.wait, 60.0)))
+        self.store = RunStore(address, self.port, secret)
 
     def gather(self) -> None:
         """Wait until every launcher is here, and check that all were started for the same run."""
@@ -95,7 +94,6 @@ class Rendezvous:
         self.peers = LauncherPeers(self.store, plan.node_rank, plan.nodes, plan.silence)
 
     def leave(self) -> None:
-        """Sign out, if this launcher ever signed in; say what the store has refused."""
         if hasattr(self, "peers"):
             self.peers.leave()
         self.store.close()
@@ -106,16 +104,21 @@ class Rendezvous:
 
     def _reach(self, deadline: float) -> None:
         remind = self._reminder(f"waiting for node rank 0 {self._where}")
-        while not self.store.reached(1.0):
+        self.store.set_timeout(timedelta(seconds=1))
+        while True:
+            try:
+                self.store.check(["started"])
+                break
+            except dist.DistStoreError:
+                remind("")
             if time.monotonic() > deadline:
                 raise RunFailed(
                     f"node rank 0 did not answer {self._where}, within {self._plan.wait:g} s; start the same command "
                     "as node rank 0 there, and see that no firewall closes the port"
                 )
-            remind("")
+        self.store.set_timeout(timedelta(seconds=min(self._plan.wait, 60.0)))
 
     def _sign_in(self, deadline: float) -> None:
-        """Node rank 0 starts the run when all have signed in; all check that they were started for the same."""
         plan = self._plan
         me = _Seat(self._token, host_name(), plan.nodes, plan.workers, plan.servers)
         if self.store.check(["started"]):
@@ -148,7 +151,6 @@ class Rendezvous:
             time.sleep(STORE_POLL)
 
     def _reminder(self, what: str) -> Callable[[str], None]:
-        """Says what is waited for, after a moment and then every half minute."""
         due = time.monotonic() + FIRST_REMINDER
 
         def remind(detail: str) -> None:
@@ -183,7 +185,6 @@ class LauncherPeers:
     """
 
     def __init__(self, store: RunStore, node_rank: int, nodes: int, silence: float) -> None:
-        """Begin to beat; a launcher without a beat for ``silence`` seconds counts as lost."""
         self._store, self._node_rank, self._nodes, self._silence = store.clone(), node_rank, nodes, silence
         self._store.set_timeout(_ANSWER)
         self._heard = dict.fromkeys(set(range(nodes)) - {node_rank}, time.monotonic())
@@ -209,7 +210,6 @@ class LauncherPeers:
             _ask(lambda: self._store.compare_set(_FAILURE, "", failure.to_json()))
 
     def posted(self, patience: float) -> Failure | None:
-        """The failure that another host has posted, or None after so many seconds."""
         deadline = time.monotonic() + patience
         while self._nodes > 1 and time.monotonic() < deadline:
             if texts := _ask(lambda: self._store.peek([_FAILURE])):
@@ -218,21 +218,19 @@ class LauncherPeers:
         return None
 
     def notify(self, sentence: str) -> None:
-        """Pass a sentence to the users of the other hosts."""
         if self._nodes > 1:
             self._sent += 1
             note = json.dumps([self._sent, sentence])
             _ask(lambda: self._store.set(f"notice-{self._node_rank}", note))
 
     def notices(self) -> list[str]:
-        """What other hosts have passed on since the last call."""
         return [self._notices.popleft() for _ in range(len(self._notices))]
 
     def exchange_steps(self, mine: CompleteSteps, lost: int | None, patience: float) -> list[CompleteSteps]:
         """What the other hosts know of the run's checkpoints; hosts that do not answer in time are left out."""
         if self._nodes == 1:
             return []
-        _ask(lambda: self._store.set(f"steps-{self._node_rank}", mine.to_json()))
+        _ask(lambda: self._store.set(f"steps-{self._node_rank}", msgspec.json.encode(mine)))
         deadline = time.monotonic() + patience
         others = set(range(self._nodes)) - {self._node_rank, lost}
         answers: dict[int, CompleteSteps] = {}
@@ -246,7 +244,6 @@ class LauncherPeers:
         return list(answers.values())
 
     def lost_node(self) -> int | None:
-        """A node whose launcher has been silent for too long, or None."""
         now, others = time.monotonic(), self._heard
         if now - self._looked > self._silence / 2:  # this launcher was held up: it reads first what arrived
             others.update({rank: max(heard, now) for rank, heard in others.items()})
@@ -254,11 +251,9 @@ class LauncherPeers:
         return next((rank for rank, heard in others.items() if heard < now - self._silence), None)
 
     def forget(self, rank: int) -> None:
-        """Expect no more beats from a node."""
         self._heard[rank] = float("inf")
 
     def leave(self) -> None:
-        """Sign out; the store stays for a few seconds, until the others have read what they need."""
         self._done.set()
         if self._nodes == 1:
             return
@@ -311,7 +306,6 @@ class LauncherPeers:
 
 
 def alive_key(rank: int) -> str:
-    """Where a launcher counts its beats, and says that it left; set before any launcher reads it."""
     return f"alive-{rank}"
 
 

@@ -64,7 +64,6 @@ class LaunchPlan:
 
     @property
     def endpoint(self) -> tuple[str, int]:
-        """Where the launchers find each other; port 0 is any free one."""
         return self.address or LOOPBACK, self.port or (DEFAULT_PORT if self.nodes > 1 else 0)
 
     @property
@@ -79,7 +78,6 @@ class LaunchPlan:
 
     @property
     def processes(self) -> list[tuple[Role, int]]:
-        """The role and the rank or number of every process of this host, by local rank: workers, then servers."""
         first = self.node_rank * self.workers
         workers: list[tuple[Role, int]] = [("worker", first + local) for local in range(self.workers)]
         return workers + [

@@ -20,7 +20,6 @@ Start = Callable[[Sequence[str], Sequence[Mapping[str, str]]], Iterable[int]]
 
 
 def start(command: Sequence[str], environs: Sequence[Mapping[str, str]]) -> Iterator[int]:
-    """Start new programs."""
     for environ in environs:
         yield os.posix_spawn(
             command[0], list(command), environ, setsid=True, setsigdef=(signal.SIGPIPE, signal.SIGXFSZ)
@@ -46,7 +45,6 @@ class Process:
 
     @property
     def alive(self) -> bool:
-        """Whether it runs, as of the last ``reap``."""
         return self.pid > 0 and self.ended_at is None
 
     def __str__(self) -> str:
@@ -64,7 +62,6 @@ class Process:
         return True
 
     def send(self, signum: int) -> None:
-        """Signal it and the processes that it has started."""
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signum)
 
@@ -86,7 +83,6 @@ class Activity(NamedTuple):
 
 
 def activity(pid: int) -> Activity:
-    """Look at a process; one that is gone is not stopped."""
     try:
         text = Path(f"/proc/{pid}/task/{pid}/stat").read_text()
     except OSError:
@@ -109,7 +105,6 @@ class HostProcesses:
         return [process for process in self.all if process.alive]
 
     def notes(self) -> dict[Process, Failure]:
-        """The note of each process that left one."""
         return {process: note for process in self.all if (note := self._note(process)) is not None}
 
     def _note(self, process: Process) -> Failure | None:
@@ -119,7 +114,6 @@ class HostProcesses:
         return read_progress(self._folder, process.rank, process.role)
 
     def run_folder(self) -> Path | None:
-        """The run folder: as it was resumed, or once any process here has shown it."""
         known = map(self.progress, self.all)
         return next((progress.run for progress in known if progress.run is not None), self._plan.resume)
 
@@ -128,14 +122,12 @@ class HostProcesses:
         return all(self.progress(worker).at for worker in self.workers if worker.alive)
 
     def trained(self) -> bool:
-        """Whether a worker or a server here has finished anything."""
         return any(self.progress(process).step for process in self.all)
 
     def workers_left(self) -> bool:
         return any(worker.alive for worker in self.workers)
 
     def over(self) -> bool:
-        """Whether the run is, though some process here is still alive."""
         if any(process.code == 0 for process in self.all):
             return True
         return self._plan.servers > 0 and self._plan.nodes == 1 and not self.workers_left()

@@ -47,7 +47,6 @@ def with_workers(settings: Settings, workers: int) -> Settings:
 
 
 def reshard_beside(old: RunFolder, workers: int, *, trust: bool, runs: Path | None = None) -> RunFolder:
-    """Make the new run folder in ``runs``, or beside the old one, and say so on stderr."""
     config = read_live(old)
     check_trust(config, old, trust=trust)
     many = f"{workers} worker{'' if workers == 1 else 's'}"
@@ -118,7 +117,6 @@ def reshard(old: RunFolder, workers: int, parent: Path) -> RunFolder:
 
 
 def _newest(folder: RunFolder, saved: Checkpoints, count: int, whom: str) -> int:
-    """The newest step whose files are whole for so many workers, or servers."""
     for step in saved.steps():
         if len(_whole(saved, step, count)) == count:
             return step
@@ -133,7 +131,6 @@ def _whole(saved: Checkpoints, step: int, count: int) -> list[int]:
 
 
 def _spread(trees: Trees, settings: Settings, job: Job, step: int) -> Trees:
-    """What each new rank begins with."""
     saved = list(trees.values())
     weights = [max(1, tree["worker"]["samples_since_sync"]) for tree in saved]
     replicas = [{**tree["replica"], "rng": None, "loss": None} for tree in saved]

@@ -74,7 +74,6 @@ class Supervisor:
         """The first signal that asked this launcher to stop."""
 
     def run(self, start: Callable[[], Iterable[int]]) -> None:
-        """Start the processes and return when all have ended; call it in the main thread."""
         with handling(SIGNALS, lambda signum, _: self._asked.append(signum)):
             try:
                 for process, pid in zip(self.host.all, start(), strict=True):
@@ -85,7 +84,6 @@ class Supervisor:
                 self._kill()
 
     def step(self) -> bool:
-        """Look once, and act; False when all have ended."""
         self._reap()
         self._obey()
         for process in list(self._unjudged):
@@ -118,7 +116,6 @@ class Supervisor:
         )
 
     def join_command(self) -> list[str]:
-        """How a worker of this host comes back to the run; its folder says so only where server 0 is."""
         near = self.plan.node_rank == 0
         return join_command(self.host.run_folder(), near, read_servers(self.folder), self.plan.secret_file)
 
@@ -199,7 +196,6 @@ class Supervisor:
             self.say("\n".join([f"{sentence(failure)}; the run goes on with the others.", *hint]))
 
     def _listen(self) -> None:
-        """Other hosts may have failed, or be silent: then there is nothing to wait for."""
         peers = self.rendezvous.peers
         for notice in peers.notices():
             self.say(notice)
@@ -216,7 +212,6 @@ class Supervisor:
             self._end_hung(hang)
 
     def _end_hung(self, hang: Hang) -> None:
-        """End a process that hangs; its failure counts as any other unless the run is over."""
         over = self._over_at is not None
         hang.process.spared = self.plan.servers > 0 and over
         self.hang_watch.end(hang, over=over)
@@ -226,7 +221,6 @@ class Supervisor:
         self._end(signal.SIGTERM, BEFORE_KILL)
 
     def _end(self, signum: int, patience: float) -> None:
-        """Signal all processes; those that are left after so many seconds are killed."""
         for process in self.host.alive():
             process.send(signum)
         self._deadline = min(self._deadline, time.monotonic() + patience)
@@ -247,14 +241,12 @@ class DeathNotices:
         self._threads: list[threading.Thread] = []
 
     def send(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
-        """Notify every server that a worker has died, and after which step; does not wait."""
         for endpoint in endpoints:
             thread = threading.Thread(target=self._send, args=(Died(rank, step), endpoint), daemon=True)
             thread.start()
             self._threads.append(thread)
 
     def close(self) -> None:
-        """Return once every notice has been sent, or soon after: a server that takes none has ended."""
         end = time.monotonic() + LAST_NOTICES
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
