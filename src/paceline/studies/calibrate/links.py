@@ -27,9 +27,9 @@ from paceline.jobs.job import Traceable
 from paceline.jobs.optimizers import Sgd
 from paceline.jobs.step import StepPhase
 from paceline.records.load import HostLoad, LoadMeter, disturbance
-from paceline.runtimes.flat import CONTROL, Flat, own_memory
+from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.comm import NativeAllReduce, PendingSum, SoloComm
+from paceline.runtimes.live.worker.comm import PendingSum, SoloComm
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
@@ -83,18 +83,18 @@ def check_profile(path: Path, out: Path) -> None:
     check_out(out)
 
 
-def add_links_here(place: ProcessInfo, path: Path, out: Path, **how: Any) -> ContentionFit | None:
+def add_links_here(info: ProcessInfo, path: Path, out: Path, **how: Any) -> ContentionFit | None:
     """Call ``calibrate_links``; rank 0 adds what was found to the profile ``path`` and writes it to ``out``."""
-    if place.rank == 0:
+    if info.rank == 0:
         check_profile(path, out)
-    found = calibrate_links(place, **how)
-    if found is not None and place.rank == 0:
+    found = calibrate_links(info, **how)
+    if found is not None and info.rank == 0:
         write_profile(add_contention(read_profile(path), found), out)
     return found
 
 
 def calibrate_links(
-    place: ProcessInfo,
+    info: ProcessInfo,
     *,
     beside: float = 1.0,
     rounds: int = ROUNDS,
@@ -110,17 +110,17 @@ def calibrate_links(
     measured again, and RunFailed is raised where too many were.
     """
     torch.set_num_threads(1)
-    with BenchGroup(place, stopping) as group, suppress(BenchInterrupted):
+    with BenchGroup(info, stopping) as group, suppress(BenchInterrupted):
         probe = LinkProbe(group, beside)
         probe.round()  # it warms up
-        meter = LoadMeter(job_roots(place), place.local_workers)
+        meter = LoadMeter(job_roots(info), info.local_workers)
         found: list[Round] = []
         disturbed = ""
         for number in range(2 * rounds):
             beat(number)
             meter.restart()
             one = probe.round()
-            loads = group.exchange(asdict(meter.load()) if place.local_rank == 0 else None)
+            loads = group.exchange(asdict(meter.load()) if info.local_rank == 0 else None)
             others = disturbance([HostLoad(**load) for load in loads if load], "the measurement")
             disturbed = others or disturbed
             if busy or not others:
@@ -139,8 +139,9 @@ class LinkProbe:
         self._links = ("memory", "loopback") if len(set(group.hosts)) == 1 else ("network",)
         self._plain = {"images": TrainingStep(_subject(_images), IMAGE_SAMPLES)}
         self._plain |= {width: TrainingStep(_dense(int(width)), DENSE_SAMPLES) for width in WIDTHS}
+        self._comm = _SharedComm(group) if "memory" in self._links else group
         self._averaged = {
-            (link, width): _AveragingStep(_dense(int(width)), _BenchComm(group, shared=link == "memory"))
+            (link, width): _AveragingStep(_dense(int(width)), self._comm if link == "memory" else group)
             for link in self._links
             for width in WIDTHS
         }
@@ -173,12 +174,11 @@ class LinkProbe:
         """Seconds of a step with all workers at it, with the quickest barrier there is after so many steps."""
         if "memory" not in self._links:
             return self._beside * alone
-        barrier = self._averaged["memory", WIDTHS[0]].comm.barrier
 
         def turn() -> None:
             for _ in range(steps):
                 step.run()
-            barrier()
+            self._comm.barrier()
 
         return self._timed(turn) / steps
 
@@ -230,28 +230,20 @@ def _factor(rounds: Sequence[Round], how: str, net: str) -> float:
     return median(one[how, net] / one["alone", net] for one in rounds)
 
 
-class _BenchComm(SoloComm):
-    """Sums alone, over a group that the benchmark has made and will end: in shared memory, or by Gloo."""
+class _SharedComm(SoloComm):
+    """Sums in shared memory, over a group that the benchmark has made and will end."""
 
-    def __init__(self, group: BenchGroup, *, shared: bool) -> None:
-        self._shm = group.shm if shared else None
-        self._gloo = NativeAllReduce(group.rank, group.workers, "gloo")
+    def __init__(self, group: BenchGroup) -> None:
+        self._shm = group.shm
         self._barrier = self.zeros(16, torch.float32, torch.device("cpu"))
 
-    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-        if self._shm is None:
-            return own_memory(length, dtype, device)
+    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:  # noqa: ARG002
         return shm.zeros(length, dtype=dtype, group=self._shm)
 
     def sum(self, tensor: Tensor) -> None:
-        if self._shm is None:
-            self._gloo.sum(tensor)
-        else:
-            dist.all_reduce(tensor, group=self._shm)
+        dist.all_reduce(tensor, group=self._shm)
 
     def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        if self._shm is None:
-            return self._gloo.start(tensor, done)
         work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
         work.get_future().add_done_callback(lambda _: done())
         return work.wait
@@ -264,9 +256,8 @@ class _BenchComm(SoloComm):
 class _AveragingStep(TrainingStep):
     """A step with gradients averaged over all workers, as a live worker does it: in buckets, behind backward."""
 
-    def __init__(self, subject: Traceable, comm: _BenchComm) -> None:
+    def __init__(self, subject: Traceable, comm: SoloComm) -> None:
         super().__init__(subject, DENSE_SAMPLES, comm.zeros)
-        self.comm = comm
         self._overlap = Overlap(self.model.flat, MEAN, comm, Slowdown())
 
     def last_backward(self) -> None:
