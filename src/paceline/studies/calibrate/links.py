@@ -16,10 +16,8 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 
-from paceline import shm
 from paceline.clusters.profile import read_profile, write_profile
 from paceline.collectives.traffic import plan_buckets
 from paceline.errors import RunFailed, UsageError
@@ -29,7 +27,7 @@ from paceline.jobs.step import StepPhase
 from paceline.records.load import HostLoad, LoadMeter, disturbance
 from paceline.runtimes.flat import CONTROL, Flat
 from paceline.runtimes.live.process_info import ProcessInfo, job_roots
-from paceline.runtimes.live.worker.comm import PendingSum, SoloComm
+from paceline.runtimes.live.worker.comm import ProcessGroupComm
 from paceline.runtimes.live.worker.overlap import Overlap, Slowdown
 from paceline.runtimes.threads import VARIABLE, usual_threads
 from paceline.strategies.effects import BucketedMean
@@ -230,23 +228,12 @@ def _factor(rounds: Sequence[Round], how: str, net: str) -> float:
     return median(one[how, net] / one["alone", net] for one in rounds)
 
 
-class _SharedComm(SoloComm):
+class _SharedComm(ProcessGroupComm):
     """Sums in shared memory, over a group that the benchmark has made and will end."""
 
     def __init__(self, group: BenchGroup) -> None:
-        self._shm = group.shm
+        self.rank, self.workers, self._backend, self._group = group.rank, group.workers, "shm", group.shm
         self._barrier = self.zeros(16, torch.float32, torch.device("cpu"))
-
-    def zeros(self, length: int, dtype: torch.dtype, device: torch.device) -> Tensor:  # noqa: ARG002
-        return shm.zeros(length, dtype=dtype, group=self._shm)
-
-    def sum(self, tensor: Tensor) -> None:
-        dist.all_reduce(tensor, group=self._shm)
-
-    def start_sum(self, tensor: Tensor, done: Callable[[], None]) -> PendingSum:
-        work: dist.Work = dist.all_reduce(tensor, group=self._shm, async_op=True)
-        work.get_future().add_done_callback(lambda _: done())
-        return work.wait
 
     def barrier(self) -> None:
         """A small sum, as training has one; the group's own barrier takes longer."""
@@ -256,9 +243,9 @@ class _SharedComm(SoloComm):
 class _AveragingStep(TrainingStep):
     """A step with gradients averaged over all workers, as a live worker does it: in buckets, behind backward."""
 
-    def __init__(self, subject: Traceable, comm: SoloComm) -> None:
+    def __init__(self, subject: Traceable, comm: ProcessGroupComm) -> None:
         super().__init__(subject, DENSE_SAMPLES, comm.zeros)
-        self._overlap = Overlap(self.model.flat, MEAN, comm, Slowdown())
+        self._overlap = Overlap(self.model.flat, comm, Slowdown(), MEAN)
 
     def last_backward(self) -> None:
         self._overlap.begin()

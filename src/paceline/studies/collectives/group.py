@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from statistics import quantiles
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -40,14 +40,11 @@ class BenchInterrupted(Exception):
 
 
 class BenchGroup(ProcessGroupComm):
-    """All ranks over Gloo and, beside it, over shared memory.
-
-    A context: it is left in agreement with the other ranks or, after an exception, without waiting for them.
-    """
+    """All ranks over Gloo and, beside it, over shared memory."""
 
     def __init__(self, info: ProcessInfo, stopping: Callable[[], bool]) -> None:
         options = LiveOptions(backend="gloo", timeout=120.0)
-        super().__init__(info, options, torch.device("cpu"), NATIVE, lambda _: None)
+        super().__init__(info, options, NATIVE, lambda _: None)
         self._stopping = stopping
         self.hosts = tuple(number_hosts(self.exchange(host_id())))
         """The host of every rank."""
@@ -59,16 +56,10 @@ class BenchGroup(ProcessGroupComm):
         run = info.launch.name if info.launch else f"bench-{info.port}"
         self.shm: Any = dist.new_group(backend="shm", pg_options=shm.Options(run=run))
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.leave()
-            return
+    def abandon(self) -> None:
         with suppress(RuntimeError, AttributeError):
             self.shm.abort()
-        self.abandon()
+        super().abandon()
 
     def align(self) -> None:
         """Return on all ranks as near to the same moment as possible."""

@@ -15,7 +15,6 @@ class Membership:
     """The workers that have not left; ``heard`` returns when one was last heard of, or None."""
 
     def __init__(self, workers: int, heard: Callable[[int], float | None], silence: float = SILENCE) -> None:
-        """``silence`` is how many seconds may pass without any message of a worker, not even that it is alive."""
         self.workers = set(range(workers))
         self._heard, self._silence = heard, silence
         self._next_rank = workers
@@ -60,7 +59,6 @@ class ElasticCollectives:
         self._pending: dict[int, deque[Contribution]] = {member: deque() for member in members}
 
     def add(self, member: int) -> None:
-        """A worker takes part from the next collective on."""
         self._pending.setdefault(member, deque())
 
     def remove(self, member: int) -> None:
@@ -79,7 +77,6 @@ class ElasticCollectives:
 
 
 def _combine(contributions: Mapping[int, Contribution]) -> Result:
-    """Raise RuntimeError where members do not do the same: a bug of ours, or of a strategy."""
     members, (first, *others) = tuple(contributions), contributions.values()
     if any(one.op != first.op for one in others):
         asked = ", ".join(f"rank {rank} {one.op}" for rank, one in contributions.items())
