@@ -6,11 +6,9 @@ from xml.etree import ElementTree
 import pytest
 
 from paceline.records.spans import StepBreakdown
-from paceline.reports.predict.chart import Axis, chart_lines, tick_label
+from paceline.reports.predict.chart import Axis, chart_lines, picture, tick_label
 from paceline.reports.predict.sentences import findings, verdict
-from paceline.reports.predict.svg import picture
-from paceline.reports.predict.table import module_lines, table_lines
-from paceline.reports.predict.text import heading, text_lines
+from paceline.reports.predict.text import heading, module_lines, table_lines, text_lines
 from paceline.studies.predict.prediction import (
     BandwidthNeed,
     Basis,
@@ -80,7 +78,7 @@ def test_the_answer_comes_first_then_the_table_then_why_then_what_it_rests_on():
     lines = text_lines(told())
     assert lines[0].startswith(
         "Faster than one worker: 4 workers are 2.00x as fast (50 % efficiency), limited by the bandwidth of "
-        "the network (8 Gbit/s Ethernet); 80 % efficiency up to 3 workers."
+        "the network (8 Gbit/s Ethernet); 80 % efficiency up to 3 workers"
     )
     assert lines[2] == "net, 10 parameters, batch 32 a worker, all-reduce"
     assert lines[4].split()[:3] == ["workers", "forward", "backward"]
@@ -117,29 +115,30 @@ WHY = "limited by the bandwidth of the network (8 Gbit/s Ethernet)"
         (
             {1: 1, 2: 0.5},
             {"slower": Reach(workers=2, searched=2)},
-            f"2 workers are slower than one: 0.50x as fast, {WHY}.",
+            f"Slower than one worker: 2 workers (0.50x); 4 workers are {WHY}.",
         ),
         (
             {2: 0.5},
             {"slower": Reach(workers=32, searched=32)},
-            f"2 workers are slower than one: 0.50x as fast, {WHY}. No number of workers up to 32 is faster than one.",
+            f"Slower than one worker: 2 workers (0.50x); 4 workers are {WHY}; no number of workers up to 32 is faster.",
         ),
         (
             {1: 1, 2: 0.5, 4: 0.9, 8: 0.95},
             {"slower": Reach(workers=11, searched=128)},
-            f"2 workers (0.50x), 4 workers (0.90x) and 8 workers (0.95x) are slower than one; 4 workers are {WHY}. "
-            "It takes 12 workers to be faster than one.",
+            f"Slower than one worker: 2 workers (0.50x), 4 workers (0.90x), 8 workers (0.95x); 4 workers are {WHY}; "
+            "from 12 workers on it is faster.",
         ),
         (
             {2: 0.03, 4: 0.5, 8: 0.7, 16: 0.8, 32: 1.6},
             {"slower": Reach(workers=19, searched=128)},
-            f"2 workers (0.03x) to 16 workers (0.80x) are slower than one; 4 workers are {WHY}; from 20 workers on "
-            "it is faster: 32 workers are 1.60x as fast (5 % efficiency).",
+            f"Slower than one worker: 2 workers (0.03x) to 16 workers (0.80x); 4 workers are {WHY}; from 20 workers on "
+            "it is faster; 32 workers are 1.60x as fast (5 % efficiency).",
         ),
         (
             {2: 1.5, 4: 1.2, 8: 0.8},
             {},
-            f"8 workers are slower than one: 0.80x as fast, {WHY}; 2 workers are 1.50x as fast (75 % efficiency).",
+            f"Slower than one worker: 8 workers (0.80x); 4 workers are {WHY}; 2 workers are 1.50x as fast "
+            "(75 % efficiency).",
         ),
         (
             {2: 1.9, 4: 3.6},
@@ -150,13 +149,13 @@ WHY = "limited by the bandwidth of the network (8 Gbit/s Ethernet)"
             {2: 1.5},
             {"well": Reach(workers=1, searched=9)},
             "Faster than one worker: 2 workers are 1.50x as fast (75 % efficiency), "
-            f"{WHY}; 2 workers are below 80 % efficiency.",
+            f"{WHY}; 80 % efficiency up to 1 worker.",
         ),
         (
             {2: 1.9, 4: 1.2},
             {"well": Reach(workers=99, searched=100)},
             "Faster than one worker: 4 workers are 1.20x as fast (30 % efficiency); fewer are faster: 2 workers are "
-            "1.90x as fast (95 % efficiency). 4 workers are 0.63x as fast as 2.",
+            "1.90x as fast (95 % efficiency); 4 workers are 0.63x as fast as 2.",
         ),
     ],
 )
@@ -173,13 +172,13 @@ def test_the_answer_says_faster_or_slower_than_one_by_how_much_and_why(speed_ups
             "the bandwidth inside the host (PCIe, 8 Gbit/s)",
         ),
         (replace(FOUND.limit, wire=replace(WIRE, name="")), "the bandwidth of the network (8 Gbit/s)"),
-        (replace(FOUND.limit, bound="server", wire=None), "the server's own work."),
-        (replace(FOUND.limit, bound="server"), "the server's link (8 Gbit/s Ethernet)."),
+        (replace(FOUND.limit, bound="server", wire=None), "the server's own work"),
+        (replace(FOUND.limit, bound="server"), "the server's link (8 Gbit/s Ethernet)"),
         (
             replace(FOUND.limit, bound="encryption", wire=None, cipher=2e9),
-            "encryption of messages to servers (16 Gbit/s a process).",
+            "encryption of messages to servers (16 Gbit/s a process)",
         ),
-        (replace(FOUND.limit, bound="compute", wire=None), "computing itself."),
+        (replace(FOUND.limit, bound="compute", wire=None), "computing itself"),
     ],
 )
 def test_the_limit_is_named_with_its_link(limit, says):
@@ -206,7 +205,7 @@ def test_the_heading_names_what_is_not_usual():
 
 
 def test_the_last_doubling_is_told_where_it_gains_little():
-    assert verdict(told()).endswith(" 4 workers are 1.00x as fast as 2.")
+    assert verdict(told()).endswith("; 4 workers are 1.00x as fast as 2.")
 
 
 def test_parts_of_a_row_add_up_to_its_step():
@@ -242,13 +241,16 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
         ({"crossover": Reach(workers=1000, searched=1000)}, "up to 1,000 workers computing takes longer"),
         (
             {"bandwidth": replace(FOUND.bandwidth, needed=None)},
-            "the network has 8 Gbit/s; no bandwidth alone makes 4 workers compute-bound, and an unlimited one leaves 1",
+            "no bandwidth makes 4 workers compute-bound (an unlimited one leaves 1",
         ),
         (
             {"bandwidth": replace(FOUND.bandwidth, needed=5e8)},
-            "4 workers are compute-bound; the network has 8 Gbit/s, 4 Gbit/s would do",
+            "4 Gbit/s makes 4 workers compute-bound; the network has 8 Gbit/s",
         ),
-        ({"knee": replace(FOUND.knee, reach=Reach(workers=0, searched=9))}, "two are less than 1.5x as fast"),
+        (
+            {"knee": replace(FOUND.knee, reach=Reach(workers=0, searched=9))},
+            "Knee: 1 worker; to there doubling gives at least 1.5x, beyond it is limited by the bandwidth",
+        ),
         (
             {"knee": replace(FOUND.knee, reach=Reach(workers=9, searched=9))},
             "Knee: none up to 4 workers; doubling gives at least 1.5x.",
@@ -267,7 +269,10 @@ def test_several_strategies_get_one_table_and_a_verdict_by_ranges():
             {"gathering": GatheringCodec(codec="int8", slower=2)},
             "with the workers; from 2 workers on identity would",
         ),
-        ({"gathering": GatheringCodec(codec="int8", slower=4)}, "; with 4 workers identity would be faster."),
+        (
+            {"gathering": GatheringCodec(codec="int8", slower=4)},
+            "; from 4 workers on identity would be faster.",
+        ),
         ({"gathering": GatheringCodec(codec="int8", slower=None)}, "traffic grows with the workers."),
     ],
 )

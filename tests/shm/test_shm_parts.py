@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from paceline.shm import futex, process_group
+from paceline.shm.call import Call
 from paceline.shm.joining import alone
 from paceline.shm.process_group import SharedMemoryGroup
 from paceline.shm.work_queue import WorkQueue
@@ -55,7 +56,7 @@ def test_a_system_without_futexes_can_import_and_be_alone(monkeypatch: pytest.Mo
     assert not elsewhere.supported()
     monkeypatch.setattr("paceline.shm.barrier.futex", elsewhere)
     team = alone(0, 5.0)
-    team.barrier()
+    team.agree(Call("barrier"))
     tensor = torch.ones(3)
     team.broadcast(tensor, 0)
     assert tensor.eq(1).all()

@@ -12,7 +12,7 @@ from paceline.clusters.profile import DISTURBED, Profile
 from paceline.errors import RunFailed
 from paceline.records.load import HostLoad, LoadMeter
 from paceline.studies.calibrate.quiet import QuietMachine
-from paceline.studies.predict.compute import BatchTraces, NominalDevice, by_profile
+from paceline.studies.predict.compute import profile_words
 
 LOAD = HostLoad(host="here", cores=2, wanted=1, others=0.0)
 
@@ -85,5 +85,6 @@ def test_a_profile_of_a_busy_machine_is_refused(
 def test_predictions_by_a_marked_profile_say_so() -> None:
     machine = {"threads": 2, DISTURBED: "Other processes used 0.9 of 2 cores."}
     profile = Profile(name="here", made="now", versions={}, machine=machine, device={})
-    words = by_profile(profile, NominalDevice(), cast("BatchTraces", None)).words
-    assert words.endswith("measured now, 2 threads a worker. Other processes used 0.9 of 2 cores")
+    assert profile_words(profile).endswith(
+        "measured now, 2 threads a worker. Other processes used 0.9 of 2 cores"
+    )

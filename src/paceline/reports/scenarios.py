@@ -194,10 +194,9 @@ def render_explanation(request: Mapping[str, Any]) -> RenderedAnswer:
 
 def render_prediction(answer: "Prediction") -> RenderedAnswer:
     """As 'paceline predict' shows it."""
-    from paceline.reports.predict.table import paleo_lines
     from paceline.reports.predict.text import text_lines
 
-    lines = paleo_lines(answer) if answer.cost_model == "paleo" else text_lines(answer)
+    lines = text_lines(answer)
     return RenderedAnswer(answer=lines[0], lines=lines[2:], document=to_document(answer))
 
 

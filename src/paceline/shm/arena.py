@@ -7,24 +7,25 @@ from time import monotonic
 import torch
 from torch import Tensor
 
-from paceline.shm import call
 from paceline.shm.barrier import HAS_LEFT, LINE, Barrier, PeerLost, Peers
-from paceline.shm.mailbox import Inbox, Outbox, box_bytes
+from paceline.shm.call import ELSEWHERE
+from paceline.shm.mailbox import Mailbox, box_bytes
 from paceline.shm.segment import PAGE
 
 PIECE = 2**20
 """Bytes of a slot. Tensors that live elsewhere pass through slots piece by piece: small enough to stay in the cache
 between the rank that writes and those that read, large enough that a barrier for each piece does not matter."""
+EXCHANGED = 512
+"""Bytes that a rank can give the others at a barrier."""
 
 
 class ArenaLayout:
-    """What lies where in the memory of a group of so many ranks, in bytes from its start."""
+    """What lies where in the memory of a group of so many ranks, in bytes from its start; words of peers come first."""
 
     def __init__(self, size: int) -> None:
-        self.peers = 0
-        self.barrier = self.peers + size * LINE
+        self.barrier = size * LINE
         self.calls = self.barrier + size * LINE
-        self.boxes = self.calls + 2 * size * call.SIZE
+        self.boxes = self.calls + 2 * size * EXCHANGED
         self.slots = -(-(self.boxes + size * size * box_bytes(size)) // PAGE) * PAGE
         self.end = self.slots + 2 * (size + 1) * PIECE
 
@@ -39,11 +40,10 @@ class SlotArena:
         self.rank, self.size, self.names = rank, len(processes), names
         self._memory, self._timeout = memory, timeout
         layout = self._layout = ArenaLayout(self.size)
-        self._peers = Peers(memory, layout.peers, rank, processes, names)
-        self.barrier = Barrier(memory, layout.barrier, self._peers, timeout)
-        self._slots = torch.frombuffer(memory, dtype=torch.uint8)[layout.slots : layout.end]
+        self._peers = Peers(memory, rank, processes, names, timeout)
+        self.barrier = Barrier(memory, layout.barrier, self._peers)
         self._calls = [
-            [layout.calls + (2 * other + turn) * call.SIZE for other in range(self.size)] for turn in range(2)
+            [layout.calls + (2 * other + turn) * EXCHANGED for other in range(self.size)] for turn in range(2)
         ]
         self._typed: dict[torch.dtype, list[list[Tensor]]] = {}
 
@@ -55,50 +55,27 @@ class SlotArena:
     def slots(self, dtype: torch.dtype) -> list[list[Tensor]]:
         """By turn and rank; the last of each turn is for results."""
         if dtype not in self._typed:
-            turns = self._slots.view(2, self.size + 1, PIECE)
+            whole = torch.frombuffer(self._memory, dtype=torch.uint8)[self._layout.slots : self._layout.end]
+            turns = whole.view(2, self.size + 1, PIECE)
             self._typed[dtype] = [[slot.view(dtype) for slot in turn] for turn in turns]
         return self._typed[dtype]
 
     def exchange(self, packed: bytes) -> list[bytes]:
-        """Wait for all ranks, and return what each gave, by rank: as many bytes, no more than a call takes."""
-        self.ask(packed)
+        """Wait for all ranks, and return what each gave, by rank; all give as many bytes."""
+        memory, starts, size = self._memory, self._calls[(self.barrier.beat + 1) & 1], len(packed)
+        memory[starts[self.rank] : starts[self.rank] + size] = packed
         self.barrier.wait()
-        return self._asked(len(packed))
+        return [memory[start : start + size] for start in starts]
 
-    def ask(self, packed: bytes) -> None:
-        """Write what this rank asks for at the next beat."""
-        start = self._calls[(self.barrier.beat + 1) & 1][self.rank]
-        self._memory[start : start + len(packed)] = packed
-
-    def expect(self, packed: bytes) -> None:
-        """After the beat: make sure that all asked for the very same. Raises as ``answers`` does."""
-        size = len(packed)
-        for start in self._calls[self.barrier.beat & 1]:
-            if self._memory[start : start + size] != packed:
-                self.answers(packed)
-
-    def answers(self, packed: bytes) -> list[bytes]:
-        """After the beat: what each rank asked for. Raises the same error on all ranks if they do not agree."""
-        asked = self._asked(len(packed))
-        call.check_agreement(asked, self.names)
-        return asked
-
-    def _asked(self, size: int) -> list[bytes]:
-        return [self._memory[start : start + size] for start in self._calls[self.barrier.beat & 1]]
-
-    def outbox(self, other: int) -> Outbox:
-        return Outbox(self._memory, self._box(self.rank, other), self._peers, other, self._timeout)
-
-    def inbox(self, other: int) -> Inbox:
-        return Inbox(self._memory, self._box(other, self.rank), self._peers, other, self._timeout)
-
-    def _box(self, source: int, target: int) -> int:
-        return self._layout.boxes + (source * self.size + target) * box_bytes(self.size)
+    def box(self, source: int, target: int) -> Mailbox:
+        """This rank's end of what goes from one rank to another."""
+        start = self._layout.boxes + (source * self.size + target) * box_bytes(self.size)
+        return Mailbox(self._memory, start, self._peers, target if source == self.rank else source)
 
     def check_senders(self, begun: float) -> None:
         """Raise if a message from any source may never arrive: a rank is lost, all have left, or the time is over."""
-        if self._peers.closed:
-            raise PeerLost("this group was closed (during recv)")
+        if self._peers.lost:
+            raise PeerLost(self._peers.lost)
         gone = list(self._peers.gone().values())
         lost = [(culprit, fate) for culprit, fate in gone if fate != HAS_LEFT]
         for culprit, fate in lost or (gone if len(gone) == self.size - 1 else []):
@@ -108,8 +85,8 @@ class SlotArena:
 
     def close(self) -> None:
         """Leave; ranks that still wait for this one notice."""
-        self.barrier.close()
         self._peers.close()
+        self.barrier.wake()
 
 
 class SharedTensors:
@@ -135,11 +112,9 @@ class SharedTensors:
 
     def find(self, tensor: Tensor) -> tuple[int, int]:
         """The number of the segment that a tensor lies in, and the bytes before it in this rank's part."""
-        if not self._numbers:
-            return call.ELSEWHERE, 0
         start = tensor.untyped_storage().data_ptr()
-        number = self._numbers.get(start, call.ELSEWHERE)
-        return number, 0 if number == call.ELSEWHERE else tensor.data_ptr() - start
+        number = self._numbers.get(start, ELSEWHERE)
+        return number, 0 if number == ELSEWHERE else tensor.data_ptr() - start
 
     def view(self, number: int, rank: int, like: Tensor, offset: int) -> Tensor:
         """Another rank's tensor, of the type and length of this rank's."""

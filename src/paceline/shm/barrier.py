@@ -2,7 +2,7 @@
 
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import addressof, c_char
 from mmap import mmap
 from threading import Lock
@@ -38,12 +38,13 @@ class Peers:
     """
 
     def __init__(
-        self, memory: mmap, start: int, rank: int, processes: Sequence[int], names: Sequence[int]
+        self, memory: mmap, rank: int, processes: Sequence[int], names: Sequence[int], timeout: float
     ) -> None:
-        """The words lie in ``memory`` from ``start`` on; ``names`` is what errors call the ranks."""
-        self.rank, self.size, self.names = rank, len(processes), names
-        self.closed = False
-        self._words = memoryview(memory)[start : start + self.size * LINE].cast("I")
+        """The words lie at the start of ``memory``; a rank waits ``timeout`` seconds for another."""
+        self.rank, self.size, self.names, self._timeout = rank, len(processes), names, timeout
+        self.lost = ""
+        """Why this rank can do nothing more, in a sentence."""
+        self._words = memoryview(memory)[: self.size * LINE].cast("I")
         self._watched: dict[int, int] = {}
         self._dead: list[int] = []
         self._poll, self._lock = select.poll(), Lock()
@@ -71,22 +72,50 @@ class Peers:
                 found[other] = (culprit, HAS_LEFT if culprit == other else _FOUND)
         return found
 
+    def wait(
+        self,
+        words: memoryview,
+        word: int,
+        address: int,
+        awaits: Callable[[int], bool],
+        other: int,
+        doing: str,
+    ) -> None:
+        """Sleep until a word of those at ``address``, which the ``other`` rank writes, says that it has arrived.
+
+        ``awaits`` tells whether a rank is still to arrive.
+        """
+        begun = monotonic()
+        while True:
+            value = words[word]
+            if not awaits(other):
+                return
+            if self.lost:
+                raise PeerLost(self.lost)
+            for late, (culprit, fate) in self.gone().items():
+                if awaits(late):
+                    raise self.loss(culprit, fate, doing)
+            if monotonic() - begun > self._timeout:
+                raise self.loss(other, f"did not arrive within {self._timeout:g} s", doing)
+            futex.sleep(address + word * WORD, value, NAP)
+
     def loss(self, culprit: int, fate: str, doing: str) -> PeerLost:
         """The error to raise for a rank that is gone; from now on this rank counts as gone too, because of it."""
-        self.leave(culprit)
+        self._leave(culprit)
         error = PeerLost(f"rank {self.names[culprit]} {fate} (during {doing})")
         error.seen = fate not in (HAS_LEFT, _FOUND)
         return error
 
-    def leave(self, culprit: int) -> None:
+    def _leave(self, culprit: int) -> None:
         """Let the others know that this rank does nothing more, and which rank is the cause."""
         mine = self.rank * LINE // WORD
         if not self._words[mine]:
             self._words[mine] = culprit + 1
 
     def close(self) -> None:
-        """Stop watching; threads of this process that still wait give up."""
-        self.closed = True
+        """Leave, and stop watching; threads of this process that still wait give up."""
+        self._leave(self.rank)
+        self.lost = self.lost or "this group was closed"
         with self._lock:
             for descriptor in self._watched:
                 self._poll.unregister(descriptor)
@@ -119,24 +148,22 @@ class Barrier:
     overwritten from beat b + 2 on: two buffers, used in turn, are always enough. Not for several threads at once.
     """
 
-    def __init__(self, memory: mmap, start: int, peers: Peers, timeout: float) -> None:
-        """The words lie in ``memory`` from ``start`` on; a rank waits ``timeout`` seconds for another."""
-        rank, size = peers.rank, peers.size
+    def __init__(self, memory: mmap, start: int, peers: Peers) -> None:
+        """The words lie in ``memory`` from ``start`` on."""
         self.beat = 0
         self.doing = "a collective"
         """What the rank does, for errors."""
-        self.timeout = timeout
         self._peers = peers
-        self._words = memoryview(memory)[start : start + size * LINE].cast("I")
+        self._words = memoryview(memory)[start : start + peers.size * LINE].cast("I")
         self._address = address_of(memory) + start
-        self._others = [(other, other * LINE // WORD) for other in range(size) if other != rank]
-        self._mine = rank * LINE // WORD
-        self._lost = ""
+        places = [(other, other * LINE // WORD) for other in range(peers.size)]
+        _, self._mine = places.pop(peers.rank)
+        self._others = places
 
     def wait(self) -> None:
         """Return when all ranks have arrived; raises ``PeerLost`` if one cannot arrive any more."""
-        if self._lost:
-            raise PeerLost(self._lost)
+        if self._peers.lost:
+            raise PeerLost(self._peers.lost)
         words = self._words
         self.beat = beat = (self.beat + 1) & MASK
         words[self._mine] = beat
@@ -145,6 +172,9 @@ class Barrier:
             if (words[place] - beat) & MASK > 1:
                 self._wait_for(other, place, beat)
 
+    def wake(self) -> None:
+        futex.wake(self._address + self._mine * WORD)
+
     def _wait_for(self, other: int, place: int, beat: int) -> None:
         words = self._words
         end = perf_counter() + SPIN
@@ -152,25 +182,10 @@ class Barrier:
             if (words[place] - beat) & MASK <= 1:
                 return
             os.sched_yield()
-        begun = monotonic()
-        while ((seen := words[place]) - beat) & MASK > 1:
-            if self._lost:  # closed meanwhile, by another thread
-                raise PeerLost(self._lost)
-            for late, (culprit, fate) in self._peers.gone().items():
-                if (words[late * LINE // WORD] - beat) & MASK > 1:
-                    self._give_up(culprit, fate)
-            if monotonic() - begun > self.timeout:
-                self._give_up(other, f"did not arrive within {self.timeout:g} s")
-            futex.sleep(self._address + place * WORD, seen, NAP)
-
-    def _give_up(self, culprit: int, fate: str) -> None:
-        error = self._peers.loss(culprit, fate, self.doing)
-        self._lost = str(error)
-        futex.wake(self._address + self._mine * WORD)
-        raise error
-
-    def close(self) -> None:
-        """Never arrive again; ranks that wait for this one notice at once."""
-        self._peers.leave(self._peers.rank)
-        self._lost = self._lost or "this group was closed"
-        futex.wake(self._address + self._mine * WORD)
+        try:
+            late = lambda rank: (words[rank * LINE // WORD] - beat) & MASK > 1  # noqa: E731
+            self._peers.wait(words, place, self._address, late, other, self.doing)
+        except PeerLost as error:
+            self._peers.lost = str(error)
+            self.wake()
+            raise

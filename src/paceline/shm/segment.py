@@ -10,6 +10,8 @@ import fcntl
 import os
 import re
 import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hmac import compare_digest
 from mmap import PAGESIZE, mmap
@@ -68,26 +70,32 @@ def create(label: str, size: int) -> OwnedSegment:
 
     ``label`` is shown as its name by tools that list a process's memory.
     """
-    token, descriptor = secrets.token_bytes(TOKEN), _make(label, size)
-    try:
-        memory = _fill(descriptor, size, token)
-    except BaseException:
-        os.close(descriptor)
-        raise
-    return OwnedSegment(memory, Handle(os.getpid(), descriptor, token))
-
-
-def _make(label: str, size: int) -> int:
     if (free := free_memory()) * _SPARE < size + PAGE:
         raise NoRoom(
             f"sharing memory needs {size / 1e6:,.1f} MB and {free / 1e6:,.0f} MB are free; "
             "free some, or raise the container's limit"
         )
-    plain = PREFIX + re.sub(r"[^A-Za-z0-9.]+", "_", label)[:120]
+    token, plain = secrets.token_bytes(TOKEN), PREFIX + re.sub(r"[^A-Za-z0-9.]+", "_", label)[:120]
+    with _no_room(f"{size / 1e6:,.1f} MB of memory cannot be shared"):
+        descriptor = _memfd(plain)
+        try:
+            os.fchmod(descriptor, 0o600)
+            os.posix_fallocate(descriptor, 0, PAGE + size)
+            os.pwrite(descriptor, token, 0)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+            memory = mmap(descriptor, size, offset=PAGE)
+        except BaseException:
+            os.close(descriptor)
+            raise
+    return OwnedSegment(memory, Handle(os.getpid(), descriptor, token))
+
+
+@contextmanager
+def _no_room(what: str) -> Iterator[None]:
     try:
-        return _memfd(plain)
+        yield
     except OSError as error:
-        raise NoRoom(f"this system makes no memory to share ({error.strerror})") from error
+        raise NoRoom(f"{what} ({error.strerror})") from error
 
 
 def _memfd(name: str) -> int:
@@ -98,17 +106,6 @@ def _memfd(name: str) -> int:
         if error.errno != errno.EINVAL:
             raise
         return os.memfd_create(name, flags)
-
-
-def _fill(descriptor: int, size: int, token: bytes) -> mmap:
-    try:
-        os.fchmod(descriptor, 0o600)
-        os.posix_fallocate(descriptor, 0, PAGE + size)
-        os.pwrite(descriptor, token, 0)
-        fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
-    except OSError as error:
-        raise NoRoom(f"{size / 1e6:,.1f} MB of memory cannot be shared ({error.strerror})") from error
-    return _map(descriptor, size)
 
 
 def attach(handle: Handle, size: int) -> mmap:
@@ -131,7 +128,8 @@ def attach(handle: Handle, size: int) -> mmap:
         os.close(found)
     try:
         _check_content(opened, handle.token)
-        return _map(opened, size)
+        with _no_room(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped"):
+            return mmap(opened, size, offset=PAGE)
     finally:
         os.close(opened)
 
@@ -169,8 +167,39 @@ def _check_content(opened: int, token: bytes) -> None:
         raise Foreign("it is the memory of another group")
 
 
-def _map(opened: int, size: int) -> mmap:
+def map_together(
+    first: bool,
+    label: str,
+    size: int,
+    offer: Callable[[Handle | str], Handle | str],
+    answer: Callable[[str], list[str]],
+    refuse: Callable[[str], object],
+) -> mmap:
+    """A new segment that the first of several ranks makes and all map; ``NoRoom`` on all of them if one cannot.
+
+    ``offer`` passes the first rank's handle, or why it has none, to all, whatever the others give; ``answer`` passes
+    to all why each could not map it. ``refuse`` hears what is wrong with a handle that leads to something else.
+    """
+    made: OwnedSegment | None = None
+    memory, problem = None, ""
     try:
-        return mmap(opened, size, offset=PAGE)
-    except OSError as error:
-        raise NoRoom(f"{size / 1e6:,.1f} MB of shared memory cannot be mapped ({error.strerror})") from error
+        try:
+            made = create(label, size) if first else None
+            offered = offer(made.handle if made else "")
+            if isinstance(offered, str):
+                raise NoRoom(offered)
+            memory = made.memory if made else attach(offered, size)
+        except (NoRoom, Foreign) as error:
+            problem = str(error)
+            if first:
+                offer(problem)
+            if isinstance(error, Foreign):
+                refuse(problem)
+        problems = answer(problem)
+    finally:
+        if made is not None:  # open as long as others may still look for it
+            made.close()
+    for problem in filter(None, problems):
+        raise NoRoom(problem)
+    assert memory is not None, "a rank without it has said why"
+    return memory

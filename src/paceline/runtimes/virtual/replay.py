@@ -11,6 +11,7 @@ from paceline.errors import RunFailed, UsageError
 from paceline.jobs.job import Job
 from paceline.records.folder import RunFolder
 from paceline.records.servers import Damaged, Entry, Received, Ticked, Updated, read_server_log
+from paceline.records.spans import StepBreakdown
 from paceline.records.tensors import read_tensors
 from paceline.runtimes.config import read_run
 from paceline.runtimes.prepare import Prepared
@@ -132,7 +133,7 @@ class Replay(Simulation):
         }
         host = Host(name="replay", link=INSTANT, inside=INSTANT, workers=recording.workers)
         # Nothing takes any time of its own: the record says when things happened.
-        cluster = Cluster.of([host], times=StepTimes(forward=0.0, backward=0.0))
+        cluster = Cluster.of([host], times=StepTimes(step=StepBreakdown()))
         super().__init__(
             recording.settings,
             prepared.job,

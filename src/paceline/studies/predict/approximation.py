@@ -12,14 +12,12 @@ analysis; Denning and Buzen, 1978). Against the simulation of every worker it is
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import replace
 from math import expm1, inf, log, log1p, log2, sqrt
 from typing import NamedTuple
 
 import torch
 
-from paceline.clusters.cluster import Cluster
 from paceline.costs.topology import Topology
 from paceline.strategies.messages import HEADER
 from paceline.studies.predict.observe import updates_before_answering
@@ -29,10 +27,8 @@ from paceline.studies.predict.simulation import COMPUTING, StepSample, by_groups
 
 POINTS = 4096
 """Of the integral of the expected maximum: enough for six digits."""
-
 LEAST = 1e-9
 """The smallest spread: less changes no digit of an answer, and is lost where logarithms are subtracted."""
-
 CROWDED = 0.2
 """Fraction by which links carry less with every doubling of servers beside workers: these slow down those, workers wait
 for all servers, and links are idle meanwhile. Found by simulation; servers on hosts of their own lose a tenth."""
@@ -42,8 +38,6 @@ Demand = Mapping[int, float]
 
 
 class Lognormal(NamedTuple):
-    """A time whose logarithm is normal."""
-
     mean_log: float
     spread: float
 
@@ -132,10 +126,11 @@ def approximate_rounds(setup: Setup) -> PredictedStep:
 
 def approximate_bounded(setup: Setup) -> PredictedStep:
     """Stale-synchronous and asynchronous training, where workers wait for few others or for none."""
-    load = ServedLoad(setup)
-    groups, paces, held, busy = load.groups, load.paces, load.held(), load.busy
+    load, staleness = ServedLoad(setup), setup.program.staleness_bound
+    assert staleness is not None, "what declares no bound is simulated"
+    groups, paces, held, busy = load.groups, load.paces, load.held(staleness), load.busy
     alone = {place: 1 / (held[place] * busy / paces[place] + load.exchange(place)) for place in groups}
-    together = load.staleness < inf
+    together = staleness < inf
     rates = _shared_rates(alone, load.demands(), together)
     if together and len(set(paces.values())) > 1:
         first = min(held[place] * busy / paces[place] for place in groups)
@@ -159,87 +154,49 @@ def approximate_bounded(setup: Setup) -> PredictedStep:
     )
 
 
-@dataclass(frozen=True)
 class ServedLoad:
     """What the workers of a setup ask of its links and servers in one step; a group of hosts goes by its index."""
 
-    setup: Setup
-
-    @cached_property
-    def cluster(self) -> Cluster:
+    def __init__(self, setup: Setup) -> None:
+        self.setup = setup
+        hosts, step, times = setup.server_hosts, setup.cost.step, setup.times
+        self.cluster = setup.cluster.split(hosts).encrypted(hosts)
         """With the hosts of servers as groups of their own, and links no faster than their processes encrypt."""
-        hosts = self.setup.server_hosts
-        return self.setup.cluster.split(hosts).encrypted(hosts)
+        self.topology = Topology(self.cluster, by_group=True)
+        self.servers = [self.cluster.group_at(host) for host in hosts]
+        self.groups = [place for place, group in enumerate(self.cluster.groups) if group.workers]
+        self.paces = dict(zip(self.groups, replace(setup, cluster=self.cluster).paces, strict=True))
+        self.busy = step.data + step.forward + step.backward
+        self.shards = self._shards(len(hosts))
+        """Bytes of the parameters that each server keeps."""
+        self.models = [HEADER + shard for shard in self.shards]
+        """Bytes of a message from each server."""
+        compression, width = setup.shape.compression, setup.shape.dtype.itemsize
+        self.pushes = [HEADER + compression.message(shard, width) for shard in self.shards]
+        """Bytes of a message to each server."""
+        self.answer = times.serve
+        """Seconds that a server takes to answer one gradient; where it updates by the clock, it answers at once."""
+        if updates_before_answering(setup.program):
+            self.answer += setup.updating * (setup.cost.step.apply + times.aggregate) / len(hosts)
 
-    @cached_property
-    def servers(self) -> list[int]:
-        """The group of each server."""
-        return [self.cluster.group_at(host) for host in self.setup.server_hosts]
-
-    @cached_property
-    def groups(self) -> list[int]:
-        """Those with workers."""
-        return [place for place, group in enumerate(self.cluster.groups) if group.workers]
-
-    @cached_property
-    def topology(self) -> Topology:
-        return Topology(self.cluster, by_group=True)
-
-    @cached_property
-    def paces(self) -> dict[int, float]:
-        return dict(zip(self.groups, replace(self.setup, cluster=self.cluster).paces, strict=True))
+    def _shards(self, servers: int) -> list[int]:
+        size, width = self.setup.shape.size, self.setup.shape.dtype.itemsize
+        return [width * (size // servers + (rank < size % servers)) for rank in range(servers)]
 
     def count(self, place: int) -> int:
         return self.cluster.groups[place].workers
 
-    @property
-    def busy(self) -> float:
-        """Seconds that a worker computes in a step."""
-        return self.setup.cost.step.compute - self.setup.cost.step.apply
-
-    @property
-    def staleness(self) -> float:
-        bound = self.setup.program.staleness_bound
-        assert bound is not None, "what declares no bound is simulated"
-        return bound
-
-    def held(self) -> dict[int, float]:
+    def held(self, staleness: float) -> dict[int, float]:
         """How many times as long as without jitter a step takes, with what the slowest holds a worker back.
 
         A worker that may be s steps ahead is held back no more than by a barrier every s + 1 steps.
         """
         jitter = self.setup.jitter
-        if not jitter or self.staleness == inf:
+        if not jitter or staleness == inf:
             return dict.fromkeys(self.groups, mean_factor(jitter))
-        steps = int(self.staleness) + 1
+        steps = int(staleness) + 1
         time = sum_of([1.0] * steps, jitter)
         return {place: expected_maximum([(time, self.count(place))]) / steps for place in self.groups}
-
-    @cached_property
-    def shards(self) -> list[int]:
-        """Bytes of the parameters that each server keeps."""
-        shape, servers = self.setup.shape, len(self.servers)
-        width = shape.dtype.itemsize
-        return [width * (shape.size // servers + (rank < shape.size % servers)) for rank in range(servers)]
-
-    @cached_property
-    def models(self) -> list[int]:
-        """Bytes of a message from each server."""
-        return [HEADER + shard for shard in self.shards]
-
-    @cached_property
-    def pushes(self) -> list[int]:
-        """Bytes of a message to each server."""
-        shape = self.setup.shape
-        return [HEADER + shape.compression.message(shard, shape.dtype.itemsize) for shard in self.shards]
-
-    @cached_property
-    def answer(self) -> float:
-        """Seconds that a server takes to answer one gradient; where it updates by the clock, it answers at once."""
-        times = self.setup.times
-        if not updates_before_answering(self.setup.program):
-            return times.serve
-        return times.serve + self.setup.updating * (times.apply + times.aggregate) / len(self.servers)
 
     def exchange(self, place: int) -> float:
         """A worker's push, the servers' answer and its way back, with no other worker under way."""
@@ -262,7 +219,6 @@ class ServedLoad:
         return max(inside, latency + max(slowest, far / host.link.bandwidth))
 
     def demands(self) -> list[Demand]:
-        """What all workers of each group ask of every link and every server in one step."""
         answers = {place: self.count(place) * self.answer for place in self.groups}
         beside = any(self.count(place) for place in self.servers)
         longer = 1 + CROWDED * log2(len(self.servers)) if beside else 1.0

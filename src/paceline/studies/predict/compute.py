@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from types import MappingProxyType
 from typing import Any
 
@@ -9,16 +10,15 @@ from paceline.clusters.catalogue import DeviceSheet
 from paceline.clusters.profile import DISTURBED, Profile
 from paceline.costs.device import DeviceModel, StepCost, accumulated, step_cost
 from paceline.costs.fitted import read_fitted
-from paceline.costs.recorded import Typical, recorded_jitter, typical_step
+from paceline.costs.recorded import RecordedStep, recorded_jitter, typical_step
 from paceline.costs.roofline import TORCH, WIDTHS, Roofline
-from paceline.costs.trace.operator import Operator
-from paceline.costs.trace.trace import PHASES, Trace
+from paceline.costs.trace.operator import PHASES, Operator
+from paceline.costs.trace.trace import Trace
 from paceline.errors import UsageError
 from paceline.jobs.build import traceable_of, traceable_of_job
 from paceline.jobs.job import Job, Traceable
 from paceline.records.folder import RunFolder
 from paceline.records.load import disturbance
-from paceline.records.spans import StepBreakdown
 from paceline.records.summary import recorded_loads
 from paceline.runtimes.config import read_run
 from paceline.runtimes.threads import HostRoom
@@ -27,19 +27,15 @@ from paceline.studies.predict.request import PredictRequest
 
 SMALLEST = 2
 """A batch of one is a special case to some operators, so no line is drawn through it."""
-
 MEASURED_SPREAD = 0.05
 """Of a measured step: standard deviation of the logarithm over repeated runs."""
-
-PRECISIONS = MappingProxyType(
-    {
-        TORCH: "FP32 with TF32 tensor cores in convolutions",
-        "fp32": "FP32",
-        "tf32": "TF32 tensor cores in convolutions and matrix products",
-        "fp16": "FP16 mixed precision",
-        "bf16": "BF16 mixed precision",
-    }
-)
+PRECISIONS: Mapping[str, str] = {
+    TORCH: "FP32 with TF32 tensor cores in convolutions",
+    "fp32": "FP32",
+    "tf32": "TF32 tensor cores in convolutions and matrix products",
+    "fp16": "FP16 mixed precision",
+    "bf16": "BF16 mixed precision",
+}
 
 
 class BatchTraces:
@@ -50,24 +46,16 @@ class BatchTraces:
     """
 
     def __init__(self, tracer: Callable[[int], Trace]) -> None:
-        """``tracer`` traces a step on a number of samples."""
-        self._tracer = tracer
-        self._made: dict[int, Trace] = {}
-        self._found: dict[int, Trace] = {}
+        self._largest = 0
+        self._make, self.trace = cache(tracer), cache(self._find)
 
-    def trace(self, samples: int) -> Trace:
-        if samples not in self._found:
-            largest = max(self._made, default=0)
-            between = None
-            if SMALLEST < samples < largest:
-                between = interpolate(self._make(SMALLEST), self._make(largest), samples)
-            self._found[samples] = between or self._make(samples)
-        return self._found[samples]
-
-    def _make(self, samples: int) -> Trace:
-        if samples not in self._made:
-            self._made[samples] = self._tracer(samples)
-        return self._made[samples]
+    def _find(self, samples: int) -> Trace:
+        if SMALLEST < samples < self._largest:
+            between = interpolate(self._make(SMALLEST), self._make(self._largest), samples)
+            if between is not None:
+                return between
+        self._largest = max(self._largest, samples)
+        return self._make(samples)
 
 
 def interpolate(small: Trace, large: Trace, samples: int) -> Trace | None:
@@ -75,7 +63,7 @@ def interpolate(small: Trace, large: Trace, samples: int) -> Trace | None:
     part = (samples - small.samples) / (large.samples - small.samples)
     phases: dict[str, Any] = {}
     for phase in PHASES:
-        ends = small.operators(phase), large.operators(phase)
+        ends = getattr(small, phase), getattr(large, phase)
         kinds = [[(one.name, one.kind, one.module, type(one.shape)) for one in end] for end in ends]
         if kinds[0] != kinds[1] or small.parameters != large.parameters:
             return None
@@ -98,6 +86,8 @@ def _interpolated(one: Any, two: Any, part: float) -> Any:
     if isinstance(one, int | float):
         value = one + (two - one) * part
         return round(value) if isinstance(one, int) else value
+    if isinstance(one, tuple):
+        return tuple(_interpolated(*pair, part) for pair in zip(one, two, strict=True))
     names = [field.name for field in fields(one)]
     return type(one)(**{name: _interpolated(getattr(one, name), getattr(two, name), part) for name in names})
 
@@ -116,10 +106,9 @@ class ComputeTimes:
     device: DeviceModel
     traces: BatchTraces
     accumulate: int = 1
-    """Mini-batches of a step."""
     jitter: float = 0.0
     """By how much the steps of one worker vary, where that was recorded."""
-    typical: Typical | None = None
+    typical: RecordedStep | None = None
     _costs: dict[int, StepCost] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
@@ -136,13 +125,8 @@ class ComputeTimes:
     def _measured(self, modelled: StepCost, samples: int) -> StepCost:
         if self.typical is None:
             return modelled
-        times, part = self.typical.times, samples / self.typical.samples
-        step = StepBreakdown(
-            data=times.data * part,
-            forward=(times.forward or 0.0) * part,
-            backward=(times.backward or 0.0) * part,
-            apply=times.apply,
-        )
+        measured = self.typical.step
+        step = replace(measured * (samples / self.typical.samples), apply=measured.apply)
         return replace(modelled, step=step, spread=MEASURED_SPREAD, unmeasured={})
 
     def trace(self, samples: int) -> Trace:
@@ -163,7 +147,6 @@ class ComputeTimes:
         return seconds
 
     def compute_on(self, device: DeviceModel, samples: int) -> float:
-        """Seconds that a step computes on another device."""
         return accumulated(step_cost(self.trace(samples), device), self.accumulate).step.compute
 
     def modules(self, batch: int) -> tuple[ModuleCost, ...]:
@@ -202,7 +185,6 @@ class NominalDevice:
 
 
 def find_subject(request: PredictRequest) -> Traceable | Job:
-    """What is trained."""
     if request.times is not None:
         return traceable_of_job(read_run(RunFolder(request.times)).settings.job)
     if request.job is not None:
@@ -219,53 +201,34 @@ def find_compute(
     sheet: DeviceSheet | None,
     traces: BatchTraces,
 ) -> ComputeTimes:
-    """``sheet`` is the device of the catalogue, where there is one."""
-    fitted = None if profile is None else read_fitted(profile.device, str(request.profile))
+    device: DeviceModel | None = (
+        None if profile is None else read_fitted(profile.device, str(request.profile))
+    )
     if request.times is not None:
-        return by_run(RunFolder(request.times), fitted or NominalDevice(), traces, subject.accumulate)
-    accumulate = request.accumulate or 1
-    if profile is not None and fitted is not None:
-        return by_profile(profile, fitted, traces, accumulate)
-    if sheet is None:
+        return by_run(RunFolder(request.times), device or NominalDevice(), traces, subject.accumulate)
+    if profile is not None:
+        level: Level = "calibrated"
+        words = profile_words(profile)
+    elif sheet is not None:
+        level, device = "catalogue", roofline(request, sheet)
+        words = f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})"
+    if device is None:
         raise UsageError(
             f"how fast does a worker compute? cluster {request.cluster} names no device of the catalogue for its first "
             "worker; give a device, a profile or the times of a run"
         )
-    return ComputeTimes(
-        level="catalogue",
-        words=f"{sheet.title} by its data sheet ({sheet.source}, {sheet.date})",
-        device=roofline(request, sheet),
-        traces=traces,
-        accumulate=accumulate,
-    )
-
-
-def by_profile(
-    profile: Profile, device: DeviceModel, traces: BatchTraces, accumulate: int = 1
-) -> ComputeTimes:
-    """A machine that was measured; the job was not."""
-    return ComputeTimes(
-        level="calibrated",
-        words=_measured_words(
-            f"profile {profile.name!r}, measured {profile.made}",
-            profile.machine.get("threads"),
-            str(profile.machine.get(DISTURBED, "")),
-        ),
-        device=device,
-        traces=traces,
-        accumulate=accumulate,
-    )
+    accumulate = request.accumulate or 1
+    return ComputeTimes(level=level, words=words, device=device, traces=traces, accumulate=accumulate)
 
 
 def by_run(folder: RunFolder, device: DeviceModel, traces: BatchTraces, accumulate: int = 1) -> ComputeTimes:
     """A job whose step was measured on one worker."""
     typical, host = typical_step(folder), HostRoom.of_run(folder)
+    words = f"the typical step of {folder.path}, {typical.samples} samples"
     return ComputeTimes(
         level="profiled",
-        words=_measured_words(
-            f"the typical step of {folder.path}, {typical.samples} samples",
-            None if host is None else host.threads,
-            disturbance(recorded_loads(folder), "that run"),
+        words=_measured(
+            words, host.threads if host else None, disturbance(recorded_loads(folder), "that run")
         ),
         device=device,
         traces=traces,
@@ -275,7 +238,12 @@ def by_run(folder: RunFolder, device: DeviceModel, traces: BatchTraces, accumula
     )
 
 
-def _measured_words(source: str, threads: int | None, disturbed: str) -> str:
+def profile_words(profile: Profile) -> str:
+    threads, disturbed = profile.machine.get("threads"), profile.machine.get(DISTURBED, "")
+    return _measured(f"profile {profile.name!r}, measured {profile.made}", threads, disturbed)
+
+
+def _measured(source: str, threads: int | None, disturbed: str) -> str:
     """``disturbed`` is a sentence on what else computed meanwhile, or empty."""
     each = "" if threads is None else f", {threads} thread{'s' if threads > 1 else ''} a worker"
     return f"{source}{each}" + (f". {disturbed.removesuffix('.')}" if disturbed else "")
@@ -286,7 +254,6 @@ def roofline(request: PredictRequest, sheet: DeviceSheet) -> Roofline:
 
 
 def is_mixed(request: PredictRequest) -> bool:
-    """Whether it computes in mixed precision."""
     return WIDTHS[request.precision or TORCH] < WIDTHS[TORCH]
 
 

@@ -18,16 +18,11 @@ from paceline.units import show_rate, show_seconds
 
 SHEET_SPREAD = 0.2
 """Of links that were not measured, as the logarithm's standard deviation: software reaches 0.7 to 0.95 of most."""
-
 OLD_INSIDE = "pcie3-x16"
 """Of GPUs whose sheet names no link: all are older than PCIe 4."""
-
 MEASURED = "measured"
-"""The network of a profile."""
-
 MOST_HERE = 256
 """Workers of one machine: so many were never measured, and no contention holds that far."""
-
 _AVERAGED = ("memory", "loopback")
 
 Layout = Callable[[int, bool, float], Cluster]
@@ -40,24 +35,18 @@ class Deployment:
 
     layout: Layout
     most: int
-    """The largest number of workers that there is room for."""
     words: str
-    """Where the links' figures are from."""
     network: str = ""
-    """What the network between hosts is called."""
     inside: str = ""
-    """What the link inside a host is called."""
     own_links: bool = False
     """Whether every worker has a link inside the host of its own: what the host has is the sum of them."""
     spread: float = SHEET_SPREAD
     jitter: float = 0.0
     described: Cluster | None = None
-    """The cluster that a user described."""
     by_catalogue: bool = False
     """Whether the links are those of the catalogue, so that others can be had."""
 
     def hosts(self, workers: int) -> int:
-        """How many hosts these workers are on."""
         return sum(group.count for group in self.layout(workers, False, 0.0).groups if group.workers)
 
     def wire(self, cluster: Cluster, where: Where) -> Wire:
@@ -158,7 +147,6 @@ def first_workers(cluster: Cluster) -> Layout:
 
 
 def _measured(request: PredictRequest, profile: Profile | None, room: HostRoom | None) -> Deployment:
-    """On the measured machine, or on several like it where their network was measured."""
     if profile is None:
         raise UsageError(f"network {MEASURED} is that of a profile; give a profile, or name a network")
     apart = request.network == MEASURED or not any(link.name in INSIDE for link in profile.links)
@@ -247,7 +235,6 @@ def _link(fit: LinkFit | None) -> Link:
 
 
 def _by_catalogue(request: PredictRequest, profile: Profile | None) -> Deployment:
-    """Equal hosts; where the requested workers fit one, there is only that one."""
     network = find_network(request.network or USUAL_NETWORK)
     per_host = request.per_host or 1
     linked = inside_name(request)

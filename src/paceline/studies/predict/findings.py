@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
-from types import MappingProxyType
 
 from paceline.clusters.catalogue import all_devices, find_network
 from paceline.codecs import build_codec
@@ -34,52 +33,37 @@ from paceline.studies.predict.search import holds_up_to, least_factor, pays_up_t
 
 WELL = 0.8
 """The efficiency from which training scales well."""
-
 FAR = 100_000
 """The largest number of workers that is tried where steps are found quickly."""
-
 CLOSE = 16
 """Up to so many times the requested workers, the first number is looked for that is faster than one."""
-
 FINE, ROUGH = 0.02, 0.1
 """To what fraction a bandwidth is found: where steps are found quickly, and where every worker is simulated."""
-
 TENTH = 1.1
 """Links count as no limit where the step takes at most so many times as long as on perfect ones."""
-
 ALIKE_RATES = 1.02
 """Rates that differ by less are the same: simulations vary by so much."""
-
 WORTH = 1.1
 """What helps less than this is not recommended."""
-
 SIMULATED = 3
 """Where every worker is simulated, one in so many values of a setting is tried, the last among them."""
-
 MOST_HELPS = 3
-"""Changes that are recommended at most."""
-
 ROOMY = 0.9
 """The fraction of a memory that a recommended change needs at most: allocators leave gaps, predictions err."""
-
 UNLIMITED = 1e9
 
-DIRECT: Mapping[str, tuple[str, ...]] = MappingProxyType(
-    {
-        "bandwidth": ("network", "inside"),
-        "latency": ("network", "inside", "collective"),
-        "server": ("servers",),
-        "encryption": ("servers",),
-        "codec": ("codec",),
-    }
-)
+DIRECT: Mapping[str, tuple[str, ...]] = {
+    "bandwidth": ("network", "inside"),
+    "latency": ("network", "inside", "collective"),
+    "server": ("servers",),
+    "encryption": ("servers",),
+    "codec": ("codec",),
+}
 """Which settings come first, by what bounds a step; the others follow by how much they help."""
-
 NETWORKS = (
     *("2.5gbit", "10gbit", "25gbit", "100gbit", "200gbit"),
     *("infiniband-hdr", "400gbit", "infiniband-ndr"),
 )
-"""Usual ones, slowest first."""
 
 
 def find_remedies(model: PacelineModel) -> Iterator[Setting]:
@@ -126,8 +110,6 @@ def find_roomier(model: PacelineModel) -> Iterator[Setting]:
 
 
 class Finder:
-    """Looks for the findings of one strategy."""
-
     def __init__(
         self, pricing: Pricing, strategy: str, remedies: Sequence[Setting], roomier: Sequence[Setting]
     ) -> None:
@@ -181,7 +163,6 @@ class Finder:
         return Knee(reach=reach, bound=bound, where=self._pricing.bounds(more).link, dip=dip)
 
     def _limit(self) -> Limit:
-        """Of the slowest number below one worker's rate, or of the largest."""
         speeds = {workers: self._speed_up(workers) for workers in self._pricing.workers if workers > 1}
         slowest = min(speeds, key=lambda workers: speeds[workers])
         workers = slowest if speeds[slowest] < 1 else self._asked
@@ -214,7 +195,6 @@ class Finder:
         return replace(limit, bound=bound, wire=wire, without=without.get(bound, without["bandwidth"]))
 
     def _obstacle(self, few: Case, many: Case, times: int) -> Bound:
-        """It need not be what takes longest: computing is in the way only where more workers do not shorten it."""
         before, after = self._pricing.step(few), self._pricing.step(many)
         lost = after.seconds / many.samples - before.seconds / few.samples / times
         computing = after.breakdown.compute / many.samples - before.breakdown.compute / few.samples / times
@@ -270,7 +250,6 @@ class Finder:
         return best if worth else None
 
     def _speedup(self, remedy: Setting) -> Speedup | None:
-        """What a change gains; None where it does not fit the memory."""
         pricing = self._pricing.changed([remedy])
         case = self._other_case(pricing, self._asked)
         if not _fits(pricing.memory(case)):
@@ -352,5 +331,4 @@ def _fits(memory: Memory | None) -> bool:
 
 
 def _is_roomy(memory: Memory | None) -> bool:
-    """Whether it fits with some memory to spare."""
     return memory is None or memory.capacity is None or memory.needed <= ROOMY * memory.capacity

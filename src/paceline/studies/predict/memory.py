@@ -19,14 +19,11 @@ from paceline.units import parse_bytes
 LOADED = 225e6
 """Resident bytes of a worker that has loaded torch 2.13 for CPUs and paceline, as measured on Linux; those of one host,
 being forks of one process, share most of it."""
-
 KERNELS = 50e6
 """What the kernels of a first step add, 30 to 80 MB as measured."""
-
 HOLES = 0.3
 """A CPU's heap (glibc) grows beyond what it holds by such a fraction: by nothing where all blocks are alike, by as much
 again at worst. About the mean of what ``benchmarks/memory_predicted.py`` measures."""
-
 CONTEXT = 1e9
 """Bytes of a GPU that no tensor can have: CUDA's context (0.7 GB by reports), handles of cuBLAS and cuDNN, NCCL's
 buffers, and what the driver keeps. Assumed, not measured."""
@@ -34,18 +31,14 @@ buffers, and what the driver keeps. Assumed, not measured."""
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySize:
-    """The memory that tensors are kept in."""
-
     name: str
     """A device, or the host whose workers share it."""
     size: float = 0.0
-    """0 where it is not known."""
     shared: bool = True
     """Whether all workers and servers of a host share it, as a CPU's; each GPU has its own."""
 
 
 def find_memory(request: PredictRequest, profile: Profile | None, sheet: DeviceSheet | None) -> MemorySize:
-    """As requested, else by the catalogue or of the measured machine."""
     if sheet is not None:
         found = MemorySize(name=sheet.title, size=sheet.memory, shared=sheet.kind == "cpu")
     elif profile is not None:
@@ -82,7 +75,6 @@ def predict_memory(setup: Setup, trace: Trace, usual: MemorySize, *, mixed: bool
 
 
 def _on_host(setup: Setup, trace: Trace, host: Host, servers: int, usual: MemorySize, mixed: bool) -> Memory:
-    """``servers`` are on this host."""
     size = _memory_of(host, usual)
     vector = float(_vector_bytes(trace))
     server = _server_bytes(setup, trace) if setup.server_hosts else None

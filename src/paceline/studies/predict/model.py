@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import exp
+from typing import ClassVar
 
 import torch
 
@@ -51,22 +52,17 @@ class Case:
     strategy: str
     workers: int
     batch: int
-    """Samples of the worker that has most of them."""
     samples: int
-    """Samples of all workers in one step."""
     servers: int = 1
     jitter: float = 0.0
     change: Change = AS_DESCRIBED
 
     def with_link(self, where: Where, *, bandwidth: float = 1.0, latency: float = 1.0) -> "Case":
-        """The same with so many times the bandwidth and the latency of one link."""
         return replace(self, change=Change(link=where, bandwidth=bandwidth, latency=latency))
 
 
 @dataclass(frozen=True, kw_only=True)
 class PacelineModel:
-    """Compute times, hosts and links of one request."""
-
     request: PredictRequest
     subject: Traceable | Job
     profile: Profile | None
@@ -75,8 +71,8 @@ class PacelineModel:
     deployment: Deployment
     memory_size: MemorySize
     """The memory of a worker whose host does not say what memory it has."""
-    name: str = "paceline"
-    explains: bool = True
+    name: ClassVar[str] = "paceline"
+    explains: ClassVar[bool] = True
     """Whether it knows what bounds a step, so that findings follow."""
 
     @property
@@ -100,7 +96,6 @@ class PacelineModel:
 
     @property
     def epoch_samples(self) -> int | None:
-        """None where it is not known."""
         return self.subject.train_samples if self.request.samples is None else self.request.samples
 
     @property
@@ -117,7 +112,6 @@ class PacelineModel:
         )
 
     def step(self, case: Case) -> PredictedStep:
-        """``rate`` counts ``workers`` times ``batch`` samples."""
         return predict_step(self.setup(case))
 
     def bounds(self, case: Case) -> StepBounds:
@@ -133,7 +127,7 @@ class PacelineModel:
     def modules(self) -> tuple[ModuleCost, ...]:
         return self.compute.modules(self.batch)
 
-    def memory(self, case: Case) -> Memory:
+    def memory(self, case: Case) -> Memory | None:
         """By the trace; where it does not fit, also the largest batch that does."""
         setup = self.setup(replace(case, change=AS_DESCRIBED))
 

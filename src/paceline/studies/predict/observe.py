@@ -22,7 +22,6 @@ from paceline.strategies.messages import Join, Push
 
 FIRST = 32
 """Steps that are looked at before a pattern is taken to repeat."""
-
 LONGEST = 2**18
 """Steps after which no pattern is looked for any more."""
 
@@ -35,11 +34,9 @@ class ExchangePattern:
     """What the workers of a strategy without servers exchange among themselves."""
 
     cycle: int
-    """Steps after which it repeats."""
     bucket: int | None
     """Bytes of the largest bucket; None where whole vectors are exchanged."""
     uniform: bool
-    """Whether all ranks exchange the same in the same steps."""
 
 
 def observe(strategy: Strategy, workers: int, seconds: float, name: str = "") -> ExchangePattern:

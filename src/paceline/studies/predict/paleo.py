@@ -1,85 +1,70 @@
 """Paleo's model (Qi et al., 2017) as a cost model: its cases are its schemes to sum gradients, and nothing overlaps."""
 
 from dataclasses import dataclass, fields, replace
+from typing import ClassVar
 
 from paceline.clusters.catalogue import find_device, find_network
-from paceline.clusters.cluster import MEMORY, Link
 from paceline.costs.device import StepCost
 from paceline.costs.paleo import SCHEMES, Paleo, as_paleo, paleo_layers, paleo_step
-from paceline.costs.trace.trace import trace
 from paceline.errors import UsageError
-from paceline.records.spans import StepBreakdown
-from paceline.studies.predict.compute import BatchTraces, find_subject
-from paceline.studies.predict.deployment import Deployment, equal_hosts
-from paceline.studies.predict.model import Case
-from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, StepBounds, Where, Wire
-from paceline.studies.predict.request import MOST_WORKERS, USUAL_BATCH, USUAL_NETWORK, PredictRequest
+from paceline.studies.predict.model import Case, PacelineModel, find_model
+from paceline.studies.predict.prediction import Basis, ModuleCost, PredictedStep, StepBounds
+from paceline.studies.predict.request import USUAL_NETWORK, PredictRequest
 from paceline.units import show_rate
 
 SETTINGS = (
-    "model",
-    "job",
-    "shape",
-    "classes",
-    "optimizer",
-    "device",
-    "network",
-    "workers",
-    "batch_size",
-    "scaling",
+    *(
+        "model",
+        "job",
+        "shape",
+        "classes",
+        "optimizer",
+        "device",
+        "network",
+        "workers",
+        "batch_size",
+        "scaling",
+    ),
+    *("cost_model", "ppp_comp", "ppp_comm"),
 )
-"""Settings of a request that Paleo's model has, beside its own."""
+"""Settings of a request that Paleo's model has."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class PaleoModel:
-    """One device a host, all on one network."""
+class PaleoModel(PacelineModel):
+    """One device a host, all on one network; it knows neither memory nor what bounds a step."""
 
-    request: PredictRequest
-    model: Paleo
-    traces: BatchTraces
-    title: str
-    deployment: Deployment
-    name: str = "paleo"
-    strategies: tuple[str, ...] = tuple(SCHEMES)
-    explains: bool = False
-    accumulate: int = 1
-    epoch_samples: int | None = None
+    paleo: Paleo
+    name: ClassVar[str] = "paleo"
+    explains: ClassVar[bool] = False
 
     @property
-    def batch(self) -> int:
-        return self.request.batch_size or USUAL_BATCH
+    def strategies(self) -> tuple[str, ...]:
+        return tuple(SCHEMES)
 
     @property
     def basis(self) -> Basis:
         return Basis(
             level="catalogue",
-            compute=f"{self.model.device.title} at {self.model.compute:g} of its peak",
-            links=self.deployment.words,
+            compute=f"{self.paleo.device.title} at {self.paleo.compute:g} of its peak",
+            links=f"links of {show_rate(self.paleo.bandwidth)} at {self.paleo.network:g}",
             interval="none",
         )
 
     def step(self, case: Case) -> PredictedStep:
-        priced = paleo_step(self.model, self.traces.trace(case.batch), case.workers)
-        communicate = priced.communication[case.strategy] if case.workers > 1 else 0.0
-        breakdown = StepBreakdown(
-            forward=priced.forward, backward=priced.backward, apply=priced.apply, communicate=communicate
-        )
+        trace = self.compute.traces.trace(case.batch)
+        breakdown = paleo_step(self.paleo, trace, case.workers, case.strategy)
         return PredictedStep(breakdown=breakdown, sent=0.0, rate=case.workers * case.batch / breakdown.total)
 
     def bounds(self, case: Case) -> StepBounds:  # noqa: ARG002
         return StepBounds()
 
     def cost(self, batch: int) -> StepCost:
-        alone = self.step(Case(strategy=self.strategies[0], workers=1, batch=batch, samples=batch))
-        return StepCost(samples=batch, step=alone.breakdown, ready=(), spread=0.0)
-
-    @property
-    def parameters(self) -> int:
-        return self.traces.trace(self.batch).size
+        step = paleo_step(self.paleo, self.compute.traces.trace(batch))
+        return StepCost(samples=batch, step=step, ready=(), spread=0.0)
 
     def modules(self) -> tuple[ModuleCost, ...]:
-        layers = paleo_layers(self.model, self.traces.trace(self.batch))
+        layers = paleo_layers(self.paleo, self.compute.traces.trace(self.batch))
         whole = sum(layer.forward + layer.backward for layer in layers)
         return tuple(
             ModuleCost(
@@ -95,51 +80,25 @@ class PaleoModel:
         )
 
     def memory(self, case: Case) -> None:
-        """Paleo's model does not predict it."""
-
-    def wire(self, case: Case, where: Where) -> Wire:
-        return self.deployment.wire(self.deployment.layout(case.workers, False, 0.0), where)
-
-    def changed(self, request: PredictRequest) -> "PaleoModel":
-        return find_paleo_model(request)
+        """Not predicted."""
 
 
 def find_paleo_model(request: PredictRequest) -> PaleoModel:
     """A UsageError names what Paleo's model does not have: strategies, profiles, several devices a host."""
-    _check(request)
-    assert request.device is not None, "other sources of compute times are refused"
-    subject = find_subject(
-        request if request.model is None else replace(request, model=as_paleo(request.model))
-    )
-    network = find_network(request.network or USUAL_NETWORK)
-    model = Paleo(
+    if request.device is None:
+        raise UsageError("cost model paleo needs a device of the catalogue: name one, such as k40")
+    for field in fields(request):
+        value = getattr(request, field.name)
+        if field.name not in SETTINGS and value != field.default:
+            name = field.name.replace("_", " ")
+            raise UsageError(
+                f"{name} {value}: Paleo's model does not have it; leave it out, or use Paceline's cost model"
+            )
+    paleo = Paleo(
         device=find_device(request.device),
-        bandwidth=network.bandwidth,
+        bandwidth=find_network(request.network or USUAL_NETWORK).bandwidth,
         compute=1.0 if request.ppp_comp is None else request.ppp_comp,
         network=1.0 if request.ppp_comm is None else request.ppp_comm,
     )
-    return PaleoModel(
-        request=request,
-        model=model,
-        traces=BatchTraces(lambda samples: trace(subject, samples)),
-        title=subject.name,
-        deployment=Deployment(
-            layout=equal_hosts(Link.of(network), 1, lambda _: MEMORY, ()),
-            most=MOST_WORKERS,
-            words=f"links of {show_rate(model.bandwidth)} at {model.network:g}",
-            spread=0.0,
-        ),
-    )
-
-
-def _check(request: PredictRequest) -> None:
-    if request.device is None:
-        raise UsageError("cost model paleo needs a device of the catalogue: name one, such as k40")
-    known = (*SETTINGS, "cost_model", "ppp_comp", "ppp_comm")
-    for field in fields(request):
-        value = getattr(request, field.name)
-        if field.name not in known and value != field.default:
-            raise UsageError(
-                f"{field.name.replace('_', ' ')} {value}: Paleo's model does not have it; leave it out, or use "
-                "Paceline's cost model"
-            )
+    model = request.model and as_paleo(request.model)
+    return PaleoModel(**vars(find_model(replace(request, model=model))), paleo=paleo)

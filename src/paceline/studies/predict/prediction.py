@@ -10,10 +10,8 @@ from typing import Any, Literal, NamedTuple
 from paceline.records.spans import StepBreakdown
 
 Level = Literal["catalogue", "calibrated", "profiled"]
-"""What compute times rest on: a data sheet; a machine that was measured; the job's own step, measured on one worker."""
 
 Where = Literal["network", "inside"]
-"""A link: between hosts, or between the workers of one host."""
 
 Bound = Literal["compute", "bandwidth", "latency", "encryption", "codec", "server", "straggler"]
 """What a step would gain most from if it were better."""
@@ -23,7 +21,6 @@ Path = Literal["groups", "events", "approximation"]
 with servers approximated (``approximation.py``)."""
 
 Setting = tuple[str, str]
-"""The name and the value of a setting of the request, such as ("network", "100gbit")."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,9 +54,7 @@ class Memory:
     optimizer: float
     """The optimizer's state; 0 where servers keep it."""
     activations: float
-    """The tensors of a step at their maximum: saved for backward, the mini-batch, gradients on their way."""
     workspace: float
-    """What a CPU's allocator holds beyond the tensors; not measured on GPUs, where it is 0."""
     exchange: float
     base: float
     total: float
@@ -69,7 +64,6 @@ class Memory:
     needed: float
     """On a GPU that of one worker, on a CPU that of all workers and servers of a host."""
     capacity: float | None
-    """None where it is not known."""
     largest: int | None = None
     """Where it does not fit, the largest batch of a worker that does: 0 if none."""
     least: float | None = None
@@ -84,13 +78,10 @@ class Memory:
 class PredictionRow:
     workers: int
     batch: int
-    """Of the worker that has most samples."""
     samples: int
-    """Of all workers in one step."""
     breakdown: StepBreakdown
     step: float
     low: float
-    """One step in ten is predicted to be shorter."""
     high: float
     sent: float
     rate: float
@@ -103,7 +94,6 @@ class PredictionRow:
     finish: float | None = None
     cost: float | None = None
     memory: Memory | None = None
-    """None where the cost model does not predict it."""
 
     @property
     def fits(self) -> bool:
@@ -112,15 +102,12 @@ class PredictionRow:
 
 @dataclass(frozen=True, kw_only=True)
 class Reach:
-    """Up to how many workers something holds."""
-
     workers: int
     searched: int
     """The largest number that was tried."""
 
     @property
     def open(self) -> bool:
-        """Whether it still holds at the largest number that was tried."""
         return self.workers >= self.searched
 
 
@@ -130,7 +117,6 @@ class Wire:
     name: str
     """As the catalogue or the profile has it; empty where only its figures are known."""
     bandwidth: float
-    """Each way; of a described or measured host, what all workers share."""
     latency: float
 
 
@@ -149,12 +135,8 @@ class Limit:
 
 @dataclass(frozen=True, kw_only=True)
 class Knee:
-    """Where doubling the workers stops paying off."""
-
     reach: Reach
-    """Workers whose doubling makes training at least 1.5 times as fast."""
     bound: Bound
-    """What keeps twice as many from being twice as fast."""
     where: Where
     dip: int | None
     """A smaller number at which doubling does not pay off either, though it does again later."""
@@ -167,26 +149,20 @@ class BandwidthNeed:
     workers: int
     wire: Wire
     needed: float | None
-    """None where no bandwidth is enough."""
     left: float
     """Seconds a step that the links would cost with unlimited bandwidth."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Speedup:
-    """A change of settings that was predicted and makes training faster."""
-
     change: tuple[Setting, ...]
     workers: int
     gain: float
-    """Times as many samples a second at that number of workers."""
     speed_up: float
 
 
 @dataclass(frozen=True, kw_only=True)
 class Fit:
-    """A change of settings that was predicted and fits the memory."""
-
     change: tuple[Setting, ...]
     workers: int
     needed: float
@@ -208,7 +184,6 @@ class Findings:
     well: Reach
     knee: Knee
     crossover: Reach
-    """Computing takes at least as long as communication and waiting."""
     slower: Reach
     """Training is no faster than on one worker; 1 where two are faster."""
     limit: Limit | None
@@ -231,23 +206,18 @@ class StrategyPrediction:
 
 @dataclass(frozen=True, kw_only=True)
 class Basis:
-    """What a prediction rests on, in words."""
-
     level: Level
     compute: str
     links: str
     interval: str
     precision: str = ""
-    """The number format of a device of the catalogue; empty where compute times were measured."""
     faster_precision: tuple[str, float] | None = None
-    """A narrower format that the device has, and how many times as fast one worker computes in it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModuleCost:
     module: str
     kinds: str
-    """What its operators do, such as "convolution, norm"."""
     flops: float | None
     bytes: float | None
     forward: float
@@ -263,7 +233,6 @@ class Prediction:
     parameters: int
     scaling: Literal["weak", "strong"]
     batch: int
-    """Of a worker, or of all workers together in strong scaling."""
     cost_model: str
     basis: Basis
     series: tuple[StrategyPrediction, ...]

@@ -6,43 +6,33 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from paceline.costs.trace.kinds import KINDS, kind_of
+from paceline.costs.trace.operator import KINDS, kind_of
 from paceline.errors import UsageError
 from paceline.jobs.sharding import Shards
 from paceline.studies.predict.model import Case, PacelineModel
-from paceline.studies.predict.paleo import PaleoModel
 from paceline.studies.predict.prediction import PredictedStep, PredictionRow, Setting
 from paceline.studies.predict.request import MOST_BATCH, MOST_WORKERS
 from paceline.studies.predict.setup import Change
 
-CostModel = PacelineModel | PaleoModel
-"""What prices cases."""
-
 ONE_WORKER = "all-reduce"
 """The strategy of one worker alone, which exchanges nothing."""
-
 PERFECT = Change(transfers=1e-9)
 """Links on which transfers take almost no time."""
-
 MILLION = 1_000_000
 HOUR = 3600
-
 NORMAL = 1.2815515655446004
 """80 % of a normal distribution lie within so many standard deviations."""
-
 FOREIGN = 20.0
 """An operator of an unknown kind that was never measured may take so many times as long as guessed: the guess is one
 pass over its memory, and a series, a transform or a decomposition takes many."""
 
 Progress = Callable[[str], None]
-"""Is told what is worked on, in words."""
 
 
 class Pricing:
     """Asks a cost model for cases, and keeps its answers."""
 
-    def __init__(self, model: CostModel, progress: Progress = lambda _: None) -> None:
-        """A UsageError says which number of workers or samples does not fit."""
+    def __init__(self, model: PacelineModel, progress: Progress = lambda _: None) -> None:
         self.model, self.request, self.batch, self._progress = model, model.request, model.batch, progress
         self._check_length()
         self.workers = self.request.counts(self.most)
@@ -59,13 +49,11 @@ class Pricing:
 
     @property
     def most(self) -> int:
-        """The largest number of workers that makes sense."""
         samples = self.model.epoch_samples
         data = MOST_WORKERS if samples is None else max(1, samples // self.batch)
         return min(self.batch if self.strong else data, self.model.deployment.most)
 
     def changed(self, settings: Iterable[Setting]) -> "Pricing":
-        """The same of the request with other settings."""
         request = self.request
         for setting, value in settings:
             request = request.changed(setting, value)
@@ -167,7 +155,6 @@ class Pricing:
 
 
 def guessed_share(unmeasured: Mapping[str, float]) -> float:
-    """The share of computing, as guessed, in operators that have no measured relative."""
     names = {name: name.partition(" ")[0] for name in unmeasured}
     known = {name for name, one in names.items() if one in KINDS or kind_of(one) != "elementwise"}
     return sum(share for name, share in unmeasured.items() if name not in known)
@@ -219,7 +206,6 @@ def interval_by_parts(
 
 
 def _factor(side: float, spread: float, longer: float) -> float:
-    """By how much a part of a step differs at one end of its interval."""
     return math.exp(side * spread) + (longer - 1 if side > 0 else 0.0)
 
 

@@ -16,14 +16,12 @@ from paceline.strategies.base import Strategy
 
 Scaling = Literal["weak", "strong"]
 """Weak: every worker keeps its batch. Strong: the batch of all workers together stays, each has its share."""
-
 USUAL_NETWORK = "10gbit"
 USUAL_BATCH = 32
 USUAL_WORKERS = (1, 2, 4, 8, 16, 32, 64, 128)
 MOST_WORKERS = 1_000_000
 MOST_COUNTS = 64
 MOST_BATCH = 10_000_000
-
 RANGES = {
     "servers": (1, MOST_SERVERS),
     "batch_size": (1, MOST_BATCH),
@@ -54,22 +52,15 @@ class PredictRequest:
     """
 
     model: str | None = None
-    """A shipped model's spec, or the import path of one."""
     job: JobSpec | None = None
-    """A whole job instead."""
     shape: tuple[int, ...] | None = None
-    """Of one sample."""
     classes: int | None = None
     optimizer: str | None = None
     device: str | None = None
     precision: str | None = None
-    """The number format in which a device of the catalogue computes."""
     threads: int | None = None
-    """Of a CPU of the catalogue."""
     memory: str | None = None
-    """Of a worker's GPU, or of a host whose CPU its workers share."""
     profile: Path | None = None
-    """A file of 'paceline calibrate'."""
     times: Path | None = None
     """The run folder of one worker, whose step times are taken."""
     network: str | None = None
@@ -77,12 +68,9 @@ class PredictRequest:
     inside: str | None = None
     cluster: str | None = None
     backend: Backend | None = None
-    """What all-reduces inside a measured machine go through."""
     workers: tuple[int, ...] | None = None
     batch_size: int | None = None
-    """Samples of a mini-batch: of a worker, or of all workers together in strong scaling."""
     accumulate: int | None = None
-    """Mini-batches of a step."""
     scaling: Scaling = "weak"
     strategies: tuple[str, ...] = ("all-reduce",)
     collective: str = NATIVE
@@ -91,17 +79,13 @@ class PredictRequest:
     jitter: float | None = None
     """Standard deviation of the logarithm of compute times."""
     price: float = 0.0
-    """Of a worker for an hour; 0 where there is none."""
     host_price: float = 0.0
-    """Of a whole host for an hour, instead."""
     epochs: int | None = None
     samples: int | None = None
-    """Of an epoch."""
     cost_model: Literal["paceline", "paleo"] = "paceline"
     ppp_comp: float | None = None
     """Paleo's platform percentage of peak, as a fraction: of the device."""
     ppp_comm: float | None = None
-    """The same of the network."""
 
     def __post_init__(self) -> None:
         for name, (low, high) in RANGES.items():

@@ -7,13 +7,11 @@ from paceline.studies.predict.prediction import Reach
 
 PAYS = 1.5
 """Doubling the workers pays off where it makes training at least so many times as fast."""
-
 PATIENCE = 3
 """After so many doublings in a row that do not pay off, no further one is tried."""
 
 
 def _powers_of_two(limit: int) -> list[int]:
-    """1, 2, 4 and so on, and the limit itself."""
     return sorted({2**power for power in range(limit.bit_length())} | {limit})
 
 

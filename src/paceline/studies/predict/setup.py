@@ -18,10 +18,7 @@ from paceline.studies.predict.prediction import Where
 
 @dataclass(frozen=True, kw_only=True)
 class Setup:
-    """All that the step of one strategy on one cluster depends on."""
-
     strategy: str
-    """A spec, such as "local-sgd:period=16"."""
     cluster: Cluster
     cost: StepCost
     """A step of one worker alone on a device of speed 1."""
@@ -45,31 +42,21 @@ class Setup:
 
     @cached_property
     def pattern(self) -> ExchangePattern:
-        """What the workers exchange; of a strategy without servers."""
         alone = self.cost.step.compute / max(self.paces)
         return observe(self.program, self.cluster.workers, alone, self.strategy)
 
     @cached_property
     def paces(self) -> tuple[float, ...]:
-        """How fast a worker of each group of hosts with workers computes."""
         hosts = [group.host for group in self.cluster.groups if group.workers]
         return tuple(host.device.speed / self.cluster.slowdown(host) for host in hosts)
 
     @property
     def times(self) -> StepTimes:
         """A worker's from its cost, and a server's as the cluster states them; without jitter."""
-        step, stated = self.cost.step, self.cluster.times
-        return StepTimes(
-            data=step.data,
-            forward=step.forward,
-            backward=step.backward,
-            apply=step.apply,
-            serve=stated.serve,
-            aggregate=stated.aggregate,
-        )
+        stated = self.cluster.times
+        return StepTimes(step=self.cost.step, serve=stated.serve, aggregate=stated.aggregate)
 
     def settings(self, workers: int, steps: int) -> Settings:
-        """A run without evaluations and checkpoints."""
         return Settings(
             job=JobSpec(),
             strategy=self.strategy,
@@ -93,7 +80,6 @@ class Change:
     """A what-if; every field is a factor, 1 where all is as described."""
 
     compute: float = 1.0
-    """Of the time of all computing."""
     transfers: float = 1.0
     """Of the time of all transfers and of encryption."""
     link: Where = "network"
@@ -101,13 +87,11 @@ class Change:
     bandwidth: float = 1.0
     latency: float = 1.0
     coding: float = 1.0
-    """Of the time to encode and decode."""
     cipher: float = 1.0
     """Of the rate at which processes encrypt."""
     servers: float = 1.0
     """Of the bandwidth of the servers' hosts and the rate of their updates."""
     updating: float = 1.0
-    """Of the time of the servers' updates."""
     even: bool = False
     """Whether every worker takes as long as workers do in the mean."""
 
@@ -168,7 +152,6 @@ def _even(setup: Setup) -> Setup:
 
 
 def slower(cost: StepCost, factor: float) -> StepCost:
-    """A step that takes ``factor`` times as long."""
     return replace(cost, step=cost.step * factor)
 
 

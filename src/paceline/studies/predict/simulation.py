@@ -19,28 +19,20 @@ COMPUTING = ("data", "forward", "backward", "apply")
 
 MOST = 1_000_000
 """Steps of all simulated workers together for one answer: some ten seconds."""
-
 DRAWS = 16_384
 """Steps of all workers together from which a mean is taken where they vary."""
-
 SERVED = 16
 """Steps with which a run with servers begins, times 1 + its staleness bound: a fast worker reaches it after a while."""
-
 AGREE = 0.005
 """Fraction by which two spans of a run with servers may differ before a longer one is simulated."""
-
 LONG = 1_024
 """Steps of all workers together after which the later span of a run with servers is the answer, steady or not."""
-
 VARYING = 4_096
 """Steps of all workers together, over the number of servers, of a run with servers in which workers vary."""
 
 
 class StepSample(NamedTuple):
-    """One simulated step of one worker."""
-
     parts: tuple[float, ...]
-    """Seconds, as ``PARTS``."""
     sent: int
     samples: int
     end: float
@@ -91,14 +83,12 @@ class StepSamples(SimulationRecorder):
 
 
 def by_groups(setup: Setup) -> PredictedStep:
-    """The step of workers that do not vary."""
     if setup.program.served:
         return _steady_step(_grouped(setup), setup, len(setup.paces))
     return mean_step(cycles_by_groups(setup))
 
 
 def cycles_by_groups(setup: Setup) -> WorkerSteps:
-    """Of workers that do not vary and have no servers."""
     return _whole_cycles(_grouped(setup), setup, len(setup.paces))
 
 

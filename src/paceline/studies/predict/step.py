@@ -12,7 +12,6 @@ from paceline.studies.predict.simulation import by_events, by_groups
 WITH_ONE, WITH_SEVERAL = 64, 16
 """Pairs of a worker and a server, with one server and with several, up to which training with servers is simulated
 where workers vary or do not wait for all. That takes seconds; beyond, it is approximated."""
-
 SERVERS = 0.9
 """Fraction of what better links would gain that better servers alone must gain to be what bounds a step."""
 
@@ -43,7 +42,6 @@ def acts_in_step(setup: Setup) -> bool:
 
 
 def _without_events(setup: Setup) -> PredictedStep | None:
-    """The step without simulating every worker; None where that is not known to be right."""
     strategy = setup.program
     if acts_in_step(setup):
         if not setup.jitter:
@@ -104,7 +102,6 @@ def _seconds(setup: Setup) -> float:
 
 
 def _links_in_use(setup: Setup) -> tuple[Where, ...]:
-    """Those that a step may cross."""
     cluster, servers = setup.cluster, {*setup.server_hosts}
     hosts = sum(group.count for group in cluster.groups if group.workers)
     hosts += sum(1 for place in servers if not cluster.groups[cluster.group_at(place)].workers)

@@ -1,8 +1,8 @@
 """A host's processes without progress: they are reported, with their stack, and ended after a stated time.
 
-A process that waits for others is not the one that hangs, however long it waits. One that is stopped by a signal makes
-no progress in any phase. Of the rest, one hangs whose phase lasts much longer than ever before. A file may be of any
-size: a process that writes one hangs only while it uses no processor time, and is not ended while the disk works.
+A process that waits for others is not the one that hangs, however long it waits. One that is stopped by a signal hangs
+in any phase. Of the rest, one hangs whose phase lasts much longer than ever before; one that writes a file hangs only
+while it uses no processor time, and is not ended while the disk works.
 """
 
 import time
@@ -51,7 +51,6 @@ class StallDetector:
     """Looks at one process again and again; all times are of the monotonic clock."""
 
     hang: float = HANG
-    """Seconds without progress until it is ended; where they are few, it is reported sooner too."""
     _phase: Phase = "starting"
     _since: float = 0.0
     _longest: dict[Phase, float] = field(default_factory=lambda: defaultdict(float))
@@ -114,14 +113,11 @@ class StallDetector:
 
 @dataclass
 class Hang:
-    """From when a process was reported until it goes on or ends."""
-
     process: Process
     stall: Stall
     progress: Progress
     frames: list[str] = field(default_factory=list)
     reported: float = 0.0
-    """By the monotonic clock."""
     first: Progress = Progress()
     """The first progress that the launcher saw."""
 
@@ -159,8 +155,6 @@ class Hang:
 
 
 class HangWatch:
-    """Looks at what this host's processes are doing; called in the launcher's loop."""
-
     def __init__(
         self,
         processes: Sequence[Process],
@@ -172,9 +166,9 @@ class HangWatch:
         trains: bool = True,
         silence: float | None = None,
     ) -> None:
-        """``tell_others`` passes a sentence to other hosts. A command that does not train only reports stopped ones.
+        """``tell_others`` passes a sentence to other hosts; ``silence`` is that of servers, where there are any.
 
-        ``silence`` is after how many seconds the servers give up a worker that does not beat, where there are servers.
+        Of a command that does not train, only stopped processes hang.
         """
         self._processes, self._folder, self._hang, self._silence = processes, folder, hang, silence
         self._say, self._tell_others, self._trains = say, tell_others, trains
@@ -185,10 +179,7 @@ class HangWatch:
         """Of the processes that make no progress now."""
 
     def look(self, over_at: float | None = None) -> list[Hang]:
-        """Report the processes that hang or go on again; return those whose time is over, for the caller to end.
-
-        ``over_at`` is since when the run is over, by the monotonic clock.
-        """
+        """Report processes that hang or go on; return those to end. ``over_at`` is since when the run is over."""
         now = time.monotonic()
         if now - self._looked < HANG_LOOK:
             return []
