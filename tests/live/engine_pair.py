@@ -165,7 +165,7 @@ class Process:
         chosen = SETTINGS[name]
         job = build_job(chosen.job)
         shards = Shards(samples=len(job.train), batch_sizes=chosen.batch_sizes, seed=chosen.seed)
-        group = join_group(self.place(), LiveOptions(backend="gloo"), torch.device("cpu"))
+        group = join_group(self.place(), LiveOptions(backend="gloo"))
         torch.manual_seed(chosen.seed)
         model = DistributedDataParallel(job.model())  # which makes buffers rank 0's before each forward
         self.models.append(model)

@@ -12,12 +12,12 @@ import torch
 from faults import PATIENCE, Faulty, printed, run_printed, start_printed
 
 from command import start_python
+from paceline.runtimes.live.failures import complete_steps
 from paceline.runtimes.live.heartbeat import read_progress
 from paceline.runtimes.live.launcher.supervisor import DeathNotices
-from paceline.runtimes.live.safe_checkpoints import complete_steps
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.server.server_socket import ServerSocket
-from paceline.runtimes.live.wire.messages import Died
+from paceline.runtimes.live.wire.messages import Goodbye
 from ports import free_ports
 
 Start = Callable[..., Faulty]
@@ -129,7 +129,7 @@ def test_a_death_that_is_told_just_before_the_launcher_ends_is_heard() -> None:
         notices.close()
         parcel = server.receive(5)
         assert parcel is not None, "the notice was dropped"
-        assert parcel.message == Died(1, 7)
+        assert parcel.message == Goodbye(1, 7, "died")
 
 
 def test_a_host_that_has_only_servers_makes_its_run_folder(tmp_path: Path) -> None:

@@ -10,8 +10,7 @@ import torch
 from served_transport import flat_memory
 
 from paceline.runtimes.flat import CONTROL
-from paceline.runtimes.live.wire.encoding import MessageRefused
-from paceline.runtimes.live.wire.messages import Hello
+from paceline.runtimes.live.wire.messages import Hello, MessageRefused
 from paceline.runtimes.live.wire.shared_flat import SharedFlat, attach
 from paceline.shm import segment
 from paceline.strategies.base import server_slices
@@ -143,7 +142,7 @@ def test_without_room_it_is_the_workers_own_memory(monkeypatch: pytest.MonkeyPat
 
 
 def test_parameters_elsewhere_than_in_the_cpus_memory_are_not_shared() -> None:
-    memory = SharedFlat("test")
+    memory = SharedFlat()
     assert memory.zeros(20, torch.float32, torch.device("meta")).is_meta
     assert memory.hello(0) == Hello(0)
     assert memory.why == "the parameters lie on meta"

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.wire import encoding
-from paceline.runtimes.live.wire.encoding import Accepted, MessageRefused, pack
+from paceline.runtimes.live.wire.encoding import Accepted, pack
 from paceline.runtimes.live.wire.messages import (
     KINDS,
     TO_SERVER,
@@ -21,6 +21,7 @@ from paceline.runtimes.live.wire.messages import (
     Contribution,
     Goodbye,
     Hello,
+    MessageRefused,
     Refusal,
     Welcome,
 )
@@ -172,7 +173,7 @@ def tensor_header(place: Any) -> tuple[bytes, bytes]:
         (pack(Model(torch.zeros(7), 1, 2, 3, float("inf"))), "out of range"),
         (pack(Hello(-1)), "out of range"),
         (pack(Contribution("sum", 0, torch.zeros(2_501))), "too large"),
-        ((header(Goodbye(0, "x")) + bytes(2**18), b""), "too large"),
+        ((header(Goodbye(0, 0, "left")) + bytes(2**18), b""), "too large"),
         ((header(Refusal("x"))[:-1] + b"\xff", b""), "malformed"),
         ((header(Refusal("x")) + b"\0", b""), "malformed"),
         ((header(Welcome(0, True, "")).replace(b"\xc3", b"\x02"), b""), "malformed"),

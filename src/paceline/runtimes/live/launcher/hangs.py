@@ -1,8 +1,8 @@
 """A host's processes without progress: they are reported, with their stack, and ended after a stated time.
 
-A process that waits for others is not the one that hangs, however long it waits. One that is stopped by a signal makes
-no progress in any phase. Of the rest, one hangs whose phase lasts much longer than ever before. A file may be of any
-size: a process that writes one hangs only while it uses no processor time, and is not ended while the disk works.
+A process that waits for others is not the one that hangs, however long it waits. One that is stopped by a signal hangs
+in any phase. Of the rest, one hangs whose phase lasts much longer than ever before; one that writes a file hangs only
+while it uses no processor time, and is not ended while the disk works.
 """
 
 import time
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from paceline.runtimes.live.failures import Failure
 from paceline.runtimes.live.heartbeat import Phase, Progress, ask_for_stack, read_progress, users_frame
+from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Activity, Process, activity
 from paceline.runtimes.live.process_info import host_name
 from paceline.runtimes.live.timeouts import (
@@ -51,7 +52,6 @@ class StallDetector:
     """Looks at one process again and again; all times are of the monotonic clock."""
 
     hang: float = HANG
-    """Seconds without progress until it is ended; where they are few, it is reported sooner too."""
     _phase: Phase = "starting"
     _since: float = 0.0
     _longest: dict[Phase, float] = field(default_factory=lambda: defaultdict(float))
@@ -114,14 +114,11 @@ class StallDetector:
 
 @dataclass
 class Hang:
-    """From when a process was reported until it goes on or ends."""
-
     process: Process
     stall: Stall
     progress: Progress
     frames: list[str] = field(default_factory=list)
     reported: float = 0.0
-    """By the monotonic clock."""
     first: Progress = Progress()
     """The first progress that the launcher saw."""
 
@@ -137,7 +134,6 @@ class Hang:
             step=self.progress.step,
             message=f"{how} since {since} and was ended after {show_seconds(lasted)}",
             where=users_frame(self.frames),
-            run=str(self.progress.run) if self.progress.run else None,
             at=time.time() - lasted,
         )
 
@@ -159,36 +155,27 @@ class Hang:
 
 
 class HangWatch:
-    """Looks at what this host's processes are doing; called in the launcher's loop."""
-
     def __init__(
         self,
         processes: Sequence[Process],
         folder: Path,
-        hang: float = HANG,
-        *,
+        plan: LaunchPlan,
         say: Callable[[str], None],
         tell_others: Callable[[str], None] = lambda _: None,
+        *,
         trains: bool = True,
-        silence: float | None = None,
     ) -> None:
-        """``tell_others`` passes a sentence to other hosts. A command that does not train only reports stopped ones.
-
-        ``silence`` is after how many seconds the servers give up a worker that does not beat, where there are servers.
-        """
-        self._processes, self._folder, self._hang, self._silence = processes, folder, hang, silence
+        """``tell_others`` passes a sentence to other hosts. Without training, only stopped processes hang."""
+        self._processes, self._folder, self._plan, self._hang = processes, folder, plan, plan.hang
         self._say, self._tell_others, self._trains = say, tell_others, trains
-        self._detectors = {process: StallDetector(hang) for process in processes}
+        self._detectors = {process: StallDetector(plan.hang) for process in processes}
         self._first: dict[Process, Progress] = {}
         self._looked = 0.0
         self.hangs: dict[Process, Hang] = {}
         """Of the processes that make no progress now."""
 
     def look(self, over_at: float | None = None) -> list[Hang]:
-        """Report the processes that hang or go on again; return those whose time is over, for the caller to end.
-
-        ``over_at`` is since when the run is over, by the monotonic clock.
-        """
+        """Report processes that hang or go on; return those to end. ``over_at`` is since when the run is over."""
         now = time.monotonic()
         if now - self._looked < HANG_LOOK:
             return []
@@ -242,8 +229,8 @@ class HangWatch:
             hang.frames = ask_for_stack(self._folder, process.rank, process.role, process.pid)
         self.hangs[process] = hang
         ends = ""
-        if stall.stopped and process.role == "worker" and self._silence is not None:
-            given_up = max(0.0, stall.since + self._silence - now)
+        if stall.stopped and process.role == "worker" and self._plan.servers:
+            given_up = max(0.0, stall.since + self._plan.silence - now)
             ends = f"; the servers give it up in {given_up:.0f} s of silence unless it goes on"
         elif (until := self._ends(hang, None)) < _NEVER:
             ends = f"; ended in {until - now:.0f} s unless it goes on"

@@ -12,7 +12,7 @@ from typing import Literal
 from paceline.runtimes.live.failures import Failure, join_command, sentence
 from paceline.runtimes.live.launch_folder import read_servers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch
-from paceline.runtimes.live.launcher.peers import Rendezvous
+from paceline.runtimes.live.launcher.peers import LauncherGroup
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import HostProcesses, Process
 from paceline.runtimes.live.process_info import local_servers
@@ -27,7 +27,7 @@ from paceline.runtimes.live.timeouts import (
 )
 from paceline.runtimes.live.wire.channel import connect
 from paceline.runtimes.live.wire.encoding import pack
-from paceline.runtimes.live.wire.messages import Died
+from paceline.runtimes.live.wire.messages import Goodbye
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 """The signals that ask a launcher to stop."""
@@ -43,23 +43,17 @@ class Supervisor:
     def __init__(
         self,
         plan: LaunchPlan,
-        rendezvous: Rendezvous,
+        peers: LauncherGroup,
         folder: Path,
         say: Callable[[str], None],
         *,
         trains: bool = True,
         deaths: "DeathNotices | None" = None,
     ) -> None:
-        self.plan, self.rendezvous, self.folder, self.say, self.trains = plan, rendezvous, folder, say, trains
+        self.plan, self.peers, self.folder, self.say, self.trains = plan, peers, folder, say, trains
         self.host = HostProcesses(plan, folder)
         self.hang_watch = HangWatch(
-            self.host.all,
-            folder,
-            plan.hang,
-            say=say,
-            tell_others=lambda sentence: rendezvous.peers.notify(sentence),
-            trains=trains,
-            silence=plan.silence if plan.servers else None,
+            self.host.all, folder, plan, say, lambda sentence: peers.notify(sentence), trains=trains
         )
         self._deaths = deaths
         self._unjudged: list[Process] = []
@@ -90,7 +84,10 @@ class Supervisor:
             self._judge(process)
         if self.failed_at is None:
             self._listen()
-            self._watch()
+            if self._over_at is None and self.host.over():
+                self._over_at = time.monotonic()
+            for hang in self.hang_watch.look(self._over_at):
+                self._end_hung(hang)
         if time.monotonic() > self._deadline:
             self._kill()
         return bool(self.host.alive())
@@ -100,20 +97,17 @@ class Supervisor:
 
     def lost_node(self) -> int | None:
         """A node that is lost and that the run cannot do without."""
-        peers = self.rendezvous.peers
-        lost = peers.lost_node()
+        lost = self.peers.lost_node()
         if lost is None or not self.plan.servers or local_servers(lost, self.plan.nodes, self.plan.servers):
             return lost
         if not self.host.trained():  # a run begins with all workers, or not at all
             return lost
-        peers.forget(lost)
+        self.peers.forget(lost)
         self.say(f"{self.silence_of(lost)}; the run goes on with the others.")
         return None
 
     def silence_of(self, node: int) -> str:
-        return (
-            f"node rank {node} ({self.rendezvous.hosts[node]}) has not answered for {self.plan.silence:g} s"
-        )
+        return f"node rank {node} ({self.peers.hosts[node]}) has not answered for {self.plan.silence:g} s"
 
     def join_command(self) -> list[str]:
         near = self.plan.node_rank == 0
@@ -135,18 +129,15 @@ class Supervisor:
             self.signal = self.signal or signum
             if at_once:
                 self._kill()
-                continue
-            # SIGINT for every signal: workers take SIGTERM for news of a failure and have less patience then.
-            self._end(signal.SIGINT, AFTER_INTERRUPT)
+            else:  # by SIGINT: workers take SIGTERM for news of a failure and have less patience then
+                self._end(signal.SIGINT, AFTER_INTERRUPT)
 
     def _judge(self, process: Process) -> None:
         """What the failure of a process means for the run; one that may follow from another is judged later."""
         assert process.ended_at is not None
         if self.failed_at is not None or process.spared or self.signal:
             self._unjudged.remove(process)
-            if (
-                self.failed_at is None and not self.plan.servers
-            ):  # without it the others cannot agree any more
+            if self.failed_at is None and not self.plan.servers:  # the others cannot agree any more
                 self._end(signal.SIGTERM, BEFORE_KILL)
             return
         if not self.plan.servers:
@@ -162,7 +153,7 @@ class Supervisor:
         elif self.failed_at is None:
             self._fail(process.ended_at)
         if means == "ends" and failure is not None and failure.kind not in ("lost-peer", "stopped"):
-            self.rendezvous.peers.post(failure)  # other hosts learn a cause while this one still clears up
+            self.peers.post(failure)  # other hosts learn a cause while this one still clears up
 
     def _meaning(self, failure: Failure, process: Process) -> Literal["ends", "spares", "unclear"]:
         """What a failure means: all end, the others go on, or it may follow from one that is not known yet.
@@ -196,20 +187,13 @@ class Supervisor:
             self.say("\n".join([f"{sentence(failure)}; the run goes on with the others.", *hint]))
 
     def _listen(self) -> None:
-        peers = self.rendezvous.peers
-        for notice in peers.notices():
+        for notice in self.peers.notices():
             self.say(notice)
         self.lost = self.lost_node()
         if self.lost is not None:
             self.failed_at, self._deadline = time.time(), 0.0
-        elif not self.signal and peers.failed:
+        elif not self.signal and self.peers.failed:
             self._fail(time.time())
-
-    def _watch(self) -> None:
-        if self._over_at is None and self.host.over():
-            self._over_at = time.monotonic()
-        for hang in self.hang_watch.look(self._over_at):
-            self._end_hung(hang)
 
     def _end_hung(self, hang: Hang) -> None:
         over = self._over_at is not None
@@ -231,10 +215,7 @@ class Supervisor:
 
 
 class DeathNotices:
-    """Notifies the servers which workers of this host have died, so that they need not wait for their silence.
-
-    Every notice has a thread and connections of its own: deaths are few.
-    """
+    """Notifies the servers which workers of this host have died, so that they need not wait for their silence."""
 
     def __init__(self, secret: Secret) -> None:
         self._key = wire_key(secret)
@@ -242,7 +223,9 @@ class DeathNotices:
 
     def send(self, rank: int, step: int, endpoints: Sequence[str]) -> None:
         for endpoint in endpoints:
-            thread = threading.Thread(target=self._send, args=(Died(rank, step), endpoint), daemon=True)
+            thread = threading.Thread(
+                target=self._send, args=(Goodbye(rank, step, "died"), endpoint), daemon=True
+            )
             thread.start()
             self._threads.append(thread)
 
@@ -251,7 +234,7 @@ class DeathNotices:
         for thread in self._threads:
             thread.join(max(0.0, end - time.monotonic()))
 
-    def _send(self, death: Died, endpoint: str) -> None:
+    def _send(self, death: Goodbye, endpoint: str) -> None:
         with suppress(OSError):
             channel = connect(endpoint, self._key, patience=DEATH_NOTICE)
             channel.send(pack(death), most=1)

@@ -7,19 +7,10 @@ from time import perf_counter
 from typing import Any
 
 from paceline.errors import RunFailed
+from paceline.records import servers
 from paceline.records.checkpoints import Checkpoints
 from paceline.records.files import to_document
 from paceline.records.folder import RunLock
-from paceline.records.servers import (
-    Entry,
-    Received,
-    ServerLog,
-    ServerTotals,
-    Ticked,
-    Updated,
-    keep_entries,
-    read_server_log,
-)
 from paceline.runtimes.envelope import Envelope
 from paceline.runtimes.live.request import ProcessTask
 from paceline.runtimes.live.server.membership import ElasticCollectives, Membership
@@ -37,8 +28,6 @@ _NUMBERS = ("version", "seen", "seen_at_sync")
 
 
 class ServerRecords:
-    """What a server leaves behind: its log, its totals and its checkpoints."""
-
     def __init__(
         self,
         checkpoints: Checkpoints,
@@ -50,7 +39,7 @@ class ServerRecords:
     ) -> None:
         """Restore the checkpoint of ``step``, if any, and remove what was recorded after it."""
         self._checkpoints, self._lock, self._me, self._shard = checkpoints, lock, me, shard
-        self.totals, self._entries = ServerTotals(), 0
+        self.totals, self._entries = servers.ServerTotals(), 0
         path = checkpoints.folder.server_events(me.rank)
         if step is not None:
             tree = checkpoints.load(step, me.rank)
@@ -59,14 +48,14 @@ class ServerRecords:
                 setattr(me, name, tree["server"][name])
             self._entries = tree["server"]["entries"]
             checkpoints.forget_after(step, me.rank)
-        for sentence in keep_entries(path, self._entries):
+        for sentence in servers.keep_entries(path, self._entries):
             say(sentence)
         if self._entries:
-            for entry in read_server_log(path):
+            for entry in servers.read_server_log(path):
                 self.totals.add(entry)
-        self.log = ServerLog(path)
+        self.log = servers.ServerLog(path)
 
-    def write(self, entry: Entry) -> None:
+    def write(self, entry: servers.Entry) -> None:
         self._entries += 1
         self.log.append(entry)
         self.totals.add(entry)
@@ -94,11 +83,7 @@ class ServerRun:
         run: dict[str, Any],
         say: Callable[[str], None],
     ) -> None:
-        """``run`` is what rank 0 says of the run; a worker that joins is sent it.
-
-        A worker from which nothing arrives for as long as the options allow is expelled; server 0 reports that with
-        ``say``.
-        """
+        """``run`` is what rank 0 says of the run; a worker that joins is sent it."""
         self.me, self.shard, self.socket, self.records = me, shard, socket, records
         self._task, self._prepared, self._run, self._say = task, prepared, run, say
         self._membership = Membership(task.settings.workers, socket.heard, task.options.silence)
@@ -117,7 +102,6 @@ class ServerRun:
         return "abandoned" if self._abandoned else "budget"
 
     def serve(self) -> None:
-        """Serve until the last worker is gone."""
         program = self._prepared.strategy.server(self.me)
         answer = None
         while True:
@@ -149,7 +133,7 @@ class ServerRun:
         self.shard.apply(prepared.triggers.epoch(prepared.shards.steps_through(me.seen)), effect.rate)
         me.version += 1
         me.seen += sum(gradient.samples for gradient in effect.gradients)
-        self.records.write(Updated(self._now, me.version, effect.gradients))
+        self.records.write(servers.Updated(self._now, me.version, effect.gradients))
         self._task.heartbeat.beat(me.version)
 
     def _send(self, effect: Send) -> None:
@@ -160,21 +144,20 @@ class ServerRun:
         self.socket.send(worker, effect.message, stop=self._stopping)
 
     def _receive(self, effect: Receive) -> tuple[Peer, Any] | None:
-        """The next message for the program; all others are handled here."""
         heartbeat = self._task.heartbeat
         while True:
             for worker, seconds in self._membership.silent().items():
                 self._expel(worker, seconds)
             if self._left:
                 worker, clock, how = self._left.popleft()
-                self.records.write(Received(self._now, worker, "Leave", clock=clock, how=how))
+                self.records.write(servers.Received(self._now, worker, "Leave", clock=clock, how=how))
                 return Peer("worker", worker), Leave(clock)
             if not self._membership.workers:
                 raise _NoWorkersLeft
             timeout = _POLL if effect.until is None else min(_POLL, effect.until - self._now)
             if timeout <= 0 and not self._ticked:
                 self._ticked = True
-                self.records.write(Ticked(self._now))
+                self.records.write(servers.Ticked(self._now))
                 return None
             heartbeat.enter("idle")
             envelope = self.socket.receive(max(0.0, timeout))
@@ -193,15 +176,13 @@ class ServerRun:
             self._clocks[worker] = max(clock, self._clocks.get(worker, 0))
             self._membership.add(worker)
             kind = type(message).__name__
-            self.records.write(Received(self._now, worker, kind, clock, version, envelope.depth))
+            self.records.write(servers.Received(self._now, worker, kind, clock, version, envelope.depth))
             return True
         match message:
             case messages.Hello() | messages.RequestRank():
                 self.socket.reply(envelope.connection, self._admit(envelope))
             case messages.Goodbye():
-                self._remove(worker, message.clock, message.how)
-            case messages.Died():
-                self._remove(message.rank, message.clock, "died")
+                self._remove(message.rank, message.clock, message.how)
             case messages.Contribution():
                 self._collectives.contribute(worker, message)
                 self._answer_collectives()
@@ -213,7 +194,6 @@ class ServerRun:
         return False
 
     def _admit(self, envelope: Envelope) -> messages.Welcome | messages.Refusal:
-        """Bind a connection to its worker; one that asks for a rank gets one, and a description of the run."""
         hello, sender = envelope.message, envelope.sender.rank
         if self._finished:
             return messages.Refusal(_OVER)

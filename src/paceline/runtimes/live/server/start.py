@@ -28,7 +28,6 @@ from paceline.strategies.base import Server
 
 
 def run_server(task: ProcessTask, say: Callable[[str], None] = lambda _: None) -> ServerRun:
-    """Keep one shard of the parameters until all workers have left; server 0 reports with ``say``."""
     info, options, settings = task.info, task.options, task.settings
     prepared = prepare(settings)
     torch.set_num_threads(options.threads)
@@ -75,7 +74,6 @@ def _introduce(store: MemberStore, endpoint: str, task: ProcessTask) -> dict[str
 
 
 def _find_folder(task: ProcessTask, run: dict[str, Any]) -> tuple[RunFolder, RunIdentity]:
-    """The folder that the workers of this host have made; where it has none, this server makes it."""
     if task.resume and task.resumed:
         check_owner(task.resume, task.resumed)
         return task.resume, task.resumed
@@ -87,11 +85,7 @@ def _find_folder(task: ProcessTask, run: dict[str, Any]) -> tuple[RunFolder, Run
 
 @contextmanager
 def invitation(folder: RunFolder, endpoint: str, secret: Secret, file: Path | None) -> Iterator[None]:
-    """While the run trains, its folder says how to join it, and which file holds the secret.
-
-    A secret file that the user has is only named. A secret that the processes made among themselves is written into
-    the folder, readable by this user alone.
-    """
+    """While the run trains, its folder says how to join it; a secret without a file of the user's is written there."""
     folder.join_secret.unlink(missing_ok=True)  # of a server that was killed
     if file is None:
         file = folder.join_secret
