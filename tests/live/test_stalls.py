@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, frames_of, users_frame
+from paceline.runtimes.live import heartbeat
+from paceline.runtimes.live.heartbeat import Heartbeat, Phase, Progress, SilenceWatch, frames_of, users_frame
 from paceline.runtimes.live.launcher import hangs, peers
 from paceline.runtimes.live.launcher.hangs import Hang, HangWatch, Stall, StallDetector
-from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.launcher.processes import Activity, Process
 from paceline.runtimes.live.process_info import ProcessInfo
 from paceline.runtimes.live.timeouts import AFTER_END, HANG
@@ -242,9 +242,9 @@ def test_time_in_which_the_launcher_was_frozen_too_does_not_count(watched: Watch
 def test_a_launcher_that_was_frozen_hears_the_other_hosts_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """If this failed, the first look after a container was frozen would give up every other host."""
     clock = [100.0]
-    monkeypatch.setattr(peers.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(heartbeat.time, "monotonic", lambda: clock[0])
     board = object.__new__(peers.LauncherGroup)
-    board._plan, board._looked, board._heard = LaunchPlan(), 100.0, {0: 100.0, 2: float("inf")}
+    board._watch, board._heard = SilenceWatch(20.0), {0: 100.0, 2: float("inf")}
     clock[0] = 400.0
     assert board.lost_node() is None
     for clock[0] in (409.0, 418.0):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from functools import cached_property
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -62,19 +62,10 @@ class DrawnData(TensorData):
         return self._samples
 
 
-@runtime_checkable
-class MapStyle(Protocol):
-    """What torch calls a map-style data set: a length, and samples by index."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: int, /) -> Any: ...
-
-
 class DatasetData:
-    """Any map-style data set, batched as torch's own loader does it."""
+    """A map-style data set, with a length and samples by index, batched as torch's own loader does it."""
 
-    def __init__(self, dataset: MapStyle, collate: Collate | None = None) -> None:
+    def __init__(self, dataset: Any, collate: Collate | None = None) -> None:
         self.dataset, self._collate = dataset, collate or default_collate
 
     def __len__(self) -> int:
@@ -116,7 +107,7 @@ def _wrap(thing: Any, where: str, collate: Collate | None) -> Data:
             f"{where} is an IterableDataset, whose samples have no index, so that they cannot be shuffled and shared "
             "among workers; give a Dataset with a length and samples by index"
         )
-    if isinstance(thing, MapStyle):
+    if hasattr(thing, "__len__") and hasattr(thing, "__getitem__"):
         return DatasetData(thing, collate)
     if not (hasattr(thing, "take") and hasattr(thing, "__len__")):
         raise UsageError(

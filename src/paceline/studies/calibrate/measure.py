@@ -15,10 +15,9 @@ from torch._ops import OpOverload
 
 from paceline.costs.features import DevicePeaks
 from paceline.costs.fitted import PAGE
-from paceline.costs.trace.operator import Operator
+from paceline.costs.trace.operator import PHASES, Operator
 from paceline.costs.trace.recorder import OperatorRecorder
 from paceline.costs.trace.step import TracedStep
-from paceline.costs.trace.trace import PHASES
 from paceline.jobs.job import Job, Traceable
 from paceline.jobs.step import StepHooks, StepPhase
 from paceline.records.spans import StepBreakdown

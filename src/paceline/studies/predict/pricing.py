@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from paceline.costs.trace.kinds import KINDS, kind_of
+from paceline.costs.trace.operator import KINDS, kind_of
 from paceline.errors import UsageError
 from paceline.jobs.sharding import Shards
 from paceline.studies.predict.model import Case, PacelineModel

@@ -28,16 +28,14 @@ def start(command: Sequence[str], environs: Sequence[Mapping[str, str]]) -> Iter
 
 @dataclass(eq=False)
 class Process:
-    """One worker or server of this host, and what has become of it."""
-
     role: Role
     rank: int
     pid: int = 0
     """Its process id, which is that of its session and group too; 0 before it is started."""
     ended_at: float | None = None
-    """When it ended, in seconds since the epoch."""
+    """In seconds since the epoch."""
     code: int | None = None
-    """Its exit code as subprocess has it: negative for a signal."""
+    """As subprocess has it: negative for a signal."""
     killed: bool = False
     """Whether this launcher ended it by SIGKILL: then it is no cause."""
     spared: bool = False
@@ -75,7 +73,6 @@ class Activity(NamedTuple):
     """What the system says of a process."""
 
     stopped: bool
-    """By a signal or a debugger."""
     ticks: int
     """Processor time that its main thread has used: others may sample or beat while that one hangs."""
     disk: bool = False
