@@ -19,12 +19,11 @@ import torch.distributed as dist
 
 from paceline.errors import RunFailed, UsageError, printable
 from paceline.runtimes.live.addresses import check_reachable, raise_descriptor_limit, resolve
-from paceline.runtimes.live.failures import Failure, read_failure
+from paceline.runtimes.live.failures import CompleteSteps, Failure, read_failure
 from paceline.runtimes.live.heartbeat import SilenceWatch
 from paceline.runtimes.live.launcher.plan import LaunchPlan
 from paceline.runtimes.live.process_info import host_name
 from paceline.runtimes.live.run_store import RunStore
-from paceline.runtimes.live.safe_checkpoints import CompleteSteps
 from paceline.runtimes.live.secret import Secret
 from paceline.runtimes.live.store_server import StoreServer
 from paceline.runtimes.live.timeouts import (
