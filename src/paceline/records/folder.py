@@ -119,11 +119,6 @@ def create(parent: Path, name: str, fill: Fill) -> RunFolder:
     draft = parent / f".{name}.{secrets.token_hex(4)}.tmp"
     try:
         draft.mkdir(parents=True)
-    except OSError as error:
-        raise UsageError(
-            f"the folder {parent} for runs cannot be made ({error.strerror}); choose another"
-        ) from error
-    try:
         fill(RunFolder(draft))
         draft.rename(parent / name)
     except OSError as error:
